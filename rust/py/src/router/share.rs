@@ -91,8 +91,8 @@ impl NativeRouter {
         let bytes = message.as_bytes();
         let heard = self
             .engine
-            .locked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
-        Ok(match heard.map_err(|error| to_python(&error))? {
+            .checked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
+        Ok(match heard {
             Receipt::Applied(_) => "applied",
             Receipt::Snapshot => "snapshot",
             Receipt::Complete => "told",

@@ -103,10 +103,11 @@ impl Fleet {
             now: Millis(now),
             ..Request::default()
         };
-        let pick = self
-            .selector
-            .select(&mut offers, &request, dry_run)
-            .unwrap();
+        let pick = if dry_run {
+            self.selector.preview(&mut offers, &request).unwrap().0
+        } else {
+            self.selector.select(&mut offers, &request).unwrap()
+        };
         self.selector.validate().unwrap();
         pick
     }
@@ -402,7 +403,7 @@ fn the_engine_block_of_the_last_token_is_computed_again() {
             now: Millis(1),
             ..Request::default()
         };
-        let pick = fleet.selector.select(&mut offers, &request, true).unwrap();
+        let pick = fleet.selector.preview(&mut offers, &request).unwrap().0;
         assert_eq!(pick.matched_tokens, matched, "of {prompt_tokens}");
     }
 }

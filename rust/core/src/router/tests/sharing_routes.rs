@@ -45,7 +45,7 @@ fn ask_chat(selector: &mut Selector, path: &[SequenceHash], names: &[&str], now:
         now: Millis(now),
         ..Request::default()
     };
-    let pick = selector.select(&mut offers, &request, false).unwrap();
+    let pick = selector.select(&mut offers, &request).unwrap();
     pick.booking.unwrap()
 }
 
@@ -133,7 +133,7 @@ fn an_age_is_told_too_and_a_route_ends_everywhere_at_once() {
             now: Millis(now),
             ..Request::default()
         };
-        let pick = selector.select(&mut offers, &request, true).unwrap();
+        let pick = selector.preview(&mut offers, &request).unwrap().0;
         pick.reason.name()
     };
     assert_eq!(

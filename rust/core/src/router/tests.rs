@@ -78,7 +78,7 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
         Box::new(Random),
         Box::new(PowerOfTwo {
             choices: 2,
-            compare: Compare::Inflight,
+            load: Compare::Inflight,
         }),
     ];
     for rule in rules {

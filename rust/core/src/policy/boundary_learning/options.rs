@@ -1,6 +1,6 @@
 //! Options of `boundary-learning`.
 
-use super::{BoundaryLearned, BoundaryLearning, Teaches};
+use super::{BoundaryLearning, Teaches};
 use crate::error::Result;
 use crate::policy::about::{About, Level, Need, Ruled, Setup};
 use crate::policy::options::{Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options};
@@ -8,8 +8,6 @@ use crate::policy::values::words;
 
 words!(Teaches { Served = "served", Original = "original" });
 
-/// Requests over the bound of `load_imbalance_factor`.
-const LOAD_IMBALANCE_FLOOR: f64 = 2.0;
 /// Most routes remembered.
 const MAX_ROUTES: u64 = 100_000_000;
 
@@ -72,21 +70,7 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<BoundaryLearningOption
 
 impl Configure for BoundaryLearningOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let settings = BoundaryLearned {
-            max_routes: self.max_routes,
-            ttl_ms: Seconds::or_for_ever(self.ttl_s),
-            prefix_token_length: self.prefix_token_length,
-            min_prefix_boundary_tokens: self.min_prefix_boundary_tokens,
-            load_imbalance_factor: self.load_imbalance_factor,
-            load_imbalance_floor: LOAD_IMBALANCE_FLOOR / setup.replicas,
-            epsilon: self.epsilon,
-            multi_depth: self.multi_depth,
-            learn: self.learn,
-            seed: setup.seed,
-        };
-        Ok(Ruled::new(
-            BoundaryLearning::new(settings),
-            Need::BOUNDARIES,
-        ))
+        let rule = BoundaryLearning::new(self.clone(), setup.replicas, setup.seed);
+        Ok(Ruled::new(rule, Need::BOUNDARIES))
     }
 }

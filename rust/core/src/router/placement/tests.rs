@@ -3,7 +3,9 @@
 use crate::events::{FeedState, Heard, Worth};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::load::BookingId;
-use crate::policy::{Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate};
+use crate::policy::{
+    Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, Seconds, SpillGate,
+};
 use crate::router::{
     Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
     Settings, Usage,
@@ -442,7 +444,7 @@ fn disk_that_begins_where_host_memory_ends_is_credited() {
             registered: true,
             ..Settings::default()
         };
-        let rule = Box::new(OverlapCost::DEFAULT);
+        let rule = Box::new(OverlapCost::default());
         let pool = PoolSettings::new(rule, 16, Placements::default());
         let mut selector = Selector::new(settings, pool);
         let worker = selector
@@ -493,10 +495,10 @@ fn nothing_is_expected_where_speculation_is_off() {
 #[test]
 fn dynamos_cost_credits_placements_before_their_events_only_if_told_to() {
     let path = prompt(0, 10);
-    for (router_predicted_ttl_ms, matched) in [(None, 0), (Some(2_000), 10)] {
+    for (ttl_s, matched) in [(None, 0), (Some(2), 10)] {
         let mut fleet = Fleet::new(OverlapCost {
-            router_predicted_ttl_ms,
-            ..OverlapCost::DEFAULT
+            router_predicted_ttl_secs: ttl_s.map(Seconds::of),
+            ..OverlapCost::default()
         });
         let pick = fleet.select(&path, 0);
         assert_eq!(fleet.matched(&path, 1), matched);

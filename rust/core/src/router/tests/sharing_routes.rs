@@ -2,22 +2,17 @@
 
 use super::*;
 use crate::hashing::Scheme;
-use crate::policy::{BoundaryLearned, BoundaryLearning, RoutePosition, Teaches};
+use crate::policy::{BoundaryLearning, BoundaryLearningOptions, RoutePosition, Seconds};
 use crate::router::Wanted;
 
 fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
-    let rule = BoundaryLearning::new(BoundaryLearned {
+    let options = BoundaryLearningOptions {
         max_routes,
-        ttl_ms,
-        prefix_token_length: 128,
-        min_prefix_boundary_tokens: 4,
+        ttl_s: Some(Seconds::of((ttl_ms / 1000) as u32)),
         load_imbalance_factor: None,
-        load_imbalance_floor: 2.0,
-        epsilon: Some(0.25),
-        multi_depth: true,
-        learn: Teaches::Served,
-        seed: 1337,
-    });
+        ..BoundaryLearningOptions::default()
+    };
+    let rule = BoundaryLearning::new(options, 1.0, 1337);
     let settings = Settings {
         seed: origin,
         registered: true,

@@ -1,6 +1,6 @@
 //! Options of `length-bucket`.
 
-use super::{LengthBucket, LengthBucketing};
+use super::LengthBucket;
 use crate::error::Result;
 use crate::policy::about::{About, Need, Ruled, Setup};
 use crate::policy::options::{
@@ -44,12 +44,10 @@ pub(in crate::policy) const POLICY: Policy = Policy::of::<LengthBucketOptions>(
 
 impl Configure for LengthBucketOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let settings = LengthBucketing {
-            l_max: self.l_max,
+        let options = Self {
             balance_abs_threshold: self.balance_abs_threshold / setup.replicas,
-            balance_rel_threshold: self.balance_rel_threshold,
-            interval_ms: self.bucket_adjust_interval_secs.millis(),
+            ..self.clone()
         };
-        Ok(Ruled::new(LengthBucket::new(settings), Need::LENGTH))
+        Ok(Ruled::new(LengthBucket::new(options), Need::LENGTH))
     }
 }

@@ -25,6 +25,8 @@ mod explain;
 mod front;
 mod hashing;
 mod index;
+mod indexed;
+mod items;
 mod learned;
 mod learned_stats;
 mod matched;

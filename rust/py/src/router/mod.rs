@@ -4,7 +4,6 @@ mod batch;
 mod facts;
 mod feed_views;
 mod feeds;
-mod items;
 mod keep;
 mod pools;
 mod seating;

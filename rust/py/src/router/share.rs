@@ -9,8 +9,8 @@ use crate::error::{enter, to_python};
 use crate::options::read::millis;
 
 use super::NativeRouter;
-use super::items::set_items;
 use super::keep::tell_all;
+use crate::items::set_items;
 
 impl NativeRouter {
     /// Fingerprints by pool.

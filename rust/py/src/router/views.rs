@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
-use super::items::set_items;
 use crate::args::named;
 use crate::engine::Engine;
+use crate::items::set_items;
 
 use crate::roster::Registered;
 

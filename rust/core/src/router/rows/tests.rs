@@ -91,6 +91,18 @@ fn cache_aware() -> Box<dyn Rule> {
     })
 }
 
+fn pick(
+    selector: &mut Selector,
+    offers: &mut Offers,
+    request: &Request<'_>,
+    dry_run: bool,
+) -> crate::error::Result<Pick> {
+    if dry_run {
+        return selector.preview(offers, request).map(|(pick, _)| pick);
+    }
+    selector.select(offers, request)
+}
+
 fn selector(veto: Option<f64>, registered: bool) -> Selector {
     let placements = Placements {
         max_blocks_per_worker: 12,
@@ -174,11 +186,7 @@ impl Side {
                 offers.restore(&before);
                 let seen = s.preview(offers, &request);
                 offers.restore(&before);
-                let pick = if dry_run {
-                    s.preview(offers, &request).map(|(pick, _)| pick)
-                } else {
-                    s.select(offers, &request)
-                };
+                let pick = pick(s, offers, &request, dry_run);
                 self.bookings
                     .extend(pick.iter().filter_map(|pick| pick.booking));
                 let eligibilities: Vec<Eligibility> =

@@ -14,4 +14,4 @@ macro_rules! set_items {
     };
 }
 
-pub(super) use set_items;
+pub(crate) use set_items;

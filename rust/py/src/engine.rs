@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::router::{Ending, Selector, Timing, Usage};
+use cachelb_core::router::{Ending, Offers, Pick, Request, Seen, Selector, Timing, Usage};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -53,6 +53,22 @@ impl Shared {
             };
             shared = next;
         }
+    }
+}
+
+/// A pick that was booked, or that of a dry run with all that it saw.
+pub type Picked = (Pick, Option<Vec<Seen>>);
+
+/// The step of a selection under the lock.
+pub fn pick(
+    dry_run: bool,
+) -> impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> cachelb_core::Result<Picked> + Sync {
+    move |selector, offers, request| {
+        if dry_run {
+            let (pick, seen) = selector.preview(offers, request)?;
+            return Ok((pick, Some(seen)));
+        }
+        Ok((selector.select(offers, request)?, None))
     }
 }
 

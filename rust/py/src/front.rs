@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cachelb_core::router::{Offers, Pick, Request, Seen, Selector, Wanted};
+use cachelb_core::router::Wanted;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -17,22 +17,6 @@ use crate::decision::{Decision, Owner, Selected};
 use crate::learned_stats::stats_dict;
 use crate::policy::NativePolicy;
 use crate::router::NativeRouter;
-
-/// A pick that was booked, or that of a dry run with all that it saw.
-pub type Picked = (Pick, Option<Vec<Seen>>);
-
-/// The step of a selection under the lock.
-pub fn pick(
-    dry_run: bool,
-) -> impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> cachelb_core::Result<Picked> + Sync {
-    move |selector, offers, request| {
-        if dry_run {
-            let (pick, seen) = selector.preview(offers, request)?;
-            return Ok((pick, Some(seen)));
-        }
-        Ok((selector.select(offers, request)?, None))
-    }
-}
 
 macro_rules! front {
     ($class:ident, $name:literal) => {

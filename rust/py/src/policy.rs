@@ -24,10 +24,9 @@ use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_aga
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Selected};
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, lock, pick};
 use crate::error::classes::NoWorkerAvailable;
 use crate::error::to_python;
-use crate::front::pick;
 use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
 use crate::prompt::{Reader, with_scratch};
@@ -147,15 +146,19 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
         Error::Refused(reason) => Some(*reason),
         _ => return to_python(error),
     };
-    let reason = |offer: &Offer| {
-        let before = tried.iter().find(|tried| tried.key == offer.key);
+    let reason = |candidate: &Offer| {
+        let before = tried.iter().find(|tried| tried.key == candidate.key);
         let why = before
-            .filter(|_| offer.eligibility == Eligibility::Excluded)
+            .filter(|_| candidate.eligibility == Eligibility::Excluded)
             .map_or_else(
-                || declined.unwrap_or(offer.eligibility.describe()).to_owned(),
+                || {
+                    declined
+                        .unwrap_or(candidate.eligibility.describe())
+                        .to_owned()
+                },
                 |tried| format!("already tried: {}", tried.outcome),
             );
-        (offer.name.to_string(), why)
+        (candidate.name.to_string(), why)
     };
     match offers.iter().map(reason).into_py_dict(py) {
         Ok(reasons) => NoWorkerAvailable::new_err((reasons.unbind(),)),

@@ -24,15 +24,20 @@ use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
+pub use self::options::BoundaryLearningOptions;
 pub(super) use self::options::POLICY;
 use super::bounded::Bound;
 use super::choice::Choice;
+use super::options::Seconds;
 use super::parts::{Ended, Learns, Remembers, Routed, parts};
 use super::reason::Reason;
 use super::ring::{Ring, VNODES};
 use super::routes::{Claim, Limits, Rank, RoutePosition, Routes, Seen};
 use super::rule::Rule;
 use super::view::{Candidate, View, cold_spread, lowest};
+
+/// Requests over the bound of `load_imbalance_factor`, of all routers.
+const LOAD_IMBALANCE_FLOOR: f64 = 2.0;
 
 /// Whom a diverted request teaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,31 +46,6 @@ pub enum Teaches {
     Served,
     /// The worker of the route, as if it had served.
     Original,
-}
-
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BoundaryLearned {
-    /// Routes remembered.
-    pub max_routes: usize,
-    /// A worker is believed to hold a prefix for so long after it served it.
-    pub ttl_ms: u64,
-    /// The key of a prompt without known boundaries.
-    pub prefix_token_length: u64,
-    /// Shorter boundaries are no keys.
-    pub min_prefix_boundary_tokens: u64,
-    /// A worker is left above this many times the lower median load plus the floor; `None` never leaves it.
-    pub load_imbalance_factor: Option<f64>,
-    /// See above; requests per unit of weight.
-    pub load_imbalance_floor: f64,
-    /// Slack of the ring over the fair share of the load; `None` never looks at the load.
-    pub epsilon: Option<f64>,
-    /// Learn at every key, not only at the first.
-    pub multi_depth: bool,
-    /// Whom a diverted request teaches.
-    pub learn: Teaches,
-    /// Seed of the ring; routers that must agree share it.
-    pub seed: u64,
 }
 
 /// What a request teaches once it is answered.
@@ -80,7 +60,10 @@ struct Lesson {
 /// The rule, its routes and its ring.
 #[derive(Debug)]
 pub struct BoundaryLearning {
-    settings: BoundaryLearned,
+    options: BoundaryLearningOptions,
+    /// Routers that share the load.
+    replicas: f64,
+    seed: u64,
     routes: Routes,
     ring: Ring,
     open: HashMap<BookingId, Lesson>,
@@ -96,20 +79,20 @@ struct Match {
 }
 
 impl BoundaryLearning {
-    /// A rule that has learned nothing.
+    /// A rule that has learned nothing; routers that must agree share the seed.
     #[must_use]
-    pub fn new(settings: BoundaryLearned) -> Self {
+    pub fn new(options: BoundaryLearningOptions, replicas: f64, seed: u64) -> Self {
+        let limits = Limits {
+            routes: options.max_routes,
+            ttl_ms: Seconds::or_for_ever(options.ttl_s),
+        };
         Self {
-            routes: Routes::new(
-                Limits {
-                    routes: settings.max_routes,
-                    ttl_ms: settings.ttl_ms,
-                },
-                settings.seed,
-            ),
-            ring: Ring::new(VNODES, settings.seed),
+            routes: Routes::new(limits, seed),
+            ring: Ring::new(VNODES, seed),
             open: HashMap::new(),
-            settings,
+            options,
+            replicas,
+            seed,
         }
     }
 
@@ -127,17 +110,17 @@ impl BoundaryLearning {
     fn keys(&self, view: &View<'_>) -> Vec<u32> {
         let blocks = view.total_blocks().unwrap_or(0);
         let block_size = u64::from(view.block_size);
-        let least = self.settings.min_prefix_boundary_tokens;
+        let least = self.options.min_prefix_boundary_tokens;
         let is_key =
             |depth: &u32| (1..=blocks).contains(depth) && u64::from(*depth) * block_size >= least;
         let mut keys: Vec<u32> = view.boundaries.iter().copied().filter(is_key).collect();
         keys.dedup();
         if keys.is_empty() {
-            let fixed = self.settings.prefix_token_length / block_size;
+            let fixed = self.options.prefix_token_length / block_size;
             let fixed = u32::try_from(fixed).unwrap_or(u32::MAX).min(blocks);
             keys.extend(Some(fixed).filter(|&depth| depth > 0));
         }
-        if !self.settings.multi_depth {
+        if !self.options.multi_depth {
             keys.truncate(1);
         }
         keys
@@ -162,10 +145,10 @@ impl BoundaryLearning {
 
     /// Whether a request of the route of `row` goes elsewhere.
     fn is_over(&self, rows: &[Candidate], row: usize) -> bool {
-        let Some(factor) = self.settings.load_imbalance_factor else {
+        let Some(factor) = self.options.load_imbalance_factor else {
             return false;
         };
-        let bound = factor * lower_median(rows) + self.settings.load_imbalance_floor;
+        let bound = factor * lower_median(rows) + LOAD_IMBALANCE_FLOOR / self.replicas;
         rows[row].load() > bound
     }
 
@@ -183,7 +166,7 @@ impl BoundaryLearning {
         };
         let arcs = self.ring.covering(view);
         let seats = arcs.seats(view.rows);
-        let epsilon = self.settings.epsilon;
+        let epsilon = self.options.epsilon;
         let bound = epsilon.map(|epsilon| Bound::of(view.rows, epsilon));
         let has_room = |row: &usize| bound.is_none_or(|bound| bound.admits(&view.rows[*row]));
         let home = arcs.walk(&seats, key).next().unwrap_or(0);
@@ -246,7 +229,7 @@ impl Rule for BoundaryLearning {
             && let Some(found) = self.find(view, &mut Rng::new(0))
         {
             self.routes.touch(&path[..found.depth as usize]);
-            if choice.reason == Reason::Diverted && self.settings.learn == Teaches::Original {
+            if choice.reason == Reason::Diverted && self.options.learn == Teaches::Original {
                 order = found.original;
             }
         }
@@ -266,7 +249,7 @@ impl Rule for BoundaryLearning {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
+        Box::new(Self::new(self.options.clone(), self.replicas, self.seed))
     }
 
     parts!(own: Remembers(*own), Learns(*own), Routed(*own));

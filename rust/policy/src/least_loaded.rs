@@ -25,7 +25,7 @@ options! {
     ///     {'gpu0': 2, 'gpu1': 2}
     ///     >>> for decision in decisions:
     ///     ...     decision.on_complete()
-    pub struct LeastLoadedOptions {
+    pub struct LeastLoaded {
         /// What counts as load: requests in flight, uncached prompt tokens without a first token, or blocks held by
         /// requests past it.
         load: LoadUnit = LoadUnit::Inflight;
@@ -33,17 +33,17 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<LeastLoadedOptions>(
+pub(crate) const POLICY: Policy = Policy::of::<LeastLoaded>(
     About {
         level: Level::Keyed,
         ..About::plain("least-loaded", "LeastLoaded")
     },
-    LeastLoadedOptions::ABOUT,
+    LeastLoaded::ABOUT,
 );
 
-impl Configure for LeastLoadedOptions {
+impl Configure for LeastLoaded {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
-        Ok(Ruled::new(LeastLoaded { unit: self.load }, Need::LENGTH))
+        Ok(Ruled::new(self.clone(), Need::LENGTH))
     }
 }
 
@@ -70,25 +70,18 @@ impl LoadUnit {
     }
 }
 
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LeastLoaded {
-    /// What counts as load.
-    pub unit: LoadUnit,
-}
-
 impl Rule for LeastLoaded {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let cost = |row: &Candidate| (self.unit.of(view, row), row.last_cold_pick);
+        let cost = |row: &Candidate| (self.load.of(view, row), row.last_cold_pick);
         let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
         Choice::cold(row, Reason::LeastLoaded)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(self.unit.of(view, &view.rows[row]))
+        Some(self.load.of(view, &view.rows[row]))
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 }

@@ -40,7 +40,7 @@ mod wait;
 
 pub use about::{About, Level, Need, Ruled, Setup};
 pub use adaptive::{Adaptive, Objective};
-pub use boundary_learning::{BoundaryLearned, BoundaryLearning, Teaches};
+pub use boundary_learning::{BoundaryLearning, BoundaryLearningOptions, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
 pub use cachelb_core::rng::Rng;
 pub use choice::Choice;
@@ -60,10 +60,11 @@ pub use parts::Ended;
 pub use placements::Placements;
 pub use power_of_two::{Compare, PowerOfTwo};
 pub use published::{
-    Affinity, EstimatedTtft, ExploitExplore, Exploiting, Forgetting, LeastExpectedWait,
-    LengthBucket, LengthBucketing, OnSlo, OverlapCost, PrefillTime, PrefillTimesBatch,
-    PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash, PrefixHashing,
-    QueueOverThroughput, Scope, StickyUntilSaturated, Transfer,
+    Affinity, EstimatedTtft, EstimatedTtftOptions, ExploitExplore, Exploiting, Forgetting,
+    LeastExpectedWait, LengthBucket, LengthBucketOptions, OnSlo, OverlapCost, PrefillTime,
+    PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash,
+    PrefixHashOptions, QueueOverThroughput, Scope, StickyUntilSaturated,
+    StickyUntilSaturatedOptions,
 };
 pub use random::Random;
 pub use reason::Reason;

@@ -22,7 +22,7 @@ options! {
     ///     >>> busy = [policy.select_worker(["gpu0"]) for _ in range(9)]
     ///     >>> policy.select_worker(["gpu0", "gpu1"]).worker
     ///     'gpu1'
-    pub struct PowerOfTwoOptions {
+    pub struct PowerOfTwo {
         /// Workers drawn per request.
         choices: usize = 2, (1, 1 << 20);
         /// How they are compared: requests in flight, or seconds of queued work from engine reports (`update_load`);
@@ -32,18 +32,14 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PowerOfTwoOptions>(
+pub(crate) const POLICY: Policy = Policy::of::<PowerOfTwo>(
     About::plain("power-of-two", "PowerOfTwo"),
-    PowerOfTwoOptions::ABOUT,
+    PowerOfTwo::ABOUT,
 );
 
-impl Configure for PowerOfTwoOptions {
+impl Configure for PowerOfTwo {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
-        let rule = PowerOfTwo {
-            choices: self.choices,
-            compare: self.load,
-        };
-        Ok(Ruled::new(rule, Need::LENGTH))
+        Ok(Ruled::new(self.clone(), Need::LENGTH))
     }
 }
 
@@ -57,15 +53,6 @@ pub enum Compare {
     ExpectedWait,
 }
 
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PowerOfTwo {
-    /// Workers sampled.
-    pub choices: usize,
-    /// How they are compared.
-    pub compare: Compare,
-}
-
 /// Of an unknown request: its own work is the same everywhere.
 fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
     wait::seconds(view, row, 0.0, wait::KV_PRESSURE_WEIGHT)
@@ -74,7 +61,7 @@ fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
 impl Rule for PowerOfTwo {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let sample = sample(view.rows.len(), self.choices, rng);
-        let waits: Option<Vec<f64>> = match self.compare {
+        let waits: Option<Vec<f64>> = match self.load {
             Compare::ExpectedWait => sample
                 .iter()
                 .map(|&i| expected_wait_s(view, &view.rows[i]))
@@ -100,14 +87,14 @@ impl Rule for PowerOfTwo {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         let row = &view.rows[row];
-        match self.compare {
+        match self.load {
             Compare::ExpectedWait => expected_wait_s(view, row),
             Compare::Inflight => Some(row.load()),
         }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 }
 

@@ -182,7 +182,7 @@ fn least_loaded_can_count_tokens_or_blocks() {
     let mut view = rows(&[(0, 0), (0, 9)]);
     view.rows[0].pending_prefill_tokens = 100;
     view.loads[1].decode_blocks = 3;
-    let by = |unit| choose(&(LeastLoaded { unit }), &view, None, None, 1).0;
+    let by = |load| choose(&(LeastLoaded { load }), &view, None, None, 1).0;
     assert_eq!(by(LoadUnit::Inflight), 0);
     assert_eq!(by(LoadUnit::Tokens), 1);
     assert_eq!(by(LoadUnit::Blocks), 0);
@@ -192,7 +192,7 @@ fn least_loaded_can_count_tokens_or_blocks() {
 fn power_of_two_never_mixes_units() {
     let rule = PowerOfTwo {
         choices: 2,
-        compare: Compare::ExpectedWait,
+        load: Compare::ExpectedWait,
     };
     let mut view = rows(&[(0, 1), (0, 3)]);
     view.loads[0].report.queued_tokens = Some(1e9).into();
@@ -209,7 +209,7 @@ fn power_of_two_never_mixes_units() {
 fn expected_wait_adds_work_and_kv_pressure() {
     let rule = PowerOfTwo {
         choices: 2,
-        compare: Compare::ExpectedWait,
+        load: Compare::ExpectedWait,
     };
     let mut view = rows(&[(0, 0), (0, 0)]);
     let report = |queued, usage| Report {
@@ -235,7 +235,7 @@ fn expected_wait_adds_work_and_kv_pressure() {
 fn power_of_two_samples_the_lower_load() {
     let rule = PowerOfTwo {
         choices: 2,
-        compare: Compare::Inflight,
+        load: Compare::Inflight,
     };
     assert!((share(&rule, &rows(&[(0, 0), (0, 9)]), None, 0) - 1.0).abs() < 1e-9);
     let worst = share(&rule, &rows(&[(0, 9), (0, 1), (0, 0)]), None, 0);

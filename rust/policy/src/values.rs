@@ -11,7 +11,7 @@ use super::options::{ABOVE_ZERO, Bound, Configured, FRACTION, Field, Kind, NOT_N
 
 /// A type whose kind is `$kind` and that is `$from` of a value and `$to` a value.
 macro_rules! field {
-    ($type:ty, |$bound:pat_param| $kind:expr, $pattern:pat => $from:expr, |$field:pat_param| $to:expr) => {
+    ($type:ty, |$bound:pat_param| $kind:expr, $($pattern:pat_param => $from:expr),+, |$field:pat_param| $to:expr) => {
         impl $crate::options::Field for $type {
             fn kind($bound: $crate::options::Bound) -> $crate::options::Kind {
                 $kind
@@ -19,7 +19,7 @@ macro_rules! field {
 
             fn from_value(value: $crate::options::Value) -> Option<Self> {
                 match value {
-                    $pattern => $from,
+                    $($pattern => $from,)+
                     _ => None,
                 }
             }
@@ -44,26 +44,12 @@ field!(Vec<u64>, |bound| match bound.span(u64::MAX) {
 }, Value::Integers(v) => Some(v), |v| Value::Integers(v.clone()));
 field!(Arc<Model>, |_| Kind::Model, Value::Model(model) => Some(model), |model| Value::Model(Self::clone(model)));
 
-impl Field for Margin {
-    fn kind(_: Bound) -> Kind {
-        Kind::WordOrNumber("auto", NOT_NEGATIVE)
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::Word(_) => Some(Self::Auto),
-            Value::Number(requests) => Some(Self::Fixed(requests)),
-            _ => None,
-        }
-    }
-
-    fn to_value(&self) -> Value {
-        match self {
-            Self::Auto | Self::AutoAmong(_) => Value::Word("auto"),
-            Self::Fixed(requests) => Value::Number(*requests),
-        }
-    }
-}
+field!(Margin, |_| Kind::WordOrNumber("auto", NOT_NEGATIVE),
+Value::Word(_) => Some(Self::Auto), Value::Number(requests) => Some(Self::Fixed(requests)),
+|margin| match margin {
+    Self::Auto | Self::AutoAmong(_) => Value::Word("auto"),
+    Self::Fixed(requests) => Value::Number(*requests),
+});
 
 /// Prefill throughput: measured on each worker, or one number.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,26 +60,12 @@ pub enum Peak {
     Fixed(f64),
 }
 
-impl Field for Peak {
-    fn kind(_: Bound) -> Kind {
-        Kind::WordOrNumber("observed", ABOVE_ZERO)
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::Word(_) => Some(Self::Observed),
-            Value::Number(tps) => Some(Self::Fixed(tps)),
-            _ => None,
-        }
-    }
-
-    fn to_value(&self) -> Value {
-        match self {
-            Self::Observed => Value::Word("observed"),
-            Self::Fixed(tps) => Value::Number(*tps),
-        }
-    }
-}
+field!(Peak, |_| Kind::WordOrNumber("observed", ABOVE_ZERO),
+Value::Word(_) => Some(Self::Observed), Value::Number(tps) => Some(Self::Fixed(tps)),
+|peak| match peak {
+    Self::Observed => Value::Word("observed"),
+    Self::Fixed(tps) => Value::Number(*tps),
+});
 
 /// A number for all workers, or one by worker key.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,28 +76,13 @@ pub enum ByWorker {
     Each(HashMap<String, f64>),
 }
 
-impl Field for ByWorker {
-    fn kind(_: Bound) -> Kind {
-        Kind::ByWorker(ABOVE_ZERO)
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::Number(all) => Some(Self::All(all)),
-            Value::Named(each) => Some(Self::Each(each.into_iter().collect())),
-            _ => None,
-        }
-    }
-
-    fn to_value(&self) -> Value {
-        match self {
-            Self::All(all) => Value::Number(*all),
-            Self::Each(each) => {
-                Value::Named(each.iter().map(|(key, v)| (key.clone(), *v)).collect())
-            }
-        }
-    }
-}
+field!(ByWorker, |_| Kind::ByWorker(ABOVE_ZERO),
+Value::Number(all) => Some(Self::All(all)),
+Value::Named(each) => Some(Self::Each(each.into_iter().collect())),
+|throughput| match throughput {
+    Self::All(all) => Value::Number(*all),
+    Self::Each(each) => Value::Named(each.iter().map(|(key, v)| (key.clone(), *v)).collect()),
+});
 
 /// Credits by medium; those left out keep their default.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -189,26 +146,12 @@ impl Within {
     }
 }
 
-impl Field for Within {
-    fn kind(_: Bound) -> Kind {
-        Kind::Policy
-    }
-
-    fn from_value(value: Value) -> Option<Self> {
-        match value {
-            Value::PolicyName(name) => Some(Self::Name(name)),
-            Value::Policy(policy) => Some(Self::Policy(policy)),
-            _ => None,
-        }
-    }
-
-    fn to_value(&self) -> Value {
-        match self {
-            Self::Name(name) => Value::PolicyName(name),
-            Self::Policy(policy) => Value::Policy(Arc::clone(policy)),
-        }
-    }
-}
+field!(Within, |_| Kind::Policy,
+Value::PolicyName(name) => Some(Self::Name(name)), Value::Policy(policy) => Some(Self::Policy(policy)),
+|within| match within {
+    Self::Name(name) => Value::PolicyName(name),
+    Self::Policy(policy) => Value::Policy(Arc::clone(policy)),
+});
 
 /// Gives an enum the words that stand for its variants.
 macro_rules! words {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
+use cachelb_router::Request;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -123,6 +124,28 @@ impl Call {
             prompt.set_session(args::text(session.bind(py), "session")?);
         }
         Ok(prompt)
+    }
+
+    /// The core's request for its `prompt`, whose hashes are in `scratch`.
+    pub fn request<'a>(
+        &self,
+        prompt: &'a Prompt,
+        tried: &[Try],
+        scratch: &'a Scratch,
+    ) -> Request<'a> {
+        let hashes = scratch.hashes.as_slice();
+        Request {
+            blocks: prompt.blocks.map(|origin| (hashes, origin)),
+            content: prompt.content(scratch),
+            identity: prompt.identity(),
+            boundaries: &scratch.boundaries,
+            prompt_tokens: prompt.length,
+            key: prompt.key(),
+            key_is_session: prompt.key_is_session(),
+            expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
+            attempt: tried.len() as u32,
+            ..Request::default()
+        }
     }
 
     fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {

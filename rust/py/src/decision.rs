@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy};
 
-use crate::args::{number, ranged, type_name};
+use crate::args::{number_or_none, ranged, type_name};
 use crate::arguments::{Call, MAX_TOKENS};
 use crate::call::{Tried, Try};
 use crate::engine::Engine;
@@ -35,9 +35,7 @@ pub trait Owner: Debug + Send + Sync {
     fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String>;
 
     /// There is less load.
-    fn released(&self) -> PyResult<()> {
-        Ok(())
-    }
+    fn released(&self) -> PyResult<()>;
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
@@ -364,8 +362,8 @@ impl Decision {
         error_or_status: &Bound<'_, PyAny>,
         retry_after_s: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<&'static str> {
-        let rest = retry_after_s.map(|rest| number(rest, "retry_after_s", NOT_NEGATIVE));
-        Ok(self.fail(error_or_status, rest.transpose()?)?.name())
+        let rest = number_or_none(retry_after_s, "retry_after_s", NOT_NEGATIVE)?;
+        Ok(self.fail(error_or_status, rest)?.name())
     }
 
     /// The engine said something of its usage that cannot be read.

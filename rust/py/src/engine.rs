@@ -3,19 +3,18 @@
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_router::{Ending, Selector, Timing, Usage};
+use cachelb_router::{Ending, Offers, Pick, Request, Seen, Selector, Timing, Usage};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::clock::Clock;
-use crate::error::enter;
+use crate::error::{enter, to_python};
 
 /// A pause in which whoever waits for the selector gets it, and the most of them before one step.
 const TURN: Duration = Duration::from_micros(20);
@@ -57,12 +56,35 @@ impl Shared {
     }
 }
 
+/// A pick that was booked, or that of a dry run with all that it saw.
+pub type Picked = (Pick, Option<Vec<Seen>>);
+
+/// The step of a selection under the lock.
+pub fn pick(
+    dry_run: bool,
+) -> impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> cachelb_core::Result<Picked> + Sync {
+    move |selector, offers, request| {
+        if dry_run {
+            let (pick, seen) = selector.preview(offers, request)?;
+            return Ok((pick, Some(seen)));
+        }
+        Ok((selector.select(offers, request)?, None))
+    }
+}
+
+/// Locks what no panic leaves half changed.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The native state of a policy or a router.
 #[derive(Debug)]
 pub struct Engine {
     shared: Shared,
     /// Threads that wait for the selector, each for one step.
     waiting: AtomicU32,
+    /// Requests that wait for a worker and that a release may help, of a router.
+    pub waiters: AtomicIsize,
     clock: Clock,
     decisions: AtomicU64,
     /// Tells the decisions of this engine in this process from all others.
@@ -81,6 +103,7 @@ impl Engine {
         Self {
             shared: Shared::new(selector),
             waiting: AtomicU32::new(0),
+            waiters: AtomicIsize::new(0),
             clock,
             decisions: AtomicU64::new(0),
             nonce: AtomicU32::new(nonce()),
@@ -109,6 +132,16 @@ impl Engine {
         })
     }
 
+    /// The same for work that may fail, whose error is raised.
+    pub fn checked<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Selector) -> cachelb_core::Result<R> + Send,
+    ) -> PyResult<R> {
+        let done = self.locked(py, work)?;
+        done.map_err(|error| to_python(&error))
+    }
+
     /// Puts another selector in the place of this one, which is returned.
     pub fn exchange(&self, py: Python<'_>, selector: Selector) -> PyResult<Selector> {
         self.locked(py, |own| std::mem::replace(own, selector))
@@ -116,8 +149,7 @@ impl Engine {
 
     /// Runs `work` on the selector, for threads that do not have the GIL.
     pub fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        let selector = self.shared.current();
-        work(&mut selector.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(self.shared.current()))
     }
 
     /// The same for one of many steps: whoever waits goes first. The lock alone would go to the thread that just gave it
@@ -141,38 +173,12 @@ impl Engine {
         now: Millis,
     ) -> PyResult<bool> {
         // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
-        enter(|| {
-            let selector = self.shared.current();
-            let mut selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(selector.close(booking, ending, usage, now))
-        })
+        enter(|| Ok(self.held(|selector| selector.close(booking, ending, usage, now))))
     }
 
     /// The engine's counts came after the end.
     pub fn late_usage(&self, number: u64, usage: Usage) -> PyResult<bool> {
-        enter(|| {
-            let selector = self.shared.current();
-            let mut selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(selector.ledger_mut().late_usage(number, usage))
-        })
-    }
-
-    /// Requests in flight by candidate.
-    pub fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let rows = self.locked(py, |selector| {
-            let book = selector.book();
-            selector
-                .fleet()
-                .ids()
-                .into_iter()
-                .map(|(name, id)| (name, book.inflight(id)))
-                .collect::<Vec<_>>()
-        })?;
-        let loads = PyDict::new(py);
-        for (name, inflight) in rows {
-            loads.set_item(&*name, inflight)?;
-        }
-        Ok(loads)
+        enter(|| Ok(self.held(|selector| selector.ledger_mut().late_usage(number, usage))))
     }
 
     /// The time now.
@@ -218,6 +224,7 @@ impl Engine {
     pub fn after_fork(&self, anew: bool, fresh: impl FnOnce() -> Selector) -> Option<usize> {
         self.timing.clear();
         self.waiting.store(0, Ordering::Relaxed);
+        self.waiters.store(0, Ordering::Relaxed);
         let parent = self.nonce();
         let mut own = nonce();
         while own == parent {

@@ -7,8 +7,9 @@ use pyo3::PyErr;
 use pyo3::exceptions::{PyAssertionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-mod classes {
+pub(crate) mod classes {
     pyo3::import_exception!(cachelb.errors, CachelbError);
+    pyo3::import_exception!(cachelb.errors, NoWorkerAvailable);
     pyo3::import_exception!(cachelb.errors, SnapshotError);
     pyo3::import_exception!(cachelb.errors, UnknownWorkerError);
 }

@@ -5,7 +5,9 @@ use cachelb_events::FeedState;
 use cachelb_router::{Held, Pick, Seen};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyTuple};
+
+use crate::items::set_items;
 
 /// An `Explanation` of `pick`.
 pub fn explanation<'py>(
@@ -23,13 +25,7 @@ pub fn explanation<'py>(
         let fields = PyDict::new(py);
         fields.set_item("key", &*row.name)?;
         fields.set_item("state", row.eligibility.describe())?;
-        fields.set_item("picked", row.picked)?;
-        fields.set_item("overlap_blocks", row.overlap_blocks)?;
-        fields.set_item("matched_tokens", row.matched_tokens)?;
-        fields.set_item("inflight", row.inflight)?;
-        fields.set_item("pending_prefill_tokens", row.pending_prefill_tokens)?;
-        fields.set_item("decode_blocks", row.decode_blocks)?;
-        fields.set_item("weight", row.weight)?;
+        set_items!(fields, row => picked, overlap_blocks, matched_tokens, inflight, pending_prefill_tokens, decode_blocks, weight);
         fields.set_item("score", row.score.get())?;
         fields.set_item("events", row.events.map(FeedState::name))?;
         if row.held.speculative > 0 {
@@ -52,22 +48,16 @@ pub fn explanation<'py>(
             }
         }
         if !row.terms.is_empty() {
-            let terms = PyDict::new(py);
-            for (name, value) in &row.terms {
-                terms.set_item(name, value)?;
-            }
-            fields.set_item("terms", terms)?;
+            fields.set_item("terms", row.terms.iter().copied().into_py_dict(py)?)?;
         }
         views.push(view.call((), Some(&fields))?);
     }
     let fields = PyDict::new(py);
     fields.set_item("key", key)?;
     fields.set_item("policy", policy)?;
-    fields.set_item("higher_is_better", pick.higher_is_better)?;
     fields.set_item("prompt_tokens", prompt_tokens)?;
-    fields.set_item("best_matched_tokens", pick.best_matched_tokens)?;
     fields.set_item("reason", pick.reason.name())?;
-    fields.set_item("matched_tokens", pick.matched_tokens)?;
+    set_items!(fields, pick => higher_is_better, best_matched_tokens, matched_tokens);
     fields.set_item("candidates", PyTuple::new(py, views)?)?;
     module
         .getattr(intern!(py, "Explanation"))?

@@ -21,6 +21,7 @@ use crate::args::{self, Items, MAX_ITEMS, Words, named, wrong_type};
 use crate::clock::Clock;
 use crate::error::enter;
 use crate::hashing::Keys;
+use crate::indexed::indexed;
 use crate::matched::Match;
 use crate::names::Names;
 
@@ -58,6 +59,9 @@ pub(crate) struct BlockTracker {
     names: Names,
     keys: Keys,
 }
+
+indexed!(BlockTracker, "BlockTracker", read, |view, now| view
+    .snapshot(now));
 
 impl BlockTracker {
     fn of(core: Core, clock: Clock, keys: Keys) -> Self {
@@ -127,10 +131,6 @@ impl BlockTracker {
                 .hash(tokens_read.as_slice(tokens.py()), namespace, &[], hashes);
             Ok(())
         })
-    }
-
-    fn name<'py>(&self, py: Python<'py>, worker: WorkerId) -> Option<Bound<'py, PyString>> {
-        self.names.get(py, self.core.registry(), worker)
     }
 
     fn found<'py>(&self, py: Python<'py>, answer: &Answer) -> PyResult<Bound<'py, PyDict>> {
@@ -440,39 +440,6 @@ impl BlockTracker {
         self.read(py, false, |view| Ok(view.block_count(worker)))
     }
 
-    #[doc = stub!("BlockTracker.workers")]
-    fn workers(&self) -> Vec<String> {
-        self.core
-            .registry()
-            .ids()
-            .into_iter()
-            .map(|(name, _)| name.to_string())
-            .collect()
-    }
-
-    #[doc = stub!("BlockTracker.memory_bytes")]
-    #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.read(py, false, |view| Ok(view.memory_bytes()))
-    }
-
-    #[doc = stub!("BlockTracker.snapshot")]
-    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.settle(py)?;
-        let mut now = None;
-        loop {
-            let bytes = self.read(py, true, |view| match now {
-                // Something got a time to live since: ask the clock, which must not happen under the lock.
-                None if view.next_expiry().is_some() => Ok(None),
-                _ => view.snapshot(now.unwrap_or_default()).map(Some),
-            })?;
-            match bytes {
-                Some(bytes) => return Ok(PyBytes::new(py, &bytes)),
-                None => now = Some(self.clock.now(py)?),
-            }
-        }
-    }
-
     #[doc = stub!("BlockTracker.restore")]
     #[classmethod]
     #[pyo3(signature = (data, *, secret=None, clock=None))]
@@ -491,11 +458,6 @@ impl BlockTracker {
         Ok(Self::of(core, clock, keys))
     }
 
-    #[doc = stub!("BlockTracker.validate")]
-    fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.read(py, true, |view| view.validate())
-    }
-
     fn __repr__(&self) -> String {
         let config = self.core.config();
         format!(
@@ -506,9 +468,5 @@ impl BlockTracker {
             config.matcher.name(),
             self.core.registry().len()
         )
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        self.clock.traverse(&visit)
     }
 }

@@ -15,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
 
 use crate::args::{Items, MAX_ITEMS, named, ranged, seed, string, text, wrong_type};
 use crate::error::enter;
+use crate::items::set_items;
 
 const SETS: [(&str, FeatureSet); 2] = [
     ("paper", FeatureSet::Paper),
@@ -176,12 +177,7 @@ impl LearnedModel {
     fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let errors = self.core.errors();
         let dict = PyDict::new(py);
-        dict.set_item("rmse", errors.rmse)?;
-        dict.set_item("mae", errors.mae)?;
-        dict.set_item("mean_rmse", errors.mean_rmse)?;
-        dict.set_item("mean_mae", errors.mean_mae)?;
-        dict.set_item("n_train", errors.n_train)?;
-        dict.set_item("n_holdout", errors.n_holdout)?;
+        set_items!(dict, errors => rmse, mae, mean_rmse, mean_mae, n_train, n_holdout);
         Ok(dict)
     }
 

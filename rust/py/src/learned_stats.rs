@@ -4,6 +4,8 @@ use cachelb_learned::LearnedStats;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
+use crate::items::set_items;
+
 /// The fields of `cachelb.types.LearnedStats`.
 pub fn stats_dict<'py>(
     py: Python<'py>,
@@ -25,20 +27,9 @@ pub fn stats_dict<'py>(
     ];
     dict.set_item("model", model)?;
     dict.set_item("part", part)?;
-    dict.set_item("version", stats.version)?;
-    dict.set_item("samples", stats.samples)?;
-    dict.set_item("pooled", stats.pooled)?;
-    dict.set_item("pending", stats.pending)?;
     dict.set_item("dropped", dropped.into_py_dict(py)?)?;
     dict.set_item("rounds", rounds.into_py_dict(py)?)?;
-    dict.set_item("training", stats.training)?;
-    dict.set_item("round_s", stats.round_s)?;
-    dict.set_item("rmse", stats.rmse)?;
-    dict.set_item("mae", stats.mae)?;
-    dict.set_item("mean_rmse", stats.mean_rmse)?;
-    dict.set_item("mean_mae", stats.mean_mae)?;
-    dict.set_item("drift", stats.drift)?;
-    dict.set_item("drifting", stats.drifting)?;
+    set_items!(dict, stats => version, samples, pooled, pending, training, round_s, rmse, mae, mean_rmse, mean_mae, drift, drifting);
     let decisions = stats.decisions.iter().filter(|(_, count)| *count > 0);
     dict.set_item("decisions", decisions.copied().into_py_dict(py)?)?;
     Ok(dict)

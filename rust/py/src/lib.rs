@@ -7,8 +7,8 @@
 
 /// The docstring that the stub has for a name.
 macro_rules! stub {
-    ($name:literal) => {
-        include_str!(concat!(env!("OUT_DIR"), "/docs/", $name))
+    ($($name:literal),+) => {
+        include_str!(concat!(env!("OUT_DIR"), "/docs/", $($name),+))
     };
 }
 
@@ -22,8 +22,11 @@ mod engine;
 mod error;
 mod events;
 mod explain;
+mod front;
 mod hashing;
 mod index;
+mod indexed;
+mod items;
 mod learned;
 mod learned_stats;
 mod matched;

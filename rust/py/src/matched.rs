@@ -14,39 +14,48 @@ pub(crate) struct Match {
     pub(crate) total_blocks: u32,
 }
 
-#[pymethods]
-impl Match {
-    #[classattr]
-    fn __match_args__() -> (&'static str, &'static str, &'static str) {
-        ("worker", "matched_blocks", "total_blocks")
-    }
+/// Makes a class with these fields behave as a tuple of them that is shown with their names.
+macro_rules! named_tuple {
+    ($class:ident($($field:ident),+)) => {
+        #[pymethods]
+        impl $class {
+            #[classattr]
+            fn __match_args__(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+                PyTuple::new(py, [$(stringify!($field)),+])
+            }
 
-    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
-        self.tuple(py)?.try_iter()
-    }
+            fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+                self.tuple(py)?.try_iter()
+            }
 
-    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
-        match other.cast::<Self>() {
-            Ok(other) => self.tuple(py)?.eq(other.get().tuple(py)?),
-            Err(_) => Ok(false),
+            fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+                match other.cast::<Self>() {
+                    Ok(other) => self.tuple(py)?.eq(other.get().tuple(py)?),
+                    Err(_) => Ok(false),
+                }
+            }
+
+            fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+                self.tuple(py)?.hash()
+            }
+
+            fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+                let names = [$(stringify!($field)),+].into_iter();
+                let fields = names.zip(self.tuple(py)?).map(|(name, value)| {
+                    Ok(format!("{name}={}", value.repr()?))
+                });
+                let fields: Vec<String> = fields.collect::<PyResult<_>>()?;
+                Ok(format!("{}({})", stringify!($class), fields.join(", ")))
+            }
         }
-    }
 
-    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
-        self.tuple(py)?.hash()
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let worker = self.worker.bind(py).repr()?;
-        Ok(format!(
-            "Match(worker={worker}, matched_blocks={}, total_blocks={})",
-            self.matched_blocks, self.total_blocks
-        ))
-    }
+        impl $class {
+            fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+                ($(&self.$field),+).into_pyobject(py)
+            }
+        }
+    };
 }
+pub(crate) use named_tuple;
 
-impl Match {
-    fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (self.worker.bind(py), self.matched_blocks, self.total_blocks).into_pyobject(py)
-    }
-}
+named_tuple!(Match(worker, matched_blocks, total_blocks));

@@ -3,30 +3,30 @@
 //! A selection reads the clock, the tokens and the workers first, then takes the one lock for rule, booking and record.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cachelb_core::Error;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
 use cachelb_policy::{Configured, Setup};
 use cachelb_router::{
-    Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
-    Wanted,
+    Eligibility, Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings,
+    TagKey, Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
-use crate::args::{named, number, type_name};
+use crate::args::{named, number, number_or_none, type_name};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
-use crate::decision::{Decision, Owner, Selected};
-use crate::engine::Engine;
+use crate::decision::{Decision, Selected};
+use crate::engine::{Engine, lock, pick};
+use crate::error::classes::NoWorkerAvailable;
 use crate::error::to_python;
-use crate::learned_stats::stats_dict;
 use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
 use crate::prompt::{Reader, with_scratch};
@@ -36,7 +36,7 @@ use crate::workers::{self, Roster};
 #[pyclass(subclass, frozen, weakref, name = "Policy", module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativePolicy {
-    engine: Arc<Engine>,
+    pub engine: Arc<Engine>,
     roster: Mutex<Roster>,
     reader: Reader,
     key: Option<Py<PyAny>>,
@@ -59,12 +59,7 @@ impl NativePolicy {
         let (py, this) = (slf.py(), slf.get());
         let selected =
             with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
-        Ok(Decision::new(
-            Arc::clone(&this.engine),
-            slf.clone().unbind(),
-            call,
-            Selected { tried, ..selected },
-        ))
+        Ok(Self::decision(slf, call, Selected { tried, ..selected }))
     }
 
     fn select_with(
@@ -81,8 +76,7 @@ impl NativePolicy {
             return Err(PyTypeError::new_err("a policy needs workers"));
         };
         // Taken out, not locked: reading the workers may call back into this policy.
-        let mut roster =
-            std::mem::take(&mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut roster = std::mem::take(&mut *lock(&self.roster));
         let key = self.key.as_ref().map(|key| key.bind(py));
         let tags = TagKey::of(&self.reader.hasher);
         roster.read(workers.bind(py), key, tags)?;
@@ -92,31 +86,17 @@ impl NativePolicy {
         }
         let number = self.engine.next_number();
         let request = Request {
-            blocks: prompt
-                .blocks
-                .map(|origin| (scratch.hashes.as_slice(), origin)),
-            content: prompt.content(scratch),
-            identity: prompt.identity(),
-            boundaries: &scratch.boundaries,
-            prompt_tokens: prompt.length,
-            key: prompt.key(),
-            key_is_session: prompt.key_is_session(),
-            attempt: tried.len() as u32,
             number,
             now,
-            ..Request::default()
+            ..call.request(&prompt, tried, scratch)
         };
-        let offers = &mut roster.offers;
-        let outcome = self.engine.locked(py, |selector| {
-            if dry_run {
-                let (pick, seen) = selector.preview(offers, &request)?;
-                return Ok((pick, Some(seen)));
-            }
-            Ok((selector.select(offers, &request, false)?, None))
-        })?;
+        let (offers, step) = (&mut roster.offers, pick(dry_run));
+        let outcome = self
+            .engine
+            .locked(py, |selector| step(selector, offers, &request))?;
         let (pick, seen) = match outcome {
             Ok(found) => found,
-            Err(error) => return Err(no_worker(py, &roster.offers, tried, &error)?),
+            Err(error) => return Err(no_worker(py, &roster.offers, tried, &error)),
         };
         let selected = Selected {
             worker: roster.worker(workers.bind(py), pick.offer),
@@ -128,10 +108,7 @@ impl NativePolicy {
             tried: Vec::new(),
             seen,
         };
-        let replaced = std::mem::replace(
-            &mut *self.roster.lock().unwrap_or_else(PoisonError::into_inner),
-            roster,
-        );
+        let replaced = std::mem::replace(&mut *lock(&self.roster), roster);
         // Drops the caller's objects, which may run their code: only now that nothing is locked.
         drop(replaced);
         Ok(selected)
@@ -139,45 +116,54 @@ impl NativePolicy {
 
     fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
         let raw = workers::raw_of(worker, self.key.as_ref())?;
-        let known = |name: &str| {
-            self.engine
-                .held(|selector| selector.fleet().find(name).is_some())
-        };
-        Ok(workers::resolve(
-            &raw,
-            TagKey::of(&self.reader.hasher),
-            known,
-        ))
+        let find = |name: &str| self.engine.held(|selector| selector.fleet().find(name));
+        let known = |name: &str| find(name).is_some();
+        let tags = TagKey::of(&self.reader.hasher);
+        Ok(workers::resolve(&raw, tags, known))
+    }
+
+    /// Its one candidate, whether it is known or not.
+    pub fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<[Arc<str>; 1]> {
+        Ok([self.key_name(worker)?.into()])
+    }
+
+    /// The name of the policy, which picks for whatever is wanted.
+    pub fn policy_name(slf: &Bound<'_, Self>, _wanted: Wanted) -> PyResult<String> {
+        slf.getattr(intern!(slf.py(), "name"))?.extract()
+    }
+
+    /// It serves one model, which has no name.
+    #[expect(clippy::unused_self, reason = "as a router's")]
+    pub fn model(&self, _pool: PoolId) -> Option<String> {
+        None
     }
 }
 
 /// `NoWorkerAvailable` with the reason of every worker, or what else went wrong.
-pub fn no_worker(
-    py: Python<'_>,
-    offers: &[Offer],
-    tried: &[Try],
-    error: &Error,
-) -> PyResult<PyErr> {
+pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error) -> PyErr {
     let declined = match error {
         Error::NoCandidate => None,
         Error::Refused(reason) => Some(*reason),
-        _ => return Ok(to_python(error)),
+        _ => return to_python(error),
     };
-    let reasons = PyDict::new(py);
-    for offer in offers {
-        let before = tried.iter().find(|tried| tried.key == offer.key);
+    let reason = |candidate: &Offer| {
+        let before = tried.iter().find(|tried| tried.key == candidate.key);
         let why = before
-            .filter(|_| offer.eligibility == Eligibility::Excluded)
+            .filter(|_| candidate.eligibility == Eligibility::Excluded)
             .map_or_else(
-                || declined.unwrap_or(offer.eligibility.describe()).to_owned(),
+                || {
+                    declined
+                        .unwrap_or(candidate.eligibility.describe())
+                        .to_owned()
+                },
                 |tried| format!("already tried: {}", tried.outcome),
             );
-        reasons.set_item(&*offer.name, why)?;
+        (candidate.name.to_string(), why)
+    };
+    match offers.iter().map(reason).into_py_dict(py) {
+        Ok(reasons) => NoWorkerAvailable::new_err((reasons.unbind(),)),
+        Err(error) => error,
     }
-    let class = py
-        .import(intern!(py, "cachelb.errors"))?
-        .getattr(intern!(py, "NoWorkerAvailable"))?;
-    Ok(PyErr::from_value(class.call1((reasons,))?))
 }
 
 /// A function, or nothing.
@@ -190,26 +176,6 @@ pub fn callable(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<
             )))
         }
         value => Ok(value.map(Bound::unbind)),
-    }
-}
-
-impl Owner for Py<NativePolicy> {
-    fn select(
-        &self,
-        py: Python<'_>,
-        call: Call,
-        tried: Tried,
-        dry_run: bool,
-    ) -> PyResult<Decision> {
-        NativePolicy::select(self.bind(py), call, tried, dry_run)
-    }
-
-    fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
-        self.bind(py).getattr(intern!(py, "name"))?.extract()
-    }
-
-    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(self)
     }
 }
 
@@ -309,15 +275,6 @@ impl NativePolicy {
         Self::select(slf, call, Vec::new(), dry_run)
     }
 
-    /// What the rule learned, if it does.
-    fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let all = self
-            .engine
-            .locked(py, |selector| selector.pools().learned())?;
-        let fields = |(_, part, stats)| stats_dict(py, None, part, &stats);
-        all.into_iter().map(fields).collect()
-    }
-
     /// The model it learned, as it is saved.
     fn _learned_model<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let model = self.engine.locked(py, |selector| {
@@ -349,11 +306,9 @@ impl NativePolicy {
     ) -> PyResult<()> {
         let weight = number(weight, "weight", ABOVE_ZERO)?;
         let name = self.key_name(worker)?;
-        self.engine
-            .locked(py, |selector| {
-                selector.workers_mut().set_weight(&name, weight)
-            })?
-            .map_err(|error| to_python(&error))
+        self.engine.checked(py, |selector| {
+            selector.workers_mut().set_weight(&name, weight)
+        })
     }
 
     #[doc = stub!("Policy.update_load")]
@@ -366,22 +321,17 @@ impl NativePolicy {
         queued_tokens: Option<&Bound<'_, PyAny>>,
         prefill_tps: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
-            value.map(|value| number(value, name, range)).transpose()
-        };
-        let names = [self.key_name(worker)?.into()];
+        let names = self.candidates(worker)?;
         let now = self.engine.now(py)?;
         let report = Report {
-            kv_usage: read("kv_usage", kv_usage, FRACTION)?.into(),
-            queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?.into(),
-            prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?.into(),
-            ..Report::NONE
+            kv_usage: number_or_none(kv_usage, "kv_usage", FRACTION)?.into(),
+            queued_tokens: number_or_none(queued_tokens, "queued_tokens", NOT_NEGATIVE)?.into(),
+            prefill_tps: number_or_none(prefill_tps, "prefill_tps", ABOVE_ZERO)?.into(),
+            ..Report::default()
         };
-        self.engine
-            .locked(py, |selector| {
-                selector.workers_mut().set_report(&names, &report, now)
-            })?
-            .map_err(|error| to_python(&error))?;
+        self.engine.checked(py, |selector| {
+            selector.workers_mut().set_report(&names, &report, now)
+        })?;
         Ok(())
     }
 
@@ -390,40 +340,6 @@ impl NativePolicy {
         let name = self.key_name(worker)?;
         self.engine
             .locked(py, |selector| selector.workers_mut().remove(&name))
-    }
-
-    #[doc = stub!("Policy.finish_session")]
-    fn finish_session(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = named::session)] session: &str,
-    ) -> PyResult<bool> {
-        let key = session.as_bytes();
-        self.engine
-            .locked(py, |selector| selector.finish_session(key))
-    }
-
-    #[doc = stub!("Policy.loads")]
-    fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.engine.loads(py)
-    }
-
-    #[doc = stub!("Policy.block_count")]
-    #[pyo3(signature = (worker=None))]
-    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
-        let name = worker.map(|worker| self.key_name(worker)).transpose()?;
-        self.engine.locked(py, |selector| {
-            match name.map(|name| selector.fleet().find(&name)) {
-                Some(None) => 0,
-                found => selector.pools().block_count(found.flatten()),
-            }
-        })
-    }
-
-    #[doc = stub!("Policy.memory_bytes")]
-    #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.engine.locked(py, |selector| selector.memory_bytes())
     }
 
     #[doc = stub!("Policy.abandoned")]
@@ -462,13 +378,6 @@ impl NativePolicy {
             stats.set_item(ending.name(), count)?;
         }
         Ok(stats)
-    }
-
-    #[doc = stub!("Policy.validate")]
-    fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.engine
-            .locked(py, |selector| selector.validate())?
-            .map_err(|error| to_python(&error))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -20,6 +20,8 @@ use crate::args::{self, Words, named};
 use crate::clock::Clock;
 use crate::error::enter;
 use crate::index::{as_strs, names};
+use crate::indexed::indexed;
+use crate::matched::named_tuple;
 use crate::names::Names;
 
 /// Leaves per part of an eviction: some 50 us.
@@ -100,42 +102,7 @@ pub(crate) struct PrefixMatch {
     workers: Py<PyTuple>,
 }
 
-#[pymethods]
-impl PrefixMatch {
-    #[classattr]
-    fn __match_args__() -> (&'static str, &'static str, &'static str) {
-        ("matched", "total", "workers")
-    }
-
-    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
-        self.tuple(py)?.try_iter()
-    }
-
-    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
-        match other.cast::<Self>() {
-            Ok(other) => self.tuple(py)?.eq(other.get().tuple(py)?),
-            Err(_) => Ok(false),
-        }
-    }
-
-    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
-        self.tuple(py)?.hash()
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let workers = self.workers.bind(py).repr()?;
-        Ok(format!(
-            "PrefixMatch(matched={}, total={}, workers={workers})",
-            self.matched, self.total
-        ))
-    }
-}
-
-impl PrefixMatch {
-    fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (self.matched, self.total, &self.workers).into_pyobject(py)
-    }
-}
+named_tuple!(PrefixMatch(matched, total, workers));
 
 #[doc = stub!("RadixTree")]
 #[pyclass(frozen, module = "cachelb")]
@@ -145,6 +112,10 @@ pub(crate) struct RadixTree {
     names: Names,
     ttl_s: Option<f64>,
 }
+
+indexed!(RadixTree, "RadixTree", look, |view, now| Ok(
+    view.snapshot(now)
+));
 
 impl RadixTree {
     fn read<R: Send>(
@@ -222,10 +193,6 @@ impl RadixTree {
             }
         }
         Ok(())
-    }
-
-    fn name<'py>(&self, py: Python<'py>, worker: WorkerId) -> Option<Bound<'py, PyString>> {
-        self.names.get(py, self.core.registry(), worker)
     }
 }
 
@@ -446,35 +413,6 @@ impl RadixTree {
         self.look(py, false, |view| Ok(view.size(worker)))
     }
 
-    #[doc = stub!("RadixTree.workers")]
-    fn workers(&self) -> Vec<String> {
-        let ids = self.core.registry().ids().into_iter();
-        ids.map(|(name, _)| name.to_string()).collect()
-    }
-
-    #[doc = stub!("RadixTree.memory_bytes")]
-    #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.look(py, false, |view| Ok(view.memory_bytes()))
-    }
-
-    #[doc = stub!("RadixTree.snapshot")]
-    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.settle(py)?;
-        let mut now = None;
-        loop {
-            let bytes = self.look(py, true, |view| match now {
-                // Something got a time to live since: ask the clock, which must not happen under the lock.
-                None if view.next_expiry().is_some() => Ok(None),
-                _ => Ok(Some(view.snapshot(now.unwrap_or_default()))),
-            })?;
-            match bytes {
-                Some(bytes) => return Ok(PyBytes::new(py, &bytes)),
-                None => now = Some(self.clock.now(py)?),
-            }
-        }
-    }
-
     #[doc = stub!("RadixTree.restore")]
     #[classmethod]
     #[pyo3(signature = (data, *, ttl_s=None, clock=None))]
@@ -500,11 +438,6 @@ impl RadixTree {
         })
     }
 
-    #[doc = stub!("RadixTree.validate")]
-    fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.look(py, true, |view| view.validate())
-    }
-
     fn __repr__(&self) -> String {
         let units = self.core.max_units();
         format!(
@@ -513,9 +446,5 @@ impl RadixTree {
             self.core.page_size(),
             self.core.registry().len()
         )
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        self.clock.traverse(&visit)
     }
 }

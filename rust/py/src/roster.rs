@@ -6,12 +6,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cachelb_router::{Offer, Offers, PoolId, Profile};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+
+use crate::engine::lock;
 
 /// One worker.
 #[derive(Debug)]
@@ -224,7 +226,7 @@ pub struct Roster {
 impl Roster {
     /// The workers as of now.
     pub fn now(&self) -> Arc<Registered> {
-        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.now))
     }
 
     /// Has `change` make the list a new one, for which it is copied if anything else uses it. `change` returns the worker
@@ -234,7 +236,7 @@ impl Roster {
         py: Python<'_>,
         change: impl FnOnce(&mut Registered) -> Option<Seat>,
     ) -> Displaced {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = lock(&self.now);
         let before = (Arc::get_mut(&mut now).is_none())
             .then(|| Arc::new(now.clone_ref(py)))
             .map(|copy| std::mem::replace(&mut *now, copy));
@@ -243,10 +245,7 @@ impl Roster {
         registered.lined = OnceLock::new();
         let seat = change(registered);
         drop(now);
-        self.stock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.stock).clear();
         Displaced {
             _seat: seat,
             _before: before,
@@ -276,7 +275,7 @@ impl Roster {
 
     /// Offers of `registered`, all of them candidates.
     pub fn offers(&self, registered: &Registered) -> Offers {
-        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stock = lock(&self.stock);
         while let Some(mut offers) = stock.pop() {
             if offers.version() == Some(registered.version) {
                 offers.reset();
@@ -288,7 +287,7 @@ impl Roster {
 
     /// Takes offers back, whose ids are now known.
     pub fn give_back(&self, offers: Offers) {
-        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stock = lock(&self.stock);
         if stock.len() < STOCK {
             stock.push(offers);
         }

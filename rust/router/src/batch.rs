@@ -76,7 +76,7 @@ impl Spread {
         request: &Request<'_>,
     ) -> Result<Pick> {
         let Some(most) = self.most else {
-            return selector.select(offers, request, false);
+            return selector.select(offers, request);
         };
         let ruled_out = offers.ruled_out();
         if let Some((worker, count)) = self.taken.last_mut().filter(|(_, count)| *count < most) {
@@ -84,7 +84,7 @@ impl Spread {
                 pinned: Some((*worker as u32, Reason::Prefix)),
                 ..*request
             };
-            match selector.select(offers, &pinned, false) {
+            match selector.select(offers, &pinned) {
                 Err(Error::Moved | Error::NoCandidate) => offers.restore(&ruled_out),
                 outcome => {
                     *count += u32::from(outcome.is_ok());
@@ -95,12 +95,12 @@ impl Spread {
         for (worker, _) in &self.taken {
             offers.set_eligibility(*worker, Eligibility::Excluded);
         }
-        let pick = match selector.select(offers, request, false) {
+        let pick = match selector.select(offers, request) {
             // Everybody has their share: it begins anew rather than fail.
             Err(Error::NoCandidate) if !self.taken.is_empty() => {
                 self.taken.clear();
                 offers.restore(&ruled_out);
-                selector.select(offers, request, false)
+                selector.select(offers, request)
             }
             outcome => outcome,
         }?;

@@ -289,9 +289,9 @@ mod tests {
             ..Request::default()
         };
         let mut decoded = Vec::new();
-        let mut failed = s.select(&mut offers, &at(0), false).unwrap();
+        let mut failed = s.select(&mut offers, &at(0)).unwrap();
         while failed.offer != 0 {
-            failed = s.select(&mut offers, &at(0), false).unwrap();
+            failed = s.select(&mut offers, &at(0)).unwrap();
         }
         s.close(
             failed.booking.unwrap(),

@@ -20,24 +20,15 @@ use super::trace::{Seen, Trace, explain};
 use super::usable::Usable;
 
 impl Selector {
-    /// Picks one of `offers`, books its load and records the placement, unless this is a dry run, which changes nothing
-    /// and returns what the next call will.
+    /// Picks one of `offers`, books its load and records the placement.
     ///
     /// # Errors
     /// [`Error::DuplicateWorker`] if two offers have one name, [`Error::NoCandidate`] if none may be picked; the offers'
     /// eligibilities then say why. [`Error::Moved`] if the pinned offer is no candidate any more.
-    pub fn select(
-        &mut self,
-        offers: &mut Offers,
-        request: &Request<'_>,
-        dry_run: bool,
-    ) -> Result<Pick> {
-        let mut step = Step::new(self, offers, request, dry_run);
+    pub fn select(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
+        let mut step = Step::new(self, offers, request, false);
         step.look()?;
-        let (decided, uncached) = step.decide(!dry_run)?;
-        if dry_run {
-            return Ok(decided.pick);
-        }
+        let (decided, uncached) = step.decide(true)?;
         step.commit(&decided, uncached)
     }
 

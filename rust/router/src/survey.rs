@@ -234,7 +234,7 @@ mod tests {
             pinned: Some((1, Reason::Custom)),
             ..request
         };
-        s.select(&mut offers(), &pinned, false).unwrap();
+        s.select(&mut offers(), &pinned).unwrap();
         let survey = s.show(&mut offers(), &request).unwrap();
         assert_eq!(survey.offers(), [0, 1, 2]);
         assert_eq!(survey.column(Column::Inflight), [0, 1, 0]);
@@ -273,7 +273,7 @@ mod tests {
             shadow_picks: &picks,
             ..request
         };
-        let pick = s.select(&mut offers(), &pinned, false).unwrap();
+        let pick = s.select(&mut offers(), &pinned).unwrap();
         assert_eq!((pick.offer, pick.reason), (1, Reason::Cold));
         let next = s.show(&mut offers(), &request).unwrap();
         assert_ne!(next.seed, first.seed);
@@ -297,9 +297,9 @@ mod tests {
             ..Request::default()
         };
         s.workers_mut().set_ready("a", false);
-        assert_eq!(s.select(&mut offers(), &pinned, false), Err(Error::Moved));
+        assert_eq!(s.select(&mut offers(), &pinned), Err(Error::Moved));
         assert!(s.book().is_empty());
-        let pick = s.select(&mut offers(), &Request::default(), false).unwrap();
+        let pick = s.select(&mut offers(), &Request::default()).unwrap();
         assert_eq!(pick.reason, Reason::PolicyError);
         for name in ["b", "c"] {
             s.workers_mut().set_ready(name, false);

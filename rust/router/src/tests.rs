@@ -32,9 +32,7 @@ fn offers(names: &[&str]) -> Offers {
 
 fn pick(selector: &mut Selector, names: &[&str]) -> String {
     let mut offers = offers(names);
-    let pick = selector
-        .select(&mut offers, &Request::default(), false)
-        .unwrap();
+    let pick = selector.select(&mut offers, &Request::default()).unwrap();
     offers[pick.offer].name.to_string()
 }
 
@@ -81,17 +79,17 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
         Box::new(Random),
         Box::new(PowerOfTwo {
             choices: 2,
-            compare: Compare::Inflight,
+            load: Compare::Inflight,
         }),
     ];
     for rule in rules {
         let mut s = selector(rule);
         for step in 0..40 {
             let mut list = offers(&NAMES[..=step % 8]);
-            let dry = s.select(&mut list, &Request::default(), true).unwrap();
+            let dry = s.preview(&mut list, &Request::default()).unwrap().0;
             assert_eq!(dry.booking, None);
-            let again = s.select(&mut list, &Request::default(), true).unwrap();
-            let real = s.select(&mut list, &Request::default(), false).unwrap();
+            let again = s.preview(&mut list, &Request::default()).unwrap().0;
+            let real = s.select(&mut list, &Request::default()).unwrap();
             assert_eq!(
                 (dry, dry),
                 (
@@ -110,20 +108,20 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
 #[test]
 fn duplicates_and_nobody_ready_are_refused_without_booking() {
     let mut s = selector(Box::new(Random));
-    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default());
     assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
     assert_eq!(
-        s.select(&mut offers(&[]), &Request::default(), false),
+        s.select(&mut offers(&[]), &Request::default()),
         Err(Error::NoCandidate)
     );
     pick(&mut s, &["a", "b"]);
-    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default(), false);
+    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default());
     assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
     s.workers_mut().set_ready("a", false);
     let mut list = offers(&["a", "b"]);
     list.set_eligibility(1, Eligibility::Excluded);
     assert_eq!(
-        s.select(&mut list, &Request::default(), false),
+        s.select(&mut list, &Request::default()),
         Err(Error::NoCandidate)
     );
     assert_eq!(
@@ -144,7 +142,6 @@ fn one_candidate_is_booked_under_its_own_reason() {
                 prompt_tokens: 40,
                 ..Request::default()
             },
-            false,
         )
         .unwrap();
     assert_eq!(pick.reason, Reason::OnlyOne);
@@ -187,7 +184,7 @@ fn silent_bookings_expire() {
         now: Millis(3_600_002),
         ..Request::default()
     };
-    s.select(&mut offers(&["a", "b"]), &late, false).unwrap();
+    s.select(&mut offers(&["a", "b"]), &late).unwrap();
     assert_eq!(
         (s.book().len(), s.ledger().endings[Ending::Expired as usize]),
         (1, 1)
@@ -214,7 +211,7 @@ fn decisions_keep_the_names_of_the_workers_they_saw() {
             number,
             ..Request::default()
         };
-        s.select(&mut offers, &request, false).unwrap();
+        s.select(&mut offers, &request).unwrap();
     }
     for (number, (names, _)) in (0..).zip(lists) {
         let seen = s.trace().get(number).unwrap();

@@ -209,7 +209,11 @@ impl Desk {
             ..Request::default()
         };
         let mut offers = Offers::new(NAMES.into_iter().map(Offer::new).collect());
-        let pick = self.selector.select(&mut offers, &request, dry_run).ok()?;
+        let pick = if dry_run {
+            self.selector.preview(&mut offers, &request).ok()?.0
+        } else {
+            self.selector.select(&mut offers, &request).ok()?
+        };
         self.open.extend(pick.booking);
         Some(pick.reason)
     }

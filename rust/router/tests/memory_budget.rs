@@ -116,7 +116,7 @@ impl Fleet {
         self.number += 1;
         let mut offers = self.offers();
         let request = self.request(pool, blocks);
-        let pick = self.selector.select(&mut offers, &request, false).unwrap();
+        let pick = self.selector.select(&mut offers, &request).unwrap();
         self.open.extend(pick.booking);
         let name = self.names[pick.offer].clone();
         let placed = self.placed.entry((pool, name.clone())).or_default();

@@ -202,10 +202,7 @@ impl World {
             wanted,
             ..self.request(&blocks, &tokens)
         };
-        let pick = self
-            .selector
-            .select(&mut offers(), &request, false)
-            .unwrap();
+        let pick = self.selector.select(&mut offers(), &request).unwrap();
         self.booked(pick.offer, pick.booking.unwrap(), path);
     }
 

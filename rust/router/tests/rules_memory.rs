@@ -77,7 +77,7 @@ fn fill(selector: &mut Selector, from: u64) {
             ..Request::default()
         };
         offers.reset();
-        let pick = selector.select(&mut offers, &request, false).unwrap();
+        let pick = selector.select(&mut offers, &request).unwrap();
         let booking = pick.booking.unwrap();
         if i % 2 == 0 {
             selector.first_token(booking, Millis(i));

@@ -109,7 +109,7 @@ impl Gateway for Routed<'_> {
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
         let pick = self.ask(attempt, |selector, offers, request| {
-            selector.select(offers, request, false)
+            selector.select(offers, request)
         })?;
         Ok(pick.and_then(|pick| placed(&pick)))
     }

@@ -1,16 +1,13 @@
 //! Options of `boundary-learning`.
 
-use cachelb_core::error::Result;
-
-use super::{BoundaryLearned, BoundaryLearning, Teaches};
+use super::{BoundaryLearning, Teaches};
 use crate::about::{About, Level, Need, Ruled, Setup};
 use crate::options::{Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::values::words;
+use cachelb_core::error::Result;
 
 words!(Teaches { Served = "served", Original = "original" });
 
-/// Requests over the bound of `load_imbalance_factor`.
-const LOAD_IMBALANCE_FLOOR: f64 = 2.0;
 /// Most routes remembered.
 const MAX_ROUTES: u64 = 100_000_000;
 
@@ -73,21 +70,7 @@ pub(crate) const POLICY: Policy = Policy::of::<BoundaryLearningOptions>(
 
 impl Configure for BoundaryLearningOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let settings = BoundaryLearned {
-            max_routes: self.max_routes,
-            ttl_ms: Seconds::or_for_ever(self.ttl_s),
-            prefix_token_length: self.prefix_token_length,
-            min_prefix_boundary_tokens: self.min_prefix_boundary_tokens,
-            load_imbalance_factor: self.load_imbalance_factor,
-            load_imbalance_floor: LOAD_IMBALANCE_FLOOR / setup.replicas,
-            epsilon: self.epsilon,
-            multi_depth: self.multi_depth,
-            learn: self.learn,
-            seed: setup.seed,
-        };
-        Ok(Ruled::new(
-            BoundaryLearning::new(settings),
-            Need::BOUNDARIES,
-        ))
+        let rule = BoundaryLearning::new(self.clone(), setup.replicas, setup.seed);
+        Ok(Ruled::new(rule, Need::BOUNDARIES))
     }
 }

@@ -72,14 +72,7 @@ pub(crate) const POLICY: Policy = Policy::of::<EstimatedTtftOptions>(
 impl Configure for EstimatedTtftOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let rule = EstimatedTtft {
-            prefill: self.prefill,
-            transfer: self.transfer_ms_per_token.map(|ms_per_token| Transfer {
-                kvcache_balancing_threshold: self.kvcache_balancing_threshold,
-                ms_per_token,
-            }),
-            ttft_slo_ms: self.ttft_slo_ms,
-            tbt_slo_ms: self.tbt_slo_ms,
-            on_slo: self.on_slo,
+            options: self.clone(),
             gate: self.gate.then(|| setup.default_gate()),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
@@ -96,28 +89,11 @@ pub enum OnSlo {
     Reject,
 }
 
-/// How blocks move between workers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Transfer {
-    /// How many times longer the best prefix must be for sending it to pay.
-    pub kvcache_balancing_threshold: f64,
-    /// Time to send one token's keys and values.
-    pub ms_per_token: f64,
-}
-
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The rule.
+#[derive(Debug, Clone)]
 pub struct EstimatedTtft {
-    /// Time of a prefill; `None` goes by first tokens.
-    pub prefill: Option<PrefillTime>,
-    /// How blocks are sent, `None` if they cannot be.
-    pub transfer: Option<Transfer>,
-    /// Longest time to the first token.
-    pub ttft_slo_ms: Option<f64>,
-    /// Longest time between two tokens.
-    pub tbt_slo_ms: Option<f64>,
-    /// What to do if nobody meets them.
-    pub on_slo: OnSlo,
+    /// Its options but for the gate.
+    pub options: EstimatedTtftOptions,
     /// When a worker is too loaded; `None` never asks, as the paper does.
     pub gate: Option<SpillGate>,
 }
@@ -188,8 +164,11 @@ impl EstimatedTtft {
     fn common(&self, view: &View<'_>) -> Common {
         let matched = view.rows.iter().map(|row| row.matched_tokens);
         Common {
-            longest: self.transfer.map_or(0.0, |_| matched.fold(0.0, f64::max)),
-            prefill: self.prefill.map_or_else(
+            longest: self
+                .options
+                .transfer_ms_per_token
+                .map_or(0.0, |_| matched.fold(0.0, f64::max)),
+            prefill: self.options.prefill.map_or_else(
                 || PrefillBy::FirstTokens {
                     speeds: Speeds::of([view]),
                     per_context: view.pace.per_context(),
@@ -202,11 +181,11 @@ impl EstimatedTtft {
     fn estimate(&self, view: &View<'_>, row: &Candidate, common: &Common) -> Estimate {
         let longest = common.longest;
         let own = row.matched_tokens;
-        let fetch = self.transfer.filter(|transfer| {
-            longest > own && longest > own * transfer.kvcache_balancing_threshold
-        });
-        let (prefix, sending_ms) = fetch.map_or((own, 0.0), |transfer| {
-            (longest, (longest - own) * transfer.ms_per_token)
+        let times = self.options.kvcache_balancing_threshold;
+        let fetch =
+            (self.options.transfer_ms_per_token).filter(|_| longest > own && longest > own * times);
+        let (prefix, sending_ms) = fetch.map_or((own, 0.0), |ms_per_token| {
+            (longest, (longest - own) * ms_per_token)
         });
         let uncached = ceil((view.prompt_tokens as f64 - prefix).max(0.0));
         Estimate {
@@ -224,7 +203,7 @@ impl EstimatedTtft {
         common: &Common,
         fast: bool,
     ) -> Option<usize> {
-        let too_slow = |row| match (self.tbt_slo_ms, tbt_ms(view, row)) {
+        let too_slow = |row| match (self.options.tbt_slo_ms, tbt_ms(view, row)) {
             (Some(slo), Some(tbt)) => tbt > slo,
             _ => false,
         };
@@ -237,7 +216,8 @@ impl EstimatedTtft {
 
     fn meets(&self, view: &View<'_>, row: usize, common: &Common) -> bool {
         let ttft = self.estimate(view, &view.rows[row], common).ttft_ms();
-        self.ttft_slo_ms
+        self.options
+            .ttft_slo_ms
             .is_none_or(|slo| ttft <= slo || !common.prefill.is_known())
     }
 }
@@ -257,7 +237,7 @@ impl Rule for EstimatedTtft {
             let row = self.earliest(view, rng, common, false).unwrap_or(0);
             Choice {
                 reason: Reason::SloUnattainable,
-                refused: self.on_slo == OnSlo::Reject,
+                refused: self.options.on_slo == OnSlo::Reject,
                 ..Choice::by_cost(view, row)
             }
         };
@@ -288,7 +268,7 @@ impl Rule for EstimatedTtft {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 }
 

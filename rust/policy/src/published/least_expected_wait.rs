@@ -32,7 +32,7 @@ options! {
     ///     >>> policy.update_load("gpu1", queued_tokens=3_000, prefill_tps=2_000)
     ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).worker
     ///     'gpu0'
-    pub struct LeastExpectedWaitOptions {
+    pub struct LeastExpectedWait {
         /// Seconds that a half-full KV cache is worth; grows without bound as it fills.
         kv_pressure_weight: f64 = wait::KV_PRESSURE_WEIGHT, NOT_NEGATIVE;
         /// Reported waiting requests at which a worker takes no more; if all are full, none is available. 0 is off.
@@ -43,32 +43,15 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<LeastExpectedWaitOptions>(
+pub(crate) const POLICY: Policy = Policy::of::<LeastExpectedWait>(
     About::placed("least-expected-wait", "LeastExpectedWait"),
-    LeastExpectedWaitOptions::ABOUT,
+    LeastExpectedWait::ABOUT,
 );
 
-impl Configure for LeastExpectedWaitOptions {
+impl Configure for LeastExpectedWait {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
-        let most = self.max_waiting_requests;
-        let rule = LeastExpectedWait {
-            kv_pressure_weight: self.kv_pressure_weight,
-            cache_aware: self.cache_aware,
-            max_waiting_requests: (most > 0).then_some(most as f64),
-        };
-        Ok(Ruled::new(rule, Need::BLOCKS))
+        Ok(Ruled::new(self.clone(), Need::BLOCKS))
     }
-}
-
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LeastExpectedWait {
-    /// Seconds that a half-full KV cache is worth.
-    pub kv_pressure_weight: f64,
-    /// Whether the request's own uncached tokens count.
-    pub cache_aware: bool,
-    /// Waiting requests of a worker that takes no more; `None` sends on.
-    pub max_waiting_requests: Option<f64>,
 }
 
 impl LeastExpectedWait {
@@ -97,8 +80,8 @@ impl LeastExpectedWait {
     }
 
     fn is_full(&self, view: &View<'_>, row: &Candidate) -> bool {
-        let waiting = view.report(row).waiting.get();
-        matches!((self.max_waiting_requests, waiting), (Some(most), Some(n)) if n >= most)
+        let (most, waiting) = (self.max_waiting_requests, view.report(row).waiting.get());
+        most > 0 && waiting.is_some_and(|n| n >= most as f64)
     }
 
     /// A rule that looks at the cache says so if there is nothing to look for.
@@ -155,7 +138,7 @@ impl Rule for LeastExpectedWait {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 }
 

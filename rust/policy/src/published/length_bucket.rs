@@ -20,6 +20,7 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
+pub use self::options::LengthBucketOptions;
 pub(crate) use self::options::POLICY;
 use crate::choice::Choice;
 use crate::parts::{Remembers, parts};
@@ -27,19 +28,6 @@ use crate::reason::Reason;
 use crate::rule::Rule;
 use crate::slots::Slots;
 use crate::view::{Candidate, View, cold_spread, lowest_at, per_weight};
-
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LengthBucketing {
-    /// Prompt tokens that the first ranges divide among them.
-    pub l_max: u64,
-    /// Window loads this many tokens apart may be out of balance.
-    pub balance_abs_threshold: f64,
-    /// The largest window load must also be this many times the smallest.
-    pub balance_rel_threshold: f64,
-    /// Length of the window, and time between two cuts.
-    pub interval_ms: u64,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Member {
@@ -136,7 +124,7 @@ struct Sent {
 /// The rule, its window and its ranges.
 #[derive(Debug)]
 pub struct LengthBucket {
-    settings: LengthBucketing,
+    options: LengthBucketOptions,
     buckets: Buckets,
     window: VecDeque<Sent>,
     last_cut: Millis,
@@ -147,9 +135,9 @@ pub struct LengthBucket {
 impl LengthBucket {
     /// A rule that has seen no worker.
     #[must_use]
-    pub fn new(settings: LengthBucketing) -> Self {
+    pub fn new(options: LengthBucketOptions) -> Self {
         Self {
-            settings,
+            options,
             buckets: Buckets::default(),
             window: VecDeque::new(),
             last_cut: Millis(0),
@@ -158,7 +146,10 @@ impl LengthBucket {
     }
 
     fn has_left(&self, sent: &Sent, now: Millis) -> bool {
-        sent.at.0.saturating_add(self.settings.interval_ms) <= now.0
+        sent.at
+            .0
+            .saturating_add(self.options.bucket_adjust_interval_secs.millis())
+            <= now.0
     }
 
     /// Window load per weight of every row, whose members are at `places`.
@@ -190,7 +181,7 @@ impl LengthBucket {
             return (Cow::Borrowed(&self.buckets), places);
         }
         let mut buckets = self.buckets.clone();
-        buckets.add(rows, self.settings.l_max);
+        buckets.add(rows, self.options.l_max);
         let places = rows.iter().map(|row| buckets.member(row)).collect();
         (Cow::Owned(buckets), places)
     }
@@ -261,8 +252,8 @@ impl Rule for LengthBucket {
         let (buckets, places) = self.covering(view.rows);
         let loads = self.loads(&buckets, &places, view);
         let (low, high) = extremes(&loads);
-        if high - low > self.settings.balance_abs_threshold
-            && high > self.settings.balance_rel_threshold * low
+        if high - low > self.options.balance_abs_threshold
+            && high > self.options.balance_rel_threshold * low
         {
             let least = lowest_at(loads.len(), rng, |i| Some(loads[i])).unwrap_or(0);
             return Choice::warm(least, Reason::Imbalance);
@@ -273,7 +264,7 @@ impl Rule for LengthBucket {
 
     fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
         if !self.buckets.weigh(view.rows) {
-            self.buckets.add(view.rows, self.settings.l_max);
+            self.buckets.add(view.rows, self.options.l_max);
             self.buckets.weigh(view.rows);
             self.last_cut = view.now;
             self.cut_load = 0.0;
@@ -295,7 +286,9 @@ impl Rule for LengthBucket {
             order: row.order,
             tokens: view.prompt_tokens,
         });
-        if view.now.0.saturating_sub(self.last_cut.0) >= self.settings.interval_ms {
+        if view.now.0.saturating_sub(self.last_cut.0)
+            >= self.options.bucket_adjust_interval_secs.millis()
+        {
             self.cut();
             self.last_cut = view.now;
         }
@@ -310,7 +303,7 @@ impl Rule for LengthBucket {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
+        Box::new(Self::new(self.options.clone()))
     }
 
     parts!(own: Remembers(*own));
@@ -322,7 +315,7 @@ impl Remembers for LengthBucket {
         self.buckets.members.retain(|m| m.order != order);
         if self.buckets.members.len() < known {
             self.window.retain(|sent| sent.order != order);
-            self.buckets.reset(self.settings.l_max);
+            self.buckets.reset(self.options.l_max);
             self.cut_load = 0.0;
         }
     }

@@ -53,7 +53,7 @@ options! {
     ///     >>> again = policy.select_worker(["gpu0", "gpu1"], tokens=range(1600))
     ///     >>> again.reason, again.worker == first.worker
     ///     ('prefix', True)
-    pub struct OverlapCostOptions {
+    pub struct OverlapCost {
         /// What a block in device memory saves; above 1 favours holders further.
         overlap_score_credit: f64 = 1.0, NOT_NEGATIVE;
         /// How fast prefill queued beyond the least anywhere, in units of the request, devalues device blocks.
@@ -76,25 +76,14 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<OverlapCostOptions>(
+pub(crate) const POLICY: Policy = Policy::of::<OverlapCost>(
     About::placed("overlap-cost", "OverlapCost"),
-    OverlapCostOptions::ABOUT,
+    OverlapCost::ABOUT,
 );
 
-impl Configure for OverlapCostOptions {
+impl Configure for OverlapCost {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {
-        let rule = OverlapCost {
-            overlap_score_credit: self.overlap_score_credit,
-            overlap_score_credit_decay: self.overlap_score_credit_decay,
-            prefill_load_scale: self.prefill_load_scale,
-            decode_active_request_weight: self.decode_active_request_weight,
-            host_cache_hit_weight: self.host_cache_hit_weight,
-            disk_cache_hit_weight: self.disk_cache_hit_weight,
-            shared_cache_multiplier: self.shared_cache_multiplier,
-            router_temperature: self.router_temperature,
-            router_predicted_ttl_ms: self.router_predicted_ttl_secs.map(Seconds::millis),
-        };
-        Ok(Ruled::new(rule, Need::BLOCKS))
+        Ok(Ruled::new(self.clone(), Need::BLOCKS))
     }
 
     fn placements(&self, given: Placements, _block_size: u32) -> Result<Placements> {
@@ -103,44 +92,6 @@ impl Configure for OverlapCostOptions {
             ..given
         })
     }
-}
-
-/// Settings of the rule, by Dynamo's names.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OverlapCost {
-    /// What a block in device memory saves.
-    pub overlap_score_credit: f64,
-    /// How fast prefill already queued devalues device blocks.
-    pub overlap_score_credit_decay: f64,
-    /// What a block of prefill costs.
-    pub prefill_load_scale: f64,
-    /// What a request in flight costs.
-    pub decode_active_request_weight: f64,
-    /// What a block in host memory saves.
-    pub host_cache_hit_weight: f64,
-    /// What a block on disk saves.
-    pub disk_cache_hit_weight: f64,
-    /// What a block in a shared store saves.
-    pub shared_cache_multiplier: f64,
-    /// Softmax temperature; 0 takes the lowest cost.
-    pub router_temperature: f64,
-    /// How long a placement counts as cached on a worker that publishes events, `None` for not before they say so.
-    pub router_predicted_ttl_ms: Option<u64>,
-}
-
-impl OverlapCost {
-    /// What Dynamo does unless told otherwise.
-    pub const DEFAULT: Self = Self {
-        overlap_score_credit: 1.0,
-        overlap_score_credit_decay: 0.0,
-        prefill_load_scale: 1.0,
-        decode_active_request_weight: 0.0,
-        host_cache_hit_weight: 0.75,
-        disk_cache_hit_weight: 0.25,
-        shared_cache_multiplier: 0.0,
-        router_temperature: 0.0,
-        router_predicted_ttl_ms: None,
-    };
 }
 
 /// Prefill blocks on a worker already.
@@ -246,13 +197,13 @@ impl Rule for OverlapCost {
                 disk: self.disk_cache_hit_weight.min(1.0),
                 continuation: Continuation::Longest,
             },
-            placement_ttl_ms: Some(self.router_predicted_ttl_ms.unwrap_or(0)),
+            placement_ttl_ms: Some(self.router_predicted_ttl_secs.map_or(0, Seconds::millis)),
             ..Properties::PLACED
         }
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 }
 

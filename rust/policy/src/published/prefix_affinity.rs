@@ -144,7 +144,7 @@ pub struct PrefixAffinity {
 
 const TWO: PowerOfTwo = PowerOfTwo {
     choices: 2,
-    compare: Compare::Inflight,
+    load: Compare::Inflight,
 };
 
 impl PrefixAffinity {

@@ -81,44 +81,32 @@ impl Configure for PrefixHashOptions {
             blocks: !self.cache_boundaries.is_empty(),
             ..Need::prefix(self.prefix_token_count)
         };
-        let settings = PrefixHashing {
-            load_factor: self.load_factor,
+        let options = Self {
             balance_abs_threshold: self.balance_abs_threshold / setup.replicas,
-            cache_boundaries: self.cache_boundaries.clone(),
-            seed: setup.seed,
+            ..self.clone()
         };
-        Ok(Ruled::new(PrefixHash::new(settings), need))
+        Ok(Ruled::new(PrefixHash::new(options, setup.seed), need))
     }
-}
-
-/// Settings of the rule.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PrefixHashing {
-    /// A worker is overloaded only above this many times the average load.
-    pub load_factor: f64,
-    /// A worker is overloaded only above the average load plus this many requests.
-    pub balance_abs_threshold: f64,
-    /// Prompt lengths in tokens at which prefixes are told apart.
-    pub cache_boundaries: Vec<u64>,
-    /// Hash seed; routers that must agree share it.
-    pub seed: u64,
 }
 
 /// The rule and its ring.
 #[derive(Debug)]
 pub struct PrefixHash {
-    settings: PrefixHashing,
+    options: PrefixHashOptions,
+    /// Routers that must agree share it.
+    seed: u64,
     ring: Ring,
 }
 
 impl PrefixHash {
     /// A rule that has seen no worker.
     #[must_use]
-    pub fn new(mut settings: PrefixHashing) -> Self {
-        settings.cache_boundaries.sort_unstable();
+    pub fn new(mut options: PrefixHashOptions, seed: u64) -> Self {
+        options.cache_boundaries.sort_unstable();
         Self {
-            ring: Ring::new(VNODES, settings.seed),
-            settings,
+            ring: Ring::new(VNODES, seed),
+            seed,
+            options,
         }
     }
 
@@ -127,8 +115,8 @@ impl PrefixHash {
         let total: u64 = rows.iter().map(|row| u64::from(row.inflight)).sum();
         let weights: f64 = rows.iter().map(|row| row.weight).sum();
         let average = (total + 1) as f64 / weights;
-        let absolute = average + self.settings.balance_abs_threshold;
-        (average * self.settings.load_factor).max(absolute)
+        let absolute = average + self.options.balance_abs_threshold;
+        (average * self.options.load_factor).max(absolute)
     }
 
     /// Hashes at the boundaries that a prompt without a session reaches, deepest first.
@@ -136,7 +124,7 @@ impl PrefixHash {
         let blocks = view.blocks.filter(|_| !view.key_is_session);
         let block_size = u64::from(view.block_size);
         let depth = move |tokens: &u64| (tokens / block_size).checked_sub(1);
-        let deepest_first = self.settings.cache_boundaries.iter().rev();
+        let deepest_first = self.options.cache_boundaries.iter().rev();
         deepest_first
             .filter_map(depth)
             .filter_map(move |last| blocks?.get(last as usize).copied())
@@ -177,7 +165,7 @@ impl Rule for PrefixHash {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings.clone()))
+        Box::new(Self::new(self.options.clone(), self.seed))
     }
 
     parts!(own: Remembers(own.ring));

@@ -64,30 +64,18 @@ pub(crate) const POLICY: Policy = Policy::of::<StickyUntilSaturatedOptions>(
 impl Configure for StickyUntilSaturatedOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
         let rule = StickyUntilSaturated {
-            affinity_threshold: self.affinity_threshold,
-            min_matched_tokens: self.min_matched_tokens,
-            exploration_probability: self.exploration_probability,
-            max_ttft_penalty_ms: self.max_ttft_penalty_ms,
-            peak: self.peak_prefill_throughput,
+            options: self.clone(),
             gate: self.gate.then(|| setup.default_gate()),
         };
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
 }
 
-/// Settings of the rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The rule.
+#[derive(Debug, Clone)]
 pub struct StickyUntilSaturated {
-    /// Share of the prompt's blocks that makes a worker sticky; 0 turns the filter off.
-    pub affinity_threshold: Threshold,
-    /// Tokens that make it sticky whatever their share.
-    pub min_matched_tokens: Option<u64>,
-    /// How often everybody takes part.
-    pub exploration_probability: f64,
-    /// How much later than elsewhere the first token may come; 0 never asks.
-    pub max_ttft_penalty_ms: f64,
-    /// Tokens per second of a worker.
-    pub peak: Peak,
+    /// Its options but for the gate.
+    pub options: StickyUntilSaturatedOptions,
     /// When a worker is too loaded; `None` never asks, as the peer does.
     pub gate: Option<SpillGate>,
 }
@@ -100,12 +88,15 @@ impl StickyUntilSaturated {
         let total = view.total_blocks().unwrap_or(0);
         let tokens = u64::from(row.overlap) * u64::from(view.block_size);
         row.overlap > 0
-            && (self.affinity_threshold.reached(row.overlap, total)
-                || self.min_matched_tokens.is_some_and(|least| tokens >= least))
+            && (self.options.affinity_threshold.reached(row.overlap, total)
+                || self
+                    .options
+                    .min_matched_tokens
+                    .is_some_and(|least| tokens >= least))
     }
 
     fn ttft_ms(&self, view: &View<'_>, row: &Candidate) -> f64 {
-        let tps = match self.peak {
+        let tps = match self.options.peak_prefill_throughput {
             Peak::Fixed(tps) => tps,
             Peak::Observed => {
                 let seen = view.load(row).observed_prefill_tps.get();
@@ -118,7 +109,7 @@ impl StickyUntilSaturated {
 
     /// Whether the sticky workers keep a request waiting for longer than it is worth.
     fn is_saturated(&self, view: &View<'_>) -> bool {
-        if self.max_ttft_penalty_ms <= 0.0 {
+        if self.options.max_ttft_penalty_ms <= 0.0 {
             return false;
         }
         let earliest = |sticky: bool| {
@@ -127,7 +118,7 @@ impl StickyUntilSaturated {
                 .map(|row| self.ttft_ms(view, row))
                 .fold(f64::INFINITY, f64::min)
         };
-        earliest(true) - earliest(false) > self.max_ttft_penalty_ms
+        earliest(true) - earliest(false) > self.options.max_ttft_penalty_ms
     }
 }
 
@@ -145,12 +136,14 @@ impl Rule for StickyUntilSaturated {
             Some(0) => return Choice::cold(everybody(rng), Reason::ShortPrompt),
             Some(_) => {}
         }
-        let is_off = self.affinity_threshold == Threshold::new(0.0);
+        let is_off = self.options.affinity_threshold == Threshold::new(0.0);
         let sticky = |row: &Candidate| self.is_sticky(view, row);
         if is_off || !view.rows.iter().any(sticky) {
             return Choice::cold(everybody(rng), Reason::Cold);
         }
-        if self.exploration_probability > 0.0 && rng.unit() < self.exploration_probability {
+        if self.options.exploration_probability > 0.0
+            && rng.unit() < self.options.exploration_probability
+        {
             return Choice::warm(everybody(rng), Reason::Explore);
         }
         if self.is_saturated(view) {
@@ -176,7 +169,7 @@ impl Rule for StickyUntilSaturated {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        Box::new(self.clone())
     }
 }
 

@@ -5,22 +5,13 @@ use cachelb_core::load::BookingId;
 
 use super::super::testing::Scene;
 use super::super::{
-    BoundaryLearned, BoundaryLearning, Choice, Claim, Ended, Reason, Rng, Rule, Teaches,
+    BoundaryLearning, BoundaryLearningOptions, Choice, Claim, Ended, Reason, Rng, Rule, Teaches,
 };
 use crate::testing::Calls;
 
-const SETTINGS: BoundaryLearned = BoundaryLearned {
-    max_routes: 1000,
-    ttl_ms: 3_600_000,
-    prefix_token_length: 128,
-    min_prefix_boundary_tokens: 4,
-    load_imbalance_factor: Some(2.0),
-    load_imbalance_floor: 2.0,
-    epsilon: Some(0.25),
-    multi_depth: true,
-    learn: Teaches::Served,
-    seed: 1337,
-};
+fn learner(options: BoundaryLearningOptions) -> BoundaryLearning {
+    BoundaryLearning::new(options, 1.0, 1337)
+}
 
 /// Hashes of a prompt: of its first blocks those of `from`, then its own.
 fn path(shared: u64, from: u64, own: u64, total: u64) -> Vec<SequenceHash> {
@@ -75,9 +66,9 @@ fn a_request_is_learned_at_the_end_of_every_message() {
     // Messages end at tokens 256, 306, 406 and 446.
     let ends = [16, 19, 25, 27];
     for (multi_depth, routes) in [(true, 4), (false, 1)] {
-        let mut rule = BoundaryLearning::new(BoundaryLearned {
+        let mut rule = learner(BoundaryLearningOptions {
             multi_depth,
-            ..SETTINGS
+            ..BoundaryLearningOptions::default()
         });
         let turn = scene(&[0; 4], path(0, 0, 1, 27), &ends);
         serve(&mut rule, &turn, 2);
@@ -94,7 +85,7 @@ fn a_request_is_learned_at_the_end_of_every_message() {
 
 #[test]
 fn the_deepest_route_decides() {
-    let mut rule = BoundaryLearning::new(SETTINGS);
+    let mut rule = learner(BoundaryLearningOptions::default());
     serve(&mut rule, &scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]), 0);
     let branch = scene(&[0; 4], path(16, 1, 2, 24), &[20, 24]);
     serve(&mut rule, &branch, 3);
@@ -116,7 +107,7 @@ fn a_boundary_is_learned_once_and_without_any_a_prefix_of_fixed_length_stands_in
         (&[40], 27, &[8]),
     ];
     for (ends, blocks, expected) in cases {
-        let mut rule = BoundaryLearning::new(SETTINGS);
+        let mut rule = learner(BoundaryLearningOptions::default());
         let asked = scene(&[0; 4], path(0, 0, 1, u64::from(blocks)), ends);
         serve(&mut rule, &asked, 1);
         let learned = rule.depths(&asked.view());
@@ -127,9 +118,9 @@ fn a_boundary_is_learned_once_and_without_any_a_prefix_of_fixed_length_stands_in
 
 #[test]
 fn boundaries_before_the_least_length_are_left_out() {
-    let mut rule = BoundaryLearning::new(BoundaryLearned {
+    let mut rule = learner(BoundaryLearningOptions {
         min_prefix_boundary_tokens: 64,
-        ..SETTINGS
+        ..BoundaryLearningOptions::default()
     });
     serve(
         &mut rule,
@@ -155,9 +146,9 @@ fn a_holder_beyond_the_bound_is_left_for_the_least_loaded_worker() {
         (&[12, 5, 5, 5], Some(2.0), Reason::Prefix),
     ];
     for (loads, load_imbalance_factor, reason) in cases {
-        let mut rule = BoundaryLearning::new(BoundaryLearned {
+        let mut rule = learner(BoundaryLearningOptions {
             load_imbalance_factor,
-            ..SETTINGS
+            ..BoundaryLearningOptions::default()
         });
         serve(&mut rule, &asked(loads), 0);
         let (row, found) = pick(&rule, &asked(loads));
@@ -169,7 +160,10 @@ fn a_holder_beyond_the_bound_is_left_for_the_least_loaded_worker() {
 #[test]
 fn a_diversion_teaches_the_server_or_leaves_no_trace() {
     for (learn, second) in [(Teaches::Served, 3), (Teaches::Original, 0)] {
-        let mut rule = BoundaryLearning::new(BoundaryLearned { learn, ..SETTINGS });
+        let mut rule = learner(BoundaryLearningOptions {
+            learn,
+            ..BoundaryLearningOptions::default()
+        });
         let calm = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
         serve(&mut rule, &calm, 0);
         let busy = scene(&[12, 2, 2, 1], path(0, 0, 1, 20), &[16, 20]);
@@ -189,7 +183,7 @@ fn a_diversion_teaches_the_server_or_leaves_no_trace() {
 #[test]
 fn only_what_was_answered_is_learned() {
     let asked = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
-    let mut rule = BoundaryLearning::new(SETTINGS);
+    let mut rule = learner(BoundaryLearningOptions::default());
     let choice = Choice::warm(1, Reason::Hash);
     rule.settle(&asked.view(), choice, booking(1));
     assert_eq!(rule.routes(), 0);
@@ -207,7 +201,7 @@ fn only_what_was_answered_is_learned() {
 
 #[test]
 fn what_nobody_served_goes_by_hash_of_its_first_message_within_the_bound() {
-    let rule = BoundaryLearning::new(SETTINGS);
+    let rule = learner(BoundaryLearningOptions::default());
     let home = pick(&rule, &scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]));
     assert_eq!(home.1, Reason::Hash);
     for own in 2..12 {
@@ -223,16 +217,16 @@ fn what_nobody_served_goes_by_hash_of_its_first_message_within_the_bound() {
     let full = scene(&loads, path(0, 0, 1, 20), &[16, 20]);
     let (row, reason) = pick(&rule, &full);
     assert!(row != home.0 && reason == Reason::HashBounded);
-    let plain = BoundaryLearning::new(BoundaryLearned {
+    let plain = learner(BoundaryLearningOptions {
         epsilon: None,
-        ..SETTINGS
+        ..BoundaryLearningOptions::default()
     });
     assert_eq!(pick(&plain, &full), home);
 }
 
 #[test]
 fn prompts_without_a_key_go_to_the_least_loaded_worker() {
-    let rule = BoundaryLearning::new(SETTINGS);
+    let rule = learner(BoundaryLearningOptions::default());
     let short = scene(&[3, 1, 2], Vec::new(), &[]);
     assert_eq!(pick(&rule, &short), (1, Reason::ShortPrompt));
     let mut unknown = short.clone();
@@ -243,7 +237,7 @@ fn prompts_without_a_key_go_to_the_least_loaded_worker() {
 
 #[test]
 fn a_route_whose_workers_are_away_gives_way_to_a_shallower_one() {
-    let mut rule = BoundaryLearning::new(SETTINGS);
+    let mut rule = learner(BoundaryLearningOptions::default());
     serve(&mut rule, &scene(&[0; 4], path(0, 0, 1, 16), &[16]), 0);
     serve(&mut rule, &scene(&[0; 4], path(16, 1, 2, 24), &[24]), 3);
     let mut asked = scene(&[0; 4], path(16, 1, 2, 24), &[24]);
@@ -256,7 +250,7 @@ fn a_route_whose_workers_are_away_gives_way_to_a_shallower_one() {
 fn routes_end_with_their_time_their_worker_and_its_cache() {
     let asked = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
     let learned = || {
-        let mut rule = BoundaryLearning::new(SETTINGS);
+        let mut rule = learner(BoundaryLearningOptions::default());
         serve(&mut rule, &asked, 0);
         rule
     };
@@ -284,9 +278,9 @@ fn routes_end_with_their_time_their_worker_and_its_cache() {
 
 #[test]
 fn at_the_cap_the_deepest_of_the_idlest_conversation_goes_first() {
-    let mut rule = BoundaryLearning::new(BoundaryLearned {
+    let mut rule = learner(BoundaryLearningOptions {
         max_routes: 5,
-        ..SETTINGS
+        ..BoundaryLearningOptions::default()
     });
     let idle = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
     let busy = scene(&[0; 4], path(16, 1, 2, 24), &[16, 20, 24]);
@@ -308,9 +302,9 @@ fn at_the_cap_the_deepest_of_the_idlest_conversation_goes_first() {
 
 #[test]
 fn what_others_saw_goes_first_and_never_overwrites() {
-    let mut rule = BoundaryLearning::new(BoundaryLearned {
+    let mut rule = learner(BoundaryLearningOptions {
         max_routes: 3,
-        ..SETTINGS
+        ..BoundaryLearningOptions::default()
     });
     let own = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
     serve(&mut rule, &own, 0);
@@ -343,7 +337,7 @@ fn what_others_saw_goes_first_and_never_overwrites() {
 
 #[test]
 fn of_several_holders_the_least_loaded_serves_and_ties_are_drawn() {
-    let mut rule = BoundaryLearning::new(SETTINGS);
+    let mut rule = learner(BoundaryLearningOptions::default());
     let asked = |loads: &[u32]| scene(loads, path(0, 0, 1, 20), &[16, 20]);
     for row in [0, 2] {
         serve(&mut rule, &asked(&[0; 4]), row);
@@ -355,7 +349,7 @@ fn of_several_holders_the_least_loaded_serves_and_ties_are_drawn() {
 
 #[test]
 fn choosing_changes_nothing_and_a_fresh_rule_knows_nothing() {
-    let mut rule = BoundaryLearning::new(SETTINGS);
+    let mut rule = learner(BoundaryLearningOptions::default());
     let asked = scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]);
     serve(&mut rule, &asked, 0);
     let before = format!("{rule:?}");

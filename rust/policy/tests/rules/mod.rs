@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use cachelb_learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_policy::{
-    Adaptive, Affinity, Assignment, BoundaryLearned, BoundaryLearning, CacheAware, Compare,
-    ConsistentHash, Credits, Custom, EstimatedTtft, ExploitExplore, Exploiting, Forgetting,
-    KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded, LengthBucket, LengthBucketing,
-    LoadUnit, Margin, Objective, OnSlo, Outside, OverlapCost, Peak, PowerOfTwo, PrefillTime,
-    PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad, PrefixHash, PrefixHashing,
-    QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule, Scope, Scoring, Session,
-    SessionMode, Sessions, SpillGate, StickyUntilSaturated, Teaches, Threshold, Tie, Transfer,
+    Adaptive, Affinity, Assignment, BoundaryLearning, BoundaryLearningOptions, CacheAware, Compare,
+    ConsistentHash, Credits, Custom, EstimatedTtft, EstimatedTtftOptions, ExploitExplore,
+    Exploiting, Forgetting, KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded,
+    LengthBucket, LengthBucketOptions, LoadUnit, Margin, Objective, Outside, OverlapCost,
+    PowerOfTwo, PrefillTime, PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad,
+    PrefixHash, PrefixHashOptions, QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule,
+    Scope, Scoring, Seconds, Session, SessionMode, Sessions, SpillGate, StickyUntilSaturated,
+    StickyUntilSaturatedOptions, Threshold, Tie,
 };
 
 const GATE: SpillGate = SpillGate {
@@ -72,33 +73,21 @@ pub fn learning() -> Learning {
 }
 
 fn boundary_learning() -> BoundaryLearning {
-    BoundaryLearning::new(BoundaryLearned {
-        max_routes: 100_000,
-        ttl_ms: 3_600_000,
-        prefix_token_length: 128,
-        min_prefix_boundary_tokens: 4,
-        load_imbalance_factor: Some(2.0),
-        load_imbalance_floor: 2.0,
-        epsilon: Some(0.25),
-        multi_depth: true,
-        learn: Teaches::Served,
-        seed: 1337,
-    })
+    BoundaryLearning::new(BoundaryLearningOptions::default(), 1.0, 1337)
 }
 
 fn hashing() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let prefix_hash = PrefixHashing {
-        load_factor: 1.25,
+    let prefix_hash = PrefixHashOptions {
         balance_abs_threshold: 2.0,
         cache_boundaries: vec![64, 128],
-        seed: 1337,
+        ..PrefixHashOptions::default()
     };
     vec![
         (
             "consistent-hash",
             Box::new(ConsistentHash::new(100, Some(0.25), 1337)),
         ),
-        ("prefix-hash", Box::new(PrefixHash::new(prefix_hash))),
+        ("prefix-hash", Box::new(PrefixHash::new(prefix_hash, 1337))),
         (
             "rendezvous",
             Box::new(Rendezvous {
@@ -126,18 +115,18 @@ fn hashing() -> Vec<(&'static str, Box<dyn Rule>)> {
 }
 
 fn plain() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let bucketing = LengthBucketing {
+    let bucketing = LengthBucketOptions {
         l_max: 8_192,
         balance_abs_threshold: 20_000.0,
         balance_rel_threshold: 2.0,
-        interval_ms: 60_000,
+        bucket_adjust_interval_secs: Seconds::of(60),
     };
     vec![
         ("custom", Box::new(Custom { tokens: true })),
         (
             "least-loaded",
             Box::new(LeastLoaded {
-                unit: LoadUnit::Tokens,
+                load: LoadUnit::Tokens,
             }),
         ),
         ("length-bucket", Box::new(LengthBucket::new(bucketing))),
@@ -145,7 +134,7 @@ fn plain() -> Vec<(&'static str, Box<dyn Rule>)> {
             "power-of-two",
             Box::new(PowerOfTwo {
                 choices: 2,
-                compare: Compare::Inflight,
+                load: Compare::Inflight,
             }),
         ),
         (
@@ -219,14 +208,11 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
         gate: None,
     };
     let estimated = EstimatedTtft {
-        prefill: Some(PREFILL),
-        transfer: Some(Transfer {
-            kvcache_balancing_threshold: 2.0,
-            ms_per_token: 0.008,
-        }),
-        ttft_slo_ms: None,
-        tbt_slo_ms: None,
-        on_slo: OnSlo::Route,
+        options: EstimatedTtftOptions {
+            prefill: Some(PREFILL),
+            transfer_ms_per_token: Some(0.008),
+            ..EstimatedTtftOptions::default()
+        },
         gate: None,
     };
     vec![
@@ -238,19 +224,20 @@ fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
             Box::new(LeastExpectedWait {
                 kv_pressure_weight: 1.0,
                 cache_aware: true,
-                max_waiting_requests: None,
+                max_waiting_requests: 0,
             }),
         ),
-        ("overlap-cost", Box::new(OverlapCost::DEFAULT)),
+        ("overlap-cost", Box::new(OverlapCost::default())),
         ("prefill-times-batch", Box::new(PrefillTimesBatch::new(1.0))),
         (
             "sticky-until-saturated",
             Box::new(StickyUntilSaturated {
-                affinity_threshold: Threshold::new(0.5),
-                min_matched_tokens: None,
-                exploration_probability: 0.01,
-                max_ttft_penalty_ms: 5_000.0,
-                peak: Peak::Fixed(15_928.0),
+                options: StickyUntilSaturatedOptions {
+                    affinity_threshold: Threshold::new(0.5),
+                    exploration_probability: 0.01,
+                    max_ttft_penalty_ms: 5_000.0,
+                    ..StickyUntilSaturatedOptions::default()
+                },
                 gate: None,
             }),
         ),

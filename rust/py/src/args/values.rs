@@ -70,6 +70,15 @@ pub(crate) fn number(
     })
 }
 
+/// A real number in a range, or nothing.
+pub(crate) fn number_or_none(
+    value: Option<&Bound<'_, PyAny>>,
+    name: &str,
+    range: Range,
+) -> PyResult<Option<f64>> {
+    value.map(|value| number(value, name, range)).transpose()
+}
+
 /// True or False, nothing that merely counts as either.
 pub(crate) fn flag(value: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
     let flag = value.cast::<PyBool>();

@@ -1,6 +1,6 @@
 //! What a policy of the caller's own sees: one request, and the fleet as columns.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cachelb_policy::{Rng, key_hash};
 use cachelb_router::{Column, Survey};
@@ -12,6 +12,7 @@ use pyo3::types::{PyString, PyTuple};
 use super::memory::Memory;
 use crate::args::{named, ranged};
 use crate::arguments::Call;
+use crate::engine::lock;
 use crate::prompt::Prompt;
 use crate::roster::Registered;
 
@@ -107,14 +108,14 @@ impl RequestView {
 impl RequestView {
     #[doc = stub!("RequestView.random")]
     fn random(&self) -> f64 {
-        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = lock(&self.rng);
         rng.unit()
     }
 
     #[doc = stub!("RequestView.randrange")]
     fn randrange(&self, n: &Bound<'_, PyAny>) -> PyResult<usize> {
         let n = ranged(n, "n", 1, u64::from(u32::MAX))? as usize;
-        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = lock(&self.rng);
         Ok(rng.below(n))
     }
 

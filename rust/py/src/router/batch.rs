@@ -90,7 +90,7 @@ impl NativeRouter {
                 };
                 let failed = batch.iter().find(|(offers, _)| nobody(offers));
                 let offers = failed.map_or(&[][..], |(offers, _)| &offers[..]);
-                return Err(no_worker(py, offers, &[], &error)?);
+                return Err(no_worker(py, offers, &[], &error));
             }
         };
         let mut decisions = Vec::with_capacity(picks.len());
@@ -108,13 +108,7 @@ impl NativeRouter {
                 tried: Vec::new(),
                 seen: None,
             };
-            let owner = slf.clone().unbind();
-            decisions.push(Decision::new(
-                Arc::clone(&this.engine),
-                owner,
-                call,
-                selected,
-            ));
+            decisions.push(Self::decision(slf, call, selected));
             this.roster.give_back(offers);
         }
         Ok(decisions)

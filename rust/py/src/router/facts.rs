@@ -5,7 +5,6 @@ use pyo3::prelude::*;
 
 use super::{NativeRouter, unknown_worker};
 use crate::args::ranged;
-use crate::error::to_python;
 use crate::roster::Seat;
 
 /// An argument that is a count of at least one, or nothing.
@@ -33,12 +32,10 @@ impl NativeRouter {
         let changing = self.change(py);
         let known = |seat: &Seat| (seat.names(), seat.profile.engine);
         let (names, known) =
-            (self.roster.now().seat(&key).map(known)).ok_or_else(|| unknown_worker(py, &key))?;
-        self.engine
-            .locked(py, |selector| {
-                selector.workers_mut().learn(&key, &names, facts)
-            })?
-            .map_err(|error| to_python(&error))?;
+            (self.roster.now().seat(&key).map(known)).ok_or_else(|| unknown_worker(&key))?;
+        self.engine.checked(py, |selector| {
+            selector.workers_mut().learn(&key, &names, facts)
+        })?;
         let engine = known.updated(facts);
         let displaced = (engine != known).then(|| {
             self.roster

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
-use super::items::{set_counts, set_items};
+use crate::items::{set_counts, set_items};
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
     let counts = PyDict::new(py);

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -22,7 +22,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 use super::{NativeRouter, unknown_worker};
 use crate::args::{ranged, type_name};
 use crate::call::Model;
-use crate::engine::Engine;
+use crate::engine::{Engine, lock};
 use crate::error::enter;
 use crate::roster::Seat;
 
@@ -146,10 +146,6 @@ impl Feeds {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The ranks of a worker, by their number.
 type Ranks<'a> = &'a dyn Fn(usize) -> Rank<'a>;
 
@@ -268,7 +264,7 @@ impl NativeRouter {
         let registered = self.roster.now();
         let Some(seat) = registered.seat(key) else {
             self.feeds.unknown.fetch_add(1, Ordering::Relaxed);
-            return Err(unknown_worker(py, key));
+            return Err(unknown_worker(key));
         };
         if let Some(known) = known(seat) {
             return Ok(known);
@@ -299,7 +295,7 @@ impl NativeRouter {
                 .map(|name| selector.fleet().find(name))
                 .collect()
         })?;
-        let ids = ids.ok_or_else(|| unknown_worker(py, &seat.key))?;
+        let ids = ids.ok_or_else(|| unknown_worker(&seat.key))?;
         let hasher = self.readers()[home.0 as usize].hasher;
         let streams = Streams::new(FeedSettings {
             ingest: IngestSettings::new(hasher),
@@ -390,7 +386,7 @@ impl NativeRouter {
         let key = self.key_name(worker)?;
         let ranks = match self.roster.now().seat(&key) {
             Some(seat) => seat.dp_size,
-            None => return Err(unknown_worker(py, &key)),
+            None => return Err(unknown_worker(&key)),
         };
         let seq = seq
             .map(|seq| ranged(seq, "seq", 0, u64::MAX - 1))

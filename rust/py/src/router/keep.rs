@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::NativeRouter;
-use super::items::set_items;
 use crate::args;
 use crate::engine::Engine;
 use crate::error::enter;
+use crate::items::set_items;
 use crate::options::read::millis;
 
 /// Bytes handed to Python at once: short enough to be copied under the GIL.

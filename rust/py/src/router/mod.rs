@@ -4,9 +4,7 @@ mod batch;
 mod facts;
 mod feed_views;
 mod feeds;
-mod items;
 mod keep;
-mod owner;
 mod pools;
 mod seating;
 mod select;
@@ -14,14 +12,14 @@ mod share;
 mod views;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
 use cachelb_core::sorting::sort_rarely;
 use cachelb_policy::Handover;
-use cachelb_router::{PairTerms, Role, Selector, TagKey, whole};
+use cachelb_router::{PairTerms, PoolId, Role, Selector, TagKey, whole};
 use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -29,13 +27,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::args::{named, number, ranged, text};
+use crate::args::{named, number, number_or_none, ranged, text};
 use crate::arguments::readable_again;
 use crate::clock::Clock;
 use crate::custom::Customs;
 use crate::decision::Owner as _;
-use crate::engine::Engine;
-use crate::error::to_python;
+use crate::engine::{Engine, lock};
+use crate::error::classes::UnknownWorkerError;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::callable;
 use crate::prompt::Reader;
@@ -63,7 +61,7 @@ const MAX_DP_SIZE: u64 = 4096;
 )]
 #[derive(Debug)]
 pub struct NativeRouter {
-    engine: Arc<Engine>,
+    pub engine: Arc<Engine>,
     roster: Roster,
     /// By pool.
     readers: Mutex<Arc<[Reader]>>,
@@ -72,8 +70,6 @@ pub struct NativeRouter {
     customs: Customs,
     feeds: Feeds,
     terms: PairTerms,
-    /// Requests that wait for a worker and that a release may help.
-    waiters: AtomicIsize,
     /// Whether a thread is changing selector, roster and readers, which must agree.
     changing: AtomicBool,
     /// What the selector was made of, for the child of a fork that cannot use it.
@@ -102,24 +98,16 @@ impl NativeRouter {
     }
 
     /// Names of the candidates of a registered worker.
-    fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<str>>> {
+    pub fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<str>>> {
         let key = self.key_name(worker)?;
         let now = self.roster.now();
-        let seat = now
-            .seat(&key)
-            .ok_or_else(|| unknown_worker(worker.py(), &key))?;
+        let seat = now.seat(&key).ok_or_else(|| unknown_worker(&key))?;
         Ok(seat.names())
     }
 
-    fn with_candidates<R: Send>(
-        &self,
-        worker: &Bound<'_, PyAny>,
-        work: impl Fn(&mut Selector, &str) -> R + Send + Sync,
-    ) -> PyResult<Vec<R>> {
-        let names = self.candidates(worker)?;
-        self.engine.locked(worker.py(), |selector| {
-            names.iter().map(|name| work(selector, name)).collect()
-        })
+    /// The model that has a pool to itself.
+    pub fn model(&self, pool: PoolId) -> Option<String> {
+        self.roster.now().model(pool).map(str::to_owned)
     }
 
     /// Starts the sources if this is the child of a fork and its first use.
@@ -141,11 +129,6 @@ impl NativeRouter {
         Changing(&self.changing)
     }
 
-    /// Where its selector is.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
     /// Whether no policy of the caller's is asked.
     pub fn is_native(&self) -> bool {
         self.customs.is_empty()
@@ -157,7 +140,7 @@ impl NativeRouter {
     }
 
     pub fn readers(&self) -> Arc<[Reader]> {
-        Arc::clone(&self.readers.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.readers))
     }
 }
 
@@ -170,13 +153,9 @@ impl Drop for Changing<'_> {
     }
 }
 
-fn unknown_worker(py: Python<'_>, key: &str) -> PyErr {
-    let class = || -> PyResult<PyErr> {
-        let class = py.import("cachelb.errors")?.getattr("UnknownWorkerError")?;
-        let text = format!("worker {key:?} is not registered; add_worker() it first");
-        Ok(PyErr::from_value(class.call1((text,))?))
-    };
-    class().unwrap_or_else(|error| error)
+fn unknown_worker(key: &str) -> PyErr {
+    let text = format!("worker {key:?} is not registered; add_worker() it first");
+    UnknownWorkerError::new_err(text)
 }
 
 fn role(value: &str) -> PyResult<Role> {
@@ -226,7 +205,6 @@ impl NativeRouter {
             engine: Arc::new(Engine::new(selector, Clock::new(clock)?)),
             roster,
             feeds: Feeds::default(),
-            waiters: AtomicIsize::new(0),
             changing: AtomicBool::new(false),
             readers: Mutex::new(readers.into()),
             keys,
@@ -317,13 +295,10 @@ impl NativeRouter {
             selector.sharing_mut().share_pool(shared);
             id
         })?;
-        self.template
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add_pool(fresh.settings);
+        lock(&self.template).add_pool(fresh.settings);
         let mut readers = self.readers().to_vec();
         readers.push(pool.reader);
-        *self.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers.into();
+        *lock(&self.readers) = readers.into();
         let displaced = self.roster.add_model(py, model, id);
         drop(changing);
         drop(displaced);
@@ -362,7 +337,7 @@ impl NativeRouter {
         let (py, key) = (worker.py(), self.key_name(worker)?);
         let changing = self.change(py);
         if self.roster.now().seat(&key).is_none() {
-            return Err(unknown_worker(py, &key));
+            return Err(unknown_worker(&key));
         }
         self.mark_ready(py, &key, ready, true, &changing)
     }
@@ -391,9 +366,9 @@ impl NativeRouter {
 
     /// The key of a registered worker as the caller has it, with the credentials that its name lacks: for what connects
     /// to the worker, never to be shown.
-    fn _address_of(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+    fn _address_of(&self, name: &str) -> PyResult<String> {
         let now = self.roster.now();
-        let seat = now.seat(name).ok_or_else(|| unknown_worker(py, name))?;
+        let seat = now.seat(name).ok_or_else(|| unknown_worker(name))?;
         Ok(seat.raw.to_string())
     }
 
@@ -412,21 +387,12 @@ impl NativeRouter {
         let py = worker.py();
         let now = self.engine.now(py)?;
         self.reset_streams(py, &self.key_name(worker)?)?;
-        self.with_candidates(worker, |selector, name| {
-            selector.workers_mut().reset_cache(name, now)
-        })?;
-        Ok(())
-    }
-
-    #[doc = stub!("Router.finish_session")]
-    fn finish_session(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = named::session)] session: &str,
-    ) -> PyResult<bool> {
-        let key = session.as_bytes();
-        self.engine
-            .locked(py, |selector| selector.finish_session(key))
+        let names = self.candidates(worker)?;
+        self.engine.locked(py, |selector| {
+            for name in &names {
+                selector.workers_mut().reset_cache(name, now);
+            }
+        })
     }
 
     #[doc = stub!("Router.update_load")]
@@ -445,27 +411,22 @@ impl NativeRouter {
         gen_tps: Option<&Bound<'_, PyAny>>,
         age_s: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let read = |name, value: Option<&Bound<'_, PyAny>>, range| {
-            value.map(|value| number(value, name, range)).transpose()
-        };
         let (py, this) = (slf.py(), slf.get());
-        let age = read("age_s", age_s, NOT_NEGATIVE)?.map_or(0, millis);
+        let age = number_or_none(age_s, "age_s", NOT_NEGATIVE)?.map_or(0, millis);
         let names = this.candidates(worker)?;
         let now = this.engine.now(py)?;
         let report = Report {
-            running: read("running", running, NOT_NEGATIVE)?.into(),
-            waiting: read("waiting", waiting, NOT_NEGATIVE)?.into(),
-            queued_tokens: read("queued_tokens", queued_tokens, NOT_NEGATIVE)?.into(),
-            kv_usage: read("kv_usage", kv_usage, FRACTION)?.into(),
-            prefill_tps: read("prefill_tps", prefill_tps, ABOVE_ZERO)?.into(),
-            gen_tps: read("gen_tps", gen_tps, NOT_NEGATIVE)?.into(),
+            running: number_or_none(running, "running", NOT_NEGATIVE)?.into(),
+            waiting: number_or_none(waiting, "waiting", NOT_NEGATIVE)?.into(),
+            queued_tokens: number_or_none(queued_tokens, "queued_tokens", NOT_NEGATIVE)?.into(),
+            kv_usage: number_or_none(kv_usage, "kv_usage", FRACTION)?.into(),
+            prefill_tps: number_or_none(prefill_tps, "prefill_tps", ABOVE_ZERO)?.into(),
+            gen_tps: number_or_none(gen_tps, "gen_tps", NOT_NEGATIVE)?.into(),
             at: Millis(now.0.saturating_sub(age)),
         };
-        this.engine
-            .locked(py, |selector| {
-                selector.workers_mut().set_report(&names, &report, now)
-            })?
-            .map_err(|error| to_python(&error))?;
+        this.engine.checked(py, |selector| {
+            selector.workers_mut().set_report(&names, &report, now)
+        })?;
         slf.clone().unbind().released()
     }
 
@@ -488,7 +449,7 @@ impl NativeRouter {
 
     /// Changes the number of requests that wait for less load; while there are any, every release calls `_released`.
     fn _add_waiters(&self, change: isize) {
-        self.waiters.fetch_add(change, Ordering::Relaxed);
+        self.engine.waiters.fetch_add(change, Ordering::Relaxed);
     }
 
     /// The workers of a collection, and the names that they are registered under if they are all there are.
@@ -521,13 +482,8 @@ impl NativeRouter {
     #[pyo3(signature = (*, anew=false))]
     fn _after_fork(&self, py: Python<'_>, anew: bool) -> PyResult<Option<usize>> {
         self.asleep.store(true, Ordering::Relaxed);
-        self.waiters.store(0, Ordering::Relaxed);
         self.changing.store(false, Ordering::Relaxed);
-        let template = self
-            .template
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .fresh();
+        let template = lock(&self.template).fresh();
         let forgotten = self.engine.after_fork(anew, || template);
         self.feeds.clear();
         if forgotten.is_some() {
@@ -543,20 +499,18 @@ impl NativeRouter {
                     (seat.offers(), seat.profile.clone(), seat.weight, ready)
                 })
                 .collect();
-            self.engine
-                .locked(py, |selector| {
-                    for (offers, profile, weight, ready) in seats {
-                        for offer in offers {
-                            selector
-                                .workers_mut()
-                                .add(&offer.name, profile.clone(), now);
-                            selector.workers_mut().set_weight(&offer.name, weight)?;
-                            selector.workers_mut().set_ready(&offer.name, ready);
-                        }
+            self.engine.checked(py, |selector| {
+                for (offers, profile, weight, ready) in seats {
+                    for offer in offers {
+                        selector
+                            .workers_mut()
+                            .add(&offer.name, profile.clone(), now);
+                        selector.workers_mut().set_weight(&offer.name, weight)?;
+                        selector.workers_mut().set_ready(&offer.name, ready);
                     }
-                    Ok(())
-                })?
-                .map_err(|error| to_python(&error))?;
+                }
+                Ok(())
+            })?;
         }
         Ok(forgotten)
     }

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::args::{number, text};
+use crate::args::{number_or_none, text};
 use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::NativePolicy;
@@ -20,24 +20,13 @@ const BACKPRESSURE_MS: u64 = 500;
 
 /// What holds for the whole fleet.
 pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
-    let bound = |name, range| {
-        let value = given.optional(name)?;
-        value.map(|value| number(&value, name, range)).transpose()
-    };
-    let megabytes = given.optional("max_memory_mb")?;
-    let megabytes = megabytes
-        .map(|value| number(&value, "max_memory_mb", AT_LEAST_ONE))
-        .transpose()?;
+    let bound = |name, range| number_or_none(given.optional(name)?.as_ref(), name, range);
     let failures = given.integer("breaker_failures", 0, u64::from(u32::MAX))? as u32;
     Ok(Settings {
         seed: given.integer("seed", 0, u64::MAX)?,
         booking_ttl_ms: millis(given.number("booking_ttl_s", ABOVE_ZERO)?),
         max_report_age_ms: millis(given.number("max_report_age_s", ABOVE_ZERO)?),
-        reconcile_grace_ms: given
-            .optional("reconcile_grace_s")?
-            .map(|value| number(&value, "reconcile_grace_s", NOT_NEGATIVE))
-            .transpose()?
-            .map(millis),
+        reconcile_grace_ms: bound("reconcile_grace_s", NOT_NEGATIVE)?.map(millis),
         registered: true,
         veto: Veto {
             kv_usage: bound("veto_kv_usage", FRACTION)?,
@@ -49,7 +38,8 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
             backpressure_ms: BACKPRESSURE_MS,
         }),
         #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
-        max_memory_bytes: megabytes.map(|mb| (mb * 1_048_576.0) as usize),
+        max_memory_bytes: bound("max_memory_mb", AT_LEAST_ONE)?
+            .map(|mb| (mb * 1_048_576.0) as usize),
         records: RECORDS,
     })
 }

@@ -11,7 +11,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::error::to_python;
 use crate::workers::resolve;
 
 use super::{Changing, NativeRouter};
@@ -99,24 +98,22 @@ impl NativeRouter {
         }
         drop(before);
         seat.profile = profile.clone();
-        self.engine
-            .locked(py, |selector| {
-                for gone in old.iter().filter(|name| !names.contains(name)) {
-                    selector.workers_mut().remove(gone);
-                }
-                for name in &names {
-                    selector.workers_mut().add(name, profile.clone(), now);
-                    selector.workers_mut().set_weight(name, about.weight)?;
-                }
-                if own {
-                    let ready = old.is_empty().then_some(Word::Ready(true));
-                    selector
-                        .sharing_mut()
-                        .publish_changes(key, [Word::Here(about)].into_iter().chain(ready));
-                }
-                Ok(())
-            })?
-            .map_err(|error| to_python(&error))?;
+        self.engine.checked(py, |selector| {
+            for gone in old.iter().filter(|name| !names.contains(name)) {
+                selector.workers_mut().remove(gone);
+            }
+            for name in &names {
+                selector.workers_mut().add(name, profile.clone(), now);
+                selector.workers_mut().set_weight(name, about.weight)?;
+            }
+            if own {
+                let ready = old.is_empty().then_some(Word::Ready(true));
+                selector
+                    .sharing_mut()
+                    .publish_changes(key, [Word::Here(about)].into_iter().chain(ready));
+            }
+            Ok(())
+        })?;
         let displaced = self.roster.change(py, |workers| workers.put(py, seat));
         Ok((old.is_empty(), displaced))
     }

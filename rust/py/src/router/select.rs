@@ -5,16 +5,17 @@ use std::sync::Arc;
 use cachelb_core::ids::Millis;
 use cachelb_core::{Error, Result};
 use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::NativeRouter;
-use super::owner::policy_name;
 use crate::args::{self, named};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, arguments};
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Selected};
+use crate::engine::pick;
 use crate::explain::explanation;
 use crate::policy::no_worker;
 use crate::prompt::{Prompt, Scratch, with_scratch};
@@ -78,6 +79,12 @@ impl<T> Outcome<T> {
 }
 
 impl NativeRouter {
+    /// Name of the policy that picks for `wanted`.
+    pub fn policy_name(slf: &Bound<'_, Self>, wanted: Wanted) -> PyResult<String> {
+        let name = intern!(slf.py(), "_policy_for");
+        slf.call_method1(name, (wanted.name(),))?.extract()
+    }
+
     /// Selects for `call`, leaving out the workers already `tried`.
     pub fn select(
         slf: &Bound<'_, Self>,
@@ -93,30 +100,12 @@ impl NativeRouter {
                 wanted: &[Wanted::Whole],
                 dry_run,
             };
-            this.step(
-                py,
-                &call,
-                &tried,
-                scratch,
-                kind,
-                |selector, offers, request| {
-                    if dry_run {
-                        let (pick, seen) = selector.preview(offers, request)?;
-                        return Ok((pick, Some(seen)));
-                    }
-                    Ok((selector.select(offers, request, false)?, None))
-                },
-            )
+            this.step(py, &call, &tried, scratch, kind, pick(dry_run))
         })?;
         let (pick, seen) = outcome.found.clone();
         let selected = outcome.selected(py, outcome.number, pick, seen, tried);
         this.roster.give_back(outcome.offers);
-        let decision = Decision::new(
-            Arc::clone(&this.engine),
-            slf.clone().unbind(),
-            call,
-            selected,
-        );
+        let decision = Self::decision(slf, call, selected);
         this.engine.selected(begun);
         Ok(decision)
     }
@@ -149,12 +138,7 @@ impl NativeRouter {
         })?;
         let (prefill, decode) = outcome.found;
         let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
-            Decision::new(
-                Arc::clone(&this.engine),
-                slf.clone().unbind(),
-                call,
-                outcome.selected(py, number, pick, None, tried),
-            )
+            Self::decision(slf, call, outcome.selected(py, number, pick, None, tried))
         };
         let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
         let decode = decision(outcome.number, decode, call, tried);
@@ -188,7 +172,7 @@ impl NativeRouter {
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
             }),
-            Err(error) => Err(no_worker(py, &offers, tried, &error)?),
+            Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
     }
 
@@ -342,21 +326,11 @@ impl Ready {
 
     /// The core's request; its hashes are in `scratch`.
     pub fn request<'a>(&'a self, call: &Call, tried: &[Try], scratch: &'a Scratch) -> Request<'a> {
-        let hashes = scratch.hashes.as_slice();
         Request {
             pool: self.pool,
-            blocks: self.prompt.blocks.map(|origin| (hashes, origin)),
-            content: self.prompt.content(scratch),
-            identity: self.prompt.identity(),
-            boundaries: &scratch.boundaries,
-            prompt_tokens: self.prompt.length,
-            key: self.prompt.key(),
-            key_is_session: self.prompt.key_is_session(),
-            expected_output_tokens: call.expected_output_tokens.or(call.max_output_tokens),
-            attempt: tried.len() as u32,
             number: self.number,
             now: self.now,
-            ..Request::default()
+            ..call.request(&self.prompt, tried, scratch)
         }
     }
 }
@@ -430,7 +404,7 @@ impl NativeRouter {
             with_scratch(|scratch| this.step(py, &call, &[], scratch, kind, Selector::preview))?;
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
-        let policy = policy_name(slf, pick.wanted)?;
+        let policy = Self::policy_name(slf, pick.wanted)?;
         let result = explanation(py, &policy, key, outcome.prompt_tokens, pick, seen);
         this.roster.give_back(outcome.offers);
         result

@@ -9,8 +9,8 @@ use crate::error::{enter, to_python};
 use crate::options::read::millis;
 
 use super::NativeRouter;
-use super::items::set_counts;
 use super::keep::publish_all;
+use crate::items::set_counts;
 
 impl NativeRouter {
     /// Fingerprints by pool.
@@ -91,8 +91,8 @@ impl NativeRouter {
         let bytes = message.as_bytes();
         let received = self
             .engine
-            .locked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
-        Ok(match received.map_err(|error| to_python(&error))? {
+            .checked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
+        Ok(match received {
             Receipt::Applied(_) => "applied",
             Receipt::Snapshot => "snapshot",
             Receipt::Complete => "complete",

@@ -12,11 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
 use super::NativeRouter;
-use super::items::set_items;
 use crate::args::named;
 use crate::engine::Engine;
-use crate::error::to_python;
-use crate::learned_stats::stats_dict;
+use crate::items::set_items;
+
 use crate::roster::Registered;
 
 /// One candidate's state, copied out under the lock.
@@ -69,41 +68,6 @@ fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
 
 #[pymethods]
 impl NativeRouter {
-    #[doc = stub!("Router.loads")]
-    fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.engine.loads(py)
-    }
-
-    #[doc = stub!("Router.block_count")]
-    #[pyo3(signature = (worker=None))]
-    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
-        match worker {
-            None => self
-                .engine
-                .locked(py, |selector| selector.pools().block_count(None)),
-            Some(worker) => Ok(self
-                .with_candidates(worker, |selector, name| {
-                    let known = selector.fleet().find(name);
-                    known.map_or(0, |id| selector.pools().block_count(Some(id)))
-                })?
-                .into_iter()
-                .sum()),
-        }
-    }
-
-    #[doc = stub!("Router.memory_bytes")]
-    #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        self.engine.locked(py, |selector| selector.memory_bytes())
-    }
-
-    #[doc = stub!("Router.validate")]
-    fn validate(&self, py: Python<'_>) -> PyResult<()> {
-        self.engine
-            .locked(py, |selector| selector.validate())?
-            .map_err(|error| to_python(&error))
-    }
-
     /// Counts since the start.
     fn _counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
@@ -140,7 +104,10 @@ impl NativeRouter {
         for (ending, count) in Ending::ALL.iter().zip(counted.endings) {
             by_ending.set_item(ending.name(), count)?;
         }
-        let tallies = counted.shadows.iter().map(|tally| tally.named().into_py_dict(py));
+        let tallies = counted
+            .shadows
+            .iter()
+            .map(|tally| tally.named().into_py_dict(py));
         let shadows = tallies.collect::<PyResult<Vec<_>>>()?;
         let funnel = counted.funnel.named().into_py_dict(py)?;
         for (name, size) in copied.sizes {
@@ -214,16 +181,6 @@ impl NativeRouter {
             list.append(fields)?;
         }
         Ok(list)
-    }
-
-    /// What the rules learned, of those that do.
-    fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let all = self
-            .engine
-            .locked(py, |selector| selector.pools().learned())?;
-        let registered = self.roster.now();
-        let fields = |(pool, part, stats)| stats_dict(py, registered.model(pool), part, &stats);
-        all.into_iter().map(fields).collect()
     }
 
     /// The model that the rule of a model's pool learned, as it is saved; of the first pool without one.

@@ -341,12 +341,12 @@ impl NativeRouter {
                 "the router asks a policy written in Python; put it behind a gateway",
             ));
         }
-        let empty = self.engine().locked(py, |selector| selector.fresh())?;
-        self.engine().exchange(py, empty)
+        let empty = self.engine.locked(py, |selector| selector.fresh())?;
+        self.engine.exchange(py, empty)
     }
 
     fn put_selector(&self, py: Python<'_>, selector: Selector) -> PyResult<()> {
-        let empty = self.engine().exchange(py, selector)?;
+        let empty = self.engine.exchange(py, selector)?;
         enter(|| {
             drop(empty);
             Ok(())

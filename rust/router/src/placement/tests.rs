@@ -1,14 +1,15 @@
 //! Workers whose events tell: what is expected, what is confirmed, and what a request is worth there.
 
+use crate::{
+    Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
+    Settings, Usage,
+};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Heard, Worth};
-use cachelb_policy::{Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, SpillGate};
-
-use crate::{
-    Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
-    Settings, Usage,
+use cachelb_policy::{
+    Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, Seconds, SpillGate,
 };
 
 mod lossy;
@@ -104,10 +105,11 @@ impl Fleet {
             now: Millis(now),
             ..Request::default()
         };
-        let pick = self
-            .selector
-            .select(&mut offers, &request, dry_run)
-            .unwrap();
+        let pick = if dry_run {
+            self.selector.preview(&mut offers, &request).unwrap().0
+        } else {
+            self.selector.select(&mut offers, &request).unwrap()
+        };
         self.selector.validate().unwrap();
         pick
     }
@@ -403,7 +405,7 @@ fn the_engine_block_of_the_last_token_is_computed_again() {
             now: Millis(1),
             ..Request::default()
         };
-        let pick = fleet.selector.select(&mut offers, &request, true).unwrap();
+        let pick = fleet.selector.preview(&mut offers, &request).unwrap().0;
         assert_eq!(pick.matched_tokens, matched, "of {prompt_tokens}");
     }
 }
@@ -442,7 +444,7 @@ fn disk_that_begins_where_host_memory_ends_is_credited() {
             registered: true,
             ..Settings::default()
         };
-        let rule = Box::new(OverlapCost::DEFAULT);
+        let rule = Box::new(OverlapCost::default());
         let pool = PoolSettings::new(rule, 16, Placements::default());
         let mut selector = Selector::new(settings, pool);
         let worker = selector
@@ -493,10 +495,10 @@ fn nothing_is_expected_where_speculation_is_off() {
 #[test]
 fn dynamos_cost_credits_placements_before_their_events_only_if_told_to() {
     let path = prompt(0, 10);
-    for (router_predicted_ttl_ms, matched) in [(None, 0), (Some(2_000), 10)] {
+    for (ttl_s, matched) in [(None, 0), (Some(2), 10)] {
         let mut fleet = Fleet::new(OverlapCost {
-            router_predicted_ttl_ms,
-            ..OverlapCost::DEFAULT
+            router_predicted_ttl_secs: ttl_s.map(Seconds::of),
+            ..OverlapCost::default()
         });
         let pick = fleet.select(&path, 0);
         assert_eq!(fleet.matched(&path, 1), matched);

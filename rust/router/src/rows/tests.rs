@@ -92,6 +92,18 @@ fn cache_aware() -> Box<dyn Rule> {
     })
 }
 
+fn pick(
+    selector: &mut Selector,
+    offers: &mut Offers,
+    request: &Request<'_>,
+    dry_run: bool,
+) -> cachelb_core::error::Result<Pick> {
+    if dry_run {
+        return selector.preview(offers, request).map(|(pick, _)| pick);
+    }
+    selector.select(offers, request)
+}
+
 fn selector(veto: Option<f64>, registered: bool) -> Selector {
     let placements = Placements {
         max_blocks_per_worker: 12,
@@ -175,7 +187,7 @@ impl Side {
                 offers.restore(&before);
                 let seen = s.preview(offers, &request);
                 offers.restore(&before);
-                let pick = s.select(offers, &request, dry_run);
+                let pick = pick(s, offers, &request, dry_run);
                 self.bookings
                     .extend(pick.iter().filter_map(|pick| pick.booking));
                 let eligibilities: Vec<Eligibility> =
@@ -289,19 +301,19 @@ fn rows_of_a_list_that_comes_again_are_kept() {
     let list = NAMES.map(Offer::new).to_vec();
     let mut offers = Offers::versioned(list, 1);
     let request = Request::default();
-    selector.select(&mut offers, &request, false).unwrap();
+    selector.select(&mut offers, &request).unwrap();
     let made = selector.fleet.calls();
-    selector.select(&mut offers, &request, false).unwrap();
+    selector.select(&mut offers, &request).unwrap();
     assert_eq!(selector.fleet.calls(), made, "no survey");
     selector.workers_mut().set_ready("a", false);
-    selector.select(&mut offers, &request, false).unwrap();
+    selector.select(&mut offers, &request).unwrap();
     assert_eq!(
         (selector.fleet.calls(), selector.candidates.rows().len()),
         (made + 1, 5)
     );
     offers.reset();
     selector.workers_mut().set_weight("b", 3.0).unwrap();
-    selector.select(&mut offers, &request, false).unwrap();
+    selector.select(&mut offers, &request).unwrap();
     assert_eq!(
         (selector.fleet.calls(), selector.candidates.rows()[0].weight),
         (made + 1, 3.0)
@@ -323,7 +335,7 @@ fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
             now: Millis(now),
             ..Request::default()
         };
-        selector.select(&mut offers, &request, true).unwrap();
+        selector.preview(&mut offers, &request).unwrap();
         selector.candidates.rows()[0].weight * 1000.0
     });
     assert_eq!(
@@ -345,7 +357,7 @@ fn workers_whose_rows_are_kept_stay_and_those_no_longer_offered_go() {
                 now: Millis(calls * 300),
                 ..Request::default()
             };
-            let pick = selector.select(&mut offers, &request, false).unwrap();
+            let pick = selector.select(&mut offers, &request).unwrap();
             selector.close(
                 pick.booking.unwrap(),
                 Ending::Completed,

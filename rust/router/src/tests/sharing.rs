@@ -86,7 +86,7 @@ fn ask_one_of(
         now: Millis(now),
         ..Request::default()
     };
-    let pick = selector.select(&mut offers, &request, false).unwrap();
+    let pick = selector.select(&mut offers, &request).unwrap();
     pick.booking.unwrap()
 }
 

@@ -1,24 +1,18 @@
 //! Routes that are learned at message boundaries, among three routers.
 
-use cachelb_core::hashing::Scheme;
-use cachelb_policy::{BoundaryLearned, BoundaryLearning, RoutePosition, Teaches};
-
 use super::*;
 use crate::Wanted;
+use cachelb_core::hashing::Scheme;
+use cachelb_policy::{BoundaryLearning, BoundaryLearningOptions, RoutePosition, Seconds};
 
 fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
-    let rule = BoundaryLearning::new(BoundaryLearned {
+    let options = BoundaryLearningOptions {
         max_routes,
-        ttl_ms,
-        prefix_token_length: 128,
-        min_prefix_boundary_tokens: 4,
+        ttl_s: Some(Seconds::of((ttl_ms / 1000) as u32)),
         load_imbalance_factor: None,
-        load_imbalance_floor: 2.0,
-        epsilon: Some(0.25),
-        multi_depth: true,
-        learn: Teaches::Served,
-        seed: 1337,
-    });
+        ..BoundaryLearningOptions::default()
+    };
+    let rule = BoundaryLearning::new(options, 1.0, 1337);
     let settings = Settings {
         seed: origin,
         registered: true,
@@ -46,7 +40,7 @@ fn ask_chat(selector: &mut Selector, path: &[SequenceHash], names: &[&str], now:
         now: Millis(now),
         ..Request::default()
     };
-    let pick = selector.select(&mut offers, &request, false).unwrap();
+    let pick = selector.select(&mut offers, &request).unwrap();
     pick.booking.unwrap()
 }
 
@@ -134,7 +128,7 @@ fn an_age_is_told_too_and_a_route_ends_everywhere_at_once() {
             now: Millis(now),
             ..Request::default()
         };
-        let pick = selector.select(&mut offers, &request, true).unwrap();
+        let pick = selector.preview(&mut offers, &request).unwrap().0;
         pick.reason.name()
     };
     assert_eq!(

@@ -334,7 +334,7 @@ impl World {
             ..Request::default()
         };
         let mut offers = Offers::new(vec![Offer::new("w")]);
-        let pick = self.selector.select(&mut offers, &request, false).unwrap();
+        let pick = self.selector.select(&mut offers, &request).unwrap();
         let booking = pick.booking.unwrap();
         self.matched.insert(booking, pick.matched_tokens);
         let reads = self.random.below(1_000) >= self.nature.unread;

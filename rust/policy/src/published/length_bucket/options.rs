@@ -1,10 +1,9 @@
 //! Options of `length-bucket`.
 
-use cachelb_core::error::Result;
-
-use super::{LengthBucket, LengthBucketing};
+use super::LengthBucket;
 use crate::about::{About, Need, Ruled, Setup};
 use crate::options::{AT_LEAST_ONE, Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options};
+use cachelb_core::error::Result;
 
 options! {
     /// Prompts of similar length share a worker, so that short ones do not wait behind long ones.
@@ -43,12 +42,10 @@ pub(crate) const POLICY: Policy = Policy::of::<LengthBucketOptions>(
 
 impl Configure for LengthBucketOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {
-        let settings = LengthBucketing {
-            l_max: self.l_max,
+        let options = Self {
             balance_abs_threshold: self.balance_abs_threshold / setup.replicas,
-            balance_rel_threshold: self.balance_rel_threshold,
-            interval_ms: self.bucket_adjust_interval_secs.millis(),
+            ..self.clone()
         };
-        Ok(Ruled::new(LengthBucket::new(settings), Need::LENGTH))
+        Ok(Ruled::new(LengthBucket::new(options), Need::LENGTH))
     }
 }

@@ -8,18 +8,26 @@ use crate::Margin;
 use crate::testing::Scene;
 
 const RULE: EstimatedTtft = EstimatedTtft {
-    prefill: Some(PrefillTime::DEFAULT),
-    transfer: None,
-    ttft_slo_ms: None,
-    tbt_slo_ms: None,
-    on_slo: OnSlo::Route,
+    options: EstimatedTtftOptions {
+        prefill: Some(PrefillTime::DEFAULT),
+        transfer_ms_per_token: None,
+        kvcache_balancing_threshold: 2.0,
+        ttft_slo_ms: None,
+        tbt_slo_ms: None,
+        on_slo: OnSlo::Route,
+        gate: false,
+    },
     gate: None,
 };
 
-const LINK: Transfer = Transfer {
-    kvcache_balancing_threshold: 2.0,
-    ms_per_token: 0.010_485_76,
-};
+const LINK: Option<f64> = Some(0.010_485_76);
+
+fn with(options: EstimatedTtftOptions) -> EstimatedTtft {
+    EstimatedTtft {
+        options,
+        gate: None,
+    }
+}
 
 /// A prompt of 8,000 tokens; rows of (prefix tokens, queue in ms).
 fn scene(rows: &[(u32, f64)]) -> Scene {
@@ -62,17 +70,17 @@ fn the_earliest_first_token_wins() {
 
 #[test]
 fn without_a_parabola_prefills_take_as_long_as_first_tokens_showed() {
-    let measured = EstimatedTtft {
+    let measured = with(EstimatedTtftOptions {
         prefill: None,
-        ..RULE
-    };
+        ..RULE.options
+    });
     let mut scene = scene(&[(7_000, 100.0), (0, 0.0)]);
     assert_eq!(estimates(&measured, &scene), [200.0, 800.0]); // 0.1 ms a token before any
-    let strict = EstimatedTtft {
+    let strict = with(EstimatedTtftOptions {
         ttft_slo_ms: Some(1.0),
         on_slo: OnSlo::Reject,
-        ..measured
-    };
+        ..measured.options
+    });
     assert!(!scene.pick(&strict, 1).refused);
     for load in &mut scene.loads {
         load.speed = Speed {
@@ -104,10 +112,10 @@ fn a_queue_shrinks_while_its_head_computes() {
 
 #[test]
 fn a_much_longer_prefix_is_fetched_if_it_can_be() {
-    let fetching = EstimatedTtft {
-        transfer: Some(LINK),
-        ..RULE
-    };
+    let fetching = with(EstimatedTtftOptions {
+        transfer_ms_per_token: LINK,
+        ..RULE.options
+    });
     let rows = scene(&[(6_000, 500.0), (1_000, 0.0)]);
     assert_eq!(estimates(&fetching, &rows)[1..], [101.0], "52.4 + 48.6");
     let choice = rows.pick(&fetching, 1);
@@ -120,35 +128,35 @@ fn a_much_longer_prefix_is_fetched_if_it_can_be() {
     let half = scene(&[(6_000, 500.0), (3_000, 0.0)]).pick(&fetching, 1);
     assert_eq!((half.row, half.transfer_from), (1, None));
     // A threshold below 1 sends nothing to who holds most.
-    let eager = EstimatedTtft {
-        transfer: Some(Transfer {
-            kvcache_balancing_threshold: 0.5,
-            ..LINK
-        }),
-        ..RULE
-    };
+    let eager = with(EstimatedTtftOptions {
+        transfer_ms_per_token: LINK,
+        kvcache_balancing_threshold: 0.5,
+        ..RULE.options
+    });
     assert_eq!(scene(&[(6_000, 0.0)]).pick(&eager, 1).transfer_from, None);
 }
 
 #[test]
 fn an_objective_nobody_meets_is_named_or_refused() {
     let rows = scene(&[(7_000, 100.0), (0, 0.0)]);
-    let with = |slo, on_slo| EstimatedTtft {
-        ttft_slo_ms: Some(slo),
-        on_slo,
-        ..RULE
+    let meeting = |slo, on_slo| {
+        with(EstimatedTtftOptions {
+            ttft_slo_ms: Some(slo),
+            on_slo,
+            ..RULE.options
+        })
     };
-    let late = rows.pick(&with(100.0, OnSlo::Route), 1);
+    let late = rows.pick(&meeting(100.0, OnSlo::Route), 1);
     assert_eq!(
         (late.row, late.reason, late.refused),
         (0, Reason::SloUnattainable, false)
     );
-    let refused = rows.pick(&with(100.0, OnSlo::Reject), 1);
+    let refused = rows.pick(&meeting(100.0, OnSlo::Reject), 1);
     assert_eq!(
         (refused.reason, refused.refused),
         (Reason::SloUnattainable, true)
     );
-    let met = rows.pick(&with(133.0, OnSlo::Reject), 1);
+    let met = rows.pick(&meeting(133.0, OnSlo::Reject), 1);
     assert_eq!(
         (met.row, met.reason, met.refused),
         (0, Reason::Prefix, false)
@@ -157,10 +165,10 @@ fn an_objective_nobody_meets_is_named_or_refused() {
 
 #[test]
 fn who_decodes_too_slowly_is_passed_over_while_another_meets_the_objectives() {
-    let rule = EstimatedTtft {
+    let rule = with(EstimatedTtftOptions {
         tbt_slo_ms: Some(50.0),
-        ..RULE
-    };
+        ..RULE.options
+    });
     let mut scene = scene(&[(7_000, 0.0), (0, 0.0)]);
     let report = &mut scene.loads[0].report;
     report.running = Some(30.0).into();
@@ -187,7 +195,10 @@ fn an_overloaded_winner_is_left_unless_that_breaks_the_objective() {
     assert_eq!(scene.choose(&RULE, 1), (0, Reason::Prefix));
     assert_eq!(scene.choose(&gated, 1), (1, Reason::Spill));
     let bound = EstimatedTtft {
-        ttft_slo_ms: Some(100.0),
+        options: EstimatedTtftOptions {
+            ttft_slo_ms: Some(100.0),
+            ..RULE.options
+        },
         ..gated
     };
     assert_eq!(scene.choose(&bound, 1), (0, Reason::Prefix));

@@ -9,7 +9,7 @@ use crate::testing::Scene;
 const RULE: LeastExpectedWait = LeastExpectedWait {
     kv_pressure_weight: wait::KV_PRESSURE_WEIGHT,
     cache_aware: false,
-    max_waiting_requests: None,
+    max_waiting_requests: 0,
 };
 
 fn known(value: f64) -> Known {
@@ -143,7 +143,7 @@ fn uncached_tokens_of_the_request_count_if_asked() {
 #[test]
 fn full_workers_are_skipped_and_an_all_full_fleet_refuses() {
     let bounded = LeastExpectedWait {
-        max_waiting_requests: Some(4.0),
+        max_waiting_requests: 4,
         ..RULE
     };
     let with = |waiting: f64, queued: f64| Report {

@@ -9,15 +9,8 @@ const BOOKING: BookingId = BookingId {
     entry: 0,
     generation: 0,
 };
-const SETTINGS: LengthBucketing = LengthBucketing {
-    l_max: 4096,
-    balance_abs_threshold: 8192.0,
-    balance_rel_threshold: 1.0001,
-    interval_ms: 5_000,
-};
-
 fn rule() -> LengthBucket {
-    LengthBucket::new(SETTINGS)
+    LengthBucket::new(LengthBucketOptions::default())
 }
 
 /// The workers `offers` and a prompt of `tokens` tokens at `ms`.
@@ -129,10 +122,10 @@ fn a_window_out_of_balance_by_both_thresholds_goes_to_the_least() {
         Reason::LengthBucket,
         "the first prompt has left the window"
     );
-    let relative = LengthBucketing {
+    let relative = LengthBucketOptions {
         balance_abs_threshold: 0.0,
         balance_rel_threshold: 2.0,
-        ..SETTINGS
+        ..LengthBucketOptions::default()
     };
     let mut rule = LengthBucket::new(relative);
     assert_eq!(send(&mut rule, &scene(&[0, 1], 1_000, 0)).0, 0);
@@ -163,9 +156,9 @@ fn loads_are_per_weight() {
 
 #[test]
 fn ranges_are_cut_anew_so_that_tokens_are_equal() {
-    let mut rule = LengthBucket::new(LengthBucketing {
+    let mut rule = LengthBucket::new(LengthBucketOptions {
         balance_abs_threshold: 1e9,
-        ..SETTINGS
+        ..LengthBucketOptions::default()
     });
     // 100 prompts of 100 tokens and 10 of 1,000: half of the tokens each.
     for i in 0..110 {

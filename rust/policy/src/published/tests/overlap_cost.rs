@@ -52,8 +52,6 @@ fn costs(rule: &OverlapCost, scene: &Scene) -> Vec<f64> {
         .collect()
 }
 
-const D: OverlapCost = OverlapCost::DEFAULT;
-
 fn decode(decode: u64) -> At {
     At {
         decode,
@@ -73,14 +71,39 @@ fn prefill_and_decode_add_up_and_cached_blocks_are_taken_off() {
     };
     let credit = |overlap_score_credit| OverlapCost {
         overlap_score_credit,
-        ..D
+        ..OverlapCost::default()
     };
     let cases = [
-        (D, 10, [with(8, 0, 0, 0, 20), decode(5)], [22.0, 15.0]),
-        (D, 10, [with(8, 0, 0, 0, 10), decode(5)], [12.0, 15.0]),
-        (D, 10, [with(0, 8, 0, 0, 10), decode(5)], [14.0, 15.0]),
-        (D, 10, [with(0, 0, 8, 0, 10), decode(5)], [18.0, 15.0]),
-        (D, 20, [with(8, 0, 0, 10, 30), decode(45)], [52.0, 65.0]),
+        (
+            OverlapCost::default(),
+            10,
+            [with(8, 0, 0, 0, 20), decode(5)],
+            [22.0, 15.0],
+        ),
+        (
+            OverlapCost::default(),
+            10,
+            [with(8, 0, 0, 0, 10), decode(5)],
+            [12.0, 15.0],
+        ),
+        (
+            OverlapCost::default(),
+            10,
+            [with(0, 8, 0, 0, 10), decode(5)],
+            [14.0, 15.0],
+        ),
+        (
+            OverlapCost::default(),
+            10,
+            [with(0, 0, 8, 0, 10), decode(5)],
+            [18.0, 15.0],
+        ),
+        (
+            OverlapCost::default(),
+            20,
+            [with(8, 0, 0, 10, 30), decode(45)],
+            [52.0, 65.0],
+        ),
         (
             credit(0.0),
             20,
@@ -103,7 +126,7 @@ fn prefill_and_decode_add_up_and_cached_blocks_are_taken_off() {
     let scaled = OverlapCost {
         prefill_load_scale: 3.0,
         decode_active_request_weight: 0.5,
-        ..D
+        ..OverlapCost::default()
     };
     let busy = At {
         inflight: 4,
@@ -121,11 +144,14 @@ fn queued_prefill_devalues_what_a_worker_holds() {
     };
     let decaying = OverlapCost {
         overlap_score_credit_decay: 1.0,
-        ..D
+        ..OverlapCost::default()
     };
     let scene_of = || scene(10, &[holder, decode(12)]);
-    assert_eq!(costs(&D, &scene_of()), [20.0, 22.0]);
-    assert_eq!(scene_of().choose(&D, 1), (0, Reason::Prefix));
+    assert_eq!(costs(&OverlapCost::default(), &scene_of()), [20.0, 22.0]);
+    assert_eq!(
+        scene_of().choose(&OverlapCost::default(), 1),
+        (0, Reason::Prefix)
+    );
     assert_eq!(costs(&decaying, &scene_of()), [26.7, 22.0]);
     assert_eq!(scene_of().choose(&decaying, 1), (1, Reason::Spill));
     // Half of what it holds counts at 20 blocks over the least, for a request of 20.
@@ -155,7 +181,7 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
         ..At::default()
     };
     assert_eq!(
-        costs(&D, &scene(10, &[tiers])),
+        costs(&OverlapCost::default(), &scene(10, &[tiers])),
         [4.8],
         "10 - 2 - 3 * 0.75 - 4 * 0.25, rounded"
     );
@@ -166,14 +192,14 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
     };
     let half = OverlapCost {
         shared_cache_multiplier: 0.5,
-        ..D
+        ..OverlapCost::default()
     };
-    assert_eq!(costs(&D, &scene(10, &[shared])), [8.0]);
+    assert_eq!(costs(&OverlapCost::default(), &scene(10, &[shared])), [8.0]);
     assert_eq!(costs(&half, &scene(10, &[shared])), [5.0]);
     // So does disk that begins where host memory ends.
     let mut behind = scene(10, &[tiers]);
     behind.media[0].disk = (5, 9);
-    assert_eq!(costs(&D, &behind), [4.8]);
+    assert_eq!(costs(&OverlapCost::default(), &behind), [4.8]);
     // Disk that starts behind a gap is out of reach.
     let mut gap = scene(
         10,
@@ -183,20 +209,20 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
         }],
     );
     gap.media[0].disk = (6, 10);
-    assert_eq!(costs(&D, &gap), [6.0]);
+    assert_eq!(costs(&OverlapCost::default(), &gap), [6.0]);
 }
 
 #[test]
 fn without_media_every_held_block_is_on_the_device() {
     let scene = Scene::new(&[(8, 0), (0, 0)]).blocks(Some(10));
-    assert_eq!(costs(&D, &scene), [2.0, 10.0]);
+    assert_eq!(costs(&OverlapCost::default(), &scene), [2.0, 10.0]);
 }
 
 #[test]
 fn temperature_draws_by_costs_whatever_their_scale() {
     let soft = OverlapCost {
         router_temperature: 1.0,
-        ..D
+        ..OverlapCost::default()
     };
     let share = |scale| scene(10, &[decode(scale), decode(0)]).share(&soft, 1);
     let (small, large) = (share(10), share(10_000));
@@ -213,10 +239,10 @@ fn temperature_draws_by_costs_whatever_their_scale() {
 fn ties_are_drawn_and_a_request_without_a_prompt_is_served_by_load() {
     let idle = Scene::new(&[(0, 0); 4]).blocks(Some(10));
     for picked in 0..4 {
-        let share = idle.share(&D, picked);
+        let share = idle.share(&OverlapCost::default(), picked);
         assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
     }
     let mut scene = Scene::new(&[(0, 0), (0, 0)]);
     scene.loads[0].active_blocks = 3;
-    assert_eq!(scene.choose(&D, 1), (1, Reason::NoKey));
+    assert_eq!(scene.choose(&OverlapCost::default(), 1), (1, Reason::NoKey));
 }

@@ -10,12 +10,11 @@ const BOOKING: BookingId = BookingId {
 };
 
 fn rule(boundaries: &[u64]) -> PrefixHash {
-    PrefixHash::new(PrefixHashing {
-        load_factor: 1.25,
-        balance_abs_threshold: 10.0,
+    let options = PrefixHashOptions {
         cache_boundaries: boundaries.to_vec(),
-        seed: 1337,
-    })
+        ..PrefixHashOptions::default()
+    };
+    PrefixHash::new(options, 1337)
 }
 
 fn loads(loads: &[u32], key: &str) -> Scene {

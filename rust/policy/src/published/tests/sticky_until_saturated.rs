@@ -4,15 +4,15 @@ use super::*;
 use crate::Margin;
 use crate::testing::Scene;
 
-fn rule() -> StickyUntilSaturated {
+fn with(options: StickyUntilSaturatedOptions) -> StickyUntilSaturated {
     StickyUntilSaturated {
-        affinity_threshold: Threshold::new(0.8),
-        min_matched_tokens: None,
-        exploration_probability: 0.0,
-        max_ttft_penalty_ms: 18_000.0,
-        peak: Peak::Fixed(15_928.0),
+        options,
         gate: None,
     }
+}
+
+fn rule() -> StickyUntilSaturated {
+    with(StickyUntilSaturatedOptions::default())
 }
 
 /// Rows of (hundredths of the prompt held, prompt tokens waiting).
@@ -27,10 +27,10 @@ fn scene(rows: &[(u32, u64)]) -> Scene {
 
 #[test]
 fn holders_are_kept_until_they_are_the_penalty_behind() {
-    let never = StickyUntilSaturated {
+    let never = with(StickyUntilSaturatedOptions {
         max_ttft_penalty_ms: 0.0,
-        ..rule()
-    };
+        ..StickyUntilSaturatedOptions::default()
+    });
     let exactly = 15_928 * 18;
     let cases: [(StickyUntilSaturated, &[(u32, u64)], _); 8] = [
         (
@@ -67,29 +67,29 @@ fn holders_are_kept_until_they_are_the_penalty_behind() {
 fn many_tokens_make_a_holder_of_a_small_share() {
     let rows = scene(&[(50, 900), (0, 0)]);
     assert_eq!(rows.choose(&rule(), 1), (1, Reason::Cold));
-    let by_tokens = StickyUntilSaturated {
+    let by_tokens = with(StickyUntilSaturatedOptions {
         min_matched_tokens: Some(800),
-        ..rule()
-    };
+        ..StickyUntilSaturatedOptions::default()
+    });
     assert_eq!(rows.choose(&by_tokens, 1), (0, Reason::Sticky));
 }
 
 #[test]
 fn a_threshold_of_zero_turns_the_filter_off() {
-    let off = StickyUntilSaturated {
+    let off = with(StickyUntilSaturatedOptions {
         affinity_threshold: Threshold::new(0.0),
-        ..rule()
-    };
+        ..StickyUntilSaturatedOptions::default()
+    });
     let rows = scene(&[(100, 10), (0, 0)]);
     assert_eq!(rows.choose(&off, 1), (1, Reason::Cold));
 }
 
 #[test]
 fn exploration_lets_everybody_take_part_now_and_then() {
-    let curious = StickyUntilSaturated {
+    let curious = with(StickyUntilSaturatedOptions {
         exploration_probability: 0.25,
-        ..rule()
-    };
+        ..StickyUntilSaturatedOptions::default()
+    });
     let rows = scene(&[(100, 10), (0, 0)]);
     let explored = rows.share(&curious, 1);
     assert!((0.2..=0.3).contains(&explored), "{explored}");
@@ -101,10 +101,10 @@ fn exploration_lets_everybody_take_part_now_and_then() {
 
 #[test]
 fn a_workers_own_speed_replaces_the_assumed_one() {
-    let observing = StickyUntilSaturated {
-        peak: Peak::Observed,
-        ..rule()
-    };
+    let observing = with(StickyUntilSaturatedOptions {
+        peak_prefill_throughput: Peak::Observed,
+        ..StickyUntilSaturatedOptions::default()
+    });
     let mut rows = scene(&[(100, 30_000), (0, 0)]);
     assert_eq!(rows.choose(&observing, 1).1, Reason::Sticky);
     rows.loads[0].observed_prefill_tps = Some(1_000.0).into();

@@ -17,9 +17,14 @@ macro_rules! set_items {
     };
 }
 
-pub(super) use set_items;
+pub(crate) use set_items;
 
 /// Sets an item for each count.
-pub(super) fn set_counts(dict: &Bound<'_, PyDict>, counts: Vec<(&'static str, u64)>) -> PyResult<()> {
-    counts.into_iter().try_for_each(|(name, count)| dict.set_item(name, count))
+pub(crate) fn set_counts(
+    dict: &Bound<'_, PyDict>,
+    counts: Vec<(&'static str, u64)>,
+) -> PyResult<()> {
+    counts
+        .into_iter()
+        .try_for_each(|(name, count)| dict.set_item(name, count))
 }

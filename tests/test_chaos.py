@@ -11,19 +11,15 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
 from tests.gateways import wait_until
 
-from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb.testing import FakeWorker
+from cachelb.testing import FakeFleet, FakeWorker
 
 ROOT = Path(__file__).resolve().parent.parent
 CONCURRENCY = 64

@@ -9,7 +9,9 @@ import json
 import logging
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,16 +27,11 @@ from cachelb.doctor.pages import Facts
 from cachelb.doctor.probe import Prober
 from cachelb.doctor.stream import Stream
 from cachelb.doctor.tap import StreamNotes, Tap
+from cachelb.doctor.verdicts import Verdict
 from cachelb.events import Endpoint
 from cachelb.testing import FakeFleet
 from cachelb.testing.events import encode_batch, stored
 from cachelb.testing.fleet.tokens import encode, render_chat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cachelb.doctor.verdicts import Verdict
 
 WORKER_CHECKS = [
     "reachable",

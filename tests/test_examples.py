@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from http.client import IncompleteRead
+from contextlib import AbstractContextManager, closing
+from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import aiohttp
 import pytest
 from click.testing import CliRunner
 from examples import aiohttp_gateway, pd_gateway, starlette_gateway
-from tests.gateways import GATEWAYS, serve_asgi, wait_until
+from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
 from tests.http_client import DEADLINE_S, JSON, chat, complete, connect, send
 
 import cachelb
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics import CONTENT_TYPE
-from cachelb.testing import FakeFleet
+from cachelb.testing import FakeFleet, FakeWorker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from http.client import HTTPConnection
-
-    from cachelb.testing import FakeWorker
-
-    Serve = Callable[..., AbstractContextManager[str]]
+Serve = Callable[..., AbstractContextManager[str]]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -343,39 +335,17 @@ def test_malformed_body_is_refused_without_asking_a_worker(serve: Serve, body: b
 
 
 def test_books_balance_after_refusals_resets_and_aborts(serve: Serve) -> None:
-    requests = 600
-    seen: Counter[str] = Counter()
-    rng = random.Random(5)
-
-    async def client(session: aiohttp.ClientSession, url: str, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            leaves = rng.random() < 0.1
-            # An answer must last longer than it takes to notice that its client left.
-            length = 100 if leaves else 6
-            body = {"prompt": f"{number % 7}{PROMPT}{number}", "max_tokens": length, "stream": number % 3 > 0}
-            try:
-                async with session.post(f"{url}/v1/completions", json=body) as answer:
-                    await (answer.content.readany() if leaves else answer.read())
-                    seen["left" if leaves else str(answer.status)] += 1
-            except aiohttp.ClientPayloadError:
-                seen["torn"] += 1
-
-    async def run(url: str) -> None:
-        numbers = iter(range(requests))
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            for _ in range(32):
-                group.create_task(client(session, url, numbers))
-
+    prompts = [f"{number % 7}{PROMPT}{number}" for number in range(600)]
     with FakeFleet(4, seed=2, time_scale=0.05) as fleet, serve(router := Router(fleet.urls, seed=1)) as gateway:
         fleet.set_rates(refuse=0.2, die=0.05)
-        asyncio.run(run(gateway))
+        seen = asyncio.run(storm(gateway, prompts, clients=32, leavers_tokens=100))
         wait_until(lambda: router.stats().open_requests == 0)
         faults = sum((worker.counts.faults for worker in fleet.workers), Counter[str]())
     stats = router.stats()
     assert set(router.loads().values()) == {0}
     assert sum(stats.endings.values()) == sum(stats.decisions.values())
     assert stats.endings["abandoned"] == 0
-    assert min(faults["refuse"] / requests, seen["200"] / requests / 3) > 0.15
+    assert min(faults["refuse"] / 600, seen["200"] / 600 / 3) > 0.15
     assert min(faults["die"], seen["torn"], seen["left"], stats.endings["cancelled"]) > 0
     router.validate()
 

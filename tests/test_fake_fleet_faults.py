@@ -8,8 +8,9 @@ import http.client
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,9 +19,6 @@ from tests.http_client import JSON, complete, connect, metrics, send
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.sockets import Listener, TcpAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROMPT = "word" * 64
 
@@ -394,28 +392,6 @@ def test_last_requests_are_remembered_without_showing_them() -> None:
         assert [seen.headers["x-session"] for seen in worker.requests] == ["s1", "s2"]
         assert [seen.body["prompt"] for seen in worker.requests] == ["prompt 1", "prompt 2"]
         assert repr(worker.requests[0]) == "SeenRequest(path='/v1/completions')"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"workers": -1}, "workers must be at least 0, got -1"),
-        ({"engine": "tgi"}, "engine is 'tgi', it must be 'vllm' or 'sglang'"),
-        ({"models": []}, "models is empty"),
-        ({"stream_interval": 0}, "stream_interval must be at least 1, got 0"),
-        ({"kv_blocks": 0}, "kv_blocks must be at least 1, got 0"),
-        ({"decode_tps": 0}, "decode_tps must be above 0, got 0"),
-        ({"time_scale": -1}, "time_scale must be 0 or more, got -1"),
-    ],
-)
-def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FakeFleet(**options)
-
-
-def test_one_string_is_no_list_of_models() -> None:
-    with pytest.raises(TypeError, match="models must be a list of names, got the str 'base'"):
-        FakeFleet(models="base")
 
 
 def test_waiting_for_what_never_comes_ends(fleet: FakeFleet) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tests.models.learned_network import NaiveModel
 
 from cachelb import SnapshotError
 from cachelb.learned import FEATURES, LearnedModel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 GPUS = ["A100", "H100", None]
 KINDS = ["mlp", "linear", "trees"]

@@ -26,25 +26,6 @@ def branch(shared: int, length: int = 500) -> array[int]:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"max_routes": 0}, ValueError, "max_routes must be from 1"),
-        ({"max_routes": 1.5}, TypeError, "max_routes must be int"),
-        ({"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0"),
-        ({"prefix_token_length": 0}, ValueError, "prefix_token_length must be from 1"),
-        ({"min_prefix_boundary_tokens": -1}, ValueError, "min_prefix_boundary_tokens must be from 0"),
-        ({"load_imbalance_factor": -1}, ValueError, "load_imbalance_factor must be a finite number, 0 or more"),
-        ({"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more"),
-        ({"multi_depth": 1}, TypeError, "multi_depth must be bool, got int"),
-        ({"learn": "both"}, ValueError, 'learn must be one of "served", "original", got "both"'),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        BoundaryLearning(**options)
-
-
-@pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"tokens": TURN, "boundaries": [306, 256]}, ValueError, r"boundaries\[1\] is 256 behind 306: they must rise"),

@@ -43,14 +43,6 @@ def test_a_dry_run_has_nothing_to_release() -> None:
     assert (policy.abandoned, policy.stats()["selected"], policy.loads()) == (0, 0, {})
 
 
-def test_retry_moves_the_prompt_to_the_next_worker() -> None:
-    policy = CacheAware(seed=1)
-    first = policy.select_worker(["a", "b"], tokens=range(64))
-    second = first.retry()
-    assert second.key != first.key
-    assert policy.block_count(second.key) == 4
-
-
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -138,12 +130,14 @@ def test_headers_carry_the_key_and_nothing_a_header_must_not() -> None:
     assert hostile.headers["x-cachelb-worker"] == "a%0D%0Aset-cookie:%20x"
 
 
-def test_repr_shows_no_prompt_salt_or_session() -> None:
-    policy = CacheAware(seed=1)
+@pytest.mark.parametrize("name", ["cache-aware", "session"])
+def test_repr_shows_no_prompt_salt_or_session(name: str) -> None:
+    policy = policies.make(name, seed=1)
     decision = policy.select_worker(
         WORKERS, tokens=[424242] * 32, session="secret-session", cache_salt="secret-salt", lora="secret-lora"
     )
-    for text in (repr(decision), str(decision), repr(decision.explain()), str(dict(decision.headers)), repr(policy)):
+    shown = (repr(decision), str(decision), repr(decision.explain()), str(dict(decision.headers)), repr(policy))
+    for text in (*shown, repr(policy.stats())):
         assert "secret" not in text
         assert "424242" not in text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from statistics import fmean, pstdev
-from typing import Any
 
 import pytest
 
@@ -24,38 +23,6 @@ def prompt(head: int, length: int) -> array[int]:
 def keys(policy: policies.BuiltinPolicy, workers: list[str], count: int = 300) -> list[str]:
     """Where each of `count` sessions would go."""
     return [policy.select_worker(workers, session=f"chat-{i}", dry_run=True).key for i in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "error", "message"),
-    [
-        ("rendezvous", {"bounded": 1}, TypeError, "bounded must be bool, got int"),
-        ("rendezvous", {"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more, got -0.1"),
-        ("rendezvous", {"epsilon": None}, TypeError, "epsilon must be a number"),
-        ("rendezvous", {"prefix_token_count": 0}, ValueError, "prefix_token_count must be from 1"),
-        ("consistent-hash", {"vnodes": 0}, ValueError, "vnodes must be from 1 to 10000, got 0"),
-        ("consistent-hash", {"vnodes": 10_001}, ValueError, "vnodes must be from 1 to 10000, got 10001"),
-        ("consistent-hash", {"vnodes": 1.5}, TypeError, "vnodes must be int"),
-        ("consistent-hash", {"epsilon": float("nan")}, ValueError, "epsilon must be a finite number"),
-        ("consistent-hash", {"epsilon": "0.25"}, TypeError, "epsilon must be a number"),
-        ("prefix-hash", {"load_factor": 0.9}, ValueError, "load_factor must be a finite number, 1 or more, got 0.9"),
-        ("prefix-hash", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold must be a finite number"),
-        ("prefix-hash", {"balance_abs_threshold": "auto"}, TypeError, "balance_abs_threshold must be a number"),
-        ("prefix-hash", {"cache_boundaries": 512}, TypeError, "cache_boundaries must be a sequence of int, got int"),
-        ("prefix-hash", {"cache_boundaries": [512, 15]}, ValueError, r"cache_boundaries\[1\] must be from 16"),
-        ("prefix-hash", {"cache_boundaries": [512.0]}, TypeError, r"cache_boundaries\[0\] must be int, got float"),
-        ("prefix-hash", {"cache_boundaries": "512"}, TypeError, r"cache_boundaries\[0\] must be int, got str"),
-        ("prefix-hash", {"hash_seed": -1}, ValueError, "hash_seed must be from 0"),
-        ("length-bucket", {"l_max": 0}, ValueError, "l_max must be from 1"),
-        ("length-bucket", {"l_max": 4096.0}, TypeError, "l_max must be int, got float"),
-        ("length-bucket", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold must be a finite number"),
-        ("length-bucket", {"balance_rel_threshold": 0.99}, ValueError, "balance_rel_threshold must be .* 1 or more"),
-        ("length-bucket", {"bucket_adjust_interval_secs": 0}, ValueError, "bucket_adjust_interval_secs must be"),
-    ],
-)
-def test_bad_options_are_named(name: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        policies.make(name, **options)
 
 
 @pytest.mark.parametrize("name", ["rendezvous", "consistent-hash", "prefix-hash"])

@@ -141,48 +141,12 @@ def test_the_last_token_is_never_counted_as_cached() -> None:
     assert policy.select_worker(["w1", "w2"], tokens=PROMPT[:33]).matched_tokens == 32
 
 
-@pytest.mark.parametrize("identity", [{"lora": "x"}, {"cache_salt": "x"}, {"lora": "y", "cache_salt": "x"}])
-def test_other_adapters_and_salts_never_match(identity: dict[str, Any]) -> None:
-    policy = CacheAware(seed=1)
-    hold(policy, "w1")
-    assert policy.select_worker(["w1", "w2"], tokens=PROMPT, dry_run=True, **identity).reason == "cold"
-    policy.select_worker(["w2"], tokens=PROMPT, **identity).on_complete()
-    decision = policy.select_worker(["w1", "w2"], tokens=PROMPT, **identity)
-    assert (decision.key, decision.reason) == ("w2", "prefix")
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("column", ["kv_usage", "queued_tokens", "prefill_tps"])
 def test_reports_that_no_rule_could_use_are_refused(column: str, value: float) -> None:
     policy = CacheAware()
     with pytest.raises(ValueError, match=column):
         policy.update_load("w1", **{column: value})
-
-
-@pytest.mark.parametrize(
-    ("end", "blocks"),
-    [("on_error", 0), ("cancel", 0), ("retry", 0), ("on_complete", 10), ("drop", 0), ("after first token", 10)],
-)
-def test_a_request_that_fails_before_its_first_token_leaves_no_phantom_blocks(end: str, blocks: int) -> None:
-    policy = CacheAware(seed=1)
-    decision = policy.select_worker(["w1"], tokens=PROMPT)
-    moved: object = None
-    if end == "on_error":
-        decision.on_error(500)
-    elif end == "cancel":
-        decision.cancel()
-    elif end == "retry":
-        with pytest.raises(cachelb.NoWorkerAvailable):
-            moved = decision.retry()
-    elif end == "on_complete":
-        decision.on_complete()
-        decision.on_error(500)
-    elif end == "after first token":
-        decision.on_first_token()
-        decision.on_error(500)
-    del decision, moved
-    assert policy.block_count("w1") == blocks
-    policy.validate()
 
 
 def test_blocks_a_failed_request_shares_with_a_later_one_stay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,7 @@ from tests.test_threads import run
 from cachelb import PrefixMatch, RadixTree, SnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb.types import Tokens
+    from cachelb.types import Tokens  # it is there for type checkers alone
 
 Inserts = list[tuple[str, str]]
 

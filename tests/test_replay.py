@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,9 +15,6 @@ from cachelb.cli.app import app
 from cachelb.policies import POLICIES
 from cachelb.sim import FleetSpec, build, simulate
 from cachelb.sim.workloads import WORKLOADS, read_workload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL = ("--count", 60, "--fleet", "2xa30", "--policy", "cache-aware,random")
 ROW = {"timestamp": 0, "input_length": 1200, "output_length": 20, "hash_ids": [0, 1, 2]}

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from tests.test_threads import run
 
 import cachelb
+from cachelb import Decision, Router
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb import Decision, Router
-    from cachelb.types import WorkerStats
+from cachelb.types import WorkerStats
 
 PROMPT = range(64)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import cachelb
 from cachelb.policies import LeastLoaded
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROMPT = range(256)
 OTHER = range(1_000, 1_256)

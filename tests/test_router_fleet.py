@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 import cachelb
+from cachelb import Decision, Router
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb import Decision, Router
-    from cachelb.types import WorkerStats
+from cachelb.types import WorkerStats
 
 PROMPT = range(64)
 

@@ -6,7 +6,8 @@ import asyncio
 import json
 import threading
 from array import array
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,6 @@ import cachelb
 from cachelb.tokenizers import HfTokenizer
 from cachelb.tokenizers import Tokenizer as TokenizerProtocol
 from cachelb.tokenizers.segments import ENTRY_TOKENS, Added, SegmentCache, cutting_tokens
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

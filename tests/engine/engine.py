@@ -11,16 +11,14 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from tests.http_client import send
 from tests.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAME = "m"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from tests.ports import free_ports
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 HOST = "127.0.0.1"
 CONNECT_DEADLINE_S = 5.0

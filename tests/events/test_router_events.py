@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.test_router_fork import in_child
@@ -12,9 +12,7 @@ from tests.test_router_fork import in_child
 import cachelb
 from cachelb.metrics.families import families
 from cachelb.testing.events import cleared, encode_batch, removed, stored
-
-if TYPE_CHECKING:
-    from cachelb.types import KvEventStats
+from cachelb.types import KvEventStats
 
 PROMPT = list(range(100))
 """Six full blocks of 16 tokens."""

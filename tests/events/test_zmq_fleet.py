@@ -6,7 +6,6 @@ import contextlib
 import logging
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.models.kv_sink import RecordingSink
@@ -15,11 +14,8 @@ from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
 
 import cachelb
-from cachelb.events import Endpoint, ZmqSource
+from cachelb.events import Endpoint, StreamStats, ZmqSource
 from cachelb.testing import EventPublisher
-
-if TYPE_CHECKING:
-    from cachelb.events import StreamStats
 
 
 def test_workers_are_followed_as_they_come_and_go() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from tests.http_client import complete
@@ -13,12 +14,7 @@ from tests.models.metrics_server import eventually
 
 from cachelb import Router
 from cachelb.events import ZmqSource
-from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb.testing import FakeWorker
+from cachelb.testing import FakeFleet, FakeWorker
 
 BLOCK = 4
 

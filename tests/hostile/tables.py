@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from tests.models.reuse_profile import ReuseProfile
@@ -22,10 +24,6 @@ from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.timing import Roofline
 from cachelb.sim.traces import Request, read_trace
 from cachelb.sim.workloads import WORKLOADS, Draft, Plan, Poisson
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS: tuple[Any, ...] = (

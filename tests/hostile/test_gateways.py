@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,9 +19,6 @@ from tests.http_client import DEADLINE_S, JSON, complete, connect, send
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ROLES = {"starlette_gateway": ("both",), "aiohttp_gateway": ("both",), "pd_gateway": ("prefill", "decode")}

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import inspect
 import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,10 +34,6 @@ from cachelb.sim import FleetSpec, Incident, Sweep, Workload, workloads
 from cachelb.sources import MetricsSource
 from cachelb.state import SnapshotFile, ZmqMesh
 from cachelb.text import render_messages
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE: tuple[Any, ...] = (

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 from tests.models.kv_sink import RecordingSink
 
 from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cachelb.testing import EventPublisher
 
 W = "http://gpu0:8000"
 

@@ -7,14 +7,12 @@ import socket
 import socketserver
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
 
 DEADLINE_S = 120.0
 

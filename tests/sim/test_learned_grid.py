@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from benches.learned.cells import SETTLED_S, Place, figures
 from benches.learned.document import in_distribution
 
-from cachelb.sim import FleetSpec, prepare, simulate
-
-if TYPE_CHECKING:
-    from cachelb.sim import SimResult
+from cachelb.sim import FleetSpec, SimResult, prepare, simulate
 
 PLACES = {
     "medium": Place("prefix-mixed", "8xa30", 0.7, seed=1, count=4_500),

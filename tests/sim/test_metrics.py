@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,9 +17,6 @@ from cachelb.sim.metrics import Cost, Imbalance, Metrics, Quantiles, measure
 from cachelb.sim.result import WallClock
 from cachelb.sim.workloads.workload import make
 from cachelb.sim.worst import worst_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WORKERS = 3
 REASONS = ["prefix", "cold", "spill"]
@@ -315,24 +312,6 @@ def test_figures_tell_policies_apart(chats: Workload) -> None:
 )
 def test_limits_are_read(text: str, expected: Slo) -> None:
     assert Slo.parse(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "cannot read ''; write for example ttft=0.5,tpot=50ms"),
-        ("e2e=3", "cannot read 'e2e=3'"),
-        ("ttft=1,ttft=2", "cannot read 'ttft=2'"),
-        ("ttft=soon", "ttft must be a time such as 0.5, 0.5s or 500ms, got 'soon'"),
-        ("tpot=", "tpot must be a time"),
-        ("tpot=0", "tpot_s must be above 0, got 0.0"),
-        ("ttft=-1ms", "ttft_s must be above 0, got -0.001"),
-        ("ttft=nan", "ttft_s must be a finite number, got nan"),
-    ],
-)
-def test_limits_of_no_sense_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Slo.parse(text)
 
 
 # === the slowest requests ===

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cachelb import Router
-from cachelb.policies import POLICIES
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, prepare, simulate
-
-if TYPE_CHECKING:
-    from cachelb.policies import FleetView, RequestView
+from cachelb.policies import POLICIES, FleetView, RequestView
+from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
 
 FLEET = FleetSpec.parse("4xa30")
 COLUMNS = ("status", "first_token_s", "finish_s", "worker", "reason", "predicted_tokens", "cached_tokens", "samples")
@@ -66,24 +62,6 @@ def test_policy_written_in_python_runs_the_same_router(chats: Workload) -> None:
     assert set(own.worker) == {0, 1, 2, 3}
     assert own.worker[0] == 0
     assert own.predicted_tokens.sum() > 0
-
-
-def test_two_threads_bring_what_one_does(chats: Workload) -> None:
-    prepared = prepare(chats)
-    alone = [simulate(chats, FLEET, "cache-aware+events", seed=seed, prepared=prepared) for seed in (1, 2)]
-    together: dict[int, SimResult] = {}
-
-    def one(seed: int) -> None:
-        together[seed] = simulate(chats, FLEET, "cache-aware+events", seed=seed, prepared=prepared)
-
-    threads = [threading.Thread(target=one, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert same(alone[0], together[1])
-    assert same(alone[1], together[2])
-    assert not same(alone[0], alone[1])
 
 
 def test_an_oracle_predicts_what_is_cached(chats: Workload) -> None:

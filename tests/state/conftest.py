@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import zmq
@@ -10,10 +11,6 @@ from tests.state.redis_server import RedisServer
 from tests.state.transports import Fleet, MeshFleet, RedisFleet
 
 from cachelb.state import redis_carrier, redis_link, zmq_carrier
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

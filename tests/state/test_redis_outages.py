@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.ports import free_ports
@@ -11,13 +12,8 @@ from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
+from cachelb import Router
 from cachelb.state import RedisState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cachelb import Router
 
 
 @pytest.fixture(autouse=True)

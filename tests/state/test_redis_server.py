@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,12 +23,6 @@ from tests.state.transports import SECRET, STORY, RedisFleet, load, make_router,
 from cachelb.secret import Secret
 from cachelb.state import RedisState
 from cachelb.state.seal import Seal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import redis
 
 
 @contextmanager

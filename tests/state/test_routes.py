@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.state.addresses import free_addresses, wait_until
 from tests.state.transports import SECRET, MeshFleet, routers
 
-from cachelb import Router
+from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector
 from cachelb.state import ZmqMesh
-
-if TYPE_CHECKING:
-    from cachelb import Decision
 
 STORY = list(range(640))
 ENDS = [160, 320, 640]

@@ -10,28 +10,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.state.addresses import wait_until
 from tests.test_router_fork import in_child
 
 from cachelb import Router, SnapshotError
 from cachelb.state import SnapshotFile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 WORKERS = ["gpu0", "gpu1"]
 SECRET, OTHER = "known to all gateways", "known to others only"
 STORY = list(range(1000))
-
-
-def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def make_router(**options: Any) -> Router[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -13,9 +14,6 @@ from hypothesis import strategies as st
 
 from cachelb import BlockTracker, CachelbError, Router, SnapshotError
 from cachelb._core import hash_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET, OTHER = "known to all gateways", "known to others only"

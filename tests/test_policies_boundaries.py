@@ -70,17 +70,6 @@ def test_other_adapters_and_salts_have_other_routes() -> None:
 IDENTITIES: list[dict[str, Any]] = [{}, {"lora": "a"}, {"lora": "b"}, {"lora": "a", "cache_salt": "s"}]
 
 
-def test_failed_and_cancelled_requests_teach_nothing() -> None:
-    policy = BoundaryLearning(seed=1)
-    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).on_error(503)
-    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).cancel()
-    assert policy.stats()["routes"] == 0
-    late = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
-    late.on_first_token()
-    late.on_error(503)
-    assert policy.stats()["routes"] == 4
-
-
 def test_a_retry_teaches_the_worker_that_served() -> None:
     policy = BoundaryLearning(seed=1)
     failed = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
@@ -132,16 +121,6 @@ def test_routes_are_counted_in_statistics_and_metrics() -> None:
     registry.register(PrometheusCollector(router))
     assert registry.get_sample_value("cachelb_routes", {"trust": "local"}) == 3
     assert registry.get_sample_value("cachelb_routes", {"trust": "remote"}) == 0
-
-
-@pytest.mark.parametrize("end", ["remove_worker", "reset_cache"])
-def test_routes_end_with_their_worker_or_its_cache(end: str) -> None:
-    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
-    first = router.select_worker(tokens=TURN, boundaries=ENDS)
-    first.on_complete()
-    getattr(router, end)(first.worker)
-    assert router.stats().routes == 0
-    assert router.select_worker(tokens=TURN).reason == "hash"
 
 
 def test_every_way_to_ask_takes_boundaries() -> None:

@@ -163,6 +163,11 @@ def test_weight_attracts_requests(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "matched", "busy", "expected"),
     [
+        ("cache-aware", {"cache_threshold": 0.5}, 800, (0, 0), ("w1", "prefix")),
+        ("cache-aware", {"cache_threshold": 0.51}, 800, (0, 0), ("w2", "cold")),
+        ("cache-aware", {"cache_threshold": 0.51, "min_matched_tokens": 800}, 800, (0, 0), ("w1", "prefix")),
+        ("cache-aware", {}, 1600, (10, 0), ("w2", "spill")),
+        ("cache-aware", {"load_factor": 1.1, "balance_abs_threshold": 32}, 1600, (10, 0), ("w1", "prefix")),
         ("prefix-cache", {"tau": 0.5}, 800, (9, 0), ("w2", "cold")),
         ("prefix-cache", {"tau": 0.49}, 800, (9, 0), ("w1", "prefix")),
         ("prefix-cache", {"gate": False}, 1600, (100, 0), ("w1", "prefix")),
@@ -241,33 +246,12 @@ def test_reports_too_old_to_use_are_named() -> None:
         assert router.select_worker(tokens=PROMPT).reason == "least-loaded"
 
 
-def test_full_workers_are_skipped_until_all_are() -> None:
-    with cachelb.Router(PAIR, policy="least-expected-wait", max_waiting_requests=4, seed=1) as router:
-        router.update_load("w1", waiting=4, queued_tokens=0, age_s=0.0)
-        router.update_load("w2", waiting=3, queued_tokens=90_000, age_s=0.0)
-        assert router.select_worker(tokens=PROMPT).key == "w2"
-        router.update_load("w2", waiting=5, queued_tokens=90_000, age_s=0.0)
-        with pytest.raises(cachelb.NoWorkerAvailable) as info:
-            router.select_worker(tokens=PROMPT)
-        assert info.value.reasons == {"w1": "full", "w2": "full"}
-        assert sum(worker.inflight for worker in router.stats().workers) == 0
-
-
 def test_queue_over_throughput_takes_one_number_or_one_by_worker() -> None:
     held = []
     for throughput, expected in ((5, "w1"), ({"w1": 1.0, "w2": 4.0}, "w2"), ({"w1": 1.0}, "w1"), ({}, "w1")):
         policy = QueueOverThroughput(throughput=throughput, seed=1)
         held += decoding(policy, "w2", 2)
         assert picked(policy) == (expected, "least-loaded"), throughput
-
-
-def test_estimated_ttft_may_refuse_what_nobody_can_serve_in_time() -> None:
-    policy = EstimatedTtft(ttft_slo_ms=100, on_slo="reject", prefill=A100_8B, seed=1)
-    with pytest.raises(cachelb.NoWorkerAvailable) as info:
-        policy.select_worker(PAIR, tokens=array("I", range(8000)))
-    assert info.value.reasons == dict.fromkeys(PAIR, "slo-unattainable")
-    assert (sum(policy.loads().values()), policy.block_count()) == (0, 0)
-    assert policy.select_worker(PAIR, tokens=PROMPT).reason == "cold"
 
 
 def test_estimated_ttft_fetches_blocks_where_that_is_faster() -> None:

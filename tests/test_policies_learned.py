@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import threading
@@ -18,7 +17,6 @@ import cachelb
 from cachelb import Decision, Router, policies
 from cachelb.metrics import PrometheusCollector
 from cachelb.policies import Learned, LeastLoaded, PrefixCacheAndLoad
-from cachelb.sim import FleetSpec, Signals, build, simulate
 from cachelb.types import LearnedStats
 
 WORKERS = ["fast0", "fast1", "slow0", "slow1"]
@@ -95,22 +93,6 @@ def test_an_explanation_shows_what_every_worker_was_expected_to_take() -> None:
         assert scores[worker] == pytest.approx(expected, rel=0.3)
 
 
-@pytest.mark.parametrize("how", ["fails", "cancels", "never says"])
-def test_what_is_not_measured_teaches_nothing(how: str) -> None:
-    clock = Clock()
-    router = fleet(clock)
-    decision = router.select_worker(tokens=range(64))
-    assert router.learned_stats()[0].pending == 1
-    if how == "fails":
-        decision.on_error(RuntimeError("gone"))
-    elif how == "cancels":
-        decision.cancel()
-    else:
-        decision.on_complete()
-    (stats,) = router.learned_stats()
-    assert (stats.samples, stats.pending, stats.dropped["missing"]) == (0, 0, int(how == "never says"))
-
-
 def test_rewards_that_cannot_be_are_counted() -> None:
     clock = Clock()
     router = fleet(clock)
@@ -150,32 +132,6 @@ def test_nothing_is_saved_before_there_is_a_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'model "m" has no pool'):
         fleet().save_model(tmp_path / "model", model="m")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_of_other_units_is_found_out(tmp_path: Path) -> None:
-    clock = Clock()
-    router = fleet(clock)
-    serve(router, clock, 400, by_gpu)
-    router.save_model(tmp_path / "model")
-    other = fleet(clock, model=tmp_path / "model", outside="ignore", n_min=100_000)
-    for i in range(100):
-        with other.select_worker(tokens=range(i, i + 60_000)) as decision:
-            decision.on_first_token()
-    assert decision.reason == "normaliser-mismatch"
-
-
-def test_a_fleet_that_changes_is_noticed_and_learned_anew() -> None:
-    clock = Clock()
-    router = fleet(clock, theta=400)
-    assert share(serve(router, clock, 1_200, by_gpu)[600:], {"model-drift"}) == 0
-
-    def turned(worker: str, tokens: int) -> float:
-        return by_gpu("slow0" if worker.startswith("fast") else "fast0", tokens)
-
-    change = serve(router, clock, 300, turned)
-    assert share(change, {"model-drift"}) > 0.3
-    after = serve(router, clock, 3_000, turned)[1_500:]
-    assert share(after, MODEL) > 0.8
 
 
 def test_fallbacks_decide_until_there_is_a_model() -> None:
@@ -290,26 +246,6 @@ def test_threads_route_while_models_are_trained_and_swapped() -> None:
     assert native_threads() == 0
 
 
-def test_asyncio_tasks_route_while_models_are_trained() -> None:
-    router = cachelb.Router(WORKERS, policy="learned", **BUSY)
-
-    async def request(router: Router[str], i: int) -> None:
-        with router.select_worker(tokens=range(i, i + 64 + 16 * (i % 9))) as decision:
-            await asyncio.sleep(0)
-            decision.on_first_token()
-
-    async def main(router: Router[str]) -> None:
-        for i in range(40):
-            await asyncio.gather(*(request(router, i * 50 + j) for j in range(50)))
-
-    asyncio.run(main(router))
-    router.validate()
-    assert router.learned_stats()[0].samples == 2_000
-    del router
-    gc.collect()
-    assert native_threads() == 0
-
-
 def test_a_router_that_goes_takes_its_round_along() -> None:
     router = cachelb.Router(WORKERS, policy="learned", **{**BUSY, "n_min": 3_000})
     until(router, lambda _: native_threads() == 1)
@@ -318,13 +254,3 @@ def test_a_router_that_goes_takes_its_round_along() -> None:
     gc.collect()
     assert native_threads() == 0
     assert time.process_time() - begin < 10
-
-
-def test_equal_seeds_give_equal_runs() -> None:
-    chats = build("prefix-50", seed=1, count=1_500, rate=3)
-    signals = Signals(scrape_interval_s=0.1)
-    own: dict[str, Any] = {"n_min": 200, "theta": 200, "model_kind": "linear"}
-    first, second = (simulate(chats, FleetSpec.parse("4xa30"), "learned", seed=3, signals=signals, **own) for _ in "ab")
-    assert first.worker.tolist() == second.worker.tolist()
-    reasons = [first.reasons[code] for code in first.reason]
-    assert sum(reason in MODEL for reason in reasons[500:]) > 0.7 * 1_000

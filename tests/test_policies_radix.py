@@ -50,16 +50,6 @@ def test_pages_match_whole(page_size: int) -> None:
     router.validate()
 
 
-def test_identities_share_nothing_in_a_tree_either() -> None:
-    whose: list[dict[str, Any]] = [{}, {"lora": "x"}, {"cache_salt": "x"}, {"model": "m"}, {"mm": [(5, 0, 10)]}]
-    for prompt in ({"tokens": range(64)}, {"text": TEXT}, {"messages": [{"role": "user", "content": TEXT}]}):
-        requests = [prompt | who for who in whose if "tokens" in prompt or "mm" not in who]
-        for first in requests:
-            router = radix()
-            router.select_worker(**first).on_complete()
-            assert [other for other in requests if known(router, **other)] == [first]
-
-
 def test_an_image_matters_from_where_it_begins() -> None:
     router = radix()
     router.select_worker(tokens=range(64), mm=[(5, 20, 10)]).on_complete()

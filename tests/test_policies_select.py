@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import random
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 from sys import intern
 from typing import Any
@@ -221,25 +218,6 @@ def test_a_missing_signal_is_never_an_error(name: str) -> None:
         assert {decision.reason for decision in decisions} == {"no-key"}
 
 
-@pytest.mark.parametrize("name", ["cache-aware", "least-loaded", "prefix-cache", "prefix-cache-and-load"])
-def test_permuting_the_list_moves_picks_only_among_exact_ties(name: str) -> None:
-    policy = policies.make(name, seed=2)
-    rng = random.Random(7)
-    held = []
-    for _ in range(300):
-        tokens = array("I", range(rng.randrange(4), 16 * rng.randrange(12)))
-        orders = [WORKERS, rng.sample(WORKERS, 3)]
-        seen = set()
-        for decision in [policy.select_worker(order, tokens=tokens, dry_run=True) for order in orders]:
-            views = {view.key: view for view in decision.explain().candidates}
-            picked = views[decision.key]
-            seen.add((decision.reason, picked.overlap_blocks, picked.inflight))
-        assert len(seen) == 1
-        held.append(policy.select_worker(orders[1], tokens=tokens))
-        if rng.random() < 0.6:
-            held.pop(rng.randrange(len(held))).on_complete()
-
-
 def test_pods_that_churn_leave_no_trace() -> None:
     policy = CacheAware(seed=1)
     sizes = []
@@ -317,50 +295,3 @@ def test_the_seeds_spelling_of_the_capacity_is_accepted() -> None:
     policy = CacheAware(max_blocks_per_backend=4, eviction_interval_secs=30)
     policy.select_worker(["a"], tokens=range(160)).on_complete()
     assert policy.block_count("a") == 4
-
-
-ARGUMENTS = [
-    *("tokens", "blocks", "prompt_tokens", "session", "lora", "cache_salt", "among", "exclude", "dry_run", "nonsense")
-]
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=3),
-    st.binary(max_size=9),
-    st.lists(st.integers(-2, 2**64), max_size=3),
-    st.lists(st.text(max_size=2), max_size=3),
-    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
-    st.just(object()),
-    st.just(10**400),
-    st.sampled_from([array("d", [1.0]), array("b", [1]), memoryview(b"abcd"), {1}, {"gpu0"}, int, len]),
-)
-
-
-@given(
-    name=st.sampled_from(ALL),
-    workers=JUNK | st.just(WORKERS),
-    arguments=st.dictionaries(st.sampled_from(ARGUMENTS), JUNK, max_size=3),
-    value=JUNK,
-)
-def test_any_input_is_served_or_refused_as_documented(
-    name: str, workers: Any, arguments: dict[str, Any], value: Any
-) -> None:
-    policy = policies.make(name, seed=1)
-    calls: list[Callable[[], object]] = [
-        lambda: policy.select_worker(workers, **arguments).on_complete(cached_tokens=value),
-        lambda: policy.select_worker(WORKERS).on_error(value),
-        lambda: policy.select_worker(WORKERS).on_tokens(value),
-        lambda: policy.set_ready(value, value),
-        lambda: policy.set_weight("gpu0", value),
-        lambda: policy.update_load(value, kv_usage=value, queued_tokens=value, prefill_tps=value),
-        lambda: policy.remove_worker(value),
-        lambda: policy.block_count(value),
-        lambda: policies.make(name, seed=value, booking_ttl_s=value, key=value, clock=value).select_worker(WORKERS),
-    ]
-    for call in calls:
-        with contextlib.suppress(TypeError, ValueError, cachelb.NoWorkerAvailable):
-            call()
-    policy.validate()
-    assert not any(policy.loads().values())

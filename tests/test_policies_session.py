@@ -22,19 +22,6 @@ def serve(policy: Session, session: str, workers: list[str] = WORKERS) -> tuple[
     return decision.key, decision.reason
 
 
-def test_idle_sessions_are_forgotten() -> None:
-    now = 0.0
-    sticky = Session(ttl_s=10, clock=lambda: now)
-    manual = Session(mode="manual", ttl_s=1000, clock=lambda: now)
-    forever = Session(ttl_s=None, clock=lambda: now)
-    for policy in (sticky, manual, forever):
-        serve(policy, "chat")
-    now = 10.5
-    assert [serve(policy, "chat")[1] for policy in (sticky, manual, forever)] == ["least-loaded", "session", "session"]
-    now = 1e7
-    assert [serve(policy, "chat")[1] for policy in (manual, forever)] == ["random", "session"]
-
-
 def test_the_idlest_session_makes_room() -> None:
     policy = Session(max_sessions=2)
     for session in ("a", "b", "a", "c"):
@@ -42,18 +29,6 @@ def test_the_idlest_session_makes_room() -> None:
     assert [policy.finish_session(session) for session in "abc"] == [True, False, True]
     with pytest.raises(TypeError):
         policy.finish_session(5)  # type: ignore[arg-type]
-
-
-def test_hard_raises_while_the_sessions_worker_is_away() -> None:
-    policy = Session(hard=True)
-    home, _ = serve(policy, "chat")
-    policy.set_ready(home, False)
-    with pytest.raises(cachelb.NoWorkerAvailable):
-        policy.select_worker(WORKERS, session="chat")
-    assert sum(policy.loads().values()) == 0
-    assert serve(policy, "another")[0] != home
-    policy.set_ready(home, True)
-    assert serve(policy, "chat") == (home, "session")
 
 
 @pytest.mark.parametrize("base", ["round-robin", RoundRobin(start="first")])

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.models.reuse_profile import ReuseProfile
 
 from cachelb import BlockTracker, Router, hash_blocks, hash_text
 from cachelb.boundaries import message_boundaries
@@ -148,11 +147,6 @@ REFUSED: dict[Callable[..., object], list[tuple[dict[str, Any], type[Exception],
         ({"total_s": 0.05}, V, "total_s must be 0.1 or more"),
         ({"total_s": 0.1}, V, "total_s must be more than ttft_s"),
         ({"ttft_s": 0.0}, V, "ttft_s must be 1e-06 or more"),
-    ],
-    partial(ReuseProfile, [], id_tokens=4): [
-        ({"block_size": 3}, V, "does not divide"),
-        ({"block_size": 2, "order": "sequential"}, V, "'sequential' needs block_size = id_tokens = 4, got 2"),
-        ({"block_size": 4, "order": "fifo"}, V, "got 'fifo'"),
     ],
     ZmqSource: [
         ({"default_port": 0}, V, "default_port must be from 1 to 65535, got 0"),

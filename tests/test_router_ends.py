@@ -87,16 +87,6 @@ def test_retry_after_an_end_raises_for_a_bare_policy_too() -> None:
     assert sum(policy.loads().values()) == 0
 
 
-@pytest.mark.parametrize("error", [400, 429, 500, ConnectionError(), KeyError()])
-def test_retry_after_an_error_books_another_worker_once(error: BaseException | int) -> None:
-    router = make()
-    failed = single(router)
-    failed.on_error(error)
-    again = failed.retry()
-    assert again.key != failed.key
-    assert sum(router.loads().values()) == router.loads()[again.key] == 1
-
-
 def test_retry_may_be_called_again_when_it_found_nobody() -> None:
     router = make(("a", "b"))
     router.set_ready("b", False)

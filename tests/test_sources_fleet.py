@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 from tests.http_client import complete
-from tests.models.metrics_server import DEADLINE_S, RecordingRouter, eventually, polling
+from tests.models.metrics_server import DEADLINE_S, RecordingRouter, polling
 
 from cachelb.sources import LoadReport, parse_orca
 from cachelb.testing import FakeFleet
@@ -38,18 +38,6 @@ def test_router_hears_who_runs_and_who_waits(engine: Literal["vllm", "sglang"], 
                 thread.join()
             router.wait_for(busy.url, running=0, waiting=0, kv_usage=0.0)
         assert sorted(router.facts) == sorted([(busy.url, 10, 16), (idle.url, 10, 16)])
-
-
-def test_worker_that_stops_and_starts_again_is_polled_again() -> None:
-    with FakeFleet(1) as fleet:
-        (worker,) = fleet.workers
-        router = RecordingRouter(worker.url)
-        with polling(router) as source:
-            router.wait_for(worker.url)
-            worker.stop()
-            eventually(lambda: source.stats().workers[worker.url].readable is False)
-            worker.start(restart=True)
-            router.wait_for(worker.url)
 
 
 @pytest.mark.parametrize("form", ["JSON", "TEXT"])

@@ -40,7 +40,7 @@ NAMES = [
         "read_workload",
         "read_trace",
     ),
-    *("kv_tokens", "ReuseProfile", "ReuseProfile.hits", "PoolProfile.hits", "blocks_per_id"),
+    *("kv_tokens", "PoolProfile.hits", "blocks_per_id"),
 ]
 LEFT_OUT = {
     "Comparison": "made by `compare`",

@@ -84,6 +84,26 @@ def test_policy_refuses_an_option_or_selects_with_it(policy: Any, tmp_path: Path
     assert made > len(policy.keywords())
 
 
+POLICY_CALLS: dict[str, dict[str, Any]] = {
+    "select_worker": {"workers": ["a", "b"], "tokens": PROMPT},
+    "set_ready": {"worker": "a", "ready": True},
+    "set_weight": {"worker": "a", "weight": 1.0},
+    "update_load": {"worker": "a", "kv_usage": 0.5},
+    "remove_worker": {"worker": "a"},
+    "block_count": {},
+}
+
+
+@pytest.mark.parametrize("policy", BUILTIN, ids=lambda policy: policy.__name__)
+def test_call_of_a_policy_refuses_an_argument_or_takes_it(policy: Any) -> None:
+    for call, base in POLICY_CALLS.items():
+        for argument, value in itertools.product(options(getattr(policy, call)), HOSTILE):
+            made = policy(seed=1)
+            survives(getattr(made, call), {**base, argument: value})
+            made.validate()
+            assert not any(made.loads().values())
+
+
 def test_a_timeout_of_a_trillion_years_is_one() -> None:
     learned = policies.Learned(timeout_ms=1e30, booking_ttl_s=1e300, ttl_s=1e300, max_model_age_s=1e300)
     serve(partial(learned.select_worker, ["a"]))

@@ -73,24 +73,6 @@ def test_an_oracle_predicts_what_is_cached(chats: Workload) -> None:
     assert wrong[0] < wrong[1] / 4, wrong
 
 
-def test_gateways_that_share_a_fleet_know_less(chats: Workload) -> None:
-    loads = [
-        simulate(chats, FLEET, "least-loaded", seed=1, gateways=count, signals=Signals(scrape_interval_s=1e6))
-        for count in (1, 4)
-    ]
-    assert all(one.finished.all() for one in loads)
-    assert loads[0].ttft_s.mean() < loads[1].ttft_s.mean()
-
-
-def test_requests_of_a_crashed_worker_are_served_elsewhere(chats: Workload) -> None:
-    crash = (Incident(5.0, 0, "crash"), Incident(20.0, 0, "join"))
-    result = simulate(chats, FLEET, "round-robin", seed=1, incidents=crash)
-    assert result.finished.all()
-    assert result.retries.sum() > 0
-    served = (result.worker == 0) & (result.finish_s > 5.0) & (result.arrival_s < 18.0)
-    assert not served.any()
-
-
 def test_progress_may_end_a_run(chats: Workload) -> None:
     def stop(_done: int) -> None:
         raise KeyboardInterrupt

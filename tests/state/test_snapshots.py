@@ -149,18 +149,6 @@ def test_restored_blocks_expire_unless_they_are_found_again() -> None:
     assert max(overlaps(router, forgotten).values()) == 0
 
 
-def test_memory_stays_within_its_budget_and_keeps_what_was_used_last() -> None:
-    first, small = make_router(max_memory_mb=64), make_router(max_memory_mb=1)
-    for of in range(1500):
-        route(first, story(of, 60))
-    restored = small.restore(first.snapshot())
-    assert restored.blocks > sum(map(small.block_count, WORKERS)), "some of it was evicted again"
-    assert small.stats().index_bytes <= 1 << 20
-    small.validate()
-    for of in range(1400, 1500):
-        assert overlaps(small, story(of, 60)) == overlaps(first, story(of, 60))
-
-
 def test_worker_with_events_of_its_own_only_expects_what_was_kept() -> None:
     now = [0.0]
     first = make_router(["gpu0"], policy="kv-aware")

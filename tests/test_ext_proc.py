@@ -66,15 +66,14 @@ async def test_requests_that_begin_alike_go_to_one_worker(router: Router[str], s
     assert router.stats().funnel.selected_matched_tokens == 0  # nobody finished yet
 
 
-@in_loop
-async def test_long_body_comes_back_unchanged_in_small_pieces() -> None:
+@served()
+async def test_long_body_comes_back_unchanged_in_small_pieces(service: Service) -> None:
     body = body_of("grün " * 60_000)
-    async with serve(Router(URLS, seed=1)) as service:
-        stream = service.stream()
-        await stream.send_headers()
-        for start in range(0, len(body), 65_536):
-            await stream.send_body(body[start : start + 65_536], end=start + 65_536 >= len(body))
-        assert (await stream.read_picked()).body == body
+    stream = service.stream()
+    await stream.send_headers()
+    for start in range(0, len(body), 65_536):
+        await stream.send_body(body[start : start + 65_536], end=start + 65_536 >= len(body))
+    assert (await stream.read_picked()).body == body
 
 
 @served()
@@ -139,20 +138,18 @@ async def test_proxy_that_does_not_tell_its_modes_is_taken_to_have_the_default_o
         assert (await stream.read_picked(body=waits)).body == (body_of() if waits else b"")
 
 
-@in_loop
-async def test_request_without_a_body_goes_to_any_ready_worker() -> None:
-    router = Router(URLS, seed=1)
+@served()
+async def test_request_without_a_body_goes_to_any_ready_worker(router: Router[str], service: Service) -> None:
     router.set_ready(URLS[0], False)
-    async with serve(router) as service:
-        stream = service.stream()
-        await stream.send_headers(end=True, method="GET", path="/v1/models")
-        picked = await stream.read_picked(body=False)
-        assert sorted(picked.endpoints) == [B, C]
-        await stream.answer_headers(served=picked.endpoints[0])
-        await stream.answer_body(b"{}")
-        await stream.finish()
-        await service.settled()
-        assert router.stats().endings["completed"] == 1
+    stream = service.stream()
+    await stream.send_headers(end=True, method="GET", path="/v1/models")
+    picked = await stream.read_picked(body=False)
+    assert sorted(picked.endpoints) == [B, C]
+    await stream.answer_headers(served=picked.endpoints[0])
+    await stream.answer_body(b"{}")
+    await stream.finish()
+    await service.settled()
+    assert router.stats().endings["completed"] == 1
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
@@ -211,33 +208,29 @@ async def test_pick_is_from_the_subset_only(service: Service, subset: object, ch
 
 
 @pytest.mark.parametrize("subset", [[], "", ["10.9.9.9:1"], [B]], ids=["empty", "no text", "stranger", "not ready"])
-@in_loop
-async def test_subset_without_anybody_eligible_is_503(subset: object) -> None:
-    router = Router(URLS, seed=1)
+@served()
+async def test_subset_without_anybody_eligible_is_503(router: Router[str], service: Service, subset: object) -> None:
     router.set_ready(URLS[1], False)
-    async with serve(router) as service:
-        stream = service.stream()
-        await stream.send_headers(subset=subset)
-        await stream.send_body(body_of())
-        status, headers, _ = await stream.read_refusal()
-        assert (status, headers["retry-after"]) == (503, "1")
-        assert router.stats().open_requests == 0
+    stream = service.stream()
+    await stream.send_headers(subset=subset)
+    await stream.send_body(body_of())
+    status, headers, _ = await stream.read_refusal()
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert router.stats().open_requests == 0
 
 
-@in_loop
-async def test_no_ready_worker_is_503_and_names_no_worker() -> None:
-    router = Router(URLS, seed=1)
+@served()
+async def test_no_ready_worker_is_503_and_names_no_worker(router: Router[str], service: Service) -> None:
     for url in URLS:
         router.set_ready(url, False)
-    async with serve(router) as service:
-        stream = service.stream()
-        await stream.send_headers()
-        await stream.send_body(body_of())
-        status, headers, body = await stream.read_refusal()
-        assert status == 503
-        assert headers == {"content-type": "application/json", "retry-after": "1"}
-        assert json.loads(body)["error"]["message"] == "no worker is available"
-        assert service.picker.counts == {"no-worker": 1}
+    stream = service.stream()
+    await stream.send_headers()
+    await stream.send_body(body_of())
+    status, headers, body = await stream.read_refusal()
+    assert status == 503
+    assert headers == {"content-type": "application/json", "retry-after": "1"}
+    assert json.loads(body)["error"]["message"] == "no worker is available"
+    assert service.picker.counts == {"no-worker": 1}
 
 
 def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogCaptureFixture) -> None:

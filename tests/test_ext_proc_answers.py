@@ -161,31 +161,31 @@ async def test_answer_without_a_body_completes_at_its_headers(router: Router[str
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "streamed"])
-@in_loop
-async def test_usage_is_read_from_the_last_events_however_they_are_cut(modes: dict[str, int]) -> None:
+@served()
+async def test_usage_is_read_from_the_last_events_however_they_are_cut(
+    router: Router[str], service: Service, modes: dict[str, int]
+) -> None:
     events = b'data: {"text":"a"}\n\n' * 50 + b"data: {" + USAGE + b"}\n\ndata: [DONE]\n\n"
     pieces = [events[start : start + 7] for start in range(0, len(events), 7)]
-    router = Router(URLS, seed=1)
-    async with serve(router) as service:
-        stream = service.stream(modes)
-        await stream.send_headers()
-        if modes is BUFFERED:
-            await stream.read()
-        await stream.send_body(BODY)
-        await stream.read_picked(body=modes is DUPLEX)
-        await stream.answer_headers(kind="text/event-stream; charset=utf-8")
-        returned = b""
-        for piece in pieces:
-            reply = await stream.answer_body(piece, end=False)
-            returned += reply.response_body.response.body_mutation.streamed_response.body
-        assert returned == (events if modes is DUPLEX else b"")
-        assert router.recent() == []
-        await stream.answer_body(b"")
-        [record] = router.recent()
-        assert (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens) == (48, 64, 3)
-        assert record.ttft_s is not None
-        assert record.duration_s is not None
-        assert record.ttft_s <= record.duration_s
+    stream = service.stream(modes)
+    await stream.send_headers()
+    if modes is BUFFERED:
+        await stream.read()
+    await stream.send_body(BODY)
+    await stream.read_picked(body=modes is DUPLEX)
+    await stream.answer_headers(kind="text/event-stream; charset=utf-8")
+    returned = b""
+    for piece in pieces:
+        reply = await stream.answer_body(piece, end=False)
+        returned += reply.response_body.response.body_mutation.streamed_response.body
+    assert returned == (events if modes is DUPLEX else b"")
+    assert router.recent() == []
+    await stream.answer_body(b"")
+    [record] = router.recent()
+    assert (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens) == (48, 64, 3)
+    assert record.ttft_s is not None
+    assert record.duration_s is not None
+    assert record.ttft_s <= record.duration_s
 
 
 @served()

@@ -15,7 +15,7 @@ import grpc
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve
+from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
@@ -48,19 +48,17 @@ async def test_health_tells_that_it_lives_and_whether_it_is_ready() -> None:
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-@in_loop
-async def test_open_streams_end_within_the_grace_of_a_stop() -> None:
-    router = Router(URLS, seed=1)
-    async with serve(router) as service:
-        stream = service.stream()
-        await stream.request(BODY)
-        stopping = asyncio.ensure_future(service.picker.stop(DEADLINE_S))
-        await stream.answer_headers()
-        await stream.answer_body(b"{}")
-        await stream.finish()
-        await stopping
-        assert router.stats().endings["completed"] == 1
-        assert service.picker.open_streams == 0
+@served()
+async def test_open_streams_end_within_the_grace_of_a_stop(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    await stream.request(BODY)
+    stopping = asyncio.ensure_future(service.picker.stop(DEADLINE_S))
+    await stream.answer_headers()
+    await stream.answer_body(b"{}")
+    await stream.finish()
+    await stopping
+    assert router.stats().endings["completed"] == 1
+    assert service.picker.open_streams == 0
 
 
 @in_loop

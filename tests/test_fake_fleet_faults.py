@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from tests.http_client import JSON, complete, connect, metrics, send
+from tests.threads import beside
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.sockets import Listener, TcpAddress
@@ -290,22 +291,14 @@ def test_own_rates_replace_those_of_the_fleet_also_on_new_workers(fleet: FakeFle
 def test_every_request_has_one_end_through_chance_and_flapping(fleet: FakeFleet) -> None:
     fleet.set_rates(refuse=0.1, reset=0.1, die=0.1, status={429: 0.1})
     seen: list[str] = []
-    lock = threading.Lock()
 
     def ask(share: int) -> None:
-        for number in range(40):
-            ended = outcome(fleet.urls[(share + number) % 2], stream=number % 3 > 0)
-            with lock:
-                seen.append(ended)
+        seen.extend([outcome(fleet.urls[(share + at) % 2], stream=at % 3 > 0) for at in range(40)])
 
-    threads = [threading.Thread(target=ask, args=(share,)) for share in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(5):
-        fleet.stop_worker(0)
-        fleet.start_worker(0, restart=True)
-    for thread in threads:
-        thread.join()
+    with beside(ask, range(4)):
+        for _ in range(5):
+            fleet.stop_worker(0)
+            fleet.start_worker(0, restart=True)
     fleet.wait_for(lambda: all(worker.counts.open == 0 for worker in fleet.workers))
     assert len(seen) == 160
     assert all(totals_add_up(worker) for worker in fleet.workers)

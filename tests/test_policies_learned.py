@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.threads import beside
 
 import cachelb
 from cachelb import Decision, Router, policies
@@ -231,11 +232,8 @@ def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
 
 def test_threads_route_while_models_are_trained_and_swapped() -> None:
     router = cachelb.Router(WORKERS, policy="learned", **BUSY)
-    threads = [threading.Thread(target=drive, args=(router, i * 10_000, 1_000)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with beside(partial(drive, router, requests=1_000), range(0, 40_000, 10_000)):
+        pass
     router.validate()
     (stats,) = router.learned_stats()
     assert (stats.samples, stats.pending) == (4_000, 0)

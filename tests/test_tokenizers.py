@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from array import array
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.threads import beside
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import cachelb
@@ -220,19 +220,13 @@ def test_threads_share_a_tokenizer(model: Path) -> None:
     plain = HfTokenizer.from_directory(model, cache_tokens=0)
     chats = [turns(*(f"{i} {j}" for j in range(8))) for i in range(8)]
     expected = [plain.apply_chat_template(chat) for chat in chats]
-    failures: list[int] = []
 
-    def work() -> None:
-        failures.extend(
-            i for _ in range(20) for i in range(8) if tokenizer.apply_chat_template(chats[i]) != expected[i]
-        )
+    def work(_: int) -> None:
+        for _ in range(20):
+            assert [tokenizer.apply_chat_template(chat) for chat in chats] == expected
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with beside(work, range(4)):
+        pass
     assert tokenizer.cache_stats().tokens <= 40 * ENTRY_TOKENS
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
 
 import pytest
 from tests.test_router_fork import in_child
+from tests.threads import beside
 
 import cachelb
 from cachelb.metrics.families import families
@@ -376,34 +378,22 @@ class TestAsASource:
 def test_events_from_several_threads_while_workers_come_and_go() -> None:
     routed = router("a", "b", "c")
     stop = threading.Event()
-    failures: list[BaseException] = []
 
     def feed(worker: str) -> None:
         ts = 0.0
-        try:
-            while not stop.is_set():
-                for event in (blocks(6), removed([6, 5]), cleared()):
-                    ts += 1
-                    try:
-                        routed.apply_kv_events(worker, batch(event, ts=ts))
-                    except cachelb.UnknownWorkerError:
-                        continue
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            failures.append(error)
+        while not stop.is_set():
+            for event in (blocks(6), removed([6, 5]), cleared()):
+                ts += 1
+                with contextlib.suppress(cachelb.UnknownWorkerError):
+                    routed.apply_kv_events(worker, batch(event, ts=ts))
 
-    threads = [threading.Thread(target=feed, args=(worker,)) for worker in ("a", "b", "c")]
-    for thread in threads:
-        thread.start()
-    for _ in range(100):
-        routed.remove_worker("c")
-        routed.select_worker(tokens=PROMPT).on_complete()
-        routed.add_worker("c")
-        routed.reset_cache("b")
-        routed.stats()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with beside(feed, "abc", stop):
+        for _ in range(100):
+            routed.remove_worker("c")
+            routed.select_worker(tokens=PROMPT).on_complete()
+            routed.add_worker("c")
+            routed.reset_cache("b")
+            routed.stats()
     routed.validate()
 
 

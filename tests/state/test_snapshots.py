@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.threads import beside
 
 from cachelb import BlockTracker, CachelbError, Router, SnapshotError
 from cachelb._core import hash_blocks
@@ -275,35 +276,24 @@ def test_wrong_arguments_are_named() -> None:
 def test_snapshots_and_restores_beside_traffic() -> None:
     router = make_router(max_memory_mb=1)
     lasting = [story(of) for of in range(100_000, 100_020)]
-    stop, failures = threading.Event(), list[BaseException]()
+    stop = threading.Event()
 
     def work(first: int) -> None:
-        try:
-            dice = random.Random(first)
-            while not stop.is_set():
-                route(router, story(dice.randrange(3000), 40))
-                for tokens in lasting:
-                    route(router, tokens)
-        except BaseException as error:  # noqa: BLE001 - told below
-            failures.append(error)
+        dice = random.Random(first)
+        while not stop.is_set():
+            route(router, story(dice.randrange(3000), 40))
+            for tokens in lasting:
+                route(router, tokens)
 
     for tokens in lasting:
         route(router, tokens)
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(work, range(3), stop):
         for _ in range(8):
             copy = make_router(max_memory_mb=8)
             copy.restore(router.snapshot())
             copy.validate()
             assert all(max(overlaps(copy, tokens).values()) == 80 for tokens in lasting)
             router.restore(copy.snapshot())
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
     assert router.stats().index_bytes <= 1 << 20
     router.validate()
 

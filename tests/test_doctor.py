@@ -8,7 +8,6 @@ import http.server
 import json
 import logging
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from click.testing import CliRunner, Result
 from tests.gateways import wait_until
 from tests.http_client import send
 from tests.models.kv_streams import nothing_left
+from tests.threads import serving
 
 from cachelb import Router
 from cachelb.cli.app import app
@@ -379,14 +379,8 @@ def ranked(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front)) as (_, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:

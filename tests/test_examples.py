@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +18,7 @@ from click.testing import CliRunner
 from examples import aiohttp_gateway, pd_gateway, starlette_gateway
 from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
 from tests.http_client import DEADLINE_S, JSON, chat, complete, connect, send
+from tests.programs import example
 
 import cachelb
 from cachelb import Router
@@ -471,17 +469,11 @@ def test_example_runs_from_the_command_line(name: str, configured: bool, tmp_pat
             config = tmp_path / "gateway.json"
             config.write_text(json.dumps({"router": {"policy": "round-robin"}, "workers": fleet.urls, "load": {}}))
             arguments = ["--config", str(config)]
-        command = [sys.executable, "-u", str(ROOT / "examples" / f"{name}.py"), *arguments, "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-            try:
-                assert process.stdout is not None
-                address = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))[0]
-                answers = [complete(address, f"{n}{PROMPT}", max_tokens=2) for n in range(4)]
-                process.send_signal(signal.SIGINT)
-                rest = process.stdout.read()
-                assert process.wait(DEADLINE_S) in {0, -signal.SIGINT}, rest
-            finally:
-                process.kill()
+        with example(name, *arguments) as (process, output, address):
+            answers = [complete(address, f"{n}{PROMPT}", max_tokens=2) for n in range(4)]
+            process.send_signal(signal.SIGINT)
+            rest = output.read()
+            assert process.wait(DEADLINE_S) in {0, -signal.SIGINT}, rest
         assert [answer.status for answer in answers] == [200] * 4
         if configured:
             assert [worker.counts.finished for worker in fleet.workers] == [2, 2]

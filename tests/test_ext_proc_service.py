@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served
+from tests.programs import running
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
@@ -116,11 +116,9 @@ def test_address_of_a_key(key: str, address: str | None) -> None:
 def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text(f"workers = {json.dumps(URLS)}\n[router]\nseed = 1\n", "utf-8")
-    words = [sys.executable, "-m", MODULE, "--config", str(config), "--listen", "127.0.0.1:0", "--fallbacks", "0"]
-    process = subprocess.Popen([*words, "--priority", "batch=-1"], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        found = re.search(r"listening on 127\.0\.0\.1:(\d+), 2 workers", process.stderr.readline())
+    words = ["--config", str(config), "--listen", "127.0.0.1:0", "--fallbacks", "0", "--priority", "batch=-1"]
+    with running("-m", MODULE, *words, errors=subprocess.STDOUT) as (process, output):
+        found = re.search(r"listening on 127\.0\.0\.1:(\d+), 2 workers", output.readline())
         assert found is not None
 
         async def main() -> None:
@@ -133,11 +131,7 @@ def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) 
         run(main())
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
-        assert "stopped: {'picked': 1}" in process.stderr.read()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+        assert "stopped: {'picked': 1}" in output.read()
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

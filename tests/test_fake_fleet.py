@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.http_client import DEADLINE_S, chat, complete, metrics, send
+from tests.threads import one_runs_one_waits
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.tokens import decode, encode
@@ -313,19 +313,8 @@ def test_decode_computes_the_prompt_if_the_prefill_worker_is_gone(fleet: FakeFle
 def test_metrics_show_who_runs_and_who_waits(engine: Any, names: tuple[str, ...]) -> None:
     with FakeFleet(1, engine=engine, max_running=1, kv_blocks=10) as fleet:
         (worker,) = fleet.workers
-        worker.fail("stall", times=1, after_chunks=1)
-        threads = [
-            threading.Thread(target=complete, args=(worker.url, PROMPT), kwargs={"stream": True, "max_tokens": 16})
-            for _ in range(2)
-        ]
-        threads[0].start()
-        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
-        threads[1].start()
-        fleet.wait_for(lambda: (worker.counts.running, worker.counts.waiting) == (1, 1))
-        busy = metrics(worker.url)
-        worker.release()
-        for thread in threads:
-            thread.join()
+        with one_runs_one_waits(fleet, worker, PROMPT):
+            busy = metrics(worker.url)
         idle = metrics(worker.url)
         assert [busy[name] for name in names] == [1, 1, 0.5]
         assert [idle[name] for name in names] == [0, 0, 0]

@@ -133,12 +133,10 @@ def test_status_comes_with_retry_after_if_planned(worker: FakeWorker, status: in
 def test_stalled_request_is_answered_when_released(worker: FakeWorker, fleet: FakeFleet) -> None:
     worker.fail("stall", times=1)
     seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(outcome(worker.url)))
-    thread.start()
-    fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
-    assert (worker.counts.open, outcome(worker.url), seen) == (1, "200", [])
-    worker.release()
-    thread.join()
+    with beside(lambda url: seen.append(outcome(url)), [worker.url]):
+        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
+        assert (worker.counts.open, outcome(worker.url), seen) == (1, "200", [])
+        worker.release()
     assert (seen, worker.counts.open, worker.counts.finished) == (["200"], 0, 2)
 
 
@@ -311,11 +309,9 @@ def test_every_request_has_one_end_through_chance_and_flapping(fleet: FakeFleet)
 def test_stopped_worker_cuts_its_requests_and_keeps_its_address(worker: FakeWorker, fleet: FakeFleet) -> None:
     worker.fail("stall", times=1)
     seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(outcome(worker.url)))
-    thread.start()
-    fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
-    fleet.stop_worker(0)
-    thread.join()
+    with beside(lambda url: seen.append(outcome(url)), [worker.url]):
+        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
+        fleet.stop_worker(0)
     assert (seen, worker.counts.failed, worker.counts.open) == (["cut"], 1, 0)
     assert (outcome(worker.url), worker.listening) == ("refused", False)
     fleet.start_worker(0)

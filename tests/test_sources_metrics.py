@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.models.metrics_pages import sglang_page, vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually, polling, reserved_port
+from tests.threads import serving
 
 from cachelb.sources import MetricsSource
 from cachelb.sources.poller import pause_s
@@ -320,17 +321,11 @@ def test_unix_socket_is_polled(attach: Callable[..., MetricsSource], tmp_path: P
         daemon_threads = True
 
     path = tmp_path / "engine.sock"
-    with Server(str(path), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            router = RecordingRouter(f"unix://{path}")
-            source = attach(router)
-            router.wait_for(f"unix://{path}", running=4)
-            source.stop()
-        finally:
-            server.shutdown()
-            serving.join()
+    with serving(Server(str(path), Handler)):
+        router = RecordingRouter(f"unix://{path}")
+        source = attach(router)
+        router.wait_for(f"unix://{path}", running=4)
+        source.stop()
 
 
 def test_router_that_breaks_once_does_not_end_polling(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -28,6 +26,7 @@ from tests.models.ext_proc_client import (
     served,
     until,
 )
+from tests.programs import running
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import picking
@@ -131,12 +130,8 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
         grown = memory_bytes(pid, "VmHWM") - before
         assert grown < most * 5 // 4 + (streams << 19) + MARGIN, f"{grown >> 20} MB"
 
-    with subprocess.Popen([sys.executable, "-c", SERVER, str(most)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            run(main(int(process.stdout.readline()), process.pid))
-        finally:
-            process.kill()
+    with running("-c", SERVER, str(most)) as (process, output):
+        run(main(int(output.readline()), process.pid))
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["kept", "no room"])

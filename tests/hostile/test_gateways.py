@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from tests.gateways import GATEWAYS
 from tests.http_client import DEADLINE_S, JSON, complete, connect
+from tests.programs import example
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ROLES = {"starlette_gateway": ("both",), "aiohttp_gateway": ("both",), "pd_gateway": ("prefill", "decode")}
 """Of the workers behind each example."""
 PROMPT = "Amazingly few discotheques provide jukeboxes. " * 30
-
-
-@contextlib.contextmanager
-def started(name: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run an example; yield the process and its address."""
-    command = [sys.executable, "-u", str(EXAMPLES / f"{name}.py"), *words, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))[0]
-            yield process, address
-        finally:
-            process.kill()
 
 
 def begin_body(url: str, body: bytes, length: int) -> socket.socket:
@@ -59,7 +42,7 @@ def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_
         workers = [{"url": url, "role": role} for url, role in zip(fleet.urls, ROLES[name], strict=True)]
         config.write_text(json.dumps({"router": options, "workers": workers, "load": {}}))
         words = ("--config", str(config), "--snapshot", str(snapshot), "--grace-s", "1")
-        with started(name, *words) as (process, url), contextlib.ExitStack() as held:
+        with example(name, *words) as (process, _, url), contextlib.ExitStack() as held:
             assert complete(url, PROMPT, max_tokens=1).status == 200
             fleet.fail("stall")
             for _ in range(3):

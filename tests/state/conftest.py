@@ -26,17 +26,15 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server for tests that leave it as it is."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     """A server that a test may break."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.kill()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture

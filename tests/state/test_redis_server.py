@@ -190,36 +190,29 @@ def test_server_behind_tls(tmp_path: Path) -> None:
     shown, hidden = certificate(tmp_path)
     (port,) = free_ports(1)
     tls = ("--tls-port", str(port), "--tls-cert-file", str(shown), "--tls-key-file", str(hidden))
-    server = RedisServer(tmp_path, *tls, "--tls-ca-cert-file", str(shown), "--tls-auth-clients", "no")
-    try:
+    with RedisServer(tmp_path, *tls, "--tls-ca-cert-file", str(shown), "--tls-auth-clients", "no"):
         with pair(lambda: RedisState(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={shown}")):
             pass
         with make_router() as router:
             state = RedisState(f"rediss://127.0.0.1:{port}/0")
             router.attach(state)
             wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in state.stats().failing)
-    finally:
-        server.kill()
 
 
 def test_user_of_a_unix_socket_needs_few_permissions(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    server = RedisServer(tmp_path, "--unixsocket", str(path))
-    try:
-        with server.client() as client:
-            permitted = ["+select", "+xadd", "+xread", "+xdel", "+xlen", "+expire"]
-            client.execute_command("ACL", "SETUSER", "gateway", "on", ">pass%word", "~fleet", "~fleet:*", *permitted)
-            url = f"unix://gateway:pass%25word@{path}?db=3"
-            with pair(lambda: RedisState(url, stream="fleet")):
-                with server.client(3) as third:
-                    wait_until(lambda: third.exists("fleet", "fleet:beats") == 2)
-                assert client.dbsize() == 0
-            with make_router() as router:
-                state = RedisState(url, stream="another")
-                router.attach(state)
-                wait_until(lambda: "permissions" in state.stats().failing)
-    finally:
-        server.kill()
+    with RedisServer(tmp_path, "--unixsocket", str(path)) as server, server.client() as client:
+        permitted = ["+select", "+xadd", "+xread", "+xdel", "+xlen", "+expire"]
+        client.execute_command("ACL", "SETUSER", "gateway", "on", ">pass%word", "~fleet", "~fleet:*", *permitted)
+        url = f"unix://gateway:pass%25word@{path}?db=3"
+        with pair(lambda: RedisState(url, stream="fleet")):
+            with server.client(3) as third:
+                wait_until(lambda: third.exists("fleet", "fleet:beats") == 2)
+            assert client.dbsize() == 0
+        with make_router() as router:
+            state = RedisState(url, stream="another")
+            router.attach(state)
+            wait_until(lambda: "permissions" in state.stats().failing)
 
 
 @pytest.mark.parametrize(

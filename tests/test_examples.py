@@ -380,8 +380,11 @@ def test_watch_shows_a_running_gateway(serve: Serve) -> None:
 # --- the proxy of the tutorial ---
 
 
+Proxy = tuple[FakeFleet, Router[str], str]
+
+
 @pytest.fixture
-def tutorials_proxy() -> Iterator[tuple[FakeFleet, Router[str], str]]:
+def tutorials_proxy() -> Iterator[Proxy]:
     text = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
     code = text.split("## 4. A proxy")[1].split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {"cachelb": cachelb}
@@ -390,7 +393,7 @@ def tutorials_proxy() -> Iterator[tuple[FakeFleet, Router[str], str]]:
         yield fleet, router, gateway
 
 
-def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: Proxy) -> None:
     _, router, gateway = tutorials_proxy
     first = complete(gateway, PROMPT, max_tokens=2)
     again = complete(gateway, PROMPT, max_tokens=2, stream=True, stream_options={"include_usage": True})
@@ -403,7 +406,7 @@ def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: tuple[FakeF
     assert send(gateway, "/metrics").headers["Content-Type"] == CONTENT_TYPE
 
 
-def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: Proxy) -> None:
     fleet, _, gateway = tutorials_proxy
     complete(gateway, PROMPT, {"Authorization": "Bearer secret"}, max_tokens=1)
     [seen] = [request for worker in fleet.workers for request in worker.requests]
@@ -411,15 +414,13 @@ def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: tuple
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 70_000, b'{"prompt": [-1]}'], ids=lambda b: repr(b[:20]))
-def test_tutorials_proxy_answers_bad_json_with_400(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str], body: bytes
-) -> None:
+def test_tutorials_proxy_answers_bad_json_with_400(tutorials_proxy: Proxy, body: bytes) -> None:
     fleet, router, gateway = tutorials_proxy
     assert send(gateway, "/v1/chat/completions", body).status == 400
     assert (started(fleet), router.stats().open_requests) == (0, 0)
 
 
-def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: Proxy) -> None:
     fleet, router, gateway = tutorials_proxy
     for url in fleet.urls:
         router.set_ready(url, False)
@@ -428,9 +429,7 @@ def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: tuple[FakeF
 
 
 @pytest.mark.parametrize("after_chunks", [0, 2], ids=["before-the-first-byte", "mid-stream"])
-def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str], after_chunks: int
-) -> None:
+def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(tutorials_proxy: Proxy, after_chunks: int) -> None:
     fleet, router, gateway = tutorials_proxy
     fleet.fail("stall", after_chunks=after_chunks)
     with closing(begin_stream(gateway)) as connection:
@@ -442,9 +441,7 @@ def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
     assert router.stats().endings["cancelled"] == 1
 
 
-def test_tutorials_proxy_keeps_nothing_booked_when_the_worker_is_down(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str],
-) -> None:
+def test_tutorials_proxy_keeps_nothing_booked_when_the_worker_is_down(tutorials_proxy: Proxy) -> None:
     fleet, router, gateway = tutorials_proxy
     for worker in fleet.workers:
         worker.stop()

@@ -134,11 +134,6 @@ class Engine:
         return f"tcp://127.0.0.1:{self.replay_port}"
 
     @property
-    def usable_blocks(self) -> int:
-        """How many blocks can hold prompts: one belongs to vLLM itself."""
-        return self.num_gpu_blocks - 1
-
-    @property
     def pid(self) -> int:
         """Process group of the running engine."""
         if self._process is None:

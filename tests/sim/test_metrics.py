@@ -23,14 +23,15 @@ REASONS = ["prefix", "cold", "spill"]
 BOUND, INFINITE = HitCount(10, 4, 160, 64), HitCount(10, 8, 160, 128)
 SLO = Slo(ttft_s=1.0, tpot_s=0.5)
 NAN = float("nan")
+Made = tuple[Status, float, float, float, int, int, int, int, int]
+"""Status, arrival, first token, end, prompt, output, predicted, cached, worker."""
 
 
 def result_of(
-    rows: Sequence[tuple[Status, float, float, float, int, int, int, int, int]],
+    rows: Sequence[Made],
     samples: Sequence[Sequence[Sequence[float]]] = (),
     busy_s: Sequence[float] = (1.0, 2.0, 3.0),
 ) -> SimResult:
-    """Rows: status, arrival, first token, end, prompt, output, predicted, cached, worker."""
     status, arrival_s, first_s, end_s, prompt, output, predicted, cached, worker = (
         zip(*rows, strict=True) if rows else [()] * 9
     )
@@ -78,7 +79,7 @@ def result_of(
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> tuple[Status, float, float, float, int, int, int, int, int]:
+def rows(draw: st.DrawFn) -> Made:
     status = draw(st.sampled_from(Status))
     arrival_s = draw(st.integers(0, 40)) / 4
     prompt, output = draw(st.integers(1, 900)), draw(st.integers(1, 20))
@@ -138,7 +139,7 @@ def check_imbalance(found: Imbalance, values: list[float]) -> None:
 
 
 @given(st.lists(rows(), max_size=12))
-def test_counts_add_up(made: list[tuple[Status, float, float, float, int, int, int, int, int]]) -> None:
+def test_counts_add_up(made: list[Made]) -> None:
     found = measure(result_of(made), bound=BOUND, infinite=INFINITE)
     assert found.offered == len(made)
     for status, count in {
@@ -159,9 +160,7 @@ def test_counts_add_up(made: list[tuple[Status, float, float, float, int, int, i
 
 
 @given(st.lists(rows(), max_size=12))
-def test_latencies_are_those_of_requests_served_whole(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
-) -> None:
+def test_latencies_are_those_of_requests_served_whole(made: list[Made]) -> None:
     found = measure(result_of(made), bound=BOUND, infinite=INFINITE)
     whole = [row for row in made if row[0] is Status.FINISHED]
     check_quantiles(found.ttft_s, [first - arrival for _, arrival, first, *_ in whole])
@@ -173,9 +172,7 @@ def test_latencies_are_those_of_requests_served_whole(
 
 
 @given(st.lists(st.tuples(rows(), st.sampled_from("abc")), max_size=12))
-def test_a_session_takes_from_its_first_arrival_to_its_last_end(
-    made: list[tuple[tuple[Status, float, float, float, int, int, int, int, int], str]],
-) -> None:
+def test_a_session_takes_from_its_first_arrival_to_its_last_end(made: list[tuple[Made, str]]) -> None:
     result = result_of([row for row, _ in made])
     assert not len(result.session_s), "nothing is known of sessions"
     workload = replace(result.workload, session=[name for _, name in made])
@@ -186,9 +183,7 @@ def test_a_session_takes_from_its_first_arrival_to_its_last_end(
 
 
 @given(st.lists(rows(), max_size=12))
-def test_hits_and_predictions_count_requests_with_a_first_token(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
-) -> None:
+def test_hits_and_predictions_count_requests_with_a_first_token(made: list[Made]) -> None:
     found = measure(result_of(made), bound=BOUND, infinite=INFINITE)
     begun = [row for row in made if not math.isnan(row[2])]
     prompts, cached = sum(row[4] for row in begun), sum(row[7] for row in begun)
@@ -204,9 +199,7 @@ def test_hits_and_predictions_count_requests_with_a_first_token(
 
 
 @given(st.lists(rows(), max_size=12))
-def test_throughput_and_goodput_count_the_steady_part(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
-) -> None:
+def test_throughput_and_goodput_count_the_steady_part(made: list[Made]) -> None:
     result = result_of(made)
     found = measure(result, slo=SLO, bound=BOUND, infinite=INFINITE)
     arrivals = [row[1] for row in made] or [0.0]
@@ -235,7 +228,7 @@ def test_throughput_and_goodput_count_the_steady_part(
 
 @given(st.lists(rows(), max_size=12), SAMPLES, st.lists(st.integers(0, 9), min_size=WORKERS, max_size=WORKERS))
 def test_load_is_averaged_over_time_and_compared_between_workers(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
+    made: list[Made],
     samples: list[list[tuple[float, ...]]],
     busy_s: list[float],
 ) -> None:

@@ -8,6 +8,7 @@ from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, ma
 from cachelb.integrations.ray_serve import CachelbRequestRouter
 from cachelb.integrations.ray_serve import bookings as bookings_module
 from cachelb.integrations.ray_serve import router as router_module
+from cachelb.testing import ManualClock
 
 
 def loads(router: CachelbRequestRouter) -> int:
@@ -235,17 +236,9 @@ async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> No
 # --- bookings nobody ends ---
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    clock = ManualClock(1000.0)
     defaults = bookings_module.Bookings.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "clock", clock)
@@ -253,14 +246,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @in_event_loop
-async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: Clock) -> None:
+async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: ManualClock) -> None:
     """A caller that only asks where to go: no replica was seen to take the request."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     await client.choose(client.request())
-    clock.now += 4.9
+    clock.advance(4.9)
     router._bookings.sweep()
     assert loads(router) == 1
-    clock.now += 0.2
+    clock.advance(0.2)
     router._bookings.sweep()
     assert loads(router) == 0
     assert router.counters()["abandoned"] == 1
@@ -269,12 +262,12 @@ async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: Clo
 
 
 @in_event_loop
-async def test_reserved_replica_counts_until_the_request_ends(clock: Clock) -> None:
+async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock) -> None:
     """A caller that reserves a slot and dispatches later: nobody says that the replica took the request."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     request, replica = await client.ask()
     request.future.set_result(replica)
-    clock.now += 60
+    clock.advance(60)
     router._bookings.sweep()
     assert router.fleet.loads()[replica.key] == 1
     client.end(request, replica)
@@ -283,23 +276,23 @@ async def test_reserved_replica_counts_until_the_request_ends(clock: Clock) -> N
 
 
 @in_event_loop
-async def test_taken_request_expires_after_an_hour_without_an_end(clock: Clock) -> None:
+async def test_taken_request_expires_after_an_hour_without_an_end(clock: ManualClock) -> None:
     router, client = serving(fleet())
     await client.serve(client.request())
-    clock.now += 3599
+    clock.advance(3599)
     router._bookings.sweep()
     assert loads(router) == 1
-    clock.now += 2
+    clock.advance(2)
     router._bookings.sweep()
     assert loads(router) == 0
     assert router.counters()["abandoned"] == 1
 
 
 @in_event_loop
-async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Clock) -> None:
+async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: ManualClock) -> None:
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     request, replica = await client.ask()
-    clock.now += 6
+    clock.advance(6)
     router._bookings.sweep()
     client.take(request, replica)
     assert router.fleet.loads()[replica.key] == 1

@@ -59,23 +59,20 @@ def normalising() -> Tokenizer:
     return tokenizer
 
 
-def stripping() -> Tokenizer:
+def stripping(*more: AddedToken) -> Tokenizer:
     """Tokens that take in white space on one side, or want no letters beside them."""
     return byte_level(
         AddedToken("<|im_start|>", rstrip=True),
         AddedToken("<|im_end|>", lstrip=True),
         AddedToken("<s>", single_word=True),
         AddedToken("</s>", special=True),
+        *more,
     )
 
 
 def awkward() -> Tokenizer:
     """Tokens that cover each other too."""
-    return byte_level(
-        AddedToken("<|im_start|>", rstrip=True),
-        AddedToken("<|im_end|>", lstrip=True),
-        AddedToken("<s>", single_word=True),
-        AddedToken("</s>", special=True),
+    return stripping(
         AddedToken("hello</", special=True),
         AddedToken("x", single_word=True),
         AddedToken("<<", special=True),

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
-from types import TracebackType
 from typing import Any, Self
 
 from cachelb.sources import MetricsSource
@@ -89,9 +88,7 @@ class FakeEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # One fixed seed and no deadline: no run depends on luck or on the machine's load. `make test-long` runs more cases, and
 # `make test-random` others.

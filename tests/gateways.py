@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import aiohttp
 import uvicorn
 from aiohttp import web
 from examples import aiohttp_gateway, starlette_gateway
+from starlette.applications import Starlette
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from starlette.applications import Starlette
-
-    from cachelb import Router
+from cachelb import Router
 
 
 def _listener() -> socket.socket:
@@ -74,6 +74,32 @@ GATEWAYS: dict[str, Callable[..., contextlib.AbstractContextManager[str]]] = {
     "starlette": _starlette,
     "aiohttp": _aiohttp,
 }
+
+
+async def storm(url: str, prompts: Sequence[str], *, clients: int, leavers_tokens: int) -> Counter[str]:
+    """Ask with many clients, a tenth of whose requests they give up; count statuses and what was "torn" or "left"."""
+    rng, seen, numbered = random.Random(5), Counter[str](), iter(enumerate(prompts))
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        for number, prompt in numbered:
+            leaves = rng.random() < 0.1
+            # An answer must last longer than it takes to notice that its client left.
+            length = leavers_tokens if leaves else 6
+            body = {"prompt": prompt, "max_tokens": length, "stream": leaves or number % 3 > 0}
+            try:
+                async with asyncio.timeout(0.005 if leaves and number % 2 else None):
+                    async with session.post(f"{url}/v1/completions", json=body) as answer:
+                        await (answer.content.readany() if leaves else answer.read())
+                        seen["left" if leaves else str(answer.status)] += 1
+            except TimeoutError:
+                seen["left"] += 1
+            except aiohttp.ClientPayloadError:
+                seen["torn"] += 1
+
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        for _ in range(clients):
+            group.create_task(client(session))
+    return seen
 
 
 def wait_until(condition: Callable[[], object], *, timeout_s: float = 120.0) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
+from email.message import Message
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from email.message import Message
 
 DEADLINE_S = 120.0
 JSON = {"Content-Type": "application/json"}

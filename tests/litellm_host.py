@@ -8,15 +8,13 @@ import functools
 import gc
 import importlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from tests.loops import wanted, without
 
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 litellm: Any = importlib.import_module("litellm")  # its types stay outside: reading them takes a minute
 
@@ -82,18 +80,24 @@ async def chat(router: Any, text: str = PROMPT, **options: Any) -> str:
     return key
 
 
-def in_litellm(workers: int, **options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Run a test with LiteLLM's `router` and a `callback` in front of one group of a `fleet`."""
+def _one_group(urls: Sequence[str]) -> list[dict[str, Any]]:
+    return groups(m=urls)
+
+
+def in_litellm(
+    workers: int, lists: Callable[[Sequence[str]], list[dict[str, Any]]] = _one_group, *, seed: int = 0, **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test with LiteLLM's `router` and a `callback` in front of a `fleet`: one group, or those of `lists`."""
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(**kwargs: Any) -> None:
             async def main(fleet: FakeFleet, callback: CachelbCallback) -> None:
-                async with hosted(callback, groups(m=fleet.urls), **options) as router:
+                async with hosted(callback, lists(fleet.urls), **options) as router:
                     made = {"fleet": fleet, "callback": callback, "router": router}
                     await test(**kwargs, **wanted(test, made))
 
-            with FakeFleet(workers) as fleet:
+            with FakeFleet(workers, seed=seed) as fleet:
                 asyncio.run(main(fleet, CachelbCallback(seed=1)))
 
         run.__signature__ = without(test, {"fleet", "callback", "router"})  # type: ignore[attr-defined]  # for pytest

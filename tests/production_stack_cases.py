@@ -6,22 +6,19 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from http.client import HTTPConnection
+from typing import Any
 
 import aiohttp
 from tests.gateways import serve_asgi, wait_until
 from tests.http_client import chat, complete, connect
 
+from cachelb.integrations.production_stack import CachelbRouter
 from cachelb.testing import FakeFleet
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from http.client import HTTPConnection
-
-    from cachelb.integrations.production_stack import CachelbRouter
-
-    Make = Callable[..., contextlib.AbstractContextManager[tuple[Any, CachelbRouter]]]
+Make = Callable[..., contextlib.AbstractContextManager[tuple[Any, CachelbRouter]]]
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 20
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Awaitable, Callable, Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID, RequestMetadata
 from ray.serve.request_router import PendingRequest
 
 from cachelb.integrations.ray_serve.router import CachelbRequestRouter
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
 
 DEPLOYMENT = DeploymentID(name="LLM", app_name="app")
 STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20
@@ -92,6 +90,11 @@ class Client:
         listed = list(self.router.curr_replicas.values()) if candidates is None else list(candidates)
         return [list(group) for group in await self.router.choose_replicas(listed, request)]
 
+    async def ask(self) -> tuple[PendingRequest, FakeReplica]:
+        """Choose for a new request: where it is sent first."""
+        request = self.request()
+        return request, (await self.choose(request))[0][0]
+
     def give(self, request: PendingRequest, replica: FakeReplica) -> None:
         """Have the request's future say where it goes, and send it."""
         request.future.set_result(replica)
@@ -101,6 +104,11 @@ class Client:
         replica.queue += 1
         self.router.on_new_queue_len_info(replica.replica_id, replica.queue)
         self.router.on_request_routed(request, replica.replica_id, None)
+
+    def take(self, request: PendingRequest, replica: FakeReplica) -> None:
+        """Send a request to a replica that takes it."""
+        self.give(request, replica)
+        self.accept(request, replica)
 
     def refuse(self, request: PendingRequest, replica: FakeReplica) -> None:
         """Say that the replica is full. Its completion, which comes too, is another call."""
@@ -113,14 +121,28 @@ class Client:
     async def serve(self, request: PendingRequest) -> FakeReplica:
         """Route a request to where it is sent first, and let the replica take it."""
         replica: FakeReplica = (await self.choose(request))[0][0]
-        self.give(request, replica)
-        self.accept(request, replica)
+        self.take(request, replica)
+        return replica
+
+    async def serve_whole(self) -> FakeReplica:
+        """Route a new request and have it answered."""
+        request = self.request()
+        replica = await self.serve(request)
+        self.finish(request, replica)
         return replica
 
     def finish(self, request: PendingRequest, replica: FakeReplica) -> None:
         replica.queue -= 1
         self.end(request, replica)
         self.router.decrement_queue_len_cache(replica.replica_id)
+
+
+def serving(
+    replicas: Iterable[FakeReplica], *, strict: bool = True, **options: Any
+) -> tuple[CachelbRequestRouter, Client]:
+    """A router of these replicas and its client."""
+    router = make_router(replicas, strict=strict, **options)
+    return router, Client(router)
 
 
 async def settle() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cachelb import BlockTracker, Namespace, hash_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 U32, U64 = 4294967295, 18446744073709551615
 
@@ -126,32 +123,6 @@ def test_wrong_hashes_are_named(call: str, given: Any, error: type[Exception], m
 def test_a_token_over_32_bits_is_refused_with_its_position(call: str, tokens: Any) -> None:
     with pytest.raises(ValueError, match=rf"tokens\[1\] must be from 0 to {U32}, got 4294967296"):
         TOKEN_CALLS[call](filled(), tokens)
-
-
-SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
-    ({"block_size": 1025}, ValueError, "block_size must be from 1 to 1024, got 1025"),
-    ({"block_size": -1}, ValueError, "block_size must be from 1 to 1024, got -1"),
-    ({"block_size": "16"}, TypeError, "block_size must be int, got str"),
-    ({"block_size": 16.0}, TypeError, "block_size must be int, got float"),
-    ({"max_blocks_per_worker": 0}, ValueError, "max_blocks_per_worker must be from 1 to 4294967295, got 0"),
-    ({"max_blocks_per_worker": 2**32}, ValueError, "max_blocks_per_worker must be from 1 .*, got 4294967296"),
-    ({"max_blocks_per_worker": None}, TypeError, "max_blocks_per_worker must be int, got NoneType"),
-    ({"seed": -1}, ValueError, f"seed must be from 0 to {U64}, got -1"),
-    ({"seed": 2**64}, ValueError, f"seed must be from 0 to {U64}, got 18446744073709551616"),
-    ({"hashing": "sha256"}, ValueError, "hashing must be .*sha256"),
-    ({"matcher": "jump"}, ValueError, "matcher must be .*jump"),
-    ({"hashing": 3}, TypeError, "hashing"),
-    ({"matcher": None}, TypeError, "matcher"),
-    ({"clock": 5}, TypeError, "clock must be callable and return seconds, got int"),
-    ({"blocksize": 4}, TypeError, "blocksize"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), SETTINGS, ids=[str(row[0]) for row in SETTINGS])
-def test_wrong_settings_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        BlockTracker(**options)
 
 
 CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from cachelb.bench import measure, running
-from cachelb.bench.indexes import OWN, Blocks
+from cachelb.bench.indexes import OWN, Blocks, Index
 from cachelb.bench.measures import answers, events, matching, memory, selecting, threads
 from cachelb.bench.prompts import BLOCK, WORKERS, Contender, Prompt, Truth, prompts
 from cachelb.bench.streams import CHAIN, STEP, Stream, name
 from cachelb.bench.streams import WORKERS as ENGINES
 from cachelb.bench.timing import in_turns
 from cachelb.cli.app import app
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import ExitStack
-
-    from cachelb.bench.indexes import Index
 
 
 def test_prompts_share_the_beginning_of_their_family_alone() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
+import pytest
 from benches.compare import contenders, following, tasks
 from benches.compare.contenders import feeds
 from benches.compare.contenders.nested_maps import NestedMaps
@@ -15,9 +15,6 @@ from cachelb.bench.measures.events import EventRouter
 from cachelb.bench.prompts import WORKERS, Truth, prompts
 from cachelb.bench.running import TASKS
 from cachelb.bench.streams import Stream
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_nested_maps_answer_like_the_model() -> None:

@@ -7,8 +7,9 @@ import json
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +19,10 @@ from benches.dynamo.page import losses, page
 from benches.dynamo.play import Cell, Setting, play_ours, summary, unequal
 from benches.dynamo.trace import write_mooncake
 
-from cachelb.sim import build
+from cachelb.sim import Workload, build
 from cachelb.sim.league import Store
 from cachelb.sim.league.traces import opened
 from cachelb.sim.workloads import read_mooncake
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cachelb.sim import Workload
 
 ROUTER = "Dynamo kv_router"
 

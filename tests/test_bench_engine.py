@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from benches.engine import __main__ as bench
@@ -29,10 +31,6 @@ from tests.gateways import wait_until
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BLOCK = 32
 SMALL = Shape(chats=5, turns=3, shared=1, sharing=3, system_tokens=96, turn_tokens=(40, 80), answer_tokens=8)

@@ -91,22 +91,6 @@ def test_of_an_unknown_number_of_messages_the_most_frequent_marker_is_believed()
     assert message_boundaries([5] * 200, markers=5, messages=199)[-1] == 192
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"markers": "gpt"}, ValueError, "there is no marker 'gpt'; there are llama3, chatml"),
-        ({"block_alignment": 0}, ValueError, "block_alignment must be at least 1, got 0"),
-        ({"char_ends": [5, 3]}, ValueError, r"char_ends\[1\] is 3 behind 5: they must rise"),
-        ({"char_ends": [-1, 3]}, ValueError, r"char_ends\[0\] is -1: they must rise from 0 or more"),
-        ({"char_ends": [5], "n_chars": 4}, ValueError, "the last of char_ends is 5, but the prompt has 4"),
-        ({"messages": [{"content": "x"}]}, ValueError, r"messages\[0\] has no role"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        message_boundaries(range(100), **arguments)
-
-
 @pytest.mark.parametrize("tokens", [np.zeros((2, 2), dtype=np.uint32), np.zeros(3), "abc", [1, "a"], [1.5]])
 def test_tokens_of_another_kind_are_refused(tokens: Any) -> None:
     with pytest.raises(TypeError, match="tokens must be a buffer or a sequence of int"):

@@ -8,24 +8,17 @@ import json
 import random
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
 from tests.gateways import wait_until
+from tests.programs import running
 
-from cachelb.testing import FakeFleet
+from cachelb.testing import FakeFleet, FakeWorker
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb.testing import FakeWorker
-
-ROOT = Path(__file__).resolve().parent.parent
 CONCURRENCY = 64
 WORKERS = 8
 SYSTEM_PROMPTS = ["You are a helpful assistant. " * 30, "Answer in one word. " * 50, "Translate into French. " * 40]
@@ -35,15 +28,10 @@ ABORTED = 0.05
 @contextlib.contextmanager
 def gateway_process(urls: list[str]) -> Iterator[str]:
     """Run the gateway; yield its address."""
-    command = [sys.executable, "-m", "tests.models.chaos_gateway", *urls]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-            process.terminate()
-            assert process.wait(120) in {0, -signal.SIGTERM}
-        finally:
-            process.kill()
+    with running("-m", "tests.models.chaos_gateway", *urls) as (process, output):
+        yield output.readline().strip()
+        process.terminate()
+        assert process.wait(120) in {0, -signal.SIGTERM}
 
 
 class Chaos:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cachelb.cli.app import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = '[router]\npolicy = "cache-aware"\nhash_seed = 424242\n\n[policy]\nload_factor = 1.5\n'
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,9 +13,6 @@ from tests.models.decision_records import decision_record
 from cachelb.cli.app import app
 from cachelb.records.schema import decision_line, lost_line
 from cachelb.types import ShadowPick
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

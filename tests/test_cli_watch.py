@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry, start_http_server
 from tests.models.metrics_server import reserved_port
+from tests.threads import serving
 
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics import PrometheusCollector
 from cachelb.metrics.page import read_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -43,35 +42,24 @@ def url(router: Router[str]) -> Iterator[str]:
     thread.join()
 
 
-class Pages:
+@contextlib.contextmanager
+def paged(*pages: bytes) -> Iterator[str]:
     """A server that answers with the next of some pages, and with 503 when there are no more."""
+    left = list(pages)
 
-    def __init__(self, *pages: bytes) -> None:
-        left = list(pages)
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = left.pop(0) if left else None
+            self.send_response(200 if page is not None else 503)
+            self.send_header("Content-Length", str(len(page or b"")))
+            self.end_headers()
+            self.wfile.write(page or b"")
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                page = left.pop(0) if left else None
-                self.send_response(200 if page is not None else 503)
-                self.send_header("Content-Length", str(len(page or b"")))
-                self.end_headers()
-                self.wfile.write(page or b"")
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as the base class has it
+            pass
 
-            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as the base class has it
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self.url = f"http://127.0.0.1:{self._server.server_port}/metrics"
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return self.url
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as (_, port):
+        yield f"http://127.0.0.1:{port}/metrics"
 
 
 def run(*arguments: object) -> Result:
@@ -131,7 +119,7 @@ def test_the_table_has_a_row_per_worker(router: Router[str], url: str) -> None:
 
 def test_rates_are_those_between_two_looks() -> None:
     page = 'cachelb_decisions_total{{policy="random",reason="random"}} {}\n'
-    with Pages(*(page.format(n).encode() for n in (10, 10, 5, 1000))) as url:
+    with paged(*(page.format(n).encode() for n in (10, 10, 5, 1000))) as url:
         rates = [look["decisions_per_s"] for look in looks(url, "--count", 4, "--interval", 0.05)]
     assert rates[0] is None
     assert rates[1] == 0
@@ -141,7 +129,7 @@ def test_rates_are_those_between_two_looks() -> None:
 
 def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
     page = b"cachelb_open_requests 3\n"
-    with Pages(page, b"other 1\n", page) as url:
+    with paged(page, b"other 1\n", page) as url:
         told = looks(url, "--count", 4, "--interval", 0.05)
     assert [look.get("error", "") for look in told] == [
         "",
@@ -149,7 +137,7 @@ def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
         "",
         "the page cannot be had: HTTP 503",
     ]
-    with Pages(page) as url:
+    with paged(page) as url:
         output = run(url, "--count", 2, "--interval", 0.05).stdout
     assert "3 open" in output
     assert "HTTP 503" in output
@@ -163,7 +151,7 @@ def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
     ],
 )
 def test_a_page_without_a_router_ends_it_at_once(pages: tuple[bytes, ...], problem: str) -> None:
-    with Pages(*pages) as url:
+    with paged(*pages) as url:
         result = run(url)
     assert result.exit_code == 1
     assert problem in result.stderr
@@ -185,7 +173,7 @@ def test_a_bad_url_is_refused_without_repeating_it() -> None:
 
 def test_what_a_page_says_cannot_command_the_terminal() -> None:
     page = b'cachelb_inflight{worker="a\x1b[2Jb"} 1\ncachelb_decisions_total{policy="p",reason="\x1b[31m"} 1\n'
-    with Pages(page) as url:
+    with paged(page) as url:
         output = run(url, "--once").stdout
     assert "a?[2Jb" in output
     assert "\x1b" not in output

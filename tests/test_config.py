@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cachelb import ConfigError, config
 from cachelb.policies import POLICIES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROUTING = """\
 # gateway config

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models.metrics_server import eventually
@@ -12,9 +13,6 @@ from cachelb import ConfigError, Router, config
 from cachelb.config.build import event_source
 from cachelb.events import ZmqSource
 from cachelb.events.relayed import RelayEndpoint
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLEET = """\
 [router]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,10 +15,6 @@ from hypothesis import strategies as st
 from cachelb import ConfigError, config
 from cachelb.config import schema
 from cachelb.policies import POLICIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 def refused(source: Any, **environ: str) -> str:

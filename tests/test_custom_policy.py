@@ -7,7 +7,8 @@ import gc
 import logging
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ import cachelb
 from cachelb import Router, policies
 from cachelb.policies import FleetView, Policy, RequestView
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KEYS = ["gpu0", "gpu1", "gpu2"]
 
@@ -38,6 +36,19 @@ class Own:
 
 def router(choose: Callable[[RequestView, FleetView], Any], *needs: str, **options: Any) -> Router[str]:
     return Router(KEYS, policy=Own(choose, *needs), seed=1, hash_seed=1, **options)
+
+
+def seeing(
+    look: Callable[[RequestView, FleetView], Any], pick: int = 0
+) -> tuple[list[Any], Callable[[RequestView, FleetView], int]]:
+    """A policy that picks one row and keeps what it sees."""
+    seen: list[Any] = []
+
+    def choose(request: RequestView, fleet: FleetView) -> int:
+        seen.append(look(request, fleet))
+        return pick
+
+    return seen, choose
 
 
 # --- the pick ---
@@ -130,12 +141,7 @@ def test_interrupts_pass_and_leave_nothing_booked(error: type[BaseException]) ->
 
 
 def test_one_candidate_is_only_one_and_nobody_raises_without_asking() -> None:
-    asked: list[int] = []
-
-    def choose(_: RequestView, fleet: FleetView) -> int:
-        asked.append(len(fleet))
-        return 0
-
+    asked, choose = seeing(lambda _, fleet: len(fleet))
     fleet = router(choose)
     assert fleet.select_worker(among=["gpu1"]).reason == "only-one"
     with pytest.raises(cachelb.NoWorkerAvailable, match="gpu0 is not in `among`"):
@@ -176,11 +182,7 @@ def test_equal_seeds_draw_equal_picks_and_all_of_them() -> None:
 
 def test_columns_hold_loads_reports_and_weights() -> None:
     seen: dict[str, list[float]] = {}
-
-    def look(_: RequestView, fleet: FleetView) -> int:
-        seen.update({name: fleet.column(name).tolist() for name in fleet.COLUMNS})
-        return 0
-
+    _, look = seeing(lambda _, fleet: seen.update({name: fleet.column(name).tolist() for name in fleet.COLUMNS}))
     clock = ManualClock(100.0)
     fleet = router(look, clock=clock, max_report_age_s=2)
     fleet.add_worker("gpu1", weight=2.0)
@@ -193,14 +195,8 @@ def test_columns_hold_loads_reports_and_weights() -> None:
     assert seen["pending_prefill_tokens"] == seen["dispatched_tokens"] == [100, 0, 0]
     assert (seen["matched_tokens"], seen["uncached_tokens"]) == ([0, 0, 0], [40, 40, 40])
     assert seen["weight"] == [1, 2, 1]
-    for name, value in {
-        "running": 3,
-        "waiting": 4,
-        "queued_tokens": 5,
-        "kv_usage": 0.5,
-        "prefill_tps": 6,
-        "gen_tps": 7,
-    }.items():
+    reported = {"running": 3, "waiting": 4, "queued_tokens": 5, "kv_usage": 0.5, "prefill_tps": 6, "gen_tps": 7}
+    for name, value in reported.items():
         assert seen[name] == [nan, value, nan], name
     assert seen["report_age_s"] == [nan, 1.0, 5.0]
     assert seen["dp_rank"] == [-1, -1, -1]
@@ -212,12 +208,7 @@ def test_columns_hold_loads_reports_and_weights() -> None:
 
 
 def test_tokens_are_hashed_and_recorded_only_if_needed() -> None:
-    overlaps: list[list[int]] = []
-
-    def look(_: RequestView, fleet: FleetView) -> int:
-        overlaps.append(fleet.column("overlap_blocks").tolist())
-        return 1
-
+    overlaps, look = seeing(lambda _, fleet: fleet.column("overlap_blocks").tolist(), pick=1)
     without = router(look, prefill_policy="least-loaded")
     with_tokens = router(look, "tokens", max_blocks_per_worker=3)
     for fleet in (without, with_tokens):
@@ -228,12 +219,7 @@ def test_tokens_are_hashed_and_recorded_only_if_needed() -> None:
 
 
 def test_request_says_what_it_is_and_never_what_it_says() -> None:
-    views: list[RequestView] = []
-
-    def look(request: RequestView, _: FleetView) -> int:
-        views.append(request)
-        return 0
-
+    views, look = seeing(lambda request, _: request)
     fleet = router(look, "session")
     fleet.select_worker(
         text="a secret " * 40,
@@ -262,28 +248,18 @@ def test_request_says_what_it_is_and_never_what_it_says() -> None:
 
 
 def test_retry_counts_attempts_and_leaves_out_the_tried() -> None:
-    seen: list[tuple[int, tuple[str, ...]]] = []
-
-    def look(request: RequestView, fleet: FleetView) -> int:
-        seen.append((request.attempt, fleet.keys))
-        return 0
-
+    seen, look = seeing(lambda request, fleet: (request.attempt, fleet.keys))
     router(look).select_worker().retry().retry()
     assert seen == [(0, ("gpu0", "gpu1", "gpu2")), (1, ("gpu1", "gpu2")), (2, ("gpu2",))]
 
 
 def test_ranks_are_candidates_and_gpus_are_named() -> None:
-    seen: list[Any] = []
-
-    def look(_: RequestView, fleet: FleetView) -> int:
-        seen.extend([fleet.keys, fleet.gpu, fleet.column("dp_rank").tolist(), len(fleet)])
-        return 2
-
+    seen, look = seeing(lambda _, fleet: (fleet.keys, fleet.gpu, fleet.column("dp_rank").tolist(), len(fleet)), pick=2)
     fleet = Router[str](policy=Own(look))
     fleet.add_worker("one", gpu="a100")
     fleet.add_worker("two", dp_size=2)
     decision = fleet.select_worker()
-    assert seen == [("one", "two", "two"), ("a100", None, None), [-1, 0, 1], 3]
+    assert seen == [(("one", "two", "two"), ("a100", None, None), [-1, 0, 1], 3)]
     assert (decision.worker, decision.dp_rank) == ("two", 1)
 
 
@@ -326,12 +302,7 @@ def test_columns_share_memory_are_read_only_and_outlive_the_request() -> None:
 
 
 def test_memory_of_a_view_is_freed_with_the_last_array() -> None:
-    kept: list[Any] = []
-
-    def keep(_: RequestView, fleet: FleetView) -> int:
-        kept.append(fleet.column("inflight"))
-        return 0
-
+    kept, keep = seeing(lambda _, fleet: fleet.column("inflight"))
     router(keep).select_worker().on_complete()
     base = kept[0].base
     counts = sys.getrefcount(base)

@@ -8,14 +8,16 @@ import http.server
 import json
 import logging
 import socket
-import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from tests.gateways import wait_until
 from tests.http_client import send
 from tests.models.kv_streams import nothing_left
+from tests.threads import serving
 
 from cachelb import Router
 from cachelb.cli.app import app
@@ -25,16 +27,11 @@ from cachelb.doctor.pages import Facts
 from cachelb.doctor.probe import Prober
 from cachelb.doctor.stream import Stream
 from cachelb.doctor.tap import StreamNotes, Tap
+from cachelb.doctor.verdicts import Verdict
 from cachelb.events import Endpoint
-from cachelb.testing import FakeFleet
+from cachelb.testing import EventPublisher, FakeFleet
 from cachelb.testing.events import encode_batch, stored
 from cachelb.testing.fleet.tokens import encode, render_chat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cachelb.doctor.verdicts import Verdict
 
 WORKER_CHECKS = [
     "reachable",
@@ -93,6 +90,16 @@ def checks_of(fleet: FakeFleet, **settings: Any) -> dict[str, Check]:
     return {check.name: check for check in report.checks}
 
 
+def publisher(fleet: FakeFleet, at: int = 0) -> EventPublisher:
+    made = fleet.workers[at].events
+    assert made is not None
+    return made
+
+
+def port_of(address: str | None) -> int:
+    return int(str(address).rpartition(":")[2])
+
+
 def verdicts(checks: dict[str, Check], *but: str) -> set[str]:
     return {check.verdict for name, check in checks.items() if name not in but}
 
@@ -137,37 +144,55 @@ def test_a_worker_that_has_published_before_is_caught_up_with() -> None:
         assert checks["prediction"].seen.endswith("0/0, 128/128, 64/64, 96/96")
 
 
-def test_an_adapter_is_probed_by_its_name() -> None:
-    with FakeFleet(1, kv_events=True, models=["base", "adapter"]) as fleet:
-        checks = checks_of(fleet, model="adapter")
+@pytest.mark.parametrize(
+    ("made", "asked", "seen"),
+    [
+        ({"models": ["base", "adapter"]}, {"model": "adapter"}, {}),
+        ({"engine": "sglang", "block_size": 32}, {}, {"block-size": "32 tokens"}),
+        ({"kv_blocks": 4}, {}, {"prediction": "predicted/cached tokens of 4 requests: 0/0, 48/48, 16/16, 32/32"}),
+    ],
+    ids=["adapter", "sglang", "short context"],
+)
+def test_workers_of_other_kinds_pass_as_well(made: Any, asked: Any, seen: dict[str, str]) -> None:
+    with FakeFleet(1, kv_events=True, **made) as fleet:
+        checks = checks_of(fleet, **asked)
         assert verdicts(checks, "template") == {"ok"}
-        assert {request.body["model"] for request in fleet.workers[0].requests} == {"adapter"}
+        assert ("prefix-caching" in checks) == ("engine" not in made)
+        assert {name: checks[name].seen for name in seen} == seen
+        asked_for = {request.body["model"] for request in fleet.workers[0].requests}
+        assert asked_for == {checks["model"].seen.partition(",")[0]}
 
 
-def test_block_size_is_read_from_the_metrics_of_sglang_too() -> None:
-    with FakeFleet(1, kv_events=True, engine="sglang", block_size=32) as fleet:
+STREAM_CHECKS = ["stream", "shape", "sequence", "replay", "tokens", "prediction"]
+
+
+@pytest.mark.parametrize(
+    ("made", "found", "name", "words"),
+    [
+        (
+            {"kv_events": False},
+            {"events": "fail", **dict.fromkeys(STREAM_CHECKS, "skip")},
+            "events",
+            "--kv-events-config",
+        ),
+        ({"kv_replay": False}, {"replay": "warn"}, "replay", "replay_endpoint"),
+        (
+            {"report_cached_tokens": False},
+            {"cached-tokens": "warn", "prediction": "skip"},
+            "cached-tokens",
+            "--enable-prompt-tokens-details",
+        ),
+    ],
+    ids=["events", "replay", "cached tokens"],
+)
+def test_what_is_off_is_named_and_the_rest_is_still_checked(made: Any, found: Any, name: str, words: str) -> None:
+    with FakeFleet(1, **{"kv_events": True} | made) as fleet:
         checks = checks_of(fleet)
-        assert checks["block-size"].seen == "32 tokens"
-        assert verdicts(checks, "template") == {"ok"}
-        assert "prefix-caching" not in checks
-
-
-def test_short_contexts_get_short_probes() -> None:
-    with FakeFleet(1, kv_events=True, block_size=16, kv_blocks=4) as fleet:
-        checks = checks_of(fleet)
-        assert verdicts(checks, "template") == {"ok"}
-        assert checks["prediction"].seen.endswith("0/0, 48/48, 16/16, 32/32")
-
-
-def test_events_that_are_off_are_named_and_the_rest_is_still_checked() -> None:
-    with FakeFleet(1) as fleet:
-        checks = checks_of(fleet)
-        assert checks["events"].verdict == "fail"
-        assert "--kv-events-config" in checks["events"].fix
-        assert {checks[name].verdict for name in ("stream", "shape", "sequence", "replay", "tokens", "prediction")} == {
-            "skip"
+        assert {name: check.verdict for name, check in checks.items() if check.verdict != "ok"} == {
+            "template": "skip",
+            **found,
         }
-        assert checks["cached-tokens"].verdict == "ok"
+        assert words in checks[name].fix
 
 
 def test_an_event_port_that_nobody_listens_at_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +217,8 @@ def test_an_event_port_that_nobody_listens_at_is_named(monkeypatch: pytest.Monke
 
 def test_ports_can_be_named_for_engines_that_do_not_tell_them() -> None:
     with FakeFleet(1, kv_events=True) as fleet:
-        events = fleet.workers[0].events
-        assert events is not None
-        assert events.endpoint.replay is not None
-        ports = [int(address.rpartition(":")[2]) for address in (events.endpoint.address, events.endpoint.replay)]
+        endpoint = publisher(fleet).endpoint
+        ports = [port_of(address) for address in (endpoint.address, endpoint.replay)]
         assert verdicts(checks_of(fleet, events_port=ports[0], replay_port=ports[1]), "template") == {"ok"}
         assert checks_of(fleet, seed=1, events_port=ports[0])["replay"].verdict == "warn"
 
@@ -203,10 +226,7 @@ def test_ports_can_be_named_for_engines_that_do_not_tell_them() -> None:
 def test_the_stream_of_another_engine_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     in_vain(monkeypatch, "is_covered", "has_spoken")
     with FakeFleet(2, kv_events=True) as fleet:
-        other = fleet.workers[1].events
-        assert other is not None
-        port = int(other.endpoint.address.rpartition(":")[2])
-        report = diagnose(fleet.urls[0], events_port=port).workers[0]
+        report = diagnose(fleet.urls[0], events_port=port_of(publisher(fleet, 1).endpoint.address)).workers[0]
         checks = {check.name: check for check in report.checks}
         assert (checks["stream"].verdict, checks["prediction"].verdict) == ("fail", "skip")
         assert "this very engine's" in checks["stream"].fix
@@ -226,20 +246,10 @@ def test_block_size_of_the_router_is_compared(block_size: int, verdict: str) -> 
             assert checks["block-size"].fix == "use block_size=16 in the router"
 
 
-def test_a_missing_replay_socket_is_a_warning() -> None:
-    with FakeFleet(1, kv_events=True, kv_replay=False) as fleet:
-        checks = checks_of(fleet)
-        assert verdicts(checks, "template", "replay") == {"ok"}
-        assert checks["replay"].verdict == "warn"
-        assert "replay_endpoint" in checks["replay"].fix
-
-
 def test_a_replay_socket_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     in_vain(monkeypatch, "is_caught_up")
     with FakeFleet(1, kv_events=True) as fleet:
-        events = fleet.workers[0].events
-        assert events is not None
-        events.mute_replay()
+        publisher(fleet).mute_replay()
         checks = checks_of(fleet)
         assert checks["replay"].verdict == "fail"
         assert checks["replay"].seen.endswith("does not answer")
@@ -249,21 +259,11 @@ def test_a_replay_socket_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPa
 def test_a_lost_message_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     in_vain(monkeypatch, "is_covered")
     with FakeFleet(1, kv_events=True) as fleet:
-        events = fleet.workers[0].events
-        assert events is not None
         diagnose(*fleet.urls, seed=1)
-        events.drop(1)
+        publisher(fleet).drop(1)
         checks = checks_of(fleet)
         assert checks["sequence"].verdict == "fail"
         assert "missing" in checks["sequence"].seen
-
-
-def test_cached_tokens_that_are_not_reported_are_a_warning() -> None:
-    with FakeFleet(1, kv_events=True, report_cached_tokens=False) as fleet:
-        checks = checks_of(fleet)
-        assert (checks["cached-tokens"].verdict, checks["prediction"].verdict) == ("warn", "skip")
-        assert "--enable-prompt-tokens-details" in checks["cached-tokens"].fix
-        assert verdicts(checks, "cached-tokens", "prediction", "template") == {"ok"}
 
 
 def test_a_template_that_differs_is_found_in_the_chats_only() -> None:
@@ -291,9 +291,7 @@ def test_workers_with_other_block_sizes_and_models_are_a_matter_of_the_fleet() -
 def test_one_event_address_for_two_workers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     in_vain(monkeypatch, "is_covered", "has_spoken")  # whose events the second worker hears is a matter of luck
     with FakeFleet(2, kv_events=True) as fleet:
-        events = fleet.workers[0].events
-        assert events is not None
-        port = int(events.endpoint.address.rpartition(":")[2])
+        port = port_of(publisher(fleet).endpoint.address)
         fleet_checks = {check.name: check for check in diagnose(*fleet.urls, events_port=port).fleet}
         assert fleet_checks["event-addresses"].verdict == "fail"
 
@@ -349,11 +347,10 @@ def test_one_failure_among_warnings_decides(found: list[Verdict], verdict: Verdi
 @contextlib.contextmanager
 def ranked(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """One URL for two fake engines, which are its data-parallel ranks."""
-    publishers = [worker.events for worker in fleet.workers]
-    for rank, publisher in enumerate(publishers):
-        assert publisher is not None
-        monkeypatch.setattr(publisher, "_dp_rank", rank)
-    endpoints = [publisher.endpoint for publisher in publishers if publisher is not None]
+    publishers = [publisher(fleet, rank) for rank in (0, 1)]
+    for rank, each in enumerate(publishers):
+        monkeypatch.setattr(each, "_dp_rank", rank)
+    endpoints = [each.endpoint for each in publishers]
     monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", lambda _, rank: endpoints[rank])
 
     class Front(http.server.BaseHTTPRequestHandler):
@@ -382,14 +379,8 @@ def ranked(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front)) as (_, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,9 +390,7 @@ def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> Non
         assert verdicts(checks, "template") == {"ok"}
         assert checks["prediction"].seen == "rank 0: predicted/cached tokens of 4 requests: 0/0, 64/64, 32/32, 48/48"
         assert [len(worker.requests) for worker in fleet.workers] == [4, 4]
-        second = fleet.workers[1].events
-        assert second is not None
-        second.lose(1000)
+        publisher(fleet, 1).lose(1000)
         probe = Prober.run
 
         async def hurried(prober: Prober) -> list[Check]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.engine import engine, install
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 METADATA = f"""\
 Metadata-Version: 2.4

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 from tests.litellm_host import PROMPT, chat, hosted, settled
 
+from cachelb.integrations.litellm import CachelbCallback
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from cachelb.integrations.litellm import CachelbCallback
 
 CONFIG = Path(__file__).parent.parent / "examples" / "litellm_proxy.yaml"
 

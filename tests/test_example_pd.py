@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from http.client import IncompleteRead
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import aiohttp
 import pytest
 from examples import pd_gateway
-from tests.gateways import serve_asgi, wait_until
+from tests.gateways import serve_asgi, storm, wait_until
 from tests.http_client import JSON, chat, complete, connect
 
 from cachelb import Router
-from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cachelb.testing import FakeWorker
+from cachelb.testing import FakeFleet, FakeWorker
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
 
@@ -215,34 +208,10 @@ def test_unix_sockets_are_refused_when_the_gateway_is_built() -> None:
 
 
 def test_books_balance_after_failures_and_aborts_in_both_halves() -> None:
-    rng = random.Random(5)
-    seen: Counter[str] = Counter()
-
-    async def client(session: aiohttp.ClientSession, url: str, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            leaves = rng.random() < 0.1
-            # An answer must last longer than it takes to notice that its client left.
-            length = 400 if leaves else 6
-            body = {"prompt": f"{number}{PROMPT}", "max_tokens": length, "stream": leaves or number % 3 > 0}
-            try:
-                async with asyncio.timeout(0.005 if leaves and number % 2 else None):
-                    async with session.post(f"{url}/v1/completions", json=body) as answer:
-                        await (answer.content.readany() if leaves else answer.read())
-                        seen["left" if leaves else str(answer.status)] += 1
-            except TimeoutError:
-                seen["left"] += 1
-            except aiohttp.ClientPayloadError:
-                seen["torn"] += 1
-
-    async def run(url: str) -> None:
-        numbers = iter(range(400))
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            for _ in range(16):
-                group.create_task(client(session, url, numbers))
-
     with setup(breaker_failures=0) as pd:
         pd.fleet.set_rates(refuse=0.1, die=0.05)
-        asyncio.run(run(pd.url))
+        prompts = [f"{number}{PROMPT}" for number in range(400)]
+        seen = asyncio.run(storm(pd.url, prompts, clients=16, leavers_tokens=400))
         wait_until(lambda: pd.router.stats().open_requests == 0)
         pd.assert_nothing_is_booked()
     stats = pd.router.stats()

@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import re
 import signal
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from http.client import IncompleteRead
+from contextlib import AbstractContextManager, closing
+from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import aiohttp
 import pytest
 from click.testing import CliRunner
 from examples import aiohttp_gateway, pd_gateway, starlette_gateway
-from tests.gateways import GATEWAYS, serve_asgi, wait_until
+from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
 from tests.http_client import DEADLINE_S, JSON, chat, complete, connect, send
+from tests.programs import example
 
 import cachelb
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics import CONTENT_TYPE
-from cachelb.testing import FakeFleet
+from cachelb.testing import FakeFleet, FakeWorker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from http.client import HTTPConnection
-
-    from cachelb.testing import FakeWorker
-
-    Serve = Callable[..., AbstractContextManager[str]]
+Serve = Callable[..., AbstractContextManager[str]]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -343,39 +333,17 @@ def test_malformed_body_is_refused_without_asking_a_worker(serve: Serve, body: b
 
 
 def test_books_balance_after_refusals_resets_and_aborts(serve: Serve) -> None:
-    requests = 600
-    seen: Counter[str] = Counter()
-    rng = random.Random(5)
-
-    async def client(session: aiohttp.ClientSession, url: str, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            leaves = rng.random() < 0.1
-            # An answer must last longer than it takes to notice that its client left.
-            length = 100 if leaves else 6
-            body = {"prompt": f"{number % 7}{PROMPT}{number}", "max_tokens": length, "stream": number % 3 > 0}
-            try:
-                async with session.post(f"{url}/v1/completions", json=body) as answer:
-                    await (answer.content.readany() if leaves else answer.read())
-                    seen["left" if leaves else str(answer.status)] += 1
-            except aiohttp.ClientPayloadError:
-                seen["torn"] += 1
-
-    async def run(url: str) -> None:
-        numbers = iter(range(requests))
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            for _ in range(32):
-                group.create_task(client(session, url, numbers))
-
+    prompts = [f"{number % 7}{PROMPT}{number}" for number in range(600)]
     with FakeFleet(4, seed=2, time_scale=0.05) as fleet, serve(router := Router(fleet.urls, seed=1)) as gateway:
         fleet.set_rates(refuse=0.2, die=0.05)
-        asyncio.run(run(gateway))
+        seen = asyncio.run(storm(gateway, prompts, clients=32, leavers_tokens=100))
         wait_until(lambda: router.stats().open_requests == 0)
         faults = sum((worker.counts.faults for worker in fleet.workers), Counter[str]())
     stats = router.stats()
     assert set(router.loads().values()) == {0}
     assert sum(stats.endings.values()) == sum(stats.decisions.values())
     assert stats.endings["abandoned"] == 0
-    assert min(faults["refuse"] / requests, seen["200"] / requests / 3) > 0.15
+    assert min(faults["refuse"] / 600, seen["200"] / 600 / 3) > 0.15
     assert min(faults["die"], seen["torn"], seen["left"], stats.endings["cancelled"]) > 0
     router.validate()
 
@@ -412,8 +380,11 @@ def test_watch_shows_a_running_gateway(serve: Serve) -> None:
 # --- the proxy of the tutorial ---
 
 
+Proxy = tuple[FakeFleet, Router[str], str]
+
+
 @pytest.fixture
-def tutorials_proxy() -> Iterator[tuple[FakeFleet, Router[str], str]]:
+def tutorials_proxy() -> Iterator[Proxy]:
     text = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
     code = text.split("## 4. A proxy")[1].split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {"cachelb": cachelb}
@@ -422,7 +393,7 @@ def tutorials_proxy() -> Iterator[tuple[FakeFleet, Router[str], str]]:
         yield fleet, router, gateway
 
 
-def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: Proxy) -> None:
     _, router, gateway = tutorials_proxy
     first = complete(gateway, PROMPT, max_tokens=2)
     again = complete(gateway, PROMPT, max_tokens=2, stream=True, stream_options={"include_usage": True})
@@ -435,7 +406,7 @@ def test_tutorials_proxy_routes_streams_and_reports(tutorials_proxy: tuple[FakeF
     assert send(gateway, "/metrics").headers["Content-Type"] == CONTENT_TYPE
 
 
-def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: Proxy) -> None:
     fleet, _, gateway = tutorials_proxy
     complete(gateway, PROMPT, {"Authorization": "Bearer secret"}, max_tokens=1)
     [seen] = [request for worker in fleet.workers for request in worker.requests]
@@ -443,15 +414,13 @@ def test_tutorials_proxy_forwards_what_an_engine_asks_for(tutorials_proxy: tuple
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 70_000, b'{"prompt": [-1]}'], ids=lambda b: repr(b[:20]))
-def test_tutorials_proxy_answers_bad_json_with_400(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str], body: bytes
-) -> None:
+def test_tutorials_proxy_answers_bad_json_with_400(tutorials_proxy: Proxy, body: bytes) -> None:
     fleet, router, gateway = tutorials_proxy
     assert send(gateway, "/v1/chat/completions", body).status == 400
     assert (started(fleet), router.stats().open_requests) == (0, 0)
 
 
-def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: tuple[FakeFleet, Router[str], str]) -> None:
+def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: Proxy) -> None:
     fleet, router, gateway = tutorials_proxy
     for url in fleet.urls:
         router.set_ready(url, False)
@@ -460,9 +429,7 @@ def test_tutorials_proxy_names_no_worker_to_clients(tutorials_proxy: tuple[FakeF
 
 
 @pytest.mark.parametrize("after_chunks", [0, 2], ids=["before-the-first-byte", "mid-stream"])
-def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str], after_chunks: int
-) -> None:
+def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(tutorials_proxy: Proxy, after_chunks: int) -> None:
     fleet, router, gateway = tutorials_proxy
     fleet.fail("stall", after_chunks=after_chunks)
     with closing(begin_stream(gateway)) as connection:
@@ -474,9 +441,7 @@ def test_tutorials_proxy_stops_the_worker_when_the_client_leaves(
     assert router.stats().endings["cancelled"] == 1
 
 
-def test_tutorials_proxy_keeps_nothing_booked_when_the_worker_is_down(
-    tutorials_proxy: tuple[FakeFleet, Router[str], str],
-) -> None:
+def test_tutorials_proxy_keeps_nothing_booked_when_the_worker_is_down(tutorials_proxy: Proxy) -> None:
     fleet, router, gateway = tutorials_proxy
     for worker in fleet.workers:
         worker.stop()
@@ -501,17 +466,11 @@ def test_example_runs_from_the_command_line(name: str, configured: bool, tmp_pat
             config = tmp_path / "gateway.json"
             config.write_text(json.dumps({"router": {"policy": "round-robin"}, "workers": fleet.urls, "load": {}}))
             arguments = ["--config", str(config)]
-        command = [sys.executable, "-u", str(ROOT / "examples" / f"{name}.py"), *arguments, "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-            try:
-                assert process.stdout is not None
-                address = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))[0]
-                answers = [complete(address, f"{n}{PROMPT}", max_tokens=2) for n in range(4)]
-                process.send_signal(signal.SIGINT)
-                rest = process.stdout.read()
-                assert process.wait(DEADLINE_S) in {0, -signal.SIGINT}, rest
-            finally:
-                process.kill()
+        with example(name, *arguments) as (process, output, address):
+            answers = [complete(address, f"{n}{PROMPT}", max_tokens=2) for n in range(4)]
+            process.send_signal(signal.SIGINT)
+            rest = output.read()
+            assert process.wait(DEADLINE_S) in {0, -signal.SIGINT}, rest
         assert [answer.status for answer in answers] == [200] * 4
         if configured:
             assert [worker.counts.finished for worker in fleet.workers] == [2, 2]

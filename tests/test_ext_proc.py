@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, run, serve, served
+from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, Service, in_loop, run, serve, served
 
 from cachelb import Router
 from cachelb.integrations.ext_proc.messages import ProcessingRequest, ProcessingResponse
-
-if TYPE_CHECKING:
-    from tests.models.ext_proc_client import Service
-
-    from cachelb.policies.custom import FleetView, RequestView
+from cachelb.policies.custom import FleetView, RequestView
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 PROMPT = "The five boxing wizards jump quickly over the lazy dog. " * 20
@@ -70,18 +66,14 @@ async def test_requests_that_begin_alike_go_to_one_worker(router: Router[str], s
     assert router.stats().funnel.selected_matched_tokens == 0  # nobody finished yet
 
 
-def test_long_body_comes_back_unchanged_in_small_pieces() -> None:
+@served()
+async def test_long_body_comes_back_unchanged_in_small_pieces(service: Service) -> None:
     body = body_of("grün " * 60_000)
-
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1)) as service:
-            stream = service.stream()
-            await stream.send_headers()
-            for start in range(0, len(body), 65_536):
-                await stream.send_body(body[start : start + 65_536], end=start + 65_536 >= len(body))
-            assert (await stream.read_picked()).body == body
-
-    run(main())
+    stream = service.stream()
+    await stream.send_headers()
+    for start in range(0, len(body), 65_536):
+        await stream.send_body(body[start : start + 65_536], end=start + 65_536 >= len(body))
+    assert (await stream.read_picked()).body == body
 
 
 @served()
@@ -118,54 +110,46 @@ async def test_buffered_body_is_answered_once_with_the_pick(router: Router[str],
 
 
 @pytest.mark.parametrize("modes", [NONE, STREAMED], ids=["none", "streamed"])
-def test_body_that_comes_too_late_or_never_leaves_the_session_to_pick_by(modes: dict[str, int]) -> None:
-    async def main() -> None:
-        router = Router(URLS, policy="session", seed=1)
-        async with serve(router) as service:
-            seen = set()
-            for _ in range(6):
-                stream = service.stream(modes)
-                await stream.send_headers({"x-session-id": "s1"})
-                seen.add((await stream.read_picked(body=False)).endpoints[0])
-                if modes is STREAMED:
-                    await stream.send_body(body_of())
-                    assert (await stream.read()).WhichOneof("response") == "request_body"
-            assert len(seen) == 1
-            assert service.picker.counts["body-not-sent"] == 6
-
-    run(main())
+@in_loop
+async def test_body_that_comes_too_late_or_never_leaves_the_session_to_pick_by(modes: dict[str, int]) -> None:
+    router = Router(URLS, policy="session", seed=1)
+    async with serve(router) as service:
+        seen = set()
+        for _ in range(6):
+            stream = service.stream(modes)
+            await stream.send_headers({"x-session-id": "s1"})
+            seen.add((await stream.read_picked(body=False)).endpoints[0])
+            if modes is STREAMED:
+                await stream.send_body(body_of())
+                assert (await stream.read()).WhichOneof("response") == "request_body"
+        assert len(seen) == 1
+        assert service.picker.counts["body-not-sent"] == 6
 
 
 @pytest.mark.parametrize(("mode", "waits"), [("duplex", True), ("buffered", False)])
-def test_proxy_that_does_not_tell_its_modes_is_taken_to_have_the_default_ones(mode: Any, waits: bool) -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1), default_body_mode=mode) as service:
-            stream = service.stream(None)
-            await stream.send_headers()
-            if not waits:
-                assert (await stream.read()).WhichOneof("response") == "request_headers"
-            await stream.send_body(body_of())
-            assert (await stream.read_picked(body=waits)).body == (body_of() if waits else b"")
-
-    run(main())
+@in_loop
+async def test_proxy_that_does_not_tell_its_modes_is_taken_to_have_the_default_ones(mode: Any, waits: bool) -> None:
+    async with serve(Router(URLS, seed=1), default_body_mode=mode) as service:
+        stream = service.stream(None)
+        await stream.send_headers()
+        if not waits:
+            assert (await stream.read()).WhichOneof("response") == "request_headers"
+        await stream.send_body(body_of())
+        assert (await stream.read_picked(body=waits)).body == (body_of() if waits else b"")
 
 
-def test_request_without_a_body_goes_to_any_ready_worker() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        router.set_ready(URLS[0], False)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.send_headers(end=True, method="GET", path="/v1/models")
-            picked = await stream.read_picked(body=False)
-            assert sorted(picked.endpoints) == [B, C]
-            await stream.answer_headers(served=picked.endpoints[0])
-            await stream.answer_body(b"{}")
-            await stream.finish()
-            await service.settled()
-            assert router.stats().endings["completed"] == 1
-
-    run(main())
+@served()
+async def test_request_without_a_body_goes_to_any_ready_worker(router: Router[str], service: Service) -> None:
+    router.set_ready(URLS[0], False)
+    stream = service.stream()
+    await stream.send_headers(end=True, method="GET", path="/v1/models")
+    picked = await stream.read_picked(body=False)
+    assert sorted(picked.endpoints) == [B, C]
+    await stream.answer_headers(served=picked.endpoints[0])
+    await stream.answer_body(b"{}")
+    await stream.finish()
+    await service.settled()
+    assert router.stats().endings["completed"] == 1
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
@@ -224,37 +208,29 @@ async def test_pick_is_from_the_subset_only(service: Service, subset: object, ch
 
 
 @pytest.mark.parametrize("subset", [[], "", ["10.9.9.9:1"], [B]], ids=["empty", "no text", "stranger", "not ready"])
-def test_subset_without_anybody_eligible_is_503(subset: object) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        router.set_ready(URLS[1], False)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.send_headers(subset=subset)
-            await stream.send_body(body_of())
-            status, headers, _ = await stream.read_refusal()
-            assert (status, headers["retry-after"]) == (503, "1")
-            assert router.stats().open_requests == 0
-
-    run(main())
+@served()
+async def test_subset_without_anybody_eligible_is_503(router: Router[str], service: Service, subset: object) -> None:
+    router.set_ready(URLS[1], False)
+    stream = service.stream()
+    await stream.send_headers(subset=subset)
+    await stream.send_body(body_of())
+    status, headers, _ = await stream.read_refusal()
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert router.stats().open_requests == 0
 
 
-def test_no_ready_worker_is_503_and_names_no_worker() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        for url in URLS:
-            router.set_ready(url, False)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.send_headers()
-            await stream.send_body(body_of())
-            status, headers, body = await stream.read_refusal()
-            assert status == 503
-            assert headers == {"content-type": "application/json", "retry-after": "1"}
-            assert json.loads(body)["error"]["message"] == "no worker is available"
-            assert service.picker.counts == {"no-worker": 1}
-
-    run(main())
+@served()
+async def test_no_ready_worker_is_503_and_names_no_worker(router: Router[str], service: Service) -> None:
+    for url in URLS:
+        router.set_ready(url, False)
+    stream = service.stream()
+    await stream.send_headers()
+    await stream.send_body(body_of())
+    status, headers, body = await stream.read_refusal()
+    assert status == 503
+    assert headers == {"content-type": "application/json", "retry-after": "1"}
+    assert json.loads(body)["error"]["message"] == "no worker is available"
+    assert service.picker.counts == {"no-worker": 1}
 
 
 def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -284,66 +260,57 @@ class GrowingRouter(Router[str]):
 
 
 @pytest.mark.parametrize(("late", "named"), [("http://gpu9:8000", [A]), (URLS[1], [B, A])])
-def test_worker_that_joins_during_a_pick_is_named_only_if_it_has_an_address(late: str, named: list[str]) -> None:
-    async def main() -> None:
-        router = GrowingRouter(URLS[:1], policy="least-loaded", seed=1)
-        async with serve(router) as service:
-            await service.stream().request(body_of())
-            router.late = late
-            assert (await service.stream().request(body_of())).endpoints == named
-            assert router.stats().open_requests == 2
-
-    run(main())
+@in_loop
+async def test_worker_that_joins_during_a_pick_is_named_only_if_it_has_an_address(late: str, named: list[str]) -> None:
+    router = GrowingRouter(URLS[:1], policy="least-loaded", seed=1)
+    async with serve(router) as service:
+        await service.stream().request(body_of())
+        router.late = late
+        assert (await service.stream().request(body_of())).endpoints == named
+        assert router.stats().open_requests == 2
 
 
-def test_addresses_can_be_told_apart_from_keys() -> None:
-    async def main() -> None:
-        addresses = {"gpu0": A, "gpu1": "[fd00::1]:8000"}
-        async with serve(Router(list(addresses), seed=1), address=addresses.__getitem__) as service:
-            picked = await service.stream().request(body_of())
-            assert sorted(picked.endpoints) == [A, "[fd00::1]:8000"]
-            for subset in (["[fd00::1]:8000"], ["fd00::1"]):
-                picked = await service.stream().request(body_of(), subset=subset)
-                assert picked.endpoints == ["[fd00::1]:8000"]
-
-    run(main())
+@in_loop
+async def test_addresses_can_be_told_apart_from_keys() -> None:
+    addresses = {"gpu0": A, "gpu1": "[fd00::1]:8000"}
+    async with serve(Router(list(addresses), seed=1), address=addresses.__getitem__) as service:
+        picked = await service.stream().request(body_of())
+        assert sorted(picked.endpoints) == [A, "[fd00::1]:8000"]
+        for subset in (["[fd00::1]:8000"], ["fd00::1"]):
+            picked = await service.stream().request(body_of(), subset=subset)
+            assert picked.endpoints == ["[fd00::1]:8000"]
 
 
 # --- fallbacks and ranks ---
 
 
 @pytest.mark.parametrize(("fallbacks", "named"), [(0, 1), (1, 2), (2, 3), (3, 4)])
-def test_fallbacks_are_named_in_the_order_in_which_the_router_would_pick_them(fallbacks: int, named: int) -> None:
+@in_loop
+async def test_fallbacks_are_named_in_the_order_in_which_the_router_would_pick_them(fallbacks: int, named: int) -> None:
     urls = [f"http://10.0.0.{number}:8000" for number in range(1, 7)]
-
-    async def main() -> None:
-        router = Router(urls, policy="least-loaded", seed=1)
-        for number, url in enumerate(urls):
-            for _ in range(number):
-                router.select_worker(among=[url]).on_first_token()
-        held = [router.select_worker(among=[url]) for url, n in zip(urls, range(6), strict=True) for _ in range(n)]
-        async with serve(router, fallbacks=fallbacks) as service:
-            picked = await service.stream().request(body_of())
-            assert picked.endpoints == [f"10.0.0.{number}:8000" for number in range(1, 1 + named)]
-        del held
-
-    run(main())
+    router = Router(urls, policy="least-loaded", seed=1)
+    for number, url in enumerate(urls):
+        for _ in range(number):
+            router.select_worker(among=[url]).on_first_token()
+    held = [router.select_worker(among=[url]) for url, n in zip(urls, range(6), strict=True) for _ in range(n)]
+    async with serve(router, fallbacks=fallbacks) as service:
+        picked = await service.stream().request(body_of())
+        assert picked.endpoints == [f"10.0.0.{number}:8000" for number in range(1, 1 + named)]
+    del held
 
 
-def test_rank_is_told_to_the_worker_and_nobody_else_is_named() -> None:
-    async def main() -> None:
-        router: Router[str] = Router(seed=1)
-        for url in URLS:
-            router.add_worker(url, dp_size=2)
-        async with serve(router) as service:
-            ranks = set()
-            for turn in range(8):
-                picked = await service.stream().request(body_of(f"{turn}" * 400))
-                assert len(picked.endpoints) == 1
-                ranks.add(picked.headers["x-data-parallel-rank"])
-            assert ranks == {"0", "1"}
-
-    run(main())
+@in_loop
+async def test_rank_is_told_to_the_worker_and_nobody_else_is_named() -> None:
+    router: Router[str] = Router(seed=1)
+    for url in URLS:
+        router.add_worker(url, dp_size=2)
+    async with serve(router) as service:
+        ranks = set()
+        for turn in range(8):
+            picked = await service.stream().request(body_of(f"{turn}" * 400))
+            assert len(picked.endpoints) == 1
+            ranks.add(picked.headers["x-data-parallel-rank"])
+        assert ranks == {"0", "1"}
 
 
 # --- what else the headers say ---
@@ -364,21 +331,19 @@ class Watcher:
         return 0
 
 
-def test_tenant_priority_and_model_come_from_the_headers() -> None:
-    async def main() -> None:
-        watcher = Watcher()
-        async with serve(Router(URLS, policy=watcher, seed=1), priorities={"batch": -5}) as service:
-            headers = {
-                "x-gateway-inference-fairness-id": "team-a",
-                "x-gateway-inference-objective": "batch",
-                "x-gateway-model-name-rewrite": "llama-v2",
-            }
-            body = body_of(model="llama")
-            assert (await service.stream().request(body, headers)).body == body
-            await service.stream().request(body, {"x-gateway-inference-objective": "unknown"})
-        assert watcher.seen == [("team-a", -5, "llama-v2"), (None, 0, "llama")]
-
-    run(main())
+@in_loop
+async def test_tenant_priority_and_model_come_from_the_headers() -> None:
+    watcher = Watcher()
+    async with serve(Router(URLS, policy=watcher, seed=1), priorities={"batch": -5}) as service:
+        headers = {
+            "x-gateway-inference-fairness-id": "team-a",
+            "x-gateway-inference-objective": "batch",
+            "x-gateway-model-name-rewrite": "llama-v2",
+        }
+        body = body_of(model="llama")
+        assert (await service.stream().request(body, headers)).body == body
+        await service.stream().request(body, {"x-gateway-inference-objective": "unknown"})
+    assert watcher.seen == [("team-a", -5, "llama-v2"), (None, 0, "llama")]
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
@@ -399,24 +364,22 @@ async def test_model_is_renamed_in_the_body_if_asked(service: Service, modes: di
     assert picked.headers.get("content-length") == (str(len(picked.body)) if modes is BUFFERED else None)
 
 
-def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
-    async def main() -> None:
-        router = Router(URLS[:1], seed=1)
-        async with serve(router, priorities={"batch": -1}, shed_inflight=2) as service:
-            batch = {"x-gateway-inference-objective": "batch"}
-            streams = [service.stream() for _ in range(2)]
-            for stream in streams:
-                await stream.request(body_of(), batch)
-            refused = service.stream()
-            await refused.send_headers(batch)
-            await refused.send_body(body_of())
-            status, headers, body = await refused.read_refusal()
-            assert (status, headers["retry-after"]) == (429, "1")
-            assert json.loads(body)["error"]["type"] == "shed"
-            await service.stream().request(body_of())  # others are served
-            assert router.loads() == {URLS[0]: 3}
-
-    run(main())
+@in_loop
+async def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
+    router = Router(URLS[:1], seed=1)
+    async with serve(router, priorities={"batch": -1}, shed_inflight=2) as service:
+        batch = {"x-gateway-inference-objective": "batch"}
+        streams = [service.stream() for _ in range(2)]
+        for stream in streams:
+            await stream.request(body_of(), batch)
+        refused = service.stream()
+        await refused.send_headers(batch)
+        await refused.send_body(body_of())
+        status, headers, body = await refused.read_refusal()
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert json.loads(body)["error"]["type"] == "shed"
+        await service.stream().request(body_of())  # others are served
+        assert router.loads() == {URLS[0]: 3}
 
 
 # --- bodies over the limit ---

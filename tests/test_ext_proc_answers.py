@@ -6,15 +6,12 @@ import asyncio
 import json
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, run, serve, served, until
+from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, Service, Stream, in_loop, serve, served, until
 
 from cachelb import Router
-
-if TYPE_CHECKING:
-    from tests.models.ext_proc_client import Service, Stream
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 BODY = json.dumps({"prompt": "The five boxing wizards jump quickly over the lazy dog. " * 20}).encode()
@@ -57,30 +54,26 @@ async def test_pick_that_served_the_request_stays_booked(router: Router[str], se
     assert endings(router) == {"completed": 1}
 
 
-def test_clients_see_of_the_decision_what_is_exposed_by_name() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        names = ["x-cachelb-worker", "X-Cachelb-Matched-Tokens"]
-        async with serve(router, expose_headers=names) as service:
+@in_loop
+async def test_clients_see_of_the_decision_what_is_exposed_by_name() -> None:
+    router = Router(URLS, seed=1)
+    names = ["x-cachelb-worker", "X-Cachelb-Matched-Tokens"]
+    async with serve(router, expose_headers=names) as service:
+        stream = service.stream()
+        picked = (await stream.request(BODY)).endpoints[0]
+        added = await stream.answer_headers(served=picked)
+        assert added == {"x-cachelb-worker": f"http://{picked}", "x-cachelb-matched-tokens": "0"}
+
+
+@in_loop
+async def test_workers_may_share_an_address() -> None:
+    router = Router([f"http://{A}/left", f"http://{A}/right"], seed=1)
+    async with serve(router) as service:
+        for _ in range(4):
             stream = service.stream()
-            picked = (await stream.request(BODY)).endpoints[0]
-            added = await stream.answer_headers(served=picked)
-            assert added == {"x-cachelb-worker": f"http://{picked}", "x-cachelb-matched-tokens": "0"}
-
-    run(main())
-
-
-def test_workers_may_share_an_address() -> None:
-    async def main() -> None:
-        router = Router([f"http://{A}/left", f"http://{A}/right"], seed=1)
-        async with serve(router) as service:
-            for _ in range(4):
-                stream = service.stream()
-                assert (await stream.request(BODY)).endpoints == [A, A]
-                await stream.answer_headers(served=A)
-            assert service.picker.counts == {"picked": 4}
-
-    run(main())
+            assert (await stream.request(BODY)).endpoints == [A, A]
+            await stream.answer_headers(served=A)
+        assert service.picker.counts == {"picked": 4}
 
 
 @served()
@@ -107,22 +100,20 @@ async def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere(
     assert reply.response_body.response.body_mutation.streamed_response.body == b"{}"
 
 
-def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1), conformance=True) as service:
-            stream = service.stream()
-            picked = await stream.request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
-            assert picked.endpoints == [C]
-            assert (await stream.answer_headers(served=C))["x-conformance-test-served-endpoint"] == C
-            stream = service.stream()
-            await stream.request(BODY)
-            shown = await stream.answer_headers()
-            assert shown["x-conformance-test-served-endpoint"].startswith("fail: missing")
-        async with serve(Router(URLS, seed=1)) as service:
-            picked = await service.stream().request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
-            assert picked.endpoints == [A]
-
-    run(main())
+@in_loop
+async def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
+    async with serve(Router(URLS, seed=1), conformance=True) as service:
+        stream = service.stream()
+        picked = await stream.request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
+        assert picked.endpoints == [C]
+        assert (await stream.answer_headers(served=C))["x-conformance-test-served-endpoint"] == C
+        stream = service.stream()
+        await stream.request(BODY)
+        shown = await stream.answer_headers()
+        assert shown["x-conformance-test-served-endpoint"].startswith("fail: missing")
+    async with serve(Router(URLS, seed=1)) as service:
+        picked = await service.stream().request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
+        assert picked.endpoints == [A]
 
 
 # --- how it ends ---
@@ -170,34 +161,31 @@ async def test_answer_without_a_body_completes_at_its_headers(router: Router[str
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "streamed"])
-def test_usage_is_read_from_the_last_events_however_they_are_cut(modes: dict[str, int]) -> None:
+@served()
+async def test_usage_is_read_from_the_last_events_however_they_are_cut(
+    router: Router[str], service: Service, modes: dict[str, int]
+) -> None:
     events = b'data: {"text":"a"}\n\n' * 50 + b"data: {" + USAGE + b"}\n\ndata: [DONE]\n\n"
     pieces = [events[start : start + 7] for start in range(0, len(events), 7)]
-
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream(modes)
-            await stream.send_headers()
-            if modes is BUFFERED:
-                await stream.read()
-            await stream.send_body(BODY)
-            await stream.read_picked(body=modes is DUPLEX)
-            await stream.answer_headers(kind="text/event-stream; charset=utf-8")
-            returned = b""
-            for piece in pieces:
-                reply = await stream.answer_body(piece, end=False)
-                returned += reply.response_body.response.body_mutation.streamed_response.body
-            assert returned == (events if modes is DUPLEX else b"")
-            assert router.recent() == []
-            await stream.answer_body(b"")
-            [record] = router.recent()
-            assert (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens) == (48, 64, 3)
-            assert record.ttft_s is not None
-            assert record.duration_s is not None
-            assert record.ttft_s <= record.duration_s
-
-    run(main())
+    stream = service.stream(modes)
+    await stream.send_headers()
+    if modes is BUFFERED:
+        await stream.read()
+    await stream.send_body(BODY)
+    await stream.read_picked(body=modes is DUPLEX)
+    await stream.answer_headers(kind="text/event-stream; charset=utf-8")
+    returned = b""
+    for piece in pieces:
+        reply = await stream.answer_body(piece, end=False)
+        returned += reply.response_body.response.body_mutation.streamed_response.body
+    assert returned == (events if modes is DUPLEX else b"")
+    assert router.recent() == []
+    await stream.answer_body(b"")
+    [record] = router.recent()
+    assert (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens) == (48, 64, 3)
+    assert record.ttft_s is not None
+    assert record.duration_s is not None
+    assert record.ttft_s <= record.duration_s
 
 
 @served()
@@ -304,23 +292,21 @@ async def _one(service: Service, number: int) -> None:
             await stream.finish()
 
 
-def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1, breaker_failures=0)
-        async with serve(router) as service:
-            await asyncio.gather(*(_one(service, number) for number in range(300)))
-            await service.settled()
-            assert router.stats().open_requests == 0
-            assert set(router.loads().values()) == {0}
-            ended = Counter(endings(router))
-            counts = service.picker.counts
-            booked = counts["picked"] + counts["served-fallback"]
-            assert sum(ended.values()) == booked
-            assert ended["abandoned"] == 0
-            assert min(ended["completed"], ended["cancelled"], ended["failed"], ended["backpressure"]) > 0
-            router.validate()
-
-    run(main())
+@in_loop
+async def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
+    router = Router(URLS, seed=1, breaker_failures=0)
+    async with serve(router) as service:
+        await asyncio.gather(*(_one(service, number) for number in range(300)))
+        await service.settled()
+        assert router.stats().open_requests == 0
+        assert set(router.loads().values()) == {0}
+        ended = Counter(endings(router))
+        counts = service.picker.counts
+        booked = counts["picked"] + counts["served-fallback"]
+        assert sum(ended.values()) == booked
+        assert ended["abandoned"] == 0
+        assert min(ended["completed"], ended["cancelled"], ended["failed"], ended["backpressure"]) > 0
+        router.validate()
 
 
 @served(max_body_bytes=10 << 20)

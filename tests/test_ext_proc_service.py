@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ import grpc
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, run, serve
+from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served
+from tests.programs import running
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
@@ -35,92 +35,59 @@ async def health_of(channel: Any, name: str) -> str:
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-def test_health_tells_that_it_lives_and_whether_it_is_ready() -> None:
-    async def main() -> None:
-        async with serve(Router(URLS, seed=1), ready=False) as service:
-            names = ("liveness", "readiness", SERVICE)
-            states = [await health_of(service.channel, name) for name in names]
-            assert states == ["SERVING", "NOT_SERVING", "NOT_SERVING"]
-            await service.picker.set_ready(True)
-            assert [await health_of(service.channel, name) for name in names] == ["SERVING"] * 3
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await health_of(service.channel, "something-else")
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-    run(main())
+@in_loop
+async def test_health_tells_that_it_lives_and_whether_it_is_ready() -> None:
+    async with serve(Router(URLS, seed=1), ready=False) as service:
+        names = ("liveness", "readiness", SERVICE)
+        states = [await health_of(service.channel, name) for name in names]
+        assert states == ["SERVING", "NOT_SERVING", "NOT_SERVING"]
+        await service.picker.set_ready(True)
+        assert [await health_of(service.channel, name) for name in names] == ["SERVING"] * 3
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health_of(service.channel, "something-else")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_open_streams_end_within_the_grace_of_a_stop() -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router) as service:
-            stream = service.stream()
-            await stream.request(BODY)
-            stopping = asyncio.ensure_future(service.picker.stop(DEADLINE_S))
-            await stream.answer_headers()
-            await stream.answer_body(b"{}")
-            await stream.finish()
-            await stopping
-            assert router.stats().endings["completed"] == 1
-            assert service.picker.open_streams == 0
-
-    run(main())
+@served()
+async def test_open_streams_end_within_the_grace_of_a_stop(router: Router[str], service: Service) -> None:
+    stream = service.stream()
+    await stream.request(BODY)
+    stopping = asyncio.ensure_future(service.picker.stop(DEADLINE_S))
+    await stream.answer_headers()
+    await stream.answer_body(b"{}")
+    await stream.finish()
+    await stopping
+    assert router.stats().endings["completed"] == 1
+    assert service.picker.open_streams == 0
 
 
-def test_service_starts_once_and_stops_twice() -> None:
-    async def main() -> None:
-        picker = EndpointPicker(Router(URLS, seed=1))
-        await picker.stop()
+@in_loop
+async def test_service_starts_once_and_stops_twice() -> None:
+    picker = EndpointPicker(Router(URLS, seed=1))
+    await picker.stop()
+    await picker.start("127.0.0.1:0")
+    with pytest.raises(RuntimeError, match="starts once"):
         await picker.start("127.0.0.1:0")
-        with pytest.raises(RuntimeError, match="starts once"):
-            await picker.start("127.0.0.1:0")
-        await picker.stop()
-        await picker.stop()
-
-    run(main())
+    await picker.stop()
+    await picker.stop()
 
 
-def test_port_in_use_is_an_error() -> None:
-    async def main() -> None:
-        async with EndpointPicker(Router(URLS, seed=1)) as first, EndpointPicker(Router(URLS, seed=1)) as second:
-            port = await first.start("127.0.0.1:0")
-            with pytest.raises(RuntimeError, match=str(port)):
-                await second.start(f"127.0.0.1:{port}")
-
-    run(main())
+@in_loop
+async def test_port_in_use_is_an_error() -> None:
+    async with EndpointPicker(Router(URLS, seed=1)) as first, EndpointPicker(Router(URLS, seed=1)) as second:
+        port = await first.start("127.0.0.1:0")
+        with pytest.raises(RuntimeError, match=str(port)):
+            await second.start(f"127.0.0.1:{port}")
 
 
-def test_credentials_protect_the_port() -> None:
-    async def main() -> None:
-        async with EndpointPicker(Router(URLS, seed=1)) as picker:
-            port = await picker.start("127.0.0.1:0", credentials=grpc.local_server_credentials())
-            async with grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.local_channel_credentials()) as channel:
-                stream = Service(picker, Proxy(channel), channel).stream()
-                assert (await stream.request(BODY)).body == BODY
-                await stream.finish()
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_body_bytes": 0}, "max_body_bytes must be at least 1, got 0"),
-        ({"max_held_bytes": 0}, "max_held_bytes must be at least 1, got 0"),
-        ({"max_streams": -1}, "max_streams must be at least 1, got -1"),
-        ({"body_timeout_s": 0}, "body_timeout_s must be above 0, got 0"),
-        ({"idle_timeout_s": float("nan")}, "idle_timeout_s must be a finite number, got nan"),
-        ({"stream_timeout_s": -1.0}, "stream_timeout_s must be above 0, got -1.0"),
-        ({"expose_headers": ["x-cachelb-wroker"]}, "no header of decisions is called 'x-cachelb-wroker'"),
-        ({"large_bodies": "drop"}, "large_bodies must be 'refuse' or 'pass', got 'drop'"),
-        ({"fallbacks": 4}, "fallbacks must be at most 3, got 4"),
-        ({"shed_inflight": 0}, "shed_inflight must be at least 1, got 0"),
-        ({"default_body_mode": "grpc"}, "default_body_mode must be .* got 'grpc'"),
-    ],
-)
-def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EndpointPicker(Router(URLS), **options)
+@in_loop
+async def test_credentials_protect_the_port() -> None:
+    async with EndpointPicker(Router(URLS, seed=1)) as picker:
+        port = await picker.start("127.0.0.1:0", credentials=grpc.local_server_credentials())
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.local_channel_credentials()) as channel:
+            stream = Service(picker, Proxy(channel), channel).stream()
+            assert (await stream.request(BODY)).body == BODY
+            await stream.finish()
 
 
 @pytest.mark.parametrize(
@@ -149,11 +116,9 @@ def test_address_of_a_key(key: str, address: str | None) -> None:
 def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text(f"workers = {json.dumps(URLS)}\n[router]\nseed = 1\n", "utf-8")
-    words = [sys.executable, "-m", MODULE, "--config", str(config), "--listen", "127.0.0.1:0", "--fallbacks", "0"]
-    process = subprocess.Popen([*words, "--priority", "batch=-1"], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        found = re.search(r"listening on 127\.0\.0\.1:(\d+), 2 workers", process.stderr.readline())
+    words = ["--config", str(config), "--listen", "127.0.0.1:0", "--fallbacks", "0", "--priority", "batch=-1"]
+    with running("-m", MODULE, *words, errors=subprocess.STDOUT) as (process, output):
+        found = re.search(r"listening on 127\.0\.0\.1:(\d+), 2 workers", output.readline())
         assert found is not None
 
         async def main() -> None:
@@ -166,11 +131,7 @@ def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) 
         run(main())
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
-        assert "stopped: {'picked': 1}" in process.stderr.read()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+        assert "stopped: {'picked': 1}" in output.read()
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
 from tests.http_client import DEADLINE_S, chat, complete, metrics, send
+from tests.threads import one_runs_one_waits
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.tokens import decode, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BLOCK = 16
 # 64 tokens, four blocks; the last token of a prompt is never taken from the cache, so three of them can be.
@@ -143,22 +141,16 @@ def test_body_that_is_not_declared_as_json_is_refused_as_by_vllm(worker: FakeWor
     assert send(worker.url, path, {"prompt": "a", "messages": MESSAGES}, allowed).status == 200
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "kind"),
-    [
-        ("/v1/completions", b"{", 400, "Bad Request"),
-        ("/v1/completions", {"prompt": "a", "model": 1}, 400, "Bad Request"),
-        ("/v1/chat/completions", {}, 400, "Bad Request"),
-        ("/v1/completions", {"prompt": ""}, 400, "BadRequestError"),
-        ("/v1/completions", {"prompt": "a", "model": "other"}, 404, "NotFoundError"),
-        ("/v1/completions", None, 405, "Method Not Allowed"),
-        ("/v1/nothing", {}, 404, "Not Found"),
-    ],
-)
-def test_errors_have_the_types_of_vllm(path: str, body: object, status: int, kind: str) -> None:
-    with FakeFleet(1, models=("m",)) as fleet:
-        answer = send(fleet.urls[0], path, body)
-    assert (answer.status, answer.json["error"]["type"], answer.json["error"]["code"]) == (status, kind, status)
+KINDS = {
+    "no JSON": "Bad Request",
+    "model must be": "Bad Request",
+    "at least one message": "Bad Request",
+    "prompt is empty": "BadRequestError",
+    "`other` does not exist": "NotFoundError",
+    "Not Allowed": "Method Not Allowed",
+    "Not Found": "Not Found",
+}
+"""The types that vLLM gives such errors."""
 
 
 @pytest.mark.parametrize(
@@ -181,6 +173,7 @@ def test_errors_have_the_types_of_vllm(path: str, body: object, status: int, kin
         ("/v1/completions", {"prompt": "a", "model": 1}, 400, "model must be"),
         ("/v1/completions", {"prompt": "a", "model": "other"}, 404, "`other` does not exist"),
         ("/v1/completions", {"prompt": "word" * 60, "max_tokens": 5}, 400, "maximum context length is 64"),
+        ("/v1/chat/completions", {}, 400, "at least one message"),
         ("/v1/chat/completions", {"messages": []}, 400, "at least one message"),
         ("/v1/chat/completions", {"messages": [{"content": "a"}]}, 400, "object with a role"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": 1}]}, 400, "string or a list"),
@@ -194,6 +187,7 @@ def test_bad_request_is_an_error_that_says_why(path: str, body: object, status: 
         answer = send(fleet.urls[0], path, body)
         assert (answer.status, answer.json["error"]["code"]) == (status, status)
         assert message in answer.json["error"]["message"]
+        assert KINDS.get(message, answer.json["error"]["type"]) == answer.json["error"]["type"]
         counts = fleet.workers[0].counts
         assert counts.started == counts.rejected == ("completions" in path)
 
@@ -319,19 +313,8 @@ def test_decode_computes_the_prompt_if_the_prefill_worker_is_gone(fleet: FakeFle
 def test_metrics_show_who_runs_and_who_waits(engine: Any, names: tuple[str, ...]) -> None:
     with FakeFleet(1, engine=engine, max_running=1, kv_blocks=10) as fleet:
         (worker,) = fleet.workers
-        worker.fail("stall", times=1, after_chunks=1)
-        threads = [
-            threading.Thread(target=complete, args=(worker.url, PROMPT), kwargs={"stream": True, "max_tokens": 16})
-            for _ in range(2)
-        ]
-        threads[0].start()
-        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
-        threads[1].start()
-        fleet.wait_for(lambda: (worker.counts.running, worker.counts.waiting) == (1, 1))
-        busy = metrics(worker.url)
-        worker.release()
-        for thread in threads:
-            thread.join()
+        with one_runs_one_waits(fleet, worker, PROMPT):
+            busy = metrics(worker.url)
         idle = metrics(worker.url)
         assert [busy[name] for name in names] == [1, 1, 0.5]
         assert [idle[name] for name in names] == [0, 0, 0]

@@ -8,19 +8,18 @@ import http.client
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 from tests.http_client import JSON, complete, connect, metrics, send
+from tests.threads import beside
 
 from cachelb.testing import FakeFleet, FakeWorker
 from cachelb.testing.fleet.sockets import Listener, TcpAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROMPT = "word" * 64
 
@@ -134,12 +133,10 @@ def test_status_comes_with_retry_after_if_planned(worker: FakeWorker, status: in
 def test_stalled_request_is_answered_when_released(worker: FakeWorker, fleet: FakeFleet) -> None:
     worker.fail("stall", times=1)
     seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(outcome(worker.url)))
-    thread.start()
-    fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
-    assert (worker.counts.open, outcome(worker.url), seen) == (1, "200", [])
-    worker.release()
-    thread.join()
+    with beside(lambda url: seen.append(outcome(url)), [worker.url]):
+        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
+        assert (worker.counts.open, outcome(worker.url), seen) == (1, "200", [])
+        worker.release()
     assert (seen, worker.counts.open, worker.counts.finished) == (["200"], 0, 2)
 
 
@@ -292,22 +289,14 @@ def test_own_rates_replace_those_of_the_fleet_also_on_new_workers(fleet: FakeFle
 def test_every_request_has_one_end_through_chance_and_flapping(fleet: FakeFleet) -> None:
     fleet.set_rates(refuse=0.1, reset=0.1, die=0.1, status={429: 0.1})
     seen: list[str] = []
-    lock = threading.Lock()
 
     def ask(share: int) -> None:
-        for number in range(40):
-            ended = outcome(fleet.urls[(share + number) % 2], stream=number % 3 > 0)
-            with lock:
-                seen.append(ended)
+        seen.extend([outcome(fleet.urls[(share + at) % 2], stream=at % 3 > 0) for at in range(40)])
 
-    threads = [threading.Thread(target=ask, args=(share,)) for share in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(5):
-        fleet.stop_worker(0)
-        fleet.start_worker(0, restart=True)
-    for thread in threads:
-        thread.join()
+    with beside(ask, range(4)):
+        for _ in range(5):
+            fleet.stop_worker(0)
+            fleet.start_worker(0, restart=True)
     fleet.wait_for(lambda: all(worker.counts.open == 0 for worker in fleet.workers))
     assert len(seen) == 160
     assert all(totals_add_up(worker) for worker in fleet.workers)
@@ -320,11 +309,9 @@ def test_every_request_has_one_end_through_chance_and_flapping(fleet: FakeFleet)
 def test_stopped_worker_cuts_its_requests_and_keeps_its_address(worker: FakeWorker, fleet: FakeFleet) -> None:
     worker.fail("stall", times=1)
     seen: list[str] = []
-    thread = threading.Thread(target=lambda: seen.append(outcome(worker.url)))
-    thread.start()
-    fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
-    fleet.stop_worker(0)
-    thread.join()
+    with beside(lambda url: seen.append(outcome(url)), [worker.url]):
+        fleet.wait_for(lambda: worker.counts.faults["stall"] == 1)
+        fleet.stop_worker(0)
     assert (seen, worker.counts.failed, worker.counts.open) == (["cut"], 1, 0)
     assert (outcome(worker.url), worker.listening) == ("refused", False)
     fleet.start_worker(0)
@@ -394,28 +381,6 @@ def test_last_requests_are_remembered_without_showing_them() -> None:
         assert [seen.headers["x-session"] for seen in worker.requests] == ["s1", "s2"]
         assert [seen.body["prompt"] for seen in worker.requests] == ["prompt 1", "prompt 2"]
         assert repr(worker.requests[0]) == "SeenRequest(path='/v1/completions')"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"workers": -1}, "workers must be at least 0, got -1"),
-        ({"engine": "tgi"}, "engine is 'tgi', it must be 'vllm' or 'sglang'"),
-        ({"models": []}, "models is empty"),
-        ({"stream_interval": 0}, "stream_interval must be at least 1, got 0"),
-        ({"kv_blocks": 0}, "kv_blocks must be at least 1, got 0"),
-        ({"decode_tps": 0}, "decode_tps must be above 0, got 0"),
-        ({"time_scale": -1}, "time_scale must be 0 or more, got -1"),
-    ],
-)
-def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FakeFleet(**options)
-
-
-def test_one_string_is_no_list_of_models() -> None:
-    with pytest.raises(TypeError, match="models must be a list of names, got the str 'base'"):
-        FakeFleet(models="base")
 
 
 def test_waiting_for_what_never_comes_ends(fleet: FakeFleet) -> None:

@@ -13,16 +13,14 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.test_threads import run
 
 from cachelb import BlockTracker, Router, UnknownWorkerError, hash_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 BLOCK = 4
 LENGTH = 2_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -12,9 +13,6 @@ from hypothesis import strategies as st
 from tests.models.kv_events import REMOVED, STORED, meaning, same_names
 
 from cachelb._core import decode_kv_events
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLEAR = ["AllBlocksCleared"]
 

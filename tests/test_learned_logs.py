@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +17,7 @@ from cachelb.cli.main import main
 from cachelb.learned import FEATURES, LearnedModel, Samples, evaluate, evaluate_model, read_lodestar
 from cachelb.records import JsonlRecords
 from cachelb.records.samples import samples_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cachelb.types import DecisionRecord
+from cachelb.types import DecisionRecord
 
 COMP = "comp__latency_predictor_model_output_pod_specific_data.csv.xz"
 P2048 = "p2048__processed_dataset.csv.xz"

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 import cachelb
+from cachelb import Decision, Router
 from cachelb.learned import FEATURES, LearnedModel, Samples
 from cachelb.records import JsonlRecords, read_records
 from cachelb.records.samples import samples_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    from cachelb import Decision, Router
 
 WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
 """Devices in the order of their names, as `LearnedModel.fit` numbers them; a router does as it hears of them."""

@@ -11,23 +11,16 @@ from tests.litellm_host import PROMPT, deployment, messages
 
 from cachelb import NoWorkerAvailable
 from cachelb.integrations.litellm import CachelbCallback
+from cachelb.testing import ManualClock
 
 POOL = [deployment(key, f"http://{key}:8000") for key in ("a", "b", "c")]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Host:
     """Calls the hooks."""
 
     def __init__(self, **options: Any) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock(1000.0)
         self.callback = CachelbCallback(clock=self.clock, **{"seed": 1} | options)
 
     def filter(
@@ -311,9 +304,9 @@ def test_usage_is_what_the_engine_counted(
 def test_request_without_an_outcome_expires_as_abandoned() -> None:
     host = Host(deadline_s=60)
     host.filter(litellm_call_id="1")
-    host.clock.now += 30
+    host.clock.advance(30)
     host.filter(litellm_call_id="2")
-    host.clock.now += 30
+    host.clock.advance(30)
     host.filter(litellm_call_id="3")
     assert host.callback.expired == 1
     assert host.endings == {"abandoned": 1}
@@ -352,7 +345,7 @@ def test_deployment_that_is_gone_is_forgotten_in_the_end() -> None:
     host.filter(litellm_call_id="1")
     host.succeed("1")
     for _ in range(5):
-        host.clock.now += 30
+        host.clock.advance(30)
         host.filter(POOL[:2], litellm_call_id="2")
         host.succeed("2")
     assert host.callback.router.keys() == ["a", "b"]

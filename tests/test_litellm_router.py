@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from tests.litellm_host import PROMPT, chat, groups, hosted, in_litellm, messages, settled
+from tests.litellm_host import PROMPT, chat, groups, in_litellm, messages, settled
 
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.testing import FakeFleet
@@ -47,18 +47,14 @@ async def test_text_completions_are_routed_by_text_and_by_token_ids(callback: Ca
     assert callback.unread == 0
 
 
-def test_groups_of_one_router_do_not_mix() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(small=fleet.urls[:2], large=fleet.urls[2:])) as router:
-            asked = [(group, f"{number}{PROMPT}") for number in range(4) for group in ("small", "large")] * 2
-            answered = [await chat(router, text, model=group) for group, text in asked]
-            await idle(callback)
-        assert [key.partition("/")[0] for key in answered] == [group for group, _ in asked]
-        assert answered[:8] == answered[8:]
-        assert len(set(answered)) == 4
-
-    with FakeFleet(4) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(4, lambda urls: groups(small=urls[:2], large=urls[2:]))
+async def test_groups_of_one_router_do_not_mix(callback: CachelbCallback, router: Any) -> None:
+    asked = [(group, f"{number}{PROMPT}") for number in range(4) for group in ("small", "large")] * 2
+    answered = [await chat(router, text, model=group) for group, text in asked]
+    await idle(callback)
+    assert [key.partition("/")[0] for key in answered] == [group for group, _ in asked]
+    assert answered[:8] == answered[8:]
+    assert len(set(answered)) == 4
 
 
 @in_litellm(3, num_retries=2)
@@ -87,21 +83,18 @@ async def test_metadata_shared_by_requests_does_not_mix_them_up(
     assert endings(callback) == {"completed": 10, "failed": 1}
 
 
-def test_deployment_in_cooldown_gets_nothing_and_stays_known() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        options: dict[str, Any] = {"disable_cooldowns": False, "allowed_fails": 0, "cooldown_time": 600}
-        async with hosted(callback, groups(m=fleet.urls), num_retries=1, **options) as router:
-            home = await chat(router)
-            worker = fleet.workers[int(home[-1])]
-            worker.fail("status", status=500)
-            assert home not in [await chat(router) for _ in range(4)]
-            assert worker.counts.faults["500"] == 1  # the others were not sent there any more
-            await idle(callback)
-        assert callback.router.keys() == ["m/0", "m/1", "m/2"]
-        assert endings(callback) == {"completed": 5, "failed": 1}
-
-    with FakeFleet(3) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(3, num_retries=1, disable_cooldowns=False, allowed_fails=0, cooldown_time=600)
+async def test_deployment_in_cooldown_gets_nothing_and_stays_known(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    home = await chat(router)
+    worker = fleet.workers[int(home[-1])]
+    worker.fail("status", status=500)
+    assert home not in [await chat(router) for _ in range(4)]
+    assert worker.counts.faults["500"] == 1  # the others were not sent there any more
+    await idle(callback)
+    assert callback.router.keys() == ["m/0", "m/1", "m/2"]
+    assert endings(callback) == {"completed": 5, "failed": 1}
 
 
 @in_litellm(2, num_retries=3)
@@ -116,17 +109,14 @@ async def test_whole_group_down_fails_as_without_the_callback(
     assert [worker.counts.faults["500"] for worker in fleet.workers] == [2, 2]
 
 
-def test_fallback_to_another_group_is_booked_there() -> None:
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        lists = groups(m=fleet.urls[:1], spare=fleet.urls[1:])
-        async with hosted(callback, lists, fallbacks=[{"m": ["spare"]}]) as router:
-            fleet.workers[0].fail("status", times=1, status=500)
-            assert await chat(router) == "spare/0"
-            await idle(callback)
-        assert endings(callback) == {"completed": 1, "failed": 1}
-
-    with FakeFleet(2) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+@in_litellm(2, lambda urls: groups(m=urls[:1], spare=urls[1:]), fallbacks=[{"m": ["spare"]}])
+async def test_fallback_to_another_group_is_booked_there(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any
+) -> None:
+    fleet.workers[0].fail("status", times=1, status=500)
+    assert await chat(router) == "spare/0"
+    await idle(callback)
+    assert endings(callback) == {"completed": 1, "failed": 1}
 
 
 @in_litellm(1)
@@ -223,7 +213,8 @@ async def test_request_that_the_client_gives_up_is_cancelled(
     assert endings(callback) == {"cancelled": 1}
 
 
-def test_nothing_stays_booked_after_a_storm() -> None:
+@in_litellm(4, seed=3, num_retries=1)
+async def test_nothing_stays_booked_after_a_storm(fleet: FakeFleet, callback: CachelbCallback, router: Any) -> None:
     async def client(router: Any, numbers: Any) -> None:
         for number in numbers:
             try:
@@ -238,17 +229,12 @@ def test_nothing_stays_booked_after_a_storm() -> None:
             except Exception as error:  # noqa: BLE001 - what a client sees of a worker that fails
                 assert "no deployments" not in str(error).lower()  # noqa: PT017
 
-    async def run(fleet: FakeFleet, callback: CachelbCallback) -> None:
-        async with hosted(callback, groups(m=fleet.urls), num_retries=1) as router:
-            fleet.set_rates(refuse=0.1, die=0.1, status={500: 0.1})
-            numbers = iter(range(120))
-            await asyncio.gather(*(client(router, numbers) for _ in range(8)))
-            gc.collect()
-            await idle(callback)
-        stats = callback.router.stats()
-        assert sum(stats.endings.values()) == sum(stats.decisions.values())
-        assert min(stats.endings["completed"], stats.endings["failed"], stats.endings["cancelled"]) > 0
-        assert stats.endings["abandoned"] == callback.fallbacks.total() == 0
-
-    with FakeFleet(4, seed=3) as fleet:
-        asyncio.run(run(fleet, CachelbCallback(seed=1)))
+    fleet.set_rates(refuse=0.1, die=0.1, status={500: 0.1})
+    numbers = iter(range(120))
+    await asyncio.gather(*(client(router, numbers) for _ in range(8)))
+    gc.collect()
+    await idle(callback)
+    stats = callback.router.stats()
+    assert sum(stats.endings.values()) == sum(stats.decisions.values())
+    assert min(stats.endings["completed"], stats.endings["failed"], stats.endings["cancelled"]) > 0
+    assert stats.endings["abandoned"] == callback.fallbacks.total() == 0

@@ -29,42 +29,6 @@ def test_index_bytes_stay_within_the_budget(megabytes: float) -> None:
     assert stats.dropped["no-room"] == 0
 
 
-def test_memory_follows_a_change_from_short_prompts_to_long_ones() -> None:
-    def settled(*kinds: tuple[int, int]) -> int:
-        router = Router(WORKERS, max_memory_mb=2, seed=1)
-        random = np.random.default_rng(3)
-        for prompts, length in kinds:
-            for prompt in random.integers(0, 128_000, (prompts, length), dtype=np.uint32):
-                router.select_worker(tokens=prompt).on_complete()
-        stats = router.stats()
-        assert stats.index_bytes <= 2 * 2**20
-        return stats.index_blocks
-
-    only_long = settled((800, 4096))
-    assert settled((40_000, 16), (800, 4096)) > 0.7 * only_long
-
-
-def test_a_prompt_that_was_just_placed_is_held_however_full_the_index_is() -> None:
-    router = Router(WORKERS, max_memory_mb=1, seed=1)
-    random = np.random.default_rng(5)
-    for prompt in random.integers(0, 128_000, (500, 8000), dtype=np.uint32):
-        with router.select_worker(tokens=prompt) as first:
-            pass
-        with router.select_worker(tokens=prompt) as again:
-            assert (again.worker, again.matched_tokens) == (first.worker, 7984)
-    assert router.stats().dropped["no-room"] == 0
-
-
-def test_models_share_the_budget() -> None:
-    router = Router(WORKERS, max_memory_mb=1, seed=1, models={"a": 16, "b": 32})
-    random = np.random.default_rng(5)
-    for model in ("a", "b", None) * 2:
-        for prompt in random.integers(0, 128_000, (2000, 200), dtype=np.uint32):
-            router.select_worker(tokens=prompt, model=model).on_complete()
-        assert router.stats().index_bytes <= 2**20
-    router.validate()
-
-
 @pytest.mark.parametrize("megabytes", [0.5, 0, -3, float("nan"), float("inf")])
 def test_a_budget_below_the_minimum_is_refused_with_the_minimum_named(megabytes: float) -> None:
     with pytest.raises(ValueError, match=r"max_memory_mb must be a finite number, 1 or more"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -14,9 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from cachelb import Router
 from cachelb.metrics import PrometheusCollector, instrument
 from cachelb.metrics.families import families
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tests.models.engine_caches import EngineCaches
 
-from cachelb import Router
+from cachelb import Decision, Router
 from cachelb.policies import POLICIES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
-
-    from cachelb import Decision
-
-    Workload = Callable[[], Iterator[tuple[str, npt.NDArray[np.uint32]]]]
+Workload = Callable[[], Iterator[tuple[str, npt.NDArray[np.uint32]]]]
 
 WORKERS = [f"w{n}" for n in range(8)]
 REQUESTS = 2048

@@ -6,16 +6,14 @@ import asyncio
 import json
 import threading
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from cachelb import Router
 from cachelb.openai import RequestError, header_filter, read_request, read_usage, routing_arguments
 from cachelb.text import render_messages
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

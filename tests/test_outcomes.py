@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import aiohttp
 import httpx
@@ -13,9 +14,6 @@ import pytest
 import cachelb
 from cachelb.openai import retry_after
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 REQUEST = httpx.Request("POST", "http://gpu0")
 

@@ -26,25 +26,6 @@ def branch(shared: int, length: int = 500) -> array[int]:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"max_routes": 0}, ValueError, "max_routes must be from 1"),
-        ({"max_routes": 1.5}, TypeError, "max_routes must be int"),
-        ({"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0"),
-        ({"prefix_token_length": 0}, ValueError, "prefix_token_length must be from 1"),
-        ({"min_prefix_boundary_tokens": -1}, ValueError, "min_prefix_boundary_tokens must be from 0"),
-        ({"load_imbalance_factor": -1}, ValueError, "load_imbalance_factor must be a finite number, 0 or more"),
-        ({"epsilon": -0.1}, ValueError, "epsilon must be a finite number, 0 or more"),
-        ({"multi_depth": 1}, TypeError, "multi_depth must be bool, got int"),
-        ({"learn": "both"}, ValueError, 'learn must be one of "served", "original", got "both"'),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        BoundaryLearning(**options)
-
-
-@pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"tokens": TURN, "boundaries": [306, 256]}, ValueError, r"boundaries\[1\] is 256 behind 306: they must rise"),
@@ -87,17 +68,6 @@ def test_other_adapters_and_salts_have_other_routes() -> None:
 
 
 IDENTITIES: list[dict[str, Any]] = [{}, {"lora": "a"}, {"lora": "b"}, {"lora": "a", "cache_salt": "s"}]
-
-
-def test_failed_and_cancelled_requests_teach_nothing() -> None:
-    policy = BoundaryLearning(seed=1)
-    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).on_error(503)
-    policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).cancel()
-    assert policy.stats()["routes"] == 0
-    late = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
-    late.on_first_token()
-    late.on_error(503)
-    assert policy.stats()["routes"] == 4
 
 
 def test_a_retry_teaches_the_worker_that_served() -> None:
@@ -151,16 +121,6 @@ def test_routes_are_counted_in_statistics_and_metrics() -> None:
     registry.register(PrometheusCollector(router))
     assert registry.get_sample_value("cachelb_routes", {"trust": "local"}) == 3
     assert registry.get_sample_value("cachelb_routes", {"trust": "remote"}) == 0
-
-
-@pytest.mark.parametrize("end", ["remove_worker", "reset_cache"])
-def test_routes_end_with_their_worker_or_its_cache(end: str) -> None:
-    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
-    first = router.select_worker(tokens=TURN, boundaries=ENDS)
-    first.on_complete()
-    getattr(router, end)(first.worker)
-    assert router.stats().routes == 0
-    assert router.select_worker(tokens=TURN).reason == "hash"
 
 
 def test_every_way_to_ask_takes_boundaries() -> None:

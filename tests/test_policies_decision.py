@@ -8,7 +8,6 @@ import weakref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_threads import run
 
 import cachelb
 from cachelb import policies
@@ -21,18 +20,6 @@ def total(policy: LeastLoaded | CacheAware) -> int:
     return sum(policy.loads().values())
 
 
-def test_a_dropped_decision_releases_its_load_and_is_counted() -> None:
-    policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(WORKERS)
-    ended = policy.select_worker(WORKERS)
-    ended.on_complete()
-    assert total(policy) == 1
-    del decision, ended
-    gc.collect()
-    assert total(policy) == 0
-    assert policy.abandoned == policy.stats()["abandoned"] == 1
-
-
 def test_a_dry_run_has_nothing_to_release() -> None:
     policy = LeastLoaded(seed=1)
     decision = policy.select_worker(WORKERS, dry_run=True)
@@ -41,38 +28,6 @@ def test_a_dry_run_has_nothing_to_release() -> None:
     del decision
     gc.collect()
     assert (policy.abandoned, policy.stats()["selected"], policy.loads()) == (0, 0, {})
-
-
-def test_retry_moves_the_prompt_to_the_next_worker() -> None:
-    policy = CacheAware(seed=1)
-    first = policy.select_worker(["a", "b"], tokens=range(64))
-    second = first.retry()
-    assert second.key != first.key
-    assert policy.block_count(second.key) == 4
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (400, "client"),
-        (404, "client"),
-        (429, "backpressure"),
-        (503, "backpressure"),
-        (500, "failed"),
-        (599, "failed"),
-        (ConnectionError(), "failed"),
-        (KeyboardInterrupt(), "cancelled"),
-        (type("Refused", (Exception,), {"status_code": 429})(), "backpressure"),
-        (type("Bad", (Exception,), {"status": 422})(), "client"),
-    ],
-    ids=repr,
-)
-def test_errors_are_told_apart_and_release(error: BaseException | int, outcome: str) -> None:
-    policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(WORKERS)
-    assert decision.on_error(error) == outcome
-    assert total(policy) == 0
-    assert policy.stats()[outcome] == 1
 
 
 @pytest.mark.parametrize(
@@ -138,12 +93,14 @@ def test_headers_carry_the_key_and_nothing_a_header_must_not() -> None:
     assert hostile.headers["x-cachelb-worker"] == "a%0D%0Aset-cookie:%20x"
 
 
-def test_repr_shows_no_prompt_salt_or_session() -> None:
-    policy = CacheAware(seed=1)
+@pytest.mark.parametrize("name", ["cache-aware", "session"])
+def test_repr_shows_no_prompt_salt_or_session(name: str) -> None:
+    policy = policies.make(name, seed=1)
     decision = policy.select_worker(
         WORKERS, tokens=[424242] * 32, session="secret-session", cache_salt="secret-salt", lora="secret-lora"
     )
-    for text in (repr(decision), str(decision), repr(decision.explain()), str(dict(decision.headers)), repr(policy)):
+    shown = (repr(decision), str(decision), repr(decision.explain()), str(dict(decision.headers)), repr(policy))
+    for text in (*shown, repr(policy.stats())):
         assert "secret" not in text
         assert "424242" not in text
 
@@ -176,30 +133,6 @@ def test_a_cycle_through_the_worker_is_collected() -> None:
     gc.collect()
     assert gone() is None
     assert policy.abandoned == 1
-
-
-@pytest.mark.parametrize("name", ["cache-aware", "least-loaded", "round-robin"])
-def test_threads_leave_counters_equal_to_a_recount(name: str) -> None:
-    policy = policies.make(name, seed=1)
-    kept: list[list[cachelb.Decision[str]]] = [[] for _ in range(8)]
-
-    def work(which: int) -> None:
-        for i in range(1_000):
-            decision = policy.select_worker(WORKERS, tokens=range(i % 7, 48))
-            decision.on_first_token()
-            if i % 100 == 0:
-                kept[which].append(decision)
-            else:
-                decision.on_complete()
-                decision.on_complete()
-
-    run(work)
-    policy.validate()
-    assert sum(policy.loads().values()) == 80
-    assert policy.stats()["completed"] == 8 * 990
-    for decision in [decision for decisions in kept for decision in decisions]:
-        decision.cancel()
-    assert set(policy.loads().values()) == {0}
 
 
 STEPS = st.lists(

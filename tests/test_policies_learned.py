@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
-import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.threads import beside
 
 import cachelb
-from cachelb import policies
+from cachelb import Decision, Router, policies
 from cachelb.metrics import PrometheusCollector
 from cachelb.policies import Learned, LeastLoaded, PrefixCacheAndLoad
-from cachelb.sim import FleetSpec, Signals, build, simulate
 from cachelb.types import LearnedStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb import Decision, Router
 
 WORKERS = ["fast0", "fast1", "slow0", "slow1"]
 FEW: dict[str, Any] = {"n_min": 200, "theta": 200, "model_kind": "linear", "seed": 1}
@@ -73,37 +68,6 @@ def share(decisions: list[Decision[str]], reasons: set[str]) -> float:
     return sum(decision.reason in reasons for decision in decisions) / len(decisions)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"epsilon": 1.5}, ValueError, "epsilon must be between 0 and 1"),
-        ({"delta": -0.1}, ValueError, "delta must be a finite number, 0 or more"),
-        ({"k": -1}, ValueError, "k must be from 0"),
-        ({"k_slack": -1}, ValueError, "k_slack must be a finite number, 0 or more"),
-        ({"tau_sat": 2}, ValueError, "tau_sat must be between 0 and 1"),
-        ({"n_min": 0}, ValueError, "n_min must be from 1"),
-        ({"theta": 1.5}, TypeError, "theta must be int"),
-        ({"fallback": "learned"}, ValueError, "fallback must not be a learned policy"),
-        ({"fallback": 7}, TypeError, "fallback must be a built-in policy or the name of one, not int"),
-        ({"fallback": "none"}, ValueError, "there is no policy 'none'"),
-        ({"outside": "all"}, ValueError, 'outside must be one of "worker", "fleet", "ignore", got "all"'),
-        ({"reward": "slo"}, ValueError, "needs slo_ttft_ms"),
-        ({"replay": "some"}, ValueError, "replay must be one of"),
-        ({"training": "later"}, ValueError, "training must be one of"),
-        ({"model_kind": "rnn"}, ValueError, "model_kind must be one of"),
-        ({"guards": 1}, TypeError, "guards must be bool, got int"),
-        ({"clip_ttft_s": 0}, ValueError, "clip_ttft_s must be a finite number above 0"),
-        ({"timeout_ms": 0}, ValueError, "timeout_ms must be a finite number above 0"),
-        ({"max_scored": 1}, ValueError, "max_scored must be from 2"),
-        ({"tie": "first"}, ValueError, "tie must be one of"),
-        ({"model": b"nothing"}, ValueError, "model"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        Learned(**options)
-
-
 def test_it_learns_which_device_is_faster_and_says_so() -> None:
     clock = Clock()
     router = fleet(clock)
@@ -128,22 +92,6 @@ def test_an_explanation_shows_what_every_worker_was_expected_to_take() -> None:
     assert decision.reason in MODEL
     for worker, expected in (("fast0", 0.032), ("slow0", 0.16)):
         assert scores[worker] == pytest.approx(expected, rel=0.3)
-
-
-@pytest.mark.parametrize("how", ["fails", "cancels", "never says"])
-def test_what_is_not_measured_teaches_nothing(how: str) -> None:
-    clock = Clock()
-    router = fleet(clock)
-    decision = router.select_worker(tokens=range(64))
-    assert router.learned_stats()[0].pending == 1
-    if how == "fails":
-        decision.on_error(RuntimeError("gone"))
-    elif how == "cancels":
-        decision.cancel()
-    else:
-        decision.on_complete()
-    (stats,) = router.learned_stats()
-    assert (stats.samples, stats.pending, stats.dropped["missing"]) == (0, 0, int(how == "never says"))
 
 
 def test_rewards_that_cannot_be_are_counted() -> None:
@@ -185,32 +133,6 @@ def test_nothing_is_saved_before_there_is_a_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'model "m" has no pool'):
         fleet().save_model(tmp_path / "model", model="m")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_of_other_units_is_found_out(tmp_path: Path) -> None:
-    clock = Clock()
-    router = fleet(clock)
-    serve(router, clock, 400, by_gpu)
-    router.save_model(tmp_path / "model")
-    other = fleet(clock, model=tmp_path / "model", outside="ignore", n_min=100_000)
-    for i in range(100):
-        with other.select_worker(tokens=range(i, i + 60_000)) as decision:
-            decision.on_first_token()
-    assert decision.reason == "normaliser-mismatch"
-
-
-def test_a_fleet_that_changes_is_noticed_and_learned_anew() -> None:
-    clock = Clock()
-    router = fleet(clock, theta=400)
-    assert share(serve(router, clock, 1_200, by_gpu)[600:], {"model-drift"}) == 0
-
-    def turned(worker: str, tokens: int) -> float:
-        return by_gpu("slow0" if worker.startswith("fast") else "fast0", tokens)
-
-    change = serve(router, clock, 300, turned)
-    assert share(change, {"model-drift"}) > 0.3
-    after = serve(router, clock, 3_000, turned)[1_500:]
-    assert share(after, MODEL) > 0.8
 
 
 def test_fallbacks_decide_until_there_is_a_model() -> None:
@@ -310,36 +232,13 @@ def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
 
 def test_threads_route_while_models_are_trained_and_swapped() -> None:
     router = cachelb.Router(WORKERS, policy="learned", **BUSY)
-    threads = [threading.Thread(target=drive, args=(router, i * 10_000, 1_000)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with beside(partial(drive, router, requests=1_000), range(0, 40_000, 10_000)):
+        pass
     router.validate()
     (stats,) = router.learned_stats()
     assert (stats.samples, stats.pending) == (4_000, 0)
     until(router, lambda stats: sum(stats.rounds.values()) > 0)
     assert router.learned_stats()[0].rounds["failed"] == 0
-    del router
-    gc.collect()
-    assert native_threads() == 0
-
-
-def test_asyncio_tasks_route_while_models_are_trained() -> None:
-    router = cachelb.Router(WORKERS, policy="learned", **BUSY)
-
-    async def request(router: Router[str], i: int) -> None:
-        with router.select_worker(tokens=range(i, i + 64 + 16 * (i % 9))) as decision:
-            await asyncio.sleep(0)
-            decision.on_first_token()
-
-    async def main(router: Router[str]) -> None:
-        for i in range(40):
-            await asyncio.gather(*(request(router, i * 50 + j) for j in range(50)))
-
-    asyncio.run(main(router))
-    router.validate()
-    assert router.learned_stats()[0].samples == 2_000
     del router
     gc.collect()
     assert native_threads() == 0
@@ -353,13 +252,3 @@ def test_a_router_that_goes_takes_its_round_along() -> None:
     gc.collect()
     assert native_threads() == 0
     assert time.process_time() - begin < 10
-
-
-def test_equal_seeds_give_equal_runs() -> None:
-    chats = build("prefix-50", seed=1, count=1_500, rate=3)
-    signals = Signals(scrape_interval_s=0.1)
-    own: dict[str, Any] = {"n_min": 200, "theta": 200, "model_kind": "linear"}
-    first, second = (simulate(chats, FleetSpec.parse("4xa30"), "learned", seed=3, signals=signals, **own) for _ in "ab")
-    assert first.worker.tolist() == second.worker.tolist()
-    reasons = [first.reasons[code] for code in first.reason]
-    assert sum(reason in MODEL for reason in reasons[500:]) > 0.7 * 1_000

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import random
 from array import array
 from dataclasses import dataclass
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,21 +14,7 @@ from hypothesis import strategies as st
 
 import cachelb
 from cachelb import policies
-from cachelb.policies import (
-    CacheAware,
-    ConsistentHash,
-    LeastLoaded,
-    LengthBucket,
-    PowerOfTwo,
-    PrefixHash,
-    Random,
-    Rendezvous,
-    RoundRobin,
-    Session,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from cachelb.policies import CacheAware, LeastLoaded, RoundRobin
 
 ALL = sorted(policies.POLICIES)
 WORKERS = ["gpu0", "gpu1", "gpu2"]
@@ -234,25 +218,6 @@ def test_a_missing_signal_is_never_an_error(name: str) -> None:
         assert {decision.reason for decision in decisions} == {"no-key"}
 
 
-@pytest.mark.parametrize("name", ["cache-aware", "least-loaded", "prefix-cache", "prefix-cache-and-load"])
-def test_permuting_the_list_moves_picks_only_among_exact_ties(name: str) -> None:
-    policy = policies.make(name, seed=2)
-    rng = random.Random(7)
-    held = []
-    for _ in range(300):
-        tokens = array("I", range(rng.randrange(4), 16 * rng.randrange(12)))
-        orders = [WORKERS, rng.sample(WORKERS, 3)]
-        seen = set()
-        for decision in [policy.select_worker(order, tokens=tokens, dry_run=True) for order in orders]:
-            views = {view.key: view for view in decision.explain().candidates}
-            picked = views[decision.key]
-            seen.add((decision.reason, picked.overlap_blocks, picked.inflight))
-        assert len(seen) == 1
-        held.append(policy.select_worker(orders[1], tokens=tokens))
-        if rng.random() < 0.6:
-            held.pop(rng.randrange(len(held))).on_complete()
-
-
 def test_pods_that_churn_leave_no_trace() -> None:
     policy = CacheAware(seed=1)
     sizes = []
@@ -319,119 +284,14 @@ def test_bad_arguments_are_named_and_book_nothing(arguments: dict[str, Any], err
     assert sum(policy.loads().values()) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "error", "message"),
-    [
-        ("cache-awar", {}, ValueError, "did you mean 'cache-aware'"),
-        ("cache-aware", {"cache_treshold": 0.1}, TypeError, "did you mean 'cache_threshold'"),
-        ("cache-aware", {"block_size": 0}, ValueError, "block_size must be from 1 to 1024, got 0"),
-        ("cache-aware", {"block_size": True}, TypeError, "block_size must be int, got bool"),
-        ("cache-aware", {"cache_threshold": 1.1}, ValueError, "cache_threshold must be between 0 and 1"),
-        ("cache-aware", {"cache_threshold": "0.3"}, TypeError, "cache_threshold must be a number"),
-        ("cache-aware", {"load_factor": float("nan")}, ValueError, "load_factor"),
-        ("cache-aware", {"balance_abs_threshold": "fast"}, ValueError, "balance_abs_threshold"),
-        ("cache-aware", {"balance_abs_threshold": -1}, ValueError, "balance_abs_threshold"),
-        ("cache-aware", {"ttl_s": 0}, ValueError, "ttl_s must be a finite number above 0"),
-        ("cache-aware", {"matcher": "quick"}, ValueError, '"kary", "binary", "linear"'),
-        ("cache-aware", {"hashing": 1}, TypeError, "hashing"),
-        ("cache-aware", {"hashing": "positional", "ttl_s": 1}, ValueError, "ttl_s needs hashing"),
-        ("cache-aware", {"seed": -1}, ValueError, "seed must be from 0"),
-        ("least-loaded", {"load": "cpu"}, ValueError, "load must be one of"),
-        ("power-of-two", {"choices": 0}, ValueError, "choices"),
-        ("round-robin", {"start": "last"}, ValueError, "start"),
-        ("random", {"key": "url"}, TypeError, "key must be callable"),
-        ("random", {"booking_ttl_s": 0}, ValueError, "booking_ttl_s"),
-    ],
-)
-def test_bad_options_are_named(name: str, options: dict[str, Any], error: type, message: str) -> None:
-    with pytest.raises(error, match=message):
-        policies.make(name, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "cls"),
-    [
-        ("cache_aware", CacheAware),
-        ("vllm_cache_aware", CacheAware),
-        ("least_loaded", LeastLoaded),
-        ("power-of-two", PowerOfTwo),
-        ("rendezvous_hash", Rendezvous),
-        ("consistent_hash", ConsistentHash),
-        ("prefix-hash", PrefixHash),
-        ("length_bucket", LengthBucket),
-        ("session", Session),
-        ("round_robin", RoundRobin),
-        ("random", Random),
-    ],
-)
-def test_names_and_aliases_make_the_policy(name: str, cls: type) -> None:
-    policy = policies.make(name)
-    assert policies.POLICIES[policy.name] is cls
-    assert type(policy) is cls
+def test_names_and_aliases_make_the_policy() -> None:
+    names = {name: name for name in ALL} | {name.replace("-", "_"): name for name in ALL}
+    for called, name in (names | {"vllm_cache_aware": "cache-aware", "rendezvous_hash": "rendezvous"}).items():
+        policy = policies.make(called)
+        assert (policy.name, type(policy)) == (name, policies.POLICIES[name])
 
 
 def test_the_seeds_spelling_of_the_capacity_is_accepted() -> None:
     policy = CacheAware(max_blocks_per_backend=4, eviction_interval_secs=30)
     policy.select_worker(["a"], tokens=range(160)).on_complete()
     assert policy.block_count("a") == 4
-
-
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=3),
-    st.binary(max_size=9),
-    st.lists(st.integers(-2, 2**64), max_size=3),
-    st.lists(st.text(max_size=2), max_size=3),
-    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
-    st.just(object()),
-    st.just(10**400),
-    st.sampled_from([array("d", [1.0]), array("b", [1]), memoryview(b"abcd"), {1}, {"gpu0"}, int, len]),
-)
-
-
-@given(
-    name=st.sampled_from(ALL),
-    workers=JUNK | st.just(WORKERS),
-    arguments=st.dictionaries(
-        st.sampled_from(
-            [
-                "tokens",
-                "blocks",
-                "prompt_tokens",
-                "session",
-                "lora",
-                "cache_salt",
-                "among",
-                "exclude",
-                "dry_run",
-                "nonsense",
-            ],
-        ),
-        JUNK,
-        max_size=3,
-    ),
-    value=JUNK,
-)
-def test_any_input_is_served_or_refused_as_documented(
-    name: str, workers: Any, arguments: dict[str, Any], value: Any
-) -> None:
-    policy = policies.make(name, seed=1)
-    calls: list[Callable[[], object]] = [
-        lambda: policy.select_worker(workers, **arguments).on_complete(cached_tokens=value),
-        lambda: policy.select_worker(WORKERS).on_error(value),
-        lambda: policy.select_worker(WORKERS).on_tokens(value),
-        lambda: policy.set_ready(value, value),
-        lambda: policy.set_weight("gpu0", value),
-        lambda: policy.update_load(value, kv_usage=value, queued_tokens=value, prefill_tps=value),
-        lambda: policy.remove_worker(value),
-        lambda: policy.block_count(value),
-        lambda: policies.make(name, seed=value, booking_ttl_s=value, key=value, clock=value).select_worker(WORKERS),
-    ]
-    for call in calls:
-        with contextlib.suppress(TypeError, ValueError, cachelb.NoWorkerAvailable):
-            call()
-    policy.validate()
-    assert not any(policy.loads().values())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cachelb import policies
 from cachelb.policies import FleetView, RequestView, lowest
 from cachelb.testing import assert_policy_contract
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Base:

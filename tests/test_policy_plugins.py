@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import cachelb
 from cachelb import Router, policies
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Install = Callable[..., None]
+Install = Callable[..., None]
 
 MODULE = """
 from cachelb.policies import LeastLoaded

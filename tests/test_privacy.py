@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,9 +17,6 @@ from cachelb import NoWorkerAvailable, Router, policies
 from cachelb.cli.app import app
 from cachelb.metrics import PrometheusCollector, instrument
 from cachelb.records import JsonlRecords
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMPT = "XyzzyPrompt"
 SECRETS = {"session": "XyzzySession", "cache_salt": "XyzzySalt", "lora": "XyzzyLora", "tenant": "XyzzyTenant"}

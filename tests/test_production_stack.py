@@ -8,26 +8,22 @@ import contextlib
 import subprocess
 import sys
 import types
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tests.gateways import serve_asgi
 from tests.http_client import JSON
-from tests.production_stack_cases import PROMPT, Cases
+from tests.production_stack_cases import PROMPT, Cases, Make
 
 from cachelb import NoWorkerAvailable
 from cachelb.integrations.production_stack import CachelbRouter, install
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from starlette.requests import Request
-    from tests.production_stack_cases import Make
 
 
 class OneOfEach(abc.ABCMeta):

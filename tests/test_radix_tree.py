@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,7 @@ from tests.test_threads import run
 from cachelb import PrefixMatch, RadixTree, SnapshotError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb.types import Tokens
+    from cachelb.types import Tokens  # it is there for type checkers alone
 
 Inserts = list[tuple[str, str]]
 
@@ -29,20 +28,6 @@ def tree_of(inserts: Inserts) -> RadixTree:
 
 
 T1: Inserts = [("hello", "A"), ("hello", "B"), ("hello world", "B"), ("help", "A"), ("helicopter", "B")]
-
-
-def test_t6_an_emptied_tree_frees_its_nodes() -> None:
-    tree = tree_of([(f"{number:05}{'x' * 100}", "A") for number in range(2000)])
-    full = tree.memory_bytes
-    assert tree.evict(0) == tree_size(2000)
-    assert (tree.size(), tree.overlaps("00001")) == (0, {})
-    assert tree.memory_bytes < full / 100
-    tree.validate()
-
-
-def tree_size(prompts: int) -> int:
-    """Characters of the numbers from 0 on as a tree of five digits, and a hundred more behind each."""
-    return len({f"{number:05}"[:end] for number in range(prompts) for end in range(1, 6)}) + 100 * prompts
 
 
 def test_t15_counts_hold_after_threads() -> None:
@@ -147,30 +132,6 @@ def test_times_to_live_end() -> None:
     assert restored.overlaps("abcdef") == {"A": 2}
     now = 7.0
     assert (tree.overlaps("abcdef"), tree.size()) == ({}, 0)
-
-
-@pytest.mark.parametrize(
-    ("inserts", "asked", "gone", "left"),
-    [
-        pytest.param(
-            [("helloworld", "t1", 1), ("hellothere", "t2", 2), ("hellothomas", "t2", 3)], 1, 3, {"t2": 11}, id="R6"
-        ),
-        pytest.param([("hello", "t2", 1), ("help", "t2", 1), ("world", "t2", 2)], 1, 6, {"t2": 5}, id="R9"),
-        pytest.param([("abc", "t2", 1.5), ("abcdef", "t2", 2.5)], 1, 6, {"t2": 0}, id="a path is as old as its end"),
-        pytest.param([("abc", "t2", 1)], 0, 0, {"t2": 3}, id="nothing asked"),
-        pytest.param([("abc", "t2", 3), ("xyz", "t2", 1)], 1, 6, {"t2": 0}, id="time does not run backwards"),
-        pytest.param([("abc", "t1", 1)], 5, 0, {"t1": 3}, id="R8 unknown"),
-    ],
-)
-def test_uses_of_the_same_time_go_together(
-    inserts: list[tuple[str, str, float]], asked: int, gone: int, left: dict[str, int]
-) -> None:
-    tree = RadixTree()
-    for text, worker, at in inserts:
-        tree.insert(text, worker, at=at)
-    assert tree.evict_oldest("t2", asked) == gone
-    assert {worker: tree.size(worker) for worker in left} == left
-    tree.validate()
 
 
 @pytest.mark.parametrize(

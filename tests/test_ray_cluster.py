@@ -11,22 +11,19 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import ray
 from ray import serve
 from ray.serve._private.request_router import request_router
+from ray.serve.handle import DeploymentHandle
 from tests.gateways import wait_until
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter, start_prefix_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ray.serve.handle import DeploymentHandle
 
 deployment: Any = serve.deployment  # its types and those of `remote` know decorators only
 STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.ray_fakes import STORY, Client, fleet, in_event_loop, make_router
+from ray.serve.request_router import PendingRequest
+from tests.ray_fakes import STORY, Client, fleet, in_event_loop, make_router, serving
 
 from cachelb.integrations.ray_serve.options import RAY_NAMES, build
 from cachelb.integrations.ray_serve.prompts import read_request
-
-if TYPE_CHECKING:
-    from ray.serve.request_router import PendingRequest
-
 
 # --- prompts ---
 
@@ -63,8 +60,7 @@ CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user"
 )
 @in_event_loop
 async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     request = with_arguments(client, *args, **kwargs)
     first = await client.serve(request)
     client.finish(request, first)
@@ -85,8 +81,7 @@ async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 )
 @in_event_loop
 async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     request = with_arguments(client, *args, **kwargs)
     replica = await client.serve(request)
     assert router.fleet.loads()[replica.key] == 1
@@ -104,8 +99,7 @@ async def test_fields_that_are_none_count_as_absent() -> None:
 
 @in_event_loop
 async def test_session_of_the_request_reaches_the_policy() -> None:
-    router = make_router(fleet(), options={"policy": "session"})
-    client = Client(router)
+    _, client = serving(fleet(), options={"policy": "session"})
     first = await client.serve(client.request(None, session_id="chat-7"))
     for _ in range(5):
         assert (await client.choose(client.request(None, session_id="chat-7")))[0] == [first]
@@ -144,8 +138,7 @@ def test_any_option_of_rays_prefix_router_selects_prefix_affinity(name: str) -> 
 @in_event_loop
 async def test_error_of_a_policy_leaves_the_choice_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(replicas)
 
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("broken")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,9 +14,6 @@ from tests.gateways import wait_until
 from tests.models.text_tree import ObviousTextTree
 
 from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 KINDS: dict[str, Callable[[], PrefixTree]] = {"radix": PrefixTree, "obvious": lambda: PrefixTree(ObviousTextTree())}
 

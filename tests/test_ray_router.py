@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, make_router, set_replicas, settle
+from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, make_router, serving, set_replicas, settle
 
+from cachelb.integrations.ray_serve import CachelbRequestRouter
 from cachelb.integrations.ray_serve import bookings as bookings_module
 from cachelb.integrations.ray_serve import router as router_module
-
-if TYPE_CHECKING:
-    from cachelb.integrations.ray_serve import CachelbRequestRouter
+from cachelb.testing import ManualClock
 
 
 def loads(router: CachelbRequestRouter) -> int:
@@ -30,11 +27,8 @@ def held(router: CachelbRequestRouter, prompt: str = STORY) -> set[str]:
 
 @in_event_loop
 async def test_same_prompt_goes_where_it_is_cached() -> None:
-    router = make_router(fleet())
-    client = Client(router)
-    first = client.request()
-    replica = await client.serve(first)
-    client.finish(first, replica)
+    router, client = serving(fleet())
+    replica = await client.serve_whole()
     for _ in range(5):
         request = client.request()
         assert await client.serve(request) is replica
@@ -54,16 +48,13 @@ async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
 @in_event_loop
 async def test_second_best_holds_the_second_longest_prefix() -> None:
     replicas = fleet(4)
-    router = make_router(replicas)
-    client = Client(router)
+    _, client = serving(replicas)
     half, whole = client.request(STORY[:900]), client.request()
     await client.choose(half, [replicas[2]])
-    client.give(half, replicas[2])
-    client.accept(half, replicas[2])
+    client.take(half, replicas[2])
     client.finish(half, replicas[2])
     await client.choose(whole, [replicas[1]])
-    client.give(whole, replicas[1])
-    client.accept(whole, replicas[1])
+    client.take(whole, replicas[1])
     client.finish(whole, replicas[1])
     groups = await client.choose(client.request())
     assert groups[0] == [replicas[1]]
@@ -80,8 +71,7 @@ async def test_only_candidates_are_returned() -> None:
 
 @in_event_loop
 async def test_no_candidates_is_no_choice_and_books_nothing() -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     assert await client.choose(client.request(), []) == []
     assert loads(router) == 0
 
@@ -89,8 +79,7 @@ async def test_no_candidates_is_no_choice_and_books_nothing() -> None:
 @in_event_loop
 async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
     replicas = fleet(3)
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(replicas)
     busy = {await client.serve(client.request(f"{at} {STORY}")) for at in range(2)}
     groups = await client.choose(None)
     assert set(groups[0]) == set(replicas) - busy
@@ -101,8 +90,7 @@ async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
 async def test_one_prompt_for_all_spreads_under_load() -> None:
     """A hundred at once of one prompt, which a single replica could hold."""
     replicas = fleet(4, max_ongoing_requests=1000)
-    router = make_router(replicas)
-    client = Client(router)
+    _, client = serving(replicas)
     for _ in range(100):
         await client.serve(client.request())
     assert max(replica.queue for replica in replicas) <= 50
@@ -113,13 +101,10 @@ async def test_one_prompt_for_all_spreads_under_load() -> None:
 
 @in_event_loop
 async def test_request_is_booked_from_choice_to_completion() -> None:
-    router = make_router(fleet())
-    client = Client(router)
-    request = client.request()
-    replica = (await client.choose(request))[0][0]
+    router, client = serving(fleet())
+    request, replica = await client.ask()
     assert router.fleet.loads()[replica.key] == 1
-    client.give(request, replica)
-    client.accept(request, replica)
+    client.take(request, replica)
     assert loads(router) == 1
     client.finish(request, replica)
     assert loads(router) == 0
@@ -128,15 +113,13 @@ async def test_request_is_booked_from_choice_to_completion() -> None:
 
 @in_event_loop
 async def test_second_choice_for_a_request_replaces_the_first() -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     request = client.request()
     for _ in range(4):
         await client.choose(request)
         assert loads(router) == 1
     replica = (await client.choose(request))[0][0]
-    client.give(request, replica)
-    client.accept(request, replica)
+    client.take(request, replica)
     client.finish(request, replica)
     assert loads(router) == 0
     assert router.counters()["chosen_again"] == 4
@@ -145,13 +128,11 @@ async def test_second_choice_for_a_request_replaces_the_first() -> None:
 
 @in_event_loop
 async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     request = client.request()
     groups = await client.choose(request)
     best, other = groups[0][0], groups[-1][0]
-    client.give(request, other)
-    client.accept(request, other)
+    client.take(request, other)
     assert router.fleet.loads()[other.key] == 1
     assert router.fleet.loads()[best.key] == 0
     assert held(router) == {other.replica_id.unique_id}
@@ -163,8 +144,7 @@ async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
 @pytest.mark.parametrize("order", ["refusal, end, choice", "refusal, choice, end", "refusal, choice, taken, end"])
 @in_event_loop
 async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     request = client.request()
     refusing = (await client.choose(request))[0][0]
     client.give(request, refusing)
@@ -177,8 +157,7 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
     if order == "refusal, choice, end":
         client.end(request, refusing)
     assert loads(router) == 1
-    client.give(request, replica)
-    client.accept(request, replica)
+    client.take(request, replica)
     if order == "refusal, choice, taken, end":
         client.end(request, refusing)
     assert router.fleet.loads()[replica.key] == 1
@@ -191,15 +170,13 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
 @in_event_loop
 async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:
     """The only replica: both ends come from it, and nothing tells which is which."""
-    router = make_router(fleet(1))
-    client = Client(router)
+    router, client = serving(fleet(1))
     request = client.request()
     (replica,) = (await client.choose(request))[0]
     client.give(request, replica)
     client.refuse(request, replica)
     assert (await client.choose(request))[0] == [replica]
-    client.give(request, replica)
-    client.accept(request, replica)
+    client.take(request, replica)
     client.end(request, replica)
     assert loads(router) == 1
     client.end(request, replica)
@@ -210,10 +187,8 @@ async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() ->
 
 @in_event_loop
 async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() -> None:
-    router = make_router(fleet())
-    client = Client(router)
-    request = client.request()
-    replica = (await client.choose(request))[0][0]
+    router, client = serving(fleet())
+    request, replica = await client.ask()
     client.give(request, replica)
     client.end(request, replica)
     assert loads(router) == 0
@@ -226,8 +201,7 @@ async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() 
 @in_event_loop
 async def test_end_of_an_unknown_request_changes_nothing() -> None:
     replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(replicas)
     await client.serve(client.request())
     client.end(client.request(request_id="never seen"), replicas[0])
     assert loads(router) == 1
@@ -236,8 +210,7 @@ async def test_end_of_an_unknown_request_changes_nothing() -> None:
 
 @in_event_loop
 async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
-    router = make_router(fleet())
-    client = Client(router)
+    router, client = serving(fleet())
     request = client.request()
     await client.choose(request)
     request.future.cancel()
@@ -249,9 +222,7 @@ async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
 
 @in_event_loop
 async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> None:
-    replicas = fleet()
-    router = make_router(replicas, strict=False)
-    client = Client(router)
+    router, client = serving(fleet(), strict=False)
     request = client.request()
     groups = await client.choose(request)
     other = groups[-1][0]
@@ -265,17 +236,9 @@ async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> No
 # --- bookings nobody ends ---
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    clock = ManualClock(1000.0)
     defaults = bookings_module.Bookings.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "clock", clock)
@@ -283,15 +246,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @in_event_loop
-async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: Clock) -> None:
+async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: ManualClock) -> None:
     """A caller that only asks where to go: no replica was seen to take the request."""
-    router = make_router(fleet(), options={"unrouted_ttl_s": 5})
-    client = Client(router)
+    router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     await client.choose(client.request())
-    clock.now += 4.9
+    clock.advance(4.9)
     router._bookings.sweep()
     assert loads(router) == 1
-    clock.now += 0.2
+    clock.advance(0.2)
     router._bookings.sweep()
     assert loads(router) == 0
     assert router.counters()["abandoned"] == 1
@@ -300,14 +262,12 @@ async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: Clo
 
 
 @in_event_loop
-async def test_reserved_replica_counts_until_the_request_ends(clock: Clock) -> None:
+async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock) -> None:
     """A caller that reserves a slot and dispatches later: nobody says that the replica took the request."""
-    router = make_router(fleet(), options={"unrouted_ttl_s": 5})
-    client = Client(router)
-    request = client.request()
-    replica = (await client.choose(request))[0][0]
+    router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
+    request, replica = await client.ask()
     request.future.set_result(replica)
-    clock.now += 60
+    clock.advance(60)
     router._bookings.sweep()
     assert router.fleet.loads()[replica.key] == 1
     client.end(request, replica)
@@ -316,29 +276,25 @@ async def test_reserved_replica_counts_until_the_request_ends(clock: Clock) -> N
 
 
 @in_event_loop
-async def test_taken_request_expires_after_an_hour_without_an_end(clock: Clock) -> None:
-    router = make_router(fleet())
-    client = Client(router)
+async def test_taken_request_expires_after_an_hour_without_an_end(clock: ManualClock) -> None:
+    router, client = serving(fleet())
     await client.serve(client.request())
-    clock.now += 3599
+    clock.advance(3599)
     router._bookings.sweep()
     assert loads(router) == 1
-    clock.now += 2
+    clock.advance(2)
     router._bookings.sweep()
     assert loads(router) == 0
     assert router.counters()["abandoned"] == 1
 
 
 @in_event_loop
-async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Clock) -> None:
-    router = make_router(fleet(), options={"unrouted_ttl_s": 5})
-    client = Client(router)
-    request = client.request()
-    replica = (await client.choose(request))[0][0]
-    clock.now += 6
+async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: ManualClock) -> None:
+    router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
+    request, replica = await client.ask()
+    clock.advance(6)
     router._bookings.sweep()
-    client.give(request, replica)
-    client.accept(request, replica)
+    client.take(request, replica)
     assert router.fleet.loads()[replica.key] == 1
     client.finish(request, replica)
     assert loads(router) == 0
@@ -349,12 +305,8 @@ async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Clo
 
 @in_event_loop
 async def test_full_replica_is_passed_over() -> None:
-    replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
-    request = client.request()
-    holder = await client.serve(request)
-    client.finish(request, holder)
+    router, client = serving(fleet())
+    holder = await client.serve_whole()
     router.on_new_queue_len_info(holder.replica_id, holder.max_ongoing_requests)
     assert (await client.choose(client.request()))[0] != [holder]
     router.on_new_queue_len_info(holder.replica_id, holder.max_ongoing_requests - 1)
@@ -372,12 +324,8 @@ async def test_all_replicas_are_offered_if_all_are_full() -> None:
 
 @in_event_loop
 async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
-    replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
-    request = client.request()
-    holder = await client.serve(request)
-    client.finish(request, holder)
+    router, client = serving(fleet())
+    holder = await client.serve_whole()
     router.replica_queue_len_cache.invalidate_key(holder.replica_id)
     assert (await client.choose(client.request()))[0] == [holder]
 
@@ -385,8 +333,7 @@ async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
 @in_event_loop
 async def test_load_that_other_routers_bring_is_seen() -> None:
     replicas = fleet(2, max_ongoing_requests=100)
-    router = make_router(replicas, options={"policy": "least-loaded"})
-    client = Client(router)
+    router, client = serving(replicas, options={"policy": "least-loaded"})
     router.on_new_queue_len_info(replicas[0].replica_id, 50)
     for _ in range(10):
         assert (await client.choose(client.request(None)))[0] == [replicas[1]]
@@ -395,12 +342,8 @@ async def test_load_that_other_routers_bring_is_seen() -> None:
 @in_event_loop
 async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_UNAVAILABLE_S", 3600.0)
-    replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
-    request = client.request()
-    holder = await client.serve(request)
-    client.finish(request, holder)
+    router, client = serving(fleet())
+    holder = await client.serve_whole()
     router.on_replica_actor_unavailable(holder.replica_id)
     groups = await client.choose(client.request())
     assert groups[0] != [holder]
@@ -431,8 +374,7 @@ async def test_only_replica_is_offered_although_it_is_unavailable(monkeypatch: p
 async def test_scale_down_forgets_the_replica_with_its_load() -> None:
     """Only `update_replicas` tells it; nothing dies."""
     replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(replicas)
     request = client.request()
     gone = await client.serve(request)
     left = [replica for replica in replicas if replica is not gone]
@@ -447,9 +389,7 @@ async def test_scale_down_forgets_the_replica_with_its_load() -> None:
 
 @in_event_loop
 async def test_dead_replica_is_not_offered_again() -> None:
-    replicas = fleet()
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(fleet())
     request = client.request()
     dead = await client.serve(request)
     router.on_replica_actor_died(dead.replica_id)
@@ -463,8 +403,7 @@ async def test_dead_replica_is_not_offered_again() -> None:
 @in_event_loop
 async def test_scale_up_takes_its_share() -> None:
     replicas = fleet(2)
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(replicas)
     for at in range(4):
         await client.serve(client.request(f"{at} {STORY}"))
     new = FakeReplica("new")
@@ -479,8 +418,7 @@ async def test_scale_up_takes_its_share() -> None:
 @in_event_loop
 async def test_replicas_on_the_same_node_come_first_and_once() -> None:
     near, far = FakeReplica("near"), FakeReplica("far", node_id="elsewhere")
-    router = make_router([near, far], prefer_local_node_routing=True)
-    client = Client(router)
+    _, client = serving([near, far], prefer_local_node_routing=True)
     request = client.request()
     assert await client.choose(request) == [[near]]
     assert request.routing_context.should_backoff is False
@@ -497,9 +435,7 @@ async def test_replicas_with_the_model_come_first() -> None:
 
 @in_event_loop
 async def test_prompts_of_different_models_do_not_match() -> None:
-    replicas = fleet(3, models=["french", "german"])
-    router = make_router(replicas)
-    client = Client(router)
+    router, client = serving(fleet(3, models=["french", "german"]))
     await client.serve(client.request(multiplexed_model_id="french"))
     assert router.fleet.explain(text=STORY, lora="french", among=None).matched_tokens > 0
     await client.serve(client.request(multiplexed_model_id="german"))

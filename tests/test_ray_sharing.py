@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.loops import in_event_loop
 
 from cachelb import Router
-from cachelb.integrations.ray_serve.placements import Placement, PlacementStore, placement_of
+from cachelb.integrations.ray_serve.placements import Placement, PlacementStore, Reply, placement_of
 from cachelb.integrations.ray_serve.sharing import Sharing
-
-if TYPE_CHECKING:
-    from cachelb.integrations.ray_serve.placements import Reply
 
 STORY = "Once upon a time, in a land far away, there lived a small dragon. " * 20
 WORKERS = ["a", "b", "c"]
@@ -127,32 +125,28 @@ def test_prompt_is_not_shown() -> None:
 # --- a router's end ---
 
 
-def test_router_that_starts_anew_gets_the_state() -> None:
-    async def body() -> None:
-        link = Link(PlacementStore())
-        old = sharing(Router(WORKERS, seed=1), link)
-        old.publish(Placement("b", STORY, lora="french", cache_salt="s", session="chat"))
-        await old.trade(link)
-        router = Router(WORKERS, seed=2)
-        new = sharing(router, link)
-        await new.trade(link)
-        assert set(matched(router, STORY, lora="french", cache_salt="s")) == {"b"}
-        assert matched(router, STORY) == {}
-        assert sum(router.loads().values()) == 0
-        assert (old.counters.sent, new.counters.received) == (1, 1)
-
-    asyncio.run(body())
+@in_event_loop
+async def test_router_that_starts_anew_gets_the_state() -> None:
+    link = Link(PlacementStore())
+    old = sharing(Router(WORKERS, seed=1), link)
+    old.publish(Placement("b", STORY, lora="french", cache_salt="s", session="chat"))
+    await old.trade(link)
+    router = Router(WORKERS, seed=2)
+    new = sharing(router, link)
+    await new.trade(link)
+    assert set(matched(router, STORY, lora="french", cache_salt="s")) == {"b"}
+    assert matched(router, STORY) == {}
+    assert sum(router.loads().values()) == 0
+    assert (old.counters.sent, new.counters.received) == (1, 1)
 
 
-def test_placement_at_an_unknown_replica_is_counted() -> None:
-    async def body() -> None:
-        link = Link(PlacementStore())
-        link.store.exchange("other", 0, [Placement("stranger", STORY)])
-        here = sharing(Router(WORKERS, seed=1), link)
-        await here.trade(link)
-        assert (here.counters.strangers, here.counters.received) == (1, 0)
-
-    asyncio.run(body())
+@in_event_loop
+async def test_placement_at_an_unknown_replica_is_counted() -> None:
+    link = Link(PlacementStore())
+    link.store.exchange("other", 0, [Placement("stranger", STORY)])
+    here = sharing(Router(WORKERS, seed=1), link)
+    await here.trade(link)
+    assert (here.counters.strangers, here.counters.received) == (1, 0)
 
 
 def test_outbox_is_bounded() -> None:
@@ -165,23 +159,21 @@ def test_outbox_is_bounded() -> None:
     assert (link.batches, here.counters.sent) == ([3], 3)
 
 
-def test_state_is_told_again_after_the_actor_started_anew() -> None:
-    async def body() -> None:
-        link = Link(PlacementStore())
-        one, two = (sharing(Router(WORKERS, seed=seed), link) for seed in (1, 2))
-        for at in range(3):
-            one.publish(Placement("a", f"{at} {STORY}"))
-        await one.trade(link)
-        await two.trade(link)
-        link.store = PlacementStore()
-        one.publish(Placement("a", f"after {STORY}"))
-        while await one.trade(link):
-            pass
-        while await two.trade(link):
-            pass
-        assert two.counters.received == 4
-
-    asyncio.run(body())
+@in_event_loop
+async def test_state_is_told_again_after_the_actor_started_anew() -> None:
+    link = Link(PlacementStore())
+    one, two = (sharing(Router(WORKERS, seed=seed), link) for seed in (1, 2))
+    for at in range(3):
+        one.publish(Placement("a", f"{at} {STORY}"))
+    await one.trade(link)
+    await two.trade(link)
+    link.store = PlacementStore()
+    one.publish(Placement("a", f"after {STORY}"))
+    while await one.trade(link):
+        pass
+    while await two.trade(link):
+        pass
+    assert two.counters.received == 4
 
 
 async def until(condition: Any) -> None:
@@ -190,35 +182,31 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureFixture) -> None:
-    async def body() -> None:
-        link = Link(PlacementStore())
-        routers = [Router(WORKERS, seed=seed) for seed in (1, 2)]
-        ends = [sharing(router, link, interval_s=0.005) for router in routers]
-        link.broken = True
-        for end in ends:
-            end.start()
-            end.start()
-        await until(lambda: all(end.counters.failures >= 2 for end in ends))
-        assert len(caplog.messages) == 2, "one line each, whatever the number of failures"
-        assert STORY[:9] not in caplog.text
-        link.broken = False
-        ends[0].publish(Placement("c", STORY))
-        await until(lambda: ends[1].counters.received)
-        assert set(matched(routers[1], STORY)) == {"c"}
-        for end in ends:
-            end.stop()
-
-    asyncio.run(body())
-
-
-def test_task_ends_when_its_router_is_dropped() -> None:
-    async def body() -> None:
-        end = sharing(Router(WORKERS, seed=1), Link(PlacementStore()), interval_s=0.001)
+@in_event_loop
+async def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureFixture) -> None:
+    link = Link(PlacementStore())
+    routers = [Router(WORKERS, seed=seed) for seed in (1, 2)]
+    ends = [sharing(router, link, interval_s=0.005) for router in routers]
+    link.broken = True
+    for end in ends:
         end.start()
-        task = end._task
-        assert task is not None
-        del end
-        await asyncio.wait_for(task, 30)
+        end.start()
+    await until(lambda: all(end.counters.failures >= 2 for end in ends))
+    assert len(caplog.messages) == 2, "one line each, whatever the number of failures"
+    assert STORY[:9] not in caplog.text
+    link.broken = False
+    ends[0].publish(Placement("c", STORY))
+    await until(lambda: ends[1].counters.received)
+    assert set(matched(routers[1], STORY)) == {"c"}
+    for end in ends:
+        end.stop()
 
-    asyncio.run(body())
+
+@in_event_loop
+async def test_task_ends_when_its_router_is_dropped() -> None:
+    end = sharing(Router(WORKERS, seed=1), Link(PlacementStore()), interval_s=0.001)
+    end.start()
+    task = end._task
+    assert task is not None
+    del end
+    await asyncio.wait_for(task, 30)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -18,14 +19,9 @@ from tests.gateways import wait_until
 
 from cachelb import Router
 from cachelb.integrations.ray_serve import actor
-from cachelb.integrations.ray_serve.messages import MessageLog, News
+from cachelb.integrations.ray_serve.carrier import Trade
+from cachelb.integrations.ray_serve.messages import MessageLog, News, Reply
 from cachelb.integrations.ray_serve.state import RayState, close_with
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cachelb.integrations.ray_serve.carrier import Trade
-    from cachelb.integrations.ray_serve.messages import Reply
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET = "known to all gateways"  # noqa: S105 - of these tests

@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models.decision_records import decision_record
@@ -17,10 +19,6 @@ from cachelb import Router
 from cachelb.records import VERSION, JsonlRecords, RecordsStats, read_records
 from cachelb.records.schema import decision_line
 from cachelb.types import DecisionRecord, ShadowPick
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NEVER_S = 3600.0  # the tests flush by hand
 
@@ -75,6 +73,17 @@ def attached(feed: Feed, path: Path) -> Iterator[JsonlRecords]:
     records.stop()
 
 
+def recorded(feed: Feed, path: Path, finished: int, **options: Any) -> JsonlRecords:
+    """Record what a feed has and then finishes, each flushed, and stop."""
+    records = JsonlRecords(path, interval_s=NEVER_S, **options)
+    records.start(feed)
+    for _ in range(finished):
+        feed.finish(1)
+        records.flush()
+    records.stop()
+    return records
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -111,9 +120,7 @@ def test_stop_writes_the_rest_and_may_be_called_twice(feed: Feed, path: Path, at
 
 def test_records_that_were_there_before_the_start_are_written_and_older_ones_not_missed(feed: Feed, path: Path) -> None:
     feed.finish(10)
-    records = JsonlRecords(path, interval_s=NEVER_S)
-    records.start(feed)
-    records.stop()
+    records = recorded(feed, path, 0)
     assert [row["id"] for row in rows(path)] == ["d-6", "d-7", "d-8", "d-9"]
     assert records.stats() == RecordsStats(written=4)
 
@@ -143,12 +150,7 @@ def test_records_overwritten_meanwhile_are_counted_and_a_line_says_so(
 
 
 def test_a_full_file_is_begun_anew_and_the_oldest_goes(feed: Feed, path: Path) -> None:
-    records = JsonlRecords(path, interval_s=NEVER_S, max_bytes=4096, keep=2)
-    records.start(feed)
-    for _ in range(50):
-        feed.finish(1)
-        records.flush()
-    records.stop()
+    records = recorded(feed, path, 50, max_bytes=4096, keep=2)
     names = sorted(file.name for file in path.parent.iterdir())
     assert names == ["decisions.jsonl", "decisions.jsonl.1", "decisions.jsonl.2"]
     assert all(file.stat().st_size <= 4096 for file in path.parent.iterdir())
@@ -160,42 +162,27 @@ def test_a_full_file_is_begun_anew_and_the_oldest_goes(feed: Feed, path: Path) -
 
 
 def test_without_older_files_the_file_is_emptied(feed: Feed, path: Path) -> None:
-    records = JsonlRecords(path, interval_s=NEVER_S, max_bytes=4096, keep=0)
-    records.start(feed)
-    for _ in range(20):
-        feed.finish(1)
-        records.flush()
-    records.stop()
+    recorded(feed, path, 20, max_bytes=4096, keep=0)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert rows(path)[-1]["id"] == "d-19"
 
 
 def test_a_file_that_ends_within_a_line_is_continued_on_the_next(feed: Feed, path: Path) -> None:
     path.write_text('{"v":1,"kind":"decis')
-    records = JsonlRecords(path, interval_s=NEVER_S)
-    records.start(feed)
-    feed.finish(1)
-    records.stop()
+    recorded(feed, path, 1)
     files = read_records(path)
     assert [row.id for row in files.decisions()] == ["d-0"]
     assert [str(line) for line in files.bad_lines] == [f"{path}:1: not JSON"]
 
 
 def test_each_process_has_a_file_of_its_own(feed: Feed, tmp_path: Path) -> None:
-    records = JsonlRecords(tmp_path / "d-{pid}.jsonl", interval_s=NEVER_S)
-    records.start(feed)
-    feed.finish(1)
-    records.stop()
+    recorded(feed, tmp_path / "d-{pid}.jsonl", 1)
     assert [file.name for file in tmp_path.iterdir()] == [f"d-{os.getpid()}.jsonl"]
 
 
 def test_a_folder_that_is_missing_is_made(feed: Feed, tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.jsonl"
-    records = JsonlRecords(path, interval_s=NEVER_S)
-    records.start(feed)
-    feed.finish(1)
-    records.stop()
-    assert len(rows(path)) == 1
+    recorded(feed, tmp_path / "a" / "b.jsonl", 1)
+    assert len(rows(tmp_path / "a" / "b.jsonl")) == 1
 
 
 def test_a_file_that_cannot_be_written_is_logged_once_counted_and_tried_again(
@@ -223,11 +210,7 @@ def test_a_full_disk_loses_records_and_nothing_else(feed: Feed, tmp_path: Path) 
         return
     path = tmp_path / "full.jsonl"
     path.symlink_to("/dev/full")
-    records = JsonlRecords(path, interval_s=NEVER_S)
-    records.start(feed)
-    feed.finish(2)
-    records.flush()
-    records.stop()
+    records = recorded(feed, path, 2)
     assert (records.stats().failed, records.stats().written) == (2, 0)
     assert records.stats().last_error == "OSError: No space left on device"
 
@@ -248,22 +231,6 @@ def test_a_router_in_trouble_does_not_end_the_thread(feed: Feed, path: Path, cap
 def test_one_object_records_one_router(feed: Feed, attached: JsonlRecords) -> None:
     with pytest.raises(RuntimeError, match="one JsonlRecords per router"):
         attached.start(feed)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"max_bytes": 10}, ValueError, "max_bytes must be at least 4096, got 10"),
-        ({"max_bytes": 1e9}, TypeError, "max_bytes must be int, got float"),
-        ({"keep": -1}, ValueError, "keep must be at least 0, got -1"),
-        ({"keep": True}, TypeError, "keep must be int, got bool"),
-        ({"interval_s": 0}, ValueError, "interval_s must be above 0, got 0"),
-        ({"interval_s": "1"}, TypeError, "interval_s must be a number, got str"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        JsonlRecords("x", **options)
 
 
 # --- reading ---

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,9 +15,6 @@ from cachelb.cli.app import app
 from cachelb.policies import POLICIES
 from cachelb.sim import FleetSpec, build, simulate
 from cachelb.sim.workloads import WORKLOADS, read_workload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL = ("--count", 60, "--fleet", "2xa30", "--policy", "cache-aware,random")
 ROW = {"timestamp": 0, "input_length": 1200, "output_length": 20, "hash_ids": [0, 1, 2]}
@@ -79,29 +77,6 @@ def test_mooncake_file_is_replayed(trace: Path) -> None:
     document = document_of(trace, "--policy", "cache-aware")
     assert document["workload"]["name"] == "trace.jsonl.xz"
     assert (document["workload"]["requests"], document["workload"]["prompt_tokens"]) == (60, 60 * 1200)
-
-
-def test_azure_file_is_replayed(tmp_path: Path) -> None:
-    file = tmp_path / "azure.csv"
-    file.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,374,44\n2023-11-16 18:17:04.9,9,3\n"
-    )
-    document = document_of(file, "--policy", "random")
-    assert (document["workload"]["requests"], document["workload"]["duration_s"]) == (2, 1.0)
-
-
-def test_sessions_are_replayed_turn_after_turn(tmp_path: Path) -> None:
-    file = tmp_path / "sessions.jsonl"
-    turn = {"session_id": "s", "input_length": 32, "output_length": 4, "hash_ids": [1, 2]}
-    file.write_text("\n".join(json.dumps({**turn, "turn": n, "offset_ms": 500 * n}) for n in range(4)))
-    document = document_of(file, "--policy", "random")
-    assert (document["workload"]["requests"], document["workload"]["follow_up_requests"]) == (4, 3)
-
-
-def test_published_agents_are_recognised(traces: Path) -> None:
-    file = traces / "agents" / "taubench_sessions_block16.jsonl.xz"
-    document = document_of(file, "--policy", "cache-aware", "--fleet", "2xa30")
-    assert document["workload"]["follow_up_requests"] == 471 - 24
 
 
 def test_what_is_exported_can_be_replayed_with_the_same_figures(tmp_path: Path) -> None:
@@ -267,18 +242,6 @@ def test_unknown_policy_is_answered_with_the_nearest(trace: Path) -> None:
 def test_unknown_workload_is_answered_with_the_nearest() -> None:
     assert "'chatt' is neither a file nor a generator; did you mean 'chat'?" in refusal_of("chatt")
     assert "'nowhere.jsonl' is neither a file nor a generator; there are 'agent'" in refusal_of("nowhere.jsonl")
-
-
-def test_file_without_rows_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "empty.jsonl"
-    file.write_text("\n\n")
-    assert "empty.jsonl: no rows" in refusal_of(file)
-
-
-def test_bad_row_is_named_by_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "bad.jsonl"
-    file.write_text(json.dumps(ROW) + "\n" + json.dumps({**ROW, "input_length": -4}))
-    assert "bad.jsonl:2: input_length must be a whole number >= 0, got -4" in refusal_of(file, "--json")
 
 
 @pytest.mark.parametrize(

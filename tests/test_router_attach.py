@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.state.addresses import wait_until
@@ -12,10 +14,6 @@ from tests.state.transports import SECRET
 
 from cachelb import Router
 from cachelb.state import SnapshotFile, ZmqMesh
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def threads() -> set[threading.Thread]:

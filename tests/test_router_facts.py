@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachelb import Router, UnknownWorkerError
+from cachelb import Router
 from cachelb.policies import CacheAware
 
 
@@ -71,20 +71,6 @@ def test_models_never_share_prefixes() -> None:
         decision.on_complete()
     for name in names:
         assert router.select_worker(tokens=range(320), model=name).best_matched_tokens == 304, name
-
-
-def test_facts_of_an_unknown_worker_are_an_error() -> None:
-    with pytest.raises(UnknownWorkerError, match="gpu9"):
-        Router(["gpu0"]).learn_worker("gpu9", kv_blocks=5)
-
-
-def test_two_workers_of_one_key_are_refused_and_nothing_changes() -> None:
-    with pytest.raises(ValueError, match="'gpu0' occurs twice"):
-        Router(["gpu0", "gpu1", "gpu0"])
-    router = Router(["gpu0"])
-    with pytest.raises(ValueError, match="'gpu1' occurs twice"):
-        router.sync_workers(["gpu1", "gpu1"])
-    assert router.keys() == ["gpu0"]
 
 
 def test_syncing_the_same_strings_under_a_key_function_keeps_what_they_hold() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 import cachelb
+from cachelb import Decision, Router
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb import Decision, Router
-    from cachelb.types import WorkerStats
+from cachelb.types import WorkerStats
 
 PROMPT = range(64)
 
@@ -155,12 +152,6 @@ def test_a_drained_worker_leaves_with_its_last_request() -> None:
     assert rows(router, "a") == []
 
 
-def test_an_idle_worker_is_drained_at_once() -> None:
-    router, _ = make("a", "b")
-    router.remove_worker("a", drain=True)
-    assert router.loads() == {"b": 0}
-
-
 def test_a_draining_worker_can_be_removed_at_once() -> None:
     router, _ = make("b")
     router.add_worker("a", dp_size=2)
@@ -232,15 +223,6 @@ def test_ranks_have_loads_and_prefixes_of_their_own_and_share_readiness() -> Non
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
         router.select_worker()
     assert set(info.value.reasons.values()) == {"not ready"}
-
-
-def test_retry_leaves_out_all_ranks_of_a_worker() -> None:
-    router, _ = make("b")
-    router.add_worker("a", dp_size=4)
-    router.set_ready("b", False)
-    decision = router.select_worker(tokens=PROMPT)
-    router.set_ready("b", True)
-    assert (decision.key, decision.retry().key) == ("a", "b")
 
 
 def test_changing_the_number_of_ranks_voids_those_that_are_gone() -> None:
@@ -316,8 +298,13 @@ def test_sync_registers_removes_keeps_and_replaces() -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [lambda r: r.set_ready("x", True), lambda r: r.reset_cache("x"), lambda r: r.update_load("x", running=1)],
-    ids=["set_ready", "reset_cache", "load"],
+    [
+        lambda r: r.set_ready("x", True),
+        lambda r: r.reset_cache("x"),
+        lambda r: r.update_load("x", running=1),
+        lambda r: r.learn_worker("x", kv_blocks=5),
+    ],
+    ids=["set_ready", "reset_cache", "load", "facts"],
 )
 def test_an_unknown_worker_is_named(call: Callable[[Router[str]], None]) -> None:
     with pytest.raises(cachelb.UnknownWorkerError, match='"x" is not registered'):

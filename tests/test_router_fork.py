@@ -9,17 +9,14 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import cachelb
+from cachelb import Decision, Router
 from cachelb.policies import Learned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb import Decision, Router
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="there is no fork"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from cachelb import Router
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 FEW = 2_000
 TIMES = 4

@@ -29,13 +29,14 @@ def known(router: cachelb.Router[str], request: dict[str, Any]) -> int:
     return router.select_worker(**request, dry_run=True).best_matched_tokens
 
 
+@pytest.mark.parametrize("options", [{}, {"policy": "cache-aware", "index": "radix"}], ids=["blocks", "tree"])
 @pytest.mark.parametrize("kind", PROMPTS)
-def test_prompts_of_different_identity_share_nothing(kind: str) -> None:
+def test_prompts_of_different_identity_share_nothing(kind: str, options: dict[str, Any]) -> None:
     prompt = PROMPTS[kind]
     whose = {name: who for name, who in IDENTITIES.items() if kind == "tokens" or "mm" not in who}
     requests = [prompt, *(prompt | who for who in whose.values())]
     for first in requests:
-        router = cachelb.Router(["gpu0", "gpu1"], seed=1)
+        router = cachelb.Router(["gpu0", "gpu1"], seed=1, **options)
         router.select_worker(**first).on_complete()
         assert [other for other in requests if known(router, other)] == [first]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import cachelb
-from cachelb import Router
+from cachelb import Decision, Router
 from cachelb.policies import CacheAware, Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cachelb import Decision
-    from cachelb.types import RequestArguments
+from cachelb.types import RequestArguments
 
 PROMPT = list(range(4096))
 POLICIES: dict[str, Callable[[], Any]] = {

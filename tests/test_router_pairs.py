@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import cachelb
-
-if TYPE_CHECKING:
-    from cachelb import Router
+from cachelb import Router
 
 
 def make(**options: Any) -> Router[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.events.test_router_events import events_of
 from tests.models.engine_blocks import EngineBlocks, prompts
 from tests.models.metrics_pages import vllm_page
 from tests.models.metrics_server import FakeEngine, eventually
@@ -12,9 +11,6 @@ from tests.models.metrics_server import FakeEngine, eventually
 from cachelb import Router
 from cachelb.sources import MetricsSource
 from cachelb.testing.events import cleared, encode_batch, removed, stored
-
-if TYPE_CHECKING:
-    from cachelb.types import KvEventStats
 
 SIZES = {16: (1, 4, 16, 32, 48, 128), 32: (8, 32, 64, 96), 24: (8, 48, 12)}
 """Of the router, and engines that fit."""
@@ -43,12 +39,6 @@ class Publisher:
 
 def credited(router: Router[str], tokens: list[int]) -> dict[str, int]:
     return {row.key: int(row.matched_tokens) for row in router.explain(tokens=tokens).candidates}
-
-
-def events_of(router: Router[str], worker: int = 0) -> KvEventStats:
-    told = router.stats().workers[worker].kv_events
-    assert told is not None
-    return told
 
 
 @pytest.mark.parametrize("policy", ["cache-aware", "kv-aware", "round-robin"])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cachelb import Router, policies
 from cachelb.policies import CacheAware, LeastLoaded
 from cachelb.types import Funnel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NONE = Funnel(0, 0, 0, 0, 0)
 

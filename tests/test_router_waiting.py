@@ -6,16 +6,14 @@ import asyncio
 import gc
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.loops import in_event_loop
 
 import cachelb
+from cachelb import Decision, Router
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from cachelb import Decision, Router
 
 LONG = 60.0
 """Seconds after which a wait that should have ended has failed."""

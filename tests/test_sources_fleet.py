@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Literal
 
 import pytest
 from tests.http_client import complete
-from tests.models.metrics_server import DEADLINE_S, RecordingRouter, eventually, polling
+from tests.models.metrics_server import RecordingRouter, polling
+from tests.threads import one_runs_one_waits
 
 from cachelb.sources import LoadReport, parse_orca
 from cachelb.testing import FakeFleet
@@ -21,35 +21,12 @@ def test_router_hears_who_runs_and_who_waits(engine: Literal["vllm", "sglang"], 
     with FakeFleet(2, engine=engine, uds=uds, max_running=1, kv_blocks=10) as fleet:
         busy, idle = fleet.workers
         router = RecordingRouter(busy.url, idle.url)
-        busy.fail("stall", times=1, after_chunks=1)
-        threads = [
-            threading.Thread(target=complete, args=(busy.url, PROMPT), kwargs={"stream": True, "max_tokens": 16})
-            for _ in range(2)
-        ]
-        threads[0].start()
-        # The request that stalls must be the one that has the slot.
-        fleet.wait_for(lambda: busy.counts.running == 1, timeout_s=DEADLINE_S)
-        threads[1].start()
         with polling(router):
-            router.wait_for(busy.url, running=1, waiting=1, kv_usage=0.5)
-            router.wait_for(idle.url, running=0, waiting=0, kv_usage=0.0)
-            busy.release()
-            for thread in threads:
-                thread.join()
+            with one_runs_one_waits(fleet, busy, PROMPT):
+                router.wait_for(busy.url, running=1, waiting=1, kv_usage=0.5)
+                router.wait_for(idle.url, running=0, waiting=0, kv_usage=0.0)
             router.wait_for(busy.url, running=0, waiting=0, kv_usage=0.0)
         assert sorted(router.facts) == sorted([(busy.url, 10, 16), (idle.url, 10, 16)])
-
-
-def test_worker_that_stops_and_starts_again_is_polled_again() -> None:
-    with FakeFleet(1) as fleet:
-        (worker,) = fleet.workers
-        router = RecordingRouter(worker.url)
-        with polling(router) as source:
-            router.wait_for(worker.url)
-            worker.stop()
-            eventually(lambda: source.stats().workers[worker.url].readable is False)
-            worker.start(restart=True)
-            router.wait_for(worker.url)
 
 
 @pytest.mark.parametrize("form", ["JSON", "TEXT"])

@@ -7,18 +7,17 @@ import gc
 import logging
 import socketserver
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models.metrics_pages import sglang_page, vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually, polling, reserved_port
+from tests.threads import serving
 
 from cachelb.sources import MetricsSource
 from cachelb.sources.poller import pause_s
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -322,17 +321,11 @@ def test_unix_socket_is_polled(attach: Callable[..., MetricsSource], tmp_path: P
         daemon_threads = True
 
     path = tmp_path / "engine.sock"
-    with Server(str(path), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            router = RecordingRouter(f"unix://{path}")
-            source = attach(router)
-            router.wait_for(f"unix://{path}", running=4)
-            source.stop()
-        finally:
-            server.shutdown()
-            serving.join()
+    with serving(Server(str(path), Handler)):
+        router = RecordingRouter(f"unix://{path}")
+        source = attach(router)
+        router.wait_for(f"unix://{path}", running=4)
+        source.stop()
 
 
 def test_router_that_breaks_once_does_not_end_polling(
@@ -352,31 +345,3 @@ def test_router_that_breaks_once_does_not_end_polling(
         attach(router)
         router.wait_for(engine.key)
     assert sum("not now" in (record.exc_text or "") for record in caplog.records) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"interval_s": 0.0}, "interval_s must be above 0, got 0.0"),
-        ({"timeout_s": float("nan")}, "timeout_s must be a finite number, got nan"),
-        ({"max_concurrency": 0}, "max_concurrency must be at least 1, got 0"),
-        ({"headers": {"X": "a\r\nY: b"}}, "header 'X' has a line break in it"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MetricsSource(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"interval_s": "1"}, "interval_s must be a number, got str"),
-        ({"timeout_s": True}, "timeout_s must be a number, got bool"),
-        ({"max_concurrency": 2.0}, "max_concurrency must be int, got float"),
-        ({"headers": {"X": 5}}, "header 'X' must be text, got int"),
-    ],
-)
-def test_options_of_another_type_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        MetricsSource(**options)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
 import threading
 
 import pytest
 from tests.models.metrics_pages import vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, eventually
+from tests.test_router_fork import in_child
 
 from cachelb import Router
 from cachelb.sources import MetricsSource
@@ -59,18 +58,10 @@ def test_forked_child_polls_for_its_own_router() -> None:
         router.attach(MetricsSource(interval_s=0.005, timeout_s=20.0))
         eventually(lambda: router.stats().workers[0].running is not None)
         engine.page = vllm_page(running=(8.0,))
-        read, write = os.pipe()
-        gc.collect()  # gRPC's objects of earlier tests hang when they are collected in the child
-        child = os.fork()
-        if child == 0:
-            try:
-                eventually(lambda: router.stats().workers[0].running == 8)
-                router.close()
-                os.write(write, b"heard")
-            finally:
-                os._exit(0)
-        os.close(write)
-        os.waitpid(child, 0)
-        assert os.read(read, 16) == b"heard"
-        os.close(read)
+
+        def child() -> None:
+            eventually(lambda: router.stats().workers[0].running == 8)
+            router.close()
+
+        in_child(child)
         eventually(lambda: router.stats().workers[0].running == 8)

@@ -79,27 +79,6 @@ def test_namespaces_and_seeds_share_no_hash() -> None:
     assert hexes(hash_text("x" * 64, namespace="s")) == hexes(hash_text("x" * 64, namespace=Namespace(salt="s")))
 
 
-@pytest.mark.parametrize(
-    ("args", "options", "kind", "message"),
-    [
-        ((b"bytes",), {}, TypeError, "text must be str, got bytes"),
-        ((None,), {}, TypeError, "text must be str, got NoneType"),
-        (([1, 2],), {}, TypeError, "text must be str, got list"),
-        (("x", 0), {}, ValueError, "chunk_bytes must be from 1 to 4096, got 0"),
-        (("x", 4097), {}, ValueError, "chunk_bytes must be from 1 to 4096, got 4097"),
-        (("x", 64.0), {}, TypeError, "chunk_bytes must be int, got float"),
-        (("x",), {"seed": -1}, ValueError, "seed must be from 0"),
-        (("x",), {"namespace": 7}, TypeError, "namespace must be str, Namespace or None, got int"),
-    ],
-    ids=str,
-)
-def test_bad_arguments_are_refused(
-    args: tuple[Any, ...], options: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        hash_text(*args, **options)
-
-
 def test_half_of_a_surrogate_pair_is_refused_by_its_position_without_showing_the_text() -> None:
     with pytest.raises(ValueError, match=r"text\[7\] is half of a surrogate pair") as caught:
         hash_text("secret \ud83d" + "x" * 100)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from cachelb import BlockTracker, hash_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 THREADS = 8
 

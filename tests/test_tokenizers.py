@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from array import array
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.threads import beside
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import cachelb
 from cachelb.tokenizers import HfTokenizer
 from cachelb.tokenizers import Tokenizer as TokenizerProtocol
 from cachelb.tokenizers.segments import ENTRY_TOKENS, Added, SegmentCache, cutting_tokens
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -61,23 +59,20 @@ def normalising() -> Tokenizer:
     return tokenizer
 
 
-def stripping() -> Tokenizer:
+def stripping(*more: AddedToken) -> Tokenizer:
     """Tokens that take in white space on one side, or want no letters beside them."""
     return byte_level(
         AddedToken("<|im_start|>", rstrip=True),
         AddedToken("<|im_end|>", lstrip=True),
         AddedToken("<s>", single_word=True),
         AddedToken("</s>", special=True),
+        *more,
     )
 
 
 def awkward() -> Tokenizer:
     """Tokens that cover each other too."""
-    return byte_level(
-        AddedToken("<|im_start|>", rstrip=True),
-        AddedToken("<|im_end|>", lstrip=True),
-        AddedToken("<s>", single_word=True),
-        AddedToken("</s>", special=True),
+    return stripping(
         AddedToken("hello</", special=True),
         AddedToken("x", single_word=True),
         AddedToken("<<", special=True),
@@ -222,19 +217,13 @@ def test_threads_share_a_tokenizer(model: Path) -> None:
     plain = HfTokenizer.from_directory(model, cache_tokens=0)
     chats = [turns(*(f"{i} {j}" for j in range(8))) for i in range(8)]
     expected = [plain.apply_chat_template(chat) for chat in chats]
-    failures: list[int] = []
 
-    def work() -> None:
-        failures.extend(
-            i for _ in range(20) for i in range(8) if tokenizer.apply_chat_template(chats[i]) != expected[i]
-        )
+    def work(_: int) -> None:
+        for _ in range(20):
+            assert [tokenizer.apply_chat_template(chat) for chat in chats] == expected
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with beside(work, range(4)):
+        pass
     assert tokenizer.cache_stats().tokens <= 40 * ENTRY_TOKENS
 
 

@@ -6,7 +6,9 @@ import gzip
 import json
 import lzma
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,6 @@ from hypothesis import strategies as st
 from cachelb import TraceError
 from cachelb.sim.expand import blocks_per_id, expand_ids
 from cachelb.sim.traces import Request, read_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 GOOD: dict[str, Any] = {"timestamp": 3000, "input_length": 1025, "output_length": 9, "hash_ids": [0, 4, 5]}
 ROWS = [GOOD, {**GOOD, "timestamp": 3000.5, "hash_ids": [0, 4, 6], "session_id": "s1", "unknown": None}]

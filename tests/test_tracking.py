@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 import cachelb
 from cachelb.openai import read_usage
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from cachelb.tracking import TrackedIterator, TrackedStream
+from cachelb.tracking import TrackedIterator, TrackedStream
 
 
 class Upstream:

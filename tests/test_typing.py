@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Checker = Callable[[list[Path], Path], set[tuple[str, int]]]
+Checker = Callable[[list[Path], Path], set[tuple[str, int]]]
 
 ROOT = Path(__file__).parents[1]
 MISTAKES = ROOT / "tests" / "typing_mistakes.py"

@@ -8,11 +8,13 @@ import logging
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from tests.gateways import wait_until
+from tests.loops import in_event_loop
 from tests.test_privacy import shown_by
 
 from cachelb import ConfigError, NoWorkerAvailable, Router, UnknownWorkerError, config, doctor, policies
@@ -22,9 +24,6 @@ from cachelb.events import Endpoint, ZmqSource
 from cachelb.integrations.ext_proc.addresses import Addresses
 from cachelb.integrations.offered import OfferedWorkers
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOGIN = "http://xyzzyUser:xyzzyWord@gpu0:8000/"
 OTHER = "http://xyzzyOther:xyzzyWord2@gpu0:8000"
@@ -247,37 +246,35 @@ def test_the_doctor_shows_no_credentials() -> None:
 # --- what needs the credentials has them ---
 
 
-def test_a_polled_worker_gets_its_credentials_and_logs_do_not(caplog: pytest.LogCaptureFixture) -> None:
+@in_event_loop
+async def test_a_polled_worker_gets_its_credentials_and_logs_do_not(caplog: pytest.LogCaptureFixture) -> None:
     heads: list[bytes] = []
 
-    async def main() -> None:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            heads.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno\n")
-            await writer.drain()
-            writer.close()
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno\n")
+        await writer.drain()
+        writer.close()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        router = Router([f"http://xyzzyUser:xyzzyWord@{host}"], seed=1)
-        source = MetricsSource(interval_s=0.01)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    router = Router([f"http://xyzzyUser:xyzzyWord@{host}"], seed=1)
+    source = MetricsSource(interval_s=0.01)
 
-        def polled_with(login: bytes) -> bool:
-            return any(b"Basic " + base64.b64encode(login) in head for head in heads)
+    def polled_with(login: bytes) -> bool:
+        return any(b"Basic " + base64.b64encode(login) in head for head in heads)
 
-        with router:
-            router.attach(source)
-            await asyncio.to_thread(wait_until, lambda: polled_with(b"xyzzyUser:xyzzyWord"))
-            await asyncio.to_thread(wait_until, lambda: source.stats().workers[f"http://{host}"].last_error)
-            router.sync_workers([f"http://xyzzyUser:xyzzyNew@{host}"])
-            await asyncio.to_thread(wait_until, lambda: polled_with(b"xyzzyUser:xyzzyNew"))
-            shown = repr(source.stats())
-        server.close()
-        await server.wait_closed()
-        assert host in shown + caplog.text
-        assert "xyzzy" not in shown + caplog.text
-
-    asyncio.run(main())
+    with router:
+        router.attach(source)
+        await asyncio.to_thread(wait_until, lambda: polled_with(b"xyzzyUser:xyzzyWord"))
+        await asyncio.to_thread(wait_until, lambda: source.stats().workers[f"http://{host}"].last_error)
+        router.sync_workers([f"http://xyzzyUser:xyzzyNew@{host}"])
+        await asyncio.to_thread(wait_until, lambda: polled_with(b"xyzzyUser:xyzzyNew"))
+        shown = repr(source.stats())
+    server.close()
+    await server.wait_closed()
+    assert host in shown + caplog.text
+    assert "xyzzy" not in shown + caplog.text
 
 
 def test_endpoints_are_found_by_a_key_with_credentials_and_errors_show_none() -> None:

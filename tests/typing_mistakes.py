@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cachelb import Router
-from cachelb.policies import CacheAware, RoundRobin
-
-if TYPE_CHECKING:
-    from cachelb.policies import FleetView, RequestView
+from cachelb.policies import CacheAware, FleetView, RequestView, RoundRobin
 
 
 @dataclass(frozen=True)

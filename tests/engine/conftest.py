@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import FrameType
 
 import pytest
 from tests.engine.engine import Engine, running, write_model
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from pathlib import Path
-    from types import FrameType
 
 ADAPTERS = ("la", "lb")
 ENGINES = pytest.StashKey[list[Engine]]()

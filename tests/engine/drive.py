@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from tests.engine.traffic import Transcript, waves
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tests.engine.engine import Completion, Engine
-    from tests.engine.traffic import Planned, Prompt
+from tests.engine.engine import Completion, Engine
+from tests.engine.traffic import Planned, Prompt, Transcript, waves
 
 
 class Send(Protocol):

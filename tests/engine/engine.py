@@ -11,16 +11,13 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tests.http_client import send
 from tests.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAME = "m"
@@ -136,11 +133,6 @@ class Engine:
         return f"tcp://127.0.0.1:{self.replay_port}"
 
     @property
-    def usable_blocks(self) -> int:
-        """How many blocks can hold prompts: one belongs to vLLM itself."""
-        return self.num_gpu_blocks - 1
-
-    @property
     def pid(self) -> int:
         """Process group of the running engine."""
         if self._process is None:
@@ -234,9 +226,7 @@ class Engine:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _is_healthy(self) -> bool:

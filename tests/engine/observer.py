@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.engine.drive import send_prompt
-from tests.engine.engine import EngineError
+from tests.engine.engine import Completion, Engine, EngineError
+from tests.engine.traffic import Prompt
 
 from cachelb import Router
-from cachelb.events import ZmqSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tests.engine.engine import Completion, Engine
-    from tests.engine.traffic import Prompt
-
-    from cachelb.events import Endpoint
-    from cachelb.types import KvEventStats, WorkerStats
+from cachelb.events import Endpoint, ZmqSource
+from cachelb.types import KvEventStats, WorkerStats
 
 DEADLINE_S = 120.0
 REPLAY_TIMEOUT_S = 30.0  # an engine that shares two cores with everything else answers late

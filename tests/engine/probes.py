@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 from tests.engine.traffic import FIRST_PLAIN_TOKEN, Identity, Prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 MAX_FILLERS = 40
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tests.ports import free_ports
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 HOST = "127.0.0.1"
 CONNECT_DEADLINE_S = 5.0
@@ -57,9 +54,7 @@ class Proxy:
         self.mend()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cut()
 
     def _run(self, target: object, *arguments: socket.socket) -> None:

@@ -10,21 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import zmq
 from tests.engine.drive import run_traffic, send_prompt
-from tests.engine.engine import BLOCK_SIZE
+from tests.engine.engine import BLOCK_SIZE, Engine
 from tests.engine.observer import Observer, routed, wait_until
 from tests.engine.probes import ProbePlanner, Stratum, Tally
 from tests.engine.proxy import Proxy
 from tests.engine.traffic import FIRST_PLAIN_TOKEN, Identity, Prompt, Transcript, plan_traffic
 
 from cachelb.events import Endpoint
-
-if TYPE_CHECKING:
-    from tests.engine.engine import Engine
 
 SEED = 11
 REQUESTS = 300

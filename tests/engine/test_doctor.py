@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
-from tests.engine.engine import BLOCK_SIZE, MODEL_NAME
+from tests.engine.engine import BLOCK_SIZE, MODEL_NAME, Engine
 
 from cachelb.cli.app import app
 from cachelb.doctor import Settings, examine
 from cachelb.tokenizers import HfTokenizer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.engine.engine import Engine
 
 PROBES = f"0/0, {4 * BLOCK_SIZE}/{4 * BLOCK_SIZE}, {2 * BLOCK_SIZE}/{2 * BLOCK_SIZE}, {3 * BLOCK_SIZE}/{3 * BLOCK_SIZE}"
 

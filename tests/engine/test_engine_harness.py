@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import zmq
@@ -13,9 +13,6 @@ from tests.engine.drive import run_traffic, send_prompt
 from tests.engine.engine import BLOCK_SIZE, Engine, EngineError
 from tests.engine.probes import reusable_blocks
 from tests.engine.traffic import Transcript, plan_traffic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEADLINE_S = 30.0
 SEED = 5

@@ -7,12 +7,9 @@ time, and `Transcript` turns each into token ids, with the answers its conversat
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 FIRST_PLAIN_TOKEN = 5  # special tokens stand below
 SYSTEM_PROMPTS = (64, 96, 150, 200, 256, 330)  # tokens; ends on and between block boundaries

@@ -8,8 +8,9 @@ import json
 import subprocess
 import threading
 import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from tests.gateways import wait_until
@@ -17,9 +18,6 @@ from tests.gateways import wait_until
 import envoy
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "envoy" / "envoy.yaml"
 START_S = 20

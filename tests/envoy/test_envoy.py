@@ -6,7 +6,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import IncompleteRead
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.envoy.proxy import Gateway, configuration, filter_of, route_of, run_envoy, run_gateway, run_picker
@@ -15,9 +16,6 @@ from tests.http_client import JSON, complete, connect, send
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMPT = "The five boxing wizards jump quickly over the lazy dog. " * 20
 NO_TRAILERS = {"request_trailer_mode": "SKIP", "response_trailer_mode": "SKIP"}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tests.models.kv_streams import W
 
-if TYPE_CHECKING:
-    from cachelb.events import ZmqSource
-    from cachelb.events.stream import Stream
+from cachelb.events import ZmqSource
+from cachelb.events.stream import Stream
 
 
 def stream_of(source: ZmqSource, key: str = W) -> Stream:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models.kv_events import as_map
 
 import cachelb
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADAPTERS = {"la", "lb"}
 EXTRA = [4095]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 from tests.http_client import complete
@@ -12,9 +13,6 @@ from tests.models.kv_streams import nothing_left
 
 from cachelb.events import ZmqSource
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROMPT = "word" * 64
 

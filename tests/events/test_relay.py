@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -12,7 +11,7 @@ import pytest
 import zmq
 from tests.events.patience import last_error
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, behind, nothing_left, publish, receiving, relayed, threads, translated_ranks
+from tests.models.kv_streams import RANKS, W, behind, nothing_left, publish, receiving, relayed, threads, three_ranks
 from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
 
@@ -58,14 +57,12 @@ def test_messages_without_numbers_and_malformed_ones() -> None:
 
 
 def test_ranks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.ExitStack() as stack:
-        ranks = [stack.enter_context(EventPublisher(dp_rank=rank)) for rank in range(3)]
-        addresses = {f"tcp://gpu0:{6000 + rank}": ranks[rank].endpoint.address for rank in range(3)}
-        addresses |= {f"tcp://gpu0:{7000 + rank}": ranks[rank].endpoint.replay or "" for rank in range(3)}
-        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", translated_ranks(addresses))
-        relay = stack.enter_context(Relay("tcp://127.0.0.1:*", workers={W: 3}, default_port=6000, replay_port=7000))
-        sink = RecordingSink({W: 3})
-        stack.enter_context(behind(relay, sink))
+    sink = RecordingSink({W: 3})
+    with (
+        three_ranks(monkeypatch) as ranks,
+        Relay("tcp://127.0.0.1:*", workers={W: 3}, **RANKS) as relay,
+        behind(relay, sink),
+    ):
         for rank, publisher in enumerate(ranks):
             publish(publisher, 10 + rank, 20 + rank)
         for rank in range(3):

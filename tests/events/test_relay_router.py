@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.events.test_zmq_router import BLOCK, believed, prompts, wait_true
@@ -15,9 +16,6 @@ from tests.models.metrics_server import eventually
 from cachelb import Router
 from cachelb.events import Relay, ZmqSource
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from tests.models.metrics_server import eventually
@@ -12,9 +12,6 @@ import cachelb
 from cachelb.events import ZmqSource
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import cleared, removed, stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROMPT = list(range(100))
 W = "http://gpu0:8000"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.models.metrics_server import eventually
@@ -13,9 +13,7 @@ from cachelb.events import ZmqSource
 from cachelb.metrics.families import families
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import encode_batch, removed, stored
-
-if TYPE_CHECKING:
-    from cachelb.types import KvEventStats
+from cachelb.types import KvEventStats
 
 PROMPT = list(range(100))
 """Six full blocks of 16 tokens, all of which can be reused."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 from tests.http_client import complete
@@ -102,15 +101,3 @@ def test_pages_that_are_none(page: bytes) -> None:
 @pytest.mark.parametrize("key", ["http://gpu0:8000", "http://gpu0:8000/v1?x=1", "gpu0:8000"])
 def test_the_page_lies_beside_the_api(key: str) -> None:
     assert page_url(key) == "http://gpu0:8000/kv_event_sources"
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"discover": 1}, TypeError, "discover must be True or False, got int"),
-        ({"discover": True, "endpoints": lambda _: None}, ValueError, "discover is of no use"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ZmqSource(**options)

@@ -6,20 +6,16 @@ import contextlib
 import logging
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, connected, nothing_left, publish, receiving, threads, translated_ranks
+from tests.models.kv_streams import RANKS, W, connected, nothing_left, publish, receiving, threads, three_ranks
 from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
 
 import cachelb
-from cachelb.events import Endpoint, ZmqSource
+from cachelb.events import Endpoint, StreamStats, ZmqSource
 from cachelb.testing import EventPublisher
-
-if TYPE_CHECKING:
-    from cachelb.events import StreamStats
 
 
 def test_workers_are_followed_as_they_come_and_go() -> None:
@@ -43,21 +39,16 @@ def test_workers_are_followed_as_they_come_and_go() -> None:
 
 
 def test_ranks_have_the_ports_after_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.ExitStack() as stack:
-        ranks = [stack.enter_context(EventPublisher(dp_rank=rank)) for rank in range(3)]
-        addresses = {f"tcp://gpu0:{6000 + rank}": ranks[rank].endpoint.address for rank in range(3)}
-        addresses |= {f"tcp://gpu0:{7000 + rank}": ranks[rank].endpoint.replay or "" for rank in range(3)}
-        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", translated_ranks(addresses))
-        sink = RecordingSink({W: 3})
-        with receiving(sink, {}, default_port=6000, replay_port=7000) as source:
-            for rank, publisher in enumerate(ranks):
-                publish(publisher, 10 + rank, 20 + rank)
-            for rank in range(3):
-                sink.wait_applied([10 + rank, 20 + rank], W, rank)
-            assert sorted(source.stats().streams) == [(W, 0), (W, 1), (W, 2)]
-            sink.workers[W] = 2
-            ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
-            eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
+    sink = RecordingSink({W: 3})
+    with three_ranks(monkeypatch) as ranks, receiving(sink, {}, **RANKS) as source:
+        for rank, publisher in enumerate(ranks):
+            publish(publisher, 10 + rank, 20 + rank)
+        for rank in range(3):
+            sink.wait_applied([10 + rank, 20 + rank], W, rank)
+        assert sorted(source.stats().streams) == [(W, 0), (W, 1), (W, 2)]
+        sink.workers[W] = 2
+        ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
+        eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
 
 
 def test_fifty_workers_share_one_thread() -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import pytest
 import zmq
 
 from cachelb.events.replay import Progress, Replay
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 END = -1
 

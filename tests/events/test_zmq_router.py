@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from tests.http_client import complete
@@ -13,12 +14,7 @@ from tests.models.metrics_server import eventually
 
 from cachelb import Router
 from cachelb.events import ZmqSource
-from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb.testing import FakeWorker
+from cachelb.testing import FakeFleet, FakeWorker
 
 BLOCK = 4
 
@@ -69,59 +65,6 @@ def test_router_knows_what_engines_hold_through_evictions() -> None:
             complete(fleet.urls[number % 2], prompt)
         wait_true(fleet, router, sent)
         assert any(held(worker, prompt) for worker in fleet.workers for prompt in sent)
-
-
-def test_router_joins_late_and_learns_the_history() -> None:
-    with FakeFleet(1, kv_events=True, block_size=BLOCK) as fleet:
-        (url,) = fleet.urls
-        complete(url, prompts(1)[0])
-        router = Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1)
-        with router:
-            router.attach(ZmqSource(endpoints=fleet.kv_endpoint))
-            wait_true(fleet, router, prompts(1))
-
-
-def test_lost_messages_are_made_good() -> None:
-    with routed(1, kv_blocks=60, default_max_tokens=1) as (fleet, router):
-        (worker,) = fleet.workers
-        assert worker.events is not None
-        sent = prompts(40)
-        for number, prompt in enumerate(sent):
-            if number % 10 == 5:
-                worker.events.drop(3)
-            complete(worker.url, prompt)
-        wait_true(fleet, router, sent)
-
-
-def test_an_engine_that_restarts_is_known_to_be_empty_and_then_what_it_holds_anew() -> None:
-    with routed(2, kv_blocks=60, default_max_tokens=1) as (fleet, router):
-        restarted, other = fleet.workers
-        sent = prompts(20)
-        for prompt in sent:
-            complete(restarted.url, prompt)
-            complete(other.url, prompt)
-        wait_true(fleet, router, sent)
-        restarted.stop()
-        restarted.start(restart=True)
-        wait_true(fleet, router, sent)
-        assert held(restarted, sent[-1]) == 0
-        for prompt in sent[:5]:
-            complete(restarted.url, prompt)
-        wait_true(fleet, router, sent)
-
-
-def test_what_an_engine_did_while_nobody_heard_it_is_made_good() -> None:
-    with routed(1, kv_blocks=60, default_max_tokens=1) as (fleet, router):
-        (worker,) = fleet.workers
-        assert worker.events is not None
-        sent = prompts(60)
-        for number, prompt in enumerate(sent):
-            if number == 20:
-                worker.events.stop()
-            if number == 40:
-                worker.events.start()
-            complete(worker.url, prompt)
-        wait_true(fleet, router, sent)
 
 
 def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from tests.cutting_proxy import CuttingProxy
 from tests.herd.processes import RouterProcess, all_heard
 from tests.herd.router_process import Spec
 from tests.state.addresses import free_addresses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def port_of(address: str) -> int:

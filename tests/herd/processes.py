@@ -7,14 +7,12 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tests.herd.router_process import Spec, run
 from tests.state.addresses import free_addresses, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 ANSWER_S = 60.0
 """How long an answer may take on a busy machine; nothing is measured by it."""

@@ -6,22 +6,19 @@ import heapq
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from tests.herd.processes import RouterProcess
 from tests.herd.true_workers import TrueWorkers, prompt_of, times_of
 from tests.herd.views import Views
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-    from tests.herd.processes import RouterProcess
-
-    from cachelb.sim import Workload
-    from cachelb.state import StateStats
+from cachelb.sim import Workload
+from cachelb.state import StateStats
 
 GRACE_S = 0.5
 

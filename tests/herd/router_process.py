@@ -5,20 +5,16 @@ from __future__ import annotations
 import gc
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from cachelb import Router
+from cachelb import Decision, Router
 from cachelb.state import ZmqMesh
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from multiprocessing.connection import Connection
-
-    from cachelb import Decision
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.herd.processes import RouterProcess
+from tests.herd.processes import RouterProcess
 
 BLOCKS = 40
 

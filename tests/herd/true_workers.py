@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from cachelb.sim import Workload
 from cachelb.sim.mixing import mix
 from cachelb.testing.fleet.prefix_cache import PrefixCache
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from cachelb.sim import Workload
 
 BLOCK = 16
 PREFILL_TOKENS_PER_S = 10_000.0

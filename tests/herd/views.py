@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    Changes = Sequence[tuple[float, str, int]]
-    Looks = Sequence[tuple[float, dict[str, int]]]
+Changes = Sequence[tuple[float, str, int]]
+Looks = Sequence[tuple[float, dict[str, int]]]
 
 
 def is_near(seen: int, true: int) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from tests.models.reuse_profile import ReuseProfile
 
 from cachelb import NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError, sim
 from cachelb.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
@@ -22,10 +23,6 @@ from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.timing import Roofline
 from cachelb.sim.traces import Request, read_trace
 from cachelb.sim.workloads import WORKLOADS, Draft, Plan, Poisson
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS: tuple[Any, ...] = (
@@ -182,8 +179,6 @@ def simulator(path: Path) -> dict[str, Case]:
         "read_workload": Case(workloads.read_workload, {"path": mooncake}, _columns),
         "read_trace": Case(read_trace, {"path": mooncake}, _listed),
         "kv_tokens": Case(kv_tokens, {"gpu": GPU, "model": MODEL}),
-        "ReuseProfile": Case(ReuseProfile, {"requests": REQUESTS, "id_tokens": 512, "block_size": 16}),
-        "ReuseProfile.hits": Case(ReuseProfile(REQUESTS, id_tokens=512, block_size=512).hits),
         "PoolProfile.hits": Case(PoolProfile(CHATS).hits),
         "blocks_per_id": Case(blocks_per_id, {"id_tokens": 512, "block_size": 16}),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import pytest
 import zmq
@@ -18,9 +19,6 @@ from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.sockets import EVENT_BYTES, REPLAY_MESSAGES
 from cachelb.events.stats import StreamStats
 from cachelb.testing import EventPublisher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _PAYLOAD = bytes(1 << 20)
 

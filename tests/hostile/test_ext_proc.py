@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, Proxy, run, serve, served, until
+from tests.models.ext_proc_client import (
+    BUFFERED,
+    DUPLEX,
+    URLS,
+    Proxy,
+    Service,
+    Stream,
+    in_loop,
+    run,
+    serve,
+    served,
+    until,
+)
+from tests.programs import running
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import picking
 from cachelb.openai import INLINE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.models.ext_proc_client import Service, Stream
 
 BODY = json.dumps({"prompt": "Two driven jocks help fax my big quiz. " * 20}).encode()
 PIECE = b" " * 60_000
@@ -50,28 +57,26 @@ async def assert_serves(service: Service) -> None:
 
 
 @pytest.mark.parametrize("large", ["pass", "refuse"])
-def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router, max_held_bytes=10 * len(PIECE), large_bodies=large) as service:
-            held = service.picker._picker
-            streams = [await begin_body(service, 2) for _ in range(5)]
-            await until(lambda: held.held == 10 * len(PIECE))
-            over = await begin_body(service, 1)
-            if large == "refuse":
-                status, headers, _ = await over.read_refusal()
-                assert (status, headers["retry-after"]) == (503, "1")
-            else:
-                assert len((await over.read_picked(body=False)).endpoints) == 3
-            assert service.picker.counts["full"] == 1
-            await until(lambda: held.held == 10 * len(PIECE))
-            for stream in [*streams, over]:
-                stream.call.cancel()
-            await service.settled()
-            assert (held.held, router.stats().open_requests) == (0, 0)
-            await assert_serves(service)
-
-    run(main())
+@in_loop
+async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
+    router = Router(URLS, seed=1)
+    async with serve(router, max_held_bytes=10 * len(PIECE), large_bodies=large) as service:
+        held = service.picker._picker
+        streams = [await begin_body(service, 2) for _ in range(5)]
+        await until(lambda: held.held == 10 * len(PIECE))
+        over = await begin_body(service, 1)
+        if large == "refuse":
+            status, headers, _ = await over.read_refusal()
+            assert (status, headers["retry-after"]) == (503, "1")
+        else:
+            assert len((await over.read_picked(body=False)).endpoints) == 3
+        assert service.picker.counts["full"] == 1
+        await until(lambda: held.held == 10 * len(PIECE))
+        for stream in [*streams, over]:
+            stream.call.cancel()
+        await service.settled()
+        assert (held.held, router.stats().open_requests) == (0, 0)
+        await assert_serves(service)
 
 
 MARGIN = 32 << 20
@@ -125,36 +130,30 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
         grown = memory_bytes(pid, "VmHWM") - before
         assert grown < most * 5 // 4 + (streams << 19) + MARGIN, f"{grown >> 20} MB"
 
-    with subprocess.Popen([sys.executable, "-c", SERVER, str(most)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            run(main(int(process.stdout.readline()), process.pid))
-        finally:
-            process.kill()
+    with running("-c", SERVER, str(most)) as (process, output):
+        run(main(int(output.readline()), process.pid))
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["kept", "no room"])
-def test_prompts_are_held_until_the_answer_begins_if_there_is_room(*, room: bool) -> None:
-    async def main() -> None:
-        router = Router(URLS, seed=1)
-        async with serve(router, max_held_bytes=10 * len(BODY) if room else len(BODY)) as service:
-            held = service.picker._picker
-            stream = service.stream()
-            endpoints = (await stream.request(BODY)).endpoints
-            if room:
-                await until(lambda: len(BODY) * 0.9 < held.held < len(BODY) * 1.1)
-            else:
-                await until(lambda: held.held == 0)
-            await stream.answer_headers(served=endpoints[1])
-            assert held.held == 0
-            await stream.answer_body(b"{}")
-            await stream.finish()
-            await service.settled()
-            assert (held.held, service.picker.counts["served-fallback"]) == (0, 1)
-            found = router.select_worker(text=json.loads(BODY)["prompt"], dry_run=True)
-            assert (f"{found.key}".endswith(endpoints[1]) and found.matched_tokens > 0) == room
-
-    run(main())
+@in_loop
+async def test_prompts_are_held_until_the_answer_begins_if_there_is_room(*, room: bool) -> None:
+    router = Router(URLS, seed=1)
+    async with serve(router, max_held_bytes=10 * len(BODY) if room else len(BODY)) as service:
+        held = service.picker._picker
+        stream = service.stream()
+        endpoints = (await stream.request(BODY)).endpoints
+        if room:
+            await until(lambda: len(BODY) * 0.9 < held.held < len(BODY) * 1.1)
+        else:
+            await until(lambda: held.held == 0)
+        await stream.answer_headers(served=endpoints[1])
+        assert held.held == 0
+        await stream.answer_body(b"{}")
+        await stream.finish()
+        await service.settled()
+        assert (held.held, service.picker.counts["served-fallback"]) == (0, 1)
+        found = router.select_worker(text=json.loads(BODY)["prompt"], dry_run=True)
+        assert (f"{found.key}".endswith(endpoints[1]) and found.matched_tokens > 0) == room
 
 
 @served(max_streams=4)
@@ -273,21 +272,18 @@ def test_body_that_is_costly_to_read_does_not_hold_up_others(monkeypatch: pytest
     run(main())
 
 
-def test_bodies_that_cannot_be_read_soon_go_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_bodies_that_cannot_be_read_soon_go_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picking, "_READING_S", 0.001)
     costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
-
-    async def main() -> None:
-        with reading_held(monkeypatch):
-            async with serve(Router(URLS, seed=1)) as service:
-                streams = [service.stream() for _ in range(12)]
-                for stream in streams:
-                    await stream.send_headers()
-                    await stream.send_body(costly)
-                for stream in streams:
-                    assert (await stream.read_picked()).body == costly
-                assert service.picker.counts["picked"] == 12
-                assert service.picker.counts["unread"] == 12
-                await assert_serves(service)
-
-    run(main())
+    with reading_held(monkeypatch):
+        async with serve(Router(URLS, seed=1)) as service:
+            streams = [service.stream() for _ in range(12)]
+            for stream in streams:
+                await stream.send_headers()
+                await stream.send_body(costly)
+            for stream in streams:
+                assert (await stream.read_picked()).body == costly
+            assert service.picker.counts["picked"] == 12
+            assert service.picker.counts["unread"] == 12
+            await assert_serves(service)

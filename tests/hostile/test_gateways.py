@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from tests.gateways import GATEWAYS
-from tests.http_client import DEADLINE_S, JSON, complete, connect, send
+from tests.http_client import DEADLINE_S, JSON, complete, connect
+from tests.programs import example
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ROLES = {"starlette_gateway": ("both",), "aiohttp_gateway": ("both",), "pd_gateway": ("prefill", "decode")}
 """Of the workers behind each example."""
 PROMPT = "Amazingly few discotheques provide jukeboxes. " * 30
-
-
-@contextlib.contextmanager
-def started(name: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run an example; yield the process and its address."""
-    command = [sys.executable, "-u", str(EXAMPLES / f"{name}.py"), *words, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stdout)))[0]
-            yield process, address
-        finally:
-            process.kill()
 
 
 def begin_body(url: str, body: bytes, length: int) -> socket.socket:
@@ -62,7 +42,7 @@ def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_
         workers = [{"url": url, "role": role} for url, role in zip(fleet.urls, ROLES[name], strict=True)]
         config.write_text(json.dumps({"router": options, "workers": workers, "load": {}}))
         words = ("--config", str(config), "--snapshot", str(snapshot), "--grace-s", "1")
-        with started(name, *words) as (process, url), contextlib.ExitStack() as held:
+        with example(name, *words) as (process, _, url), contextlib.ExitStack() as held:
             assert complete(url, PROMPT, max_tokens=1).status == 200
             fleet.fail("stall")
             for _ in range(3):
@@ -86,11 +66,3 @@ def test_body_over_the_limit_is_refused_before_it_is_there(name: str) -> None:
             assert connection.recv(64).startswith(b"HTTP/1.1 413")
         assert complete(url, PROMPT, max_tokens=1).status == 200
         assert fleet.workers[0].counts.started == 1
-
-
-@pytest.mark.parametrize("name", GATEWAYS)
-@pytest.mark.parametrize("body", [b"[" * 70_000, b'{"prompt": [-1]}', b"\xff"], ids=["deep", "token", "bytes"])
-def test_body_that_cannot_be_read_is_the_fault_of_the_client(name: str, body: bytes) -> None:
-    with FakeFleet(1) as fleet, GATEWAYS[name](Router(fleet.urls)) as url:
-        assert send(url, "/v1/completions", body).status == 400
-        assert fleet.workers[0].counts.started == 0

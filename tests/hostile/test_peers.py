@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.hostile.strangers import resident_mb
 from tests.state.addresses import wait_until
-from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, load, make_router, routers
+from tests.state.redis_server import RedisServer
+from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, make_router, routers
 
 from cachelb import Router
 from cachelb.errors import CachelbError
@@ -17,10 +18,6 @@ from cachelb.state.exchange import _SEND_ALL_S
 from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import _MOST_BYTES
 from cachelb.state.zmq_carrier import ZmqCarrier
-
-if TYPE_CHECKING:
-    from tests.state.redis_server import RedisServer
-    from tests.state.transports import RedisFleet
 
 
 def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from cachelb.integrations.ray_serve import RayState
 from cachelb.records import JsonlRecords
 from cachelb.sources import LoadReport, MetricsSource
 from cachelb.state import RedisState, SnapshotFile, ZmqMesh
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 PORT = "tcp://127.0.0.1:*"
 

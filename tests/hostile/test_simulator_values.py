@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.hostile.tables import CHATS, FLEET, Case, simulator
@@ -11,10 +13,6 @@ from tests.hostile.tables import CHATS, FLEET, Case, simulator
 from cachelb import sim, testing
 from cachelb.sim import FleetSpec, Sweep, workloads
 from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NAMES = [
     *(f"build {name}" for name in sim.WORKLOADS),
@@ -42,7 +40,7 @@ NAMES = [
         "read_workload",
         "read_trace",
     ),
-    *("kv_tokens", "ReuseProfile", "ReuseProfile.hits", "PoolProfile.hits", "blocks_per_id"),
+    *("kv_tokens", "PoolProfile.hits", "blocks_per_id"),
 ]
 LEFT_OUT = {
     "Comparison": "made by `compare`",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import zmq
@@ -28,9 +28,6 @@ from cachelb.events import Relay, ZmqSource
 from cachelb.events.relayed import stream_name
 from cachelb.events.sockets import EVENT_BYTES, REQUEST_BYTES, Listeners, make_server, make_socket
 from cachelb.testing import EventPublisher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PACKAGE = Path(cachelb.__file__).parent
 

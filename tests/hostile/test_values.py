@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import inspect
 import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,10 +34,6 @@ from cachelb.sim import FleetSpec, Incident, Sweep, Workload, workloads
 from cachelb.sources import MetricsSource
 from cachelb.state import SnapshotFile, ZmqMesh
 from cachelb.text import render_messages
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE: tuple[Any, ...] = (
@@ -84,6 +82,26 @@ def test_policy_refuses_an_option_or_selects_with_it(policy: Any, tmp_path: Path
         router.select_pair(tokens=PROMPT).on_complete()
         router.validate()
     assert made > len(policy.keywords())
+
+
+POLICY_CALLS: dict[str, dict[str, Any]] = {
+    "select_worker": {"workers": ["a", "b"], "tokens": PROMPT},
+    "set_ready": {"worker": "a", "ready": True},
+    "set_weight": {"worker": "a", "weight": 1.0},
+    "update_load": {"worker": "a", "kv_usage": 0.5},
+    "remove_worker": {"worker": "a"},
+    "block_count": {},
+}
+
+
+@pytest.mark.parametrize("policy", BUILTIN, ids=lambda policy: policy.__name__)
+def test_call_of_a_policy_refuses_an_argument_or_takes_it(policy: Any) -> None:
+    for call, base in POLICY_CALLS.items():
+        for argument, value in itertools.product(options(getattr(policy, call)), HOSTILE):
+            made = policy(seed=1)
+            survives(getattr(made, call), {**base, argument: value})
+            made.validate()
+            assert not any(made.loads().values())
 
 
 def test_a_timeout_of_a_trillion_years_is_one() -> None:

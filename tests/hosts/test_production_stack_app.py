@@ -9,22 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.gateways import wait_until
 from tests.http_client import DEADLINE_S, complete
 from tests.ports import free_ports
-from tests.production_stack_cases import PROMPT, Cases
+from tests.production_stack_cases import PROMPT, Cases, Make
 
 from cachelb.integrations.production_stack import CachelbRouter, install
 from cachelb.testing import FakeFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.production_stack_cases import Make
 
 # The host warns of what it lacks and uses; cachelb warns of nothing.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -7,18 +7,16 @@ import logging
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from examples.starlette_gateway import make_app
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from cachelb import Router
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 _PAGE_BYTES = 4096
 

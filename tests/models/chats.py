@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SYLLABLES = ("ka", "lo", "min", "ter", "sa", "vou", "ri", "en", "dal", "pre", "st", "o", "ing", "ux", "the", "qua")
 _WORDS = 1_000

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.models.quiet_gateway import QuietGateway, follow, leading
 
-if TYPE_CHECKING:
-    from cachelb.sim import Workload
+from cachelb.sim import Workload
 
 
 class DynamoRouter(QuietGateway):

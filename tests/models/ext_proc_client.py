@@ -7,7 +7,8 @@ import contextlib
 import functools
 import gc
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
 
 import grpc
 from tests.loops import wanted, without
@@ -15,9 +16,6 @@ from tests.loops import wanted, without
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ext_proc.messages import METHOD, ProcessingRequest, ProcessingResponse
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 
 DEADLINE_S = 120.0
 URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
@@ -221,6 +219,16 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a test, and let gRPC end its thread, beside which a child of a fork would wait for ever."""
     asyncio.run(asyncio.wait_for(main, 4 * DEADLINE_S))
     gc.collect()
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an asynchronous test."""
+
+    @functools.wraps(test)
+    def run_it(**kwargs: Any) -> None:
+        run(test(**kwargs))
+
+    return run_it
 
 
 def served(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:

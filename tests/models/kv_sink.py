@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
 import cachelb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 DEADLINE_S = 120.0
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import zmq
 from tests.models.kv_sink import RecordingSink
 
 from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cachelb.testing import EventPublisher
 
 W = "http://gpu0:8000"
 
@@ -51,15 +49,25 @@ def connected(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Recor
         yield sink, source
 
 
-def translated_ranks(addresses: dict[str, str]) -> object:
+RANKS: dict[str, Any] = {"default_port": 6000, "replay_port": 7000}
+"""Where the first of three ranks is."""
+
+
+@contextlib.contextmanager
+def three_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EventPublisher]]:
     """Let the ranks' addresses lead to where publishers found free ports."""
     original = Endpoint.of_rank
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(EventPublisher(dp_rank=rank)) for rank in range(3)]
+        addresses = {f"tcp://gpu0:{6000 + rank}": ranks[rank].endpoint.address for rank in range(3)}
+        addresses |= {f"tcp://gpu0:{7000 + rank}": ranks[rank].endpoint.replay or "" for rank in range(3)}
 
-    def of_rank(self: Endpoint, rank: int) -> Endpoint:
-        meant = original(self, rank)
-        return Endpoint(addresses[meant.address], addresses[meant.replay or ""])
+        def of_rank(self: Endpoint, rank: int) -> Endpoint:
+            meant = original(self, rank)
+            return Endpoint(addresses[meant.address], addresses[meant.replay or ""])
 
-    return of_rank
+        monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", of_rank)
+        yield ranks
 
 
 @contextlib.contextmanager

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 
 def best_of(table: Mapping[tuple[str, str], Mapping[str, float | None]], cell: str, name: str) -> float | None:

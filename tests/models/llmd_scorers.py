@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from tests.models.quiet_gateway import QuietGateway, follow, leading
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cachelb.sim import Workload
+from cachelb.sim import Workload
 
 Configuration = Literal["precise", "default", "load"]
 

@@ -7,14 +7,11 @@ import socket
 import socketserver
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from cachelb.sources import MetricsSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
 
 DEADLINE_S = 120.0
 
@@ -91,9 +88,7 @@ class FakeEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -7,11 +7,8 @@ deadline from the log of uses. Blocks are named by the tokens of their whole pat
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Path = tuple[int, ...]
 

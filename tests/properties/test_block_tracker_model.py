@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +18,6 @@ from cachelb.testing import (
     token_sequences,
     worker_names,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Step = Operation | float | Literal["restore"]
 

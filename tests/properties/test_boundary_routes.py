@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.boundary_routes import BLOCK, SlowRoutes
 
+from cachelb import Decision
 from cachelb.policies import BoundaryLearning
 from cachelb.testing.oracle import ManualClock
-
-if TYPE_CHECKING:
-    from cachelb import Decision
 
 WORKERS = ["w0", "w1", "w2"]
 

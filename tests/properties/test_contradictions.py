@@ -7,16 +7,14 @@ parents, which no engine and no router of one secret says.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachelb import BlockTracker, RadixTree, Router, SnapshotError, hash_blocks
 from cachelb.testing.events import cleared, encode_batch, removed, stored
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WORKERS = ("a", "b", "c")
 SECRET = "known to all gateways"  # noqa: S105 - of these tests

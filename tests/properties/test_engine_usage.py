@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelb
 from cachelb.openai import TAIL_BYTES, read_usage
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 NAMES = ("cached_tokens", "prompt_tokens", "completion_tokens", "output_tokens")
 SCALARS = st.one_of(

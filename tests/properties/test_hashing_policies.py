@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import policies
-
-if TYPE_CHECKING:
-    from cachelb import Decision
+from cachelb import Decision, policies
 
 HASHING = ["rendezvous", "consistent-hash", "prefix-hash"]
 names = st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=12, unique=True)

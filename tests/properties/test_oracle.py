@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.replay import Replay
 
 from cachelb.testing import ManualClock, NaiveTracker, Operation, operations, token_sequences
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def replayed(replay: Replay, operation: Operation) -> int | None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.models.loads import NaiveFleet
+from tests.models.loads import Booking, NaiveFleet
 
 import cachelb
 from cachelb.testing import ManualClock
-
-if TYPE_CHECKING:
-    from tests.models.loads import Booking
 
 KEYS = ("a", "b", "r")
 RANKS = {"a": 1, "b": 1, "r": 2}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,34 +18,10 @@ from cachelb.policies import POLICIES
 from cachelb.sim import WORKLOADS, FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
 from cachelb.sim.workloads.workload import make
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 BLOCK = 16
 FAMILIES = 4
 
-COLUMNS = (
-    "status",
-    "arrival_s",
-    "first_token_s",
-    "finish_s",
-    "worker",
-    "reason",
-    "predicted_tokens",
-    "cached_tokens",
-    "preemptions",
-    "retries",
-    "sample_s",
-    "samples",
-    "busy_s",
-    "evicted_blocks",
-    "worker_preemptions",
-    "event_messages",
-    "lost_messages",
-    "replays",
-    "resyncs",
-    "itl_s",
-)
+COLUMNS = [field.name for field in fields(SimResult) if "NDArray" in str(field.type)]
 
 
 @st.composite

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cachelb.errors import TraceError
 from cachelb.sim.workloads import Constant, Workload, read_agent_sessions, read_workload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def turn(at_s: float, ids: list[int], **fields: Any) -> dict[str, Any]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from tests.models.dynamo_router import DynamoRouter
 
 from cachelb.sim import build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ENDS: dict[str, Callable[[DynamoRouter, int], None]] = {
     "finished": lambda router, ticket: router.finished(ticket, 0, 1.0),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +23,9 @@ from cachelb.sim.contender import YARDSTICKS, Contender
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
 from cachelb.sim.league.capacity import capacity
 from cachelb.sim.league.cells import digest
+from cachelb.sim.league.realism import Realism
 from cachelb.sim.league.traces import fingerprint, part_of, roots
 from cachelb.sim.plots import write_ratios
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cachelb.sim.league.realism import Realism
 
 SMALL = League(("chat(count=150)", "rag(count=150)"), ("2xl40s",), loads=(0.5, 0.9), seeds=(1, 2))
 EARLY_SIGNALS = (

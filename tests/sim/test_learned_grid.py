@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pytest
 from benches.learned.cells import SETTLED_S, Place, figures
 from benches.learned.document import in_distribution
 
-from cachelb.sim import FleetSpec, prepare, simulate
-
-if TYPE_CHECKING:
-    from cachelb.sim import SimResult
+from cachelb.sim import FleetSpec, SimResult, simulate
 
 PLACES = {
     "medium": Place("prefix-mixed", "8xa30", 0.7, seed=1, count=4_500),
@@ -43,14 +39,3 @@ def test_it_is_not_worse_than_the_baseline_once_settled(both: tuple[SimResult, S
     learned, baseline = (figures(result)["later"] for result in both)
     assert baseline["mean"] / learned["mean"] >= 0.97
     assert baseline["p99"] / learned["p99"] >= 0.97
-
-
-def test_equal_seeds_learn_the_same() -> None:
-    place = Place("prefix-mixed", "8xa30", 0.7, seed=3, count=2_400)
-    requests = place.requests
-    prepared = prepare(requests)
-    fleet = FleetSpec.parse(place.fleet)
-    one, other = (simulate(requests, fleet, "learned", seed=3, prepared=prepared, training="inline") for _ in range(2))
-    assert np.array_equal(one.worker, other.worker)
-    assert np.array_equal(one.first_token_s, other.first_token_s)
-    assert figures(one)["reasons"]["cold-start"] < 0.6

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,22 +18,20 @@ from cachelb.sim.result import WallClock
 from cachelb.sim.workloads.workload import make
 from cachelb.sim.worst import worst_requests
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 WORKERS = 3
 REASONS = ["prefix", "cold", "spill"]
 BOUND, INFINITE = HitCount(10, 4, 160, 64), HitCount(10, 8, 160, 128)
 SLO = Slo(ttft_s=1.0, tpot_s=0.5)
 NAN = float("nan")
+Made = tuple[Status, float, float, float, int, int, int, int, int]
+"""Status, arrival, first token, end, prompt, output, predicted, cached, worker."""
 
 
 def result_of(
-    rows: Sequence[tuple[Status, float, float, float, int, int, int, int, int]],
+    rows: Sequence[Made],
     samples: Sequence[Sequence[Sequence[float]]] = (),
     busy_s: Sequence[float] = (1.0, 2.0, 3.0),
 ) -> SimResult:
-    """Rows: status, arrival, first token, end, prompt, output, predicted, cached, worker."""
     status, arrival_s, first_s, end_s, prompt, output, predicted, cached, worker = (
         zip(*rows, strict=True) if rows else [()] * 9
     )
@@ -81,7 +79,7 @@ def result_of(
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> tuple[Status, float, float, float, int, int, int, int, int]:
+def rows(draw: st.DrawFn) -> Made:
     status = draw(st.sampled_from(Status))
     arrival_s = draw(st.integers(0, 40)) / 4
     prompt, output = draw(st.integers(1, 900)), draw(st.integers(1, 20))
@@ -141,7 +139,7 @@ def check_imbalance(found: Imbalance, values: list[float]) -> None:
 
 
 @given(st.lists(rows(), max_size=12))
-def test_counts_add_up(made: list[tuple[Status, float, float, float, int, int, int, int, int]]) -> None:
+def test_counts_add_up(made: list[Made]) -> None:
     found = measure(result_of(made), bound=BOUND, infinite=INFINITE)
     assert found.offered == len(made)
     for status, count in {
@@ -162,9 +160,7 @@ def test_counts_add_up(made: list[tuple[Status, float, float, float, int, int, i
 
 
 @given(st.lists(rows(), max_size=12))
-def test_latencies_are_those_of_requests_served_whole(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
-) -> None:
+def test_latencies_are_those_of_requests_served_whole(made: list[Made]) -> None:
     found = measure(result_of(made), bound=BOUND, infinite=INFINITE)
     whole = [row for row in made if row[0] is Status.FINISHED]
     check_quantiles(found.ttft_s, [first - arrival for _, arrival, first, *_ in whole])
@@ -176,9 +172,7 @@ def test_latencies_are_those_of_requests_served_whole(
 
 
 @given(st.lists(st.tuples(rows(), st.sampled_from("abc")), max_size=12))
-def test_a_session_takes_from_its_first_arrival_to_its_last_end(
-    made: list[tuple[tuple[Status, float, float, float, int, int, int, int, int], str]],
-) -> None:
+def test_a_session_takes_from_its_first_arrival_to_its_last_end(made: list[tuple[Made, str]]) -> None:
     result = result_of([row for row, _ in made])
     assert not len(result.session_s), "nothing is known of sessions"
     workload = replace(result.workload, session=[name for _, name in made])
@@ -189,9 +183,7 @@ def test_a_session_takes_from_its_first_arrival_to_its_last_end(
 
 
 @given(st.lists(rows(), max_size=12))
-def test_hits_and_predictions_count_requests_with_a_first_token(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
-) -> None:
+def test_hits_and_predictions_count_requests_with_a_first_token(made: list[Made]) -> None:
     found = measure(result_of(made), bound=BOUND, infinite=INFINITE)
     begun = [row for row in made if not math.isnan(row[2])]
     prompts, cached = sum(row[4] for row in begun), sum(row[7] for row in begun)
@@ -207,9 +199,7 @@ def test_hits_and_predictions_count_requests_with_a_first_token(
 
 
 @given(st.lists(rows(), max_size=12))
-def test_throughput_and_goodput_count_the_steady_part(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
-) -> None:
+def test_throughput_and_goodput_count_the_steady_part(made: list[Made]) -> None:
     result = result_of(made)
     found = measure(result, slo=SLO, bound=BOUND, infinite=INFINITE)
     arrivals = [row[1] for row in made] or [0.0]
@@ -238,7 +228,7 @@ def test_throughput_and_goodput_count_the_steady_part(
 
 @given(st.lists(rows(), max_size=12), SAMPLES, st.lists(st.integers(0, 9), min_size=WORKERS, max_size=WORKERS))
 def test_load_is_averaged_over_time_and_compared_between_workers(
-    made: list[tuple[Status, float, float, float, int, int, int, int, int]],
+    made: list[Made],
     samples: list[list[tuple[float, ...]]],
     busy_s: list[float],
 ) -> None:
@@ -315,24 +305,6 @@ def test_figures_tell_policies_apart(chats: Workload) -> None:
 )
 def test_limits_are_read(text: str, expected: Slo) -> None:
     assert Slo.parse(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "cannot read ''; write for example ttft=0.5,tpot=50ms"),
-        ("e2e=3", "cannot read 'e2e=3'"),
-        ("ttft=1,ttft=2", "cannot read 'ttft=2'"),
-        ("ttft=soon", "ttft must be a time such as 0.5, 0.5s or 500ms, got 'soon'"),
-        ("tpot=", "tpot must be a time"),
-        ("tpot=0", "tpot_s must be above 0, got 0.0"),
-        ("ttft=-1ms", "ttft_s must be above 0, got -0.001"),
-        ("ttft=nan", "ttft_s must be a finite number, got nan"),
-    ],
-)
-def test_limits_of_no_sense_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Slo.parse(text)
 
 
 # === the slowest requests ===

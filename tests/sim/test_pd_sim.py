@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, WorkerSpec, Workload, build, simulate
-from cachelb.sim.gpus import find_gpu, find_model
+from cachelb.policies import FleetView, RequestView
+from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
+from cachelb.sim.gpus import find_model
 from cachelb.sim.timing import Table
 from cachelb.sim.workloads.workload import make
-
-if TYPE_CHECKING:
-    from cachelb.policies import FleetView, RequestView
 
 FLEET = FleetSpec.parse("2xh100@prefill+3xh100@decode")
 PREFILL, DECODE = {0, 1}, {2, 3, 4}
@@ -188,16 +186,3 @@ def test_roles_are_read_and_described() -> None:
     assert [one["link_bytes_per_s"] for one in fleet.native()] == [100e9, 100e9, 25e9]
     with pytest.raises(ValueError, match="cannot read '2xh100@fast'"):
         FleetSpec.parse("2xh100@fast")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"role": "fast"}, "role must be one of both, prefill, decode, got 'fast'"),
-        ({"link_bytes_per_s": 0.0}, "bytes per second above 0"),
-        ({"link_latency_s": -1.0}, "link_latency_s must be 0 or more"),
-    ],
-)
-def test_settings_without_sense_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        WorkerSpec(find_gpu("h100"), find_model("llama-3-8b"), **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +12,6 @@ import pytest
 from cachelb.sim import FleetSpec, SimResult, build, simulate
 from cachelb.sim.metrics import hit_rate
 from cachelb.sim.plots import curves, write_html, write_images
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

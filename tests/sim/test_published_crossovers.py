@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from benches.learned import workloads
 
-from cachelb.sim import FleetSpec, Workload, prepare, simulate
-from cachelb.sim.workloads import Draft, Plan, Poisson
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cachelb.sim import SimResult
-    from cachelb.sim.workloads import Piece
+from cachelb.sim import FleetSpec, SimResult, Workload, prepare, simulate
+from cachelb.sim.workloads import Draft, Piece, Plan, Poisson
 
 SEVEN_L20 = FleetSpec.parse("7xl20")
 SHARED = 0.8

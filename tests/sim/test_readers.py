@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,6 @@ from cachelb import TraceError
 from cachelb.sim.traces import Request
 from cachelb.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
 from cachelb.sim.workloads.generic import read_generic
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD: dict[str, Any] = {"arrival_s": 0.5, "input_length": 40, "output_length": 3}
 IDS: dict[str, Any] = {"hash_ids": [7, 8], "block_size": 16}

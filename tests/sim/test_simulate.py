@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cachelb import Router
-from cachelb.policies import POLICIES
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, prepare, simulate
-
-if TYPE_CHECKING:
-    from cachelb.policies import FleetView, RequestView
+from cachelb.policies import POLICIES, FleetView, RequestView
+from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
 
 FLEET = FleetSpec.parse("4xa30")
 COLUMNS = ("status", "first_token_s", "finish_s", "worker", "reason", "predicted_tokens", "cached_tokens", "samples")
@@ -68,24 +64,6 @@ def test_policy_written_in_python_runs_the_same_router(chats: Workload) -> None:
     assert own.predicted_tokens.sum() > 0
 
 
-def test_two_threads_bring_what_one_does(chats: Workload) -> None:
-    prepared = prepare(chats)
-    alone = [simulate(chats, FLEET, "cache-aware+events", seed=seed, prepared=prepared) for seed in (1, 2)]
-    together: dict[int, SimResult] = {}
-
-    def one(seed: int) -> None:
-        together[seed] = simulate(chats, FLEET, "cache-aware+events", seed=seed, prepared=prepared)
-
-    threads = [threading.Thread(target=one, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert same(alone[0], together[1])
-    assert same(alone[1], together[2])
-    assert not same(alone[0], alone[1])
-
-
 def test_an_oracle_predicts_what_is_cached(chats: Workload) -> None:
     small = FleetSpec.parse("4xa30", kv_tokens=25_000)
     chats = replace(chats, arrival_s=chats.arrival_s * 20)
@@ -93,24 +71,6 @@ def test_an_oracle_predicts_what_is_cached(chats: Workload) -> None:
     late = simulate(chats, small, "kv-aware", seed=1, signals=Signals(event_lag_s=60))
     wrong = [np.abs(one.predicted_tokens.astype(int) - one.cached_tokens).sum() for one in (exact, late)]
     assert wrong[0] < wrong[1] / 4, wrong
-
-
-def test_gateways_that_share_a_fleet_know_less(chats: Workload) -> None:
-    loads = [
-        simulate(chats, FLEET, "least-loaded", seed=1, gateways=count, signals=Signals(scrape_interval_s=1e6))
-        for count in (1, 4)
-    ]
-    assert all(one.finished.all() for one in loads)
-    assert loads[0].ttft_s.mean() < loads[1].ttft_s.mean()
-
-
-def test_requests_of_a_crashed_worker_are_served_elsewhere(chats: Workload) -> None:
-    crash = (Incident(5.0, 0, "crash"), Incident(20.0, 0, "join"))
-    result = simulate(chats, FLEET, "round-robin", seed=1, incidents=crash)
-    assert result.finished.all()
-    assert result.retries.sum() > 0
-    served = (result.worker == 0) & (result.finish_s > 5.0) & (result.arrival_s < 18.0)
-    assert not served.any()
 
 
 def test_progress_may_end_a_run(chats: Workload) -> None:

@@ -7,19 +7,15 @@ of 64 tokens, arrivals divided by 1, 2 and 4. It routes in no time, and blocks c
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cachelb.sim import FleetSpec, Signals, SimResult, simulate
+from cachelb.sim import FleetSpec, Signals, SimResult, Workload, simulate
 from cachelb.sim.timing import Polynomial
 from cachelb.sim.workloads.traces import read_mooncake
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cachelb.sim import Workload
 
 Rows = dict[tuple[float, str], dict[str, Any]]
 

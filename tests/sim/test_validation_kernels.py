@@ -7,15 +7,12 @@ near the kernels where memory is what they wait for, and above them where arithm
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cachelb.sim.gpus import GPUS, MODELS
 from cachelb.sim.timing import ATTENTION_SHARE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODEL = MODELS["llama-3-8b"]
 NAMES = {"a100_sxm": "a100-80", "h100_sxm": "h100-80", "l40s": "l40s"}

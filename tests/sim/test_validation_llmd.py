@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from tests.models.llmd_scorers import ScoringGateway
@@ -17,9 +18,6 @@ from tests.models.llmd_scorers import ScoringGateway
 from cachelb.sim import FleetSpec, Signals, prepare, simulate
 from cachelb.sim.workloads.draft import Plan
 from cachelb.sim.workloads.shared_prefix import LLMD_STAGES, shared_prefix
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RATES = tuple(float(rate) for rate, _ in LLMD_STAGES[1:])
 CONFIGURATIONS = ("precise", "default", "load", "random")

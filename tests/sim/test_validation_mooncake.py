@@ -7,16 +7,13 @@ local caches 3.58. How many nodes computed prompts is not said; eight are taken 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cachelb.sim import FleetSpec, simulate
 from cachelb.sim.timing import Roofline
 from cachelb.sim.workloads.traces import read_mooncake
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NODES = FleetSpec.parse(
     "8xa100:tp8",

@@ -9,20 +9,17 @@ from __future__ import annotations
 import json
 import lzma
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from cachelb.sim import FleetSpec, Signals, SimResult, simulate
 from cachelb.sim.workloads.traces import read_mooncake
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    Seconds = npt.NDArray[np.float64]
+Seconds = npt.NDArray[np.float64]
 
 MARKS = (50, 90, 99)
 

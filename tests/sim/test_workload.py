@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from cachelb.sim.traces import Request
 from cachelb.sim.workloads import Workload, build, from_requests, read_mooncake
 from cachelb.sim.workloads.generic import read_generic
 from cachelb.sim.workloads.workload import make
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHATS = build("chat", seed=2, count=120)
 

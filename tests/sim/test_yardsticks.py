@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,6 @@ from cachelb.sim import FleetSpec, Incident, Signals, Workload, build, simulate
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, play
 from cachelb.sim.league.window import Excerpt, Window
 from cachelb.sim.league.yardsticks import STARTS, clairvoyant, rollout
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 TWO = FleetSpec.parse("2xl40s")
 COLUMNS = ("status", "arrival_s", "first_token_s", "finish_s", "worker", "cached_tokens", "preemptions")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tests.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:

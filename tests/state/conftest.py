@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import zmq
@@ -10,10 +11,6 @@ from tests.state.redis_server import RedisServer
 from tests.state.transports import Fleet, MeshFleet, RedisFleet
 
 from cachelb.state import redis_carrier, redis_link, zmq_carrier
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +26,15 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A server for tests that leave it as it is."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     """A server that a test may break."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.kill()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 import redis
@@ -83,6 +84,12 @@ class RedisServer:
         if self._process is not None:
             self._process.wait()
         self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)

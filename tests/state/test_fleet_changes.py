@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.state.addresses import free_addresses, wait_until
@@ -24,9 +25,6 @@ from tests.state.transports import (
 from cachelb import NoWorkerAvailable, Router
 from cachelb.policies import POLICIES
 from cachelb.state import ZmqMesh
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FLEET: dict[str, Any] = {"share_fleet": True}
 ALONE: dict[str, Any] = {**PATIENT, **FLEET}

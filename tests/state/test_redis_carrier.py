@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.state.addresses import wait_until
-from tests.state.transports import SECRET, STORY, make_router
+from tests.state.transports import SECRET, STORY, RedisFleet, make_router
 
 from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
@@ -18,12 +19,6 @@ from cachelb.state.options import exchange_settings
 from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import RedisLink
 from cachelb.state.seal import Seal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pytest
-    from tests.state.transports import RedisFleet
 
 SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=0.0, ttl_s=60.0, max_mb=16.0)
 

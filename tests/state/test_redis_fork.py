@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.state.addresses import wait_until
-from tests.state.transports import STORY, load, matched, routers
+from tests.state.transports import STORY, RedisFleet, load, matched, routers
 from tests.test_router_fork import in_child
-
-if TYPE_CHECKING:
-    from tests.state.transports import RedisFleet
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="there is no fork"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.ports import free_ports
@@ -11,13 +12,8 @@ from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
+from cachelb import Router
 from cachelb.state import RedisState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cachelb import Router
 
 
 @pytest.fixture(autouse=True)
@@ -78,19 +74,15 @@ def heard_of_them(other: Router[str]) -> bool:
 @pytest.mark.parametrize("keeps", [True, False], ids=["with its data", "without its data"])
 def test_server_that_is_restarted(tmp_path: Path, *, keeps: bool) -> None:
     options = ("--appendonly", "yes", "--appendfsync", "always") if keeps else ()
-    server = RedisServer(tmp_path, *options)
-    try:
-        with working_before_and_after(server) as found:
-            server.kill()
-            wait_until(lambda: all_fail(found, "refused"))
-            # A peer is no more shown a moment before its load goes. Nobody believes in load for ever.
-            wait_until(lambda: not any(state.stats().peers for _, state in found) and load(found[1][0]) == 0)
-            missed_placements(found)
-            server.start()
-            wait_until(lambda: heard_of_them(found[1][0]))
-            wait_until(lambda: load(found[1][0]) == 1)
-    finally:
+    with RedisServer(tmp_path, *options) as server, working_before_and_after(server) as found:
         server.kill()
+        wait_until(lambda: all_fail(found, "refused"))
+        # A peer is no more shown a moment before its load goes. Nobody believes in load for ever.
+        wait_until(lambda: not any(state.stats().peers for _, state in found) and load(found[1][0]) == 0)
+        missed_placements(found)
+        server.start()
+        wait_until(lambda: heard_of_them(found[1][0]))
+        wait_until(lambda: load(found[1][0]) == 1)
 
 
 def test_server_that_does_not_answer(server: RedisServer) -> None:
@@ -153,29 +145,28 @@ def test_stream_that_begins_again_with_lower_numbers(server: RedisServer) -> Non
 
 
 def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
-    try:
-        with routers(RedisFleet(server), 2, peer_timeout_s=60.0) as found:
-            (router, state), (other, heard) = found
-            wait_until(lambda: heard.stats().snapshots > 0)
-            gaps = heard.stats().gaps
-            server.freeze()
-            decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(10)]
-            sent = state.stats().sent
-            wait_until(lambda: state.stats().sent > sent)
-            # It is given up, and tried in vain more than once.
-            failures = state.stats().failures
-            wait_until(lambda: state.stats().failures > failures + 2)
-            server.kill()
-            server.start()
-            wait_until(lambda: load(other) == 10)
-            for decision in decisions:
-                decision.on_complete()
-            wait_until(lambda: load(other) == 0)
-            wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(10)))
-            assert heard.stats().gaps == gaps
-    finally:
+    with (
+        RedisServer(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server,
+        routers(RedisFleet(server), 2, peer_timeout_s=60.0) as found,
+    ):
+        (router, state), (other, heard) = found
+        wait_until(lambda: heard.stats().snapshots > 0)
+        gaps = heard.stats().gaps
+        server.freeze()
+        decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(10)]
+        sent = state.stats().sent
+        wait_until(lambda: state.stats().sent > sent)
+        # It is given up, and tried in vain more than once.
+        failures = state.stats().failures
+        wait_until(lambda: state.stats().failures > failures + 2)
         server.kill()
+        server.start()
+        wait_until(lambda: load(other) == 10)
+        for decision in decisions:
+            decision.on_complete()
+        wait_until(lambda: load(other) == 0)
+        wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(10)))
+        assert heard.stats().gaps == gaps
 
 
 def test_stream_whose_name_is_taken_by_something_else(server: RedisServer) -> None:
@@ -211,37 +202,32 @@ def test_router_starts_without_a_server_and_shares_once_there_is_one(tmp_path: P
 
 
 def test_wrong_password_is_told_and_kept_to_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    server = RedisServer(tmp_path, password="the right one")  # noqa: S106 - of a test
-    try:
-        with ExitStack() as stack:
-            found: list[tuple[Router[str], RedisState]] = []
-            for password in ("the%20right%20one", "guessed%2Fpass"):
-                state = RedisState(server.url_with(password), warm_start_s=1.0)
-                found.append((stack.enter_context(make_router()), state))
-            (right, its_state), (router, wrong) = found
-            right.attach(its_state)
-            failed_start(router, wrong)
-            failing = wrong.stats().failing
-            assert "invalid username-password pair" in failing
-            assert failing in wrong.stats().start
-            wait_until(lambda: its_state.stats().failing == "")
-            decision = router.select_worker(tokens=STORY)
-            for told in (caplog.text, failing, repr(wrong), wrong.stats().start):
-                assert "guessed" not in told
-            assert "invalid username-password pair" in caplog.text
-            with server.client() as client:
-                client.config_set("requirepass", "guessed/pass")
-            # Connections that are open stay so; both share now.
-            wait_until(lambda: load(right) == 1)
-            decision.on_complete()
-    finally:
-        server.kill()
+    with RedisServer(tmp_path, password="the right one") as server, ExitStack() as stack:  # noqa: S106 - of a test
+        found: list[tuple[Router[str], RedisState]] = []
+        for password in ("the%20right%20one", "guessed%2Fpass"):
+            state = RedisState(server.url_with(password), warm_start_s=1.0)
+            found.append((stack.enter_context(make_router()), state))
+        (right, its_state), (router, wrong) = found
+        right.attach(its_state)
+        failed_start(router, wrong)
+        failing = wrong.stats().failing
+        assert "invalid username-password pair" in failing
+        assert failing in wrong.stats().start
+        wait_until(lambda: its_state.stats().failing == "")
+        decision = router.select_worker(tokens=STORY)
+        for told in (caplog.text, failing, repr(wrong), wrong.stats().start):
+            assert "guessed" not in told
+        assert "invalid username-password pair" in caplog.text
+        with server.client() as client:
+            client.config_set("requirepass", "guessed/pass")
+        # Connections that are open stay so; both share now.
+        wait_until(lambda: load(right) == 1)
+        decision.on_complete()
 
 
 def test_server_that_still_loads_its_data(tmp_path: Path) -> None:
     options = ("--appendonly", "yes", "--enable-debug-command", "yes")
-    server = RedisServer(tmp_path, *options)
-    try:
+    with RedisServer(tmp_path, *options) as server:
         with server.client() as client:
             client.execute_command("DEBUG", "POPULATE", "4000")
             client.execute_command("BGREWRITEAOF")
@@ -255,5 +241,3 @@ def test_server_that_still_loads_its_data(tmp_path: Path) -> None:
             with server.client() as client:
                 client.config_set("key-load-delay", "0")
             wait_until(lambda: heard_of_them(found[1][0]))
-    finally:
-        server.kill()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from tests.state.addresses import wait_until
-from tests.state.transports import STORY, load, make_router, matched, routers
-
-if TYPE_CHECKING:
-    import pytest
-    from tests.state.transports import RedisFleet
+from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
 
 
 def everything(fleet: RedisFleet) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,12 +23,6 @@ from tests.state.transports import SECRET, STORY, RedisFleet, load, make_router,
 from cachelb.secret import Secret
 from cachelb.state import RedisState
 from cachelb.state.seal import Seal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import redis
 
 
 @contextmanager
@@ -193,36 +190,29 @@ def test_server_behind_tls(tmp_path: Path) -> None:
     shown, hidden = certificate(tmp_path)
     (port,) = free_ports(1)
     tls = ("--tls-port", str(port), "--tls-cert-file", str(shown), "--tls-key-file", str(hidden))
-    server = RedisServer(tmp_path, *tls, "--tls-ca-cert-file", str(shown), "--tls-auth-clients", "no")
-    try:
+    with RedisServer(tmp_path, *tls, "--tls-ca-cert-file", str(shown), "--tls-auth-clients", "no"):
         with pair(lambda: RedisState(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={shown}")):
             pass
         with make_router() as router:
             state = RedisState(f"rediss://127.0.0.1:{port}/0")
             router.attach(state)
             wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in state.stats().failing)
-    finally:
-        server.kill()
 
 
 def test_user_of_a_unix_socket_needs_few_permissions(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    server = RedisServer(tmp_path, "--unixsocket", str(path))
-    try:
-        with server.client() as client:
-            permitted = ["+select", "+xadd", "+xread", "+xdel", "+xlen", "+expire"]
-            client.execute_command("ACL", "SETUSER", "gateway", "on", ">pass%word", "~fleet", "~fleet:*", *permitted)
-            url = f"unix://gateway:pass%25word@{path}?db=3"
-            with pair(lambda: RedisState(url, stream="fleet")):
-                with server.client(3) as third:
-                    wait_until(lambda: third.exists("fleet", "fleet:beats") == 2)
-                assert client.dbsize() == 0
-            with make_router() as router:
-                state = RedisState(url, stream="another")
-                router.attach(state)
-                wait_until(lambda: "permissions" in state.stats().failing)
-    finally:
-        server.kill()
+    with RedisServer(tmp_path, "--unixsocket", str(path)) as server, server.client() as client:
+        permitted = ["+select", "+xadd", "+xread", "+xdel", "+xlen", "+expire"]
+        client.execute_command("ACL", "SETUSER", "gateway", "on", ">pass%word", "~fleet", "~fleet:*", *permitted)
+        url = f"unix://gateway:pass%25word@{path}?db=3"
+        with pair(lambda: RedisState(url, stream="fleet")):
+            with server.client(3) as third:
+                wait_until(lambda: third.exists("fleet", "fleet:beats") == 2)
+            assert client.dbsize() == 0
+        with make_router() as router:
+            state = RedisState(url, stream="another")
+            router.attach(state)
+            wait_until(lambda: "permissions" in state.stats().failing)
 
 
 @pytest.mark.parametrize(

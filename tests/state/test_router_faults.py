@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 import zmq
@@ -17,10 +16,7 @@ from tests.state.transports import PATIENT
 from cachelb import Router
 from cachelb.events.sockets import Listeners, curve_keys, make_server, make_socket, received
 from cachelb.secret import Secret
-from cachelb.state import ZmqMesh
-
-if TYPE_CHECKING:
-    from cachelb.state import StateStats
+from cachelb.state import StateStats, ZmqMesh
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET = "known to all gateways"  # noqa: S105 - of these tests

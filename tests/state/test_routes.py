@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.state.addresses import free_addresses, wait_until
 from tests.state.transports import SECRET, MeshFleet, routers
 
-from cachelb import Router
+from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector
 from cachelb.state import ZmqMesh
-
-if TYPE_CHECKING:
-    from cachelb import Decision
 
 STORY = list(range(640))
 ENDS = [160, 320, 640]
@@ -63,33 +60,6 @@ def test_what_fails_is_told_to_nobody() -> None:
         wait_until(lambda: trusted(other) == (0, 3))
         assert mesh.stats().routes >= 3
         assert ask(other, dry_run=True).reason != "prefix"
-
-
-def test_heard_routes_make_room_for_those_seen_here() -> None:
-    with routers(MeshFleet(), 2, make={**LEARNING, "max_routes": 6}) as ((router, _), (other, _)):
-        ask(other, [1, *STORY]).on_complete()
-        for at in range(2, 6):
-            ask(router, [at, *STORY]).on_complete()
-        wait_until(lambda: trusted(other) == (3, 3))
-        assert ask(other, [1, *STORY], dry_run=True).reason == "prefix", "its own stay"
-        ask(other, [9, *STORY]).on_complete()
-        assert trusted(other) == (6, 0)
-        ask(router, [10, *STORY]).on_complete()
-        wait_until(lambda: trusted(router) == (6, 0))
-        assert trusted(other) == (6, 0)
-
-
-def test_routes_end_everywhere_with_the_cache_and_begin_again() -> None:
-    with routers(MeshFleet(), 3, make=LEARNING) as found:
-        (router, _), (other, _), (third, _) = found
-        ask(router, among=["gpu1"]).on_complete()
-        wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
-        other.reset_cache("gpu1")
-        wait_until(lambda: all(trusted(router) == (0, 0) for router, _ in found))
-        # The first heard of the loss, so what it learns is of the new cache.
-        ask(router, [3, *STORY], among=["gpu1"]).on_complete()
-        wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
-        assert ask(third, [3, *STORY], dry_run=True).worker == "gpu1"
 
 
 def test_late_joiner_is_told_all_routes_and_their_age() -> None:

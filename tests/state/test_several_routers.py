@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.herd.processes import herd
@@ -11,9 +11,6 @@ from tests.herd.true_workers import TrueWorkers
 from tests.herd.views import Views, is_near
 
 from cachelb.sim.workloads.traces import read_mooncake
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORKERS = [f"gpu{at}" for at in range(8)]
 MAX_BLOCKS = 50_000

@@ -5,14 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from tests.state.addresses import wait_until
-from tests.state.transports import OTHER, SECRET, STORY, load, make_router, matched, routers, same_loads
-
-if TYPE_CHECKING:
-    import pytest
-    from tests.state.transports import Fleet
+from tests.state.transports import OTHER, SECRET, STORY, Fleet, load, make_router, matched, routers, same_loads
 
 
 def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:

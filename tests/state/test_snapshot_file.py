@@ -10,28 +10,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.programs import running
+from tests.state.addresses import wait_until
 from tests.test_router_fork import in_child
 
 from cachelb import Router, SnapshotError
 from cachelb.state import SnapshotFile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 WORKERS = ["gpu0", "gpu1"]
 SECRET, OTHER = "known to all gateways", "known to others only"
 STORY = list(range(1000))
-
-
-def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def make_router(**options: Any) -> Router[str]:
@@ -251,14 +244,10 @@ while True:
     router.select_worker(tokens=range(1000)).on_complete()
 """
     for delay in (0.0, 0.01, 0.02, 0.05):
-        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == b"ready\n"
-                wait_until(path.exists)
-                time.sleep(delay)
-            finally:
-                process.kill()
+        with running("-c", script) as (_, output):
+            assert output.readline() == "ready\n"
+            wait_until(path.exists)
+            time.sleep(delay)
         assert start(path).startswith("warm: 18")
     for left in path.parent.iterdir():
         os.utime(left, (1.0, 1.0))

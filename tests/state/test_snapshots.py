@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.threads import beside
 
 from cachelb import BlockTracker, CachelbError, Router, SnapshotError
 from cachelb._core import hash_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET, OTHER = "known to all gateways", "known to others only"
@@ -151,18 +150,6 @@ def test_restored_blocks_expire_unless_they_are_found_again() -> None:
     assert max(overlaps(router, forgotten).values()) == 0
 
 
-def test_memory_stays_within_its_budget_and_keeps_what_was_used_last() -> None:
-    first, small = make_router(max_memory_mb=64), make_router(max_memory_mb=1)
-    for of in range(1500):
-        route(first, story(of, 60))
-    restored = small.restore(first.snapshot())
-    assert restored.blocks > sum(map(small.block_count, WORKERS)), "some of it was evicted again"
-    assert small.stats().index_bytes <= 1 << 20
-    small.validate()
-    for of in range(1400, 1500):
-        assert overlaps(small, story(of, 60)) == overlaps(first, story(of, 60))
-
-
 def test_worker_with_events_of_its_own_only_expects_what_was_kept() -> None:
     now = [0.0]
     first = make_router(["gpu0"], policy="kv-aware")
@@ -289,35 +276,24 @@ def test_wrong_arguments_are_named() -> None:
 def test_snapshots_and_restores_beside_traffic() -> None:
     router = make_router(max_memory_mb=1)
     lasting = [story(of) for of in range(100_000, 100_020)]
-    stop, failures = threading.Event(), list[BaseException]()
+    stop = threading.Event()
 
     def work(first: int) -> None:
-        try:
-            dice = random.Random(first)
-            while not stop.is_set():
-                route(router, story(dice.randrange(3000), 40))
-                for tokens in lasting:
-                    route(router, tokens)
-        except BaseException as error:  # noqa: BLE001 - told below
-            failures.append(error)
+        dice = random.Random(first)
+        while not stop.is_set():
+            route(router, story(dice.randrange(3000), 40))
+            for tokens in lasting:
+                route(router, tokens)
 
     for tokens in lasting:
         route(router, tokens)
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(work, range(3), stop):
         for _ in range(8):
             copy = make_router(max_memory_mb=8)
             copy.restore(router.snapshot())
             copy.validate()
             assert all(max(overlaps(copy, tokens).values()) == 80 for tokens in lasting)
             router.restore(copy.snapshot())
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
     assert router.stats().index_bytes <= 1 << 20
     router.validate()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -12,15 +13,11 @@ from tests.cutting_proxy import CuttingProxy
 from tests.state.addresses import free_addresses, wait_until
 from tests.state.transports import PATIENT, STORY, MeshFleet, expire_after, make_router, routers
 
+from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics import PrometheusCollector
 from cachelb.metrics.page import SharingFigures, read_page
 from cachelb.state import ZmqMesh
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cachelb import Router
 
 
 def registry_of(router: Router[str]) -> CollectorRegistry:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
 from tests.ports import free_ports
 from tests.state.addresses import free_addresses, wait_until
+from tests.state.redis_server import RedisServer
 
 from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.state.redis_server import RedisServer
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))

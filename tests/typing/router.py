@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_type
+from typing import Any, NamedTuple, assert_type
 
 from cachelb import Decision, PairDecision, Router
 from cachelb.policies import FleetView, Policy, RequestView, lowest
-
-if TYPE_CHECKING:
-    from cachelb.types import Reason
+from cachelb.types import Reason
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import Any, assert_type
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cachelb import Decision
 from cachelb.policies import CacheAware, RoundRobin
-
-if TYPE_CHECKING:
-    from array import array
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from cachelb import Decision
 
 
 @dataclass(frozen=True)

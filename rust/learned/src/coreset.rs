@@ -211,8 +211,8 @@ struct Bound {
 
 impl Ord for Bound {
     fn cmp(&self, other: &Self) -> Ordering {
-        let by_worth = self.worth.total_cmp(&other.worth);
-        by_worth.then(self.row.cmp(&other.row))
+        let order = self.worth.total_cmp(&other.worth);
+        order.then(self.row.cmp(&other.row))
     }
 }
 

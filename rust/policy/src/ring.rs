@@ -46,7 +46,7 @@ pub(super) struct Ring {
 /// Points of a worker of weight 1, unless a policy has an option for it.
 pub(super) const VNODES: u32 = 150;
 
-const NOBODY: u32 = u32::MAX;
+const UNOWNED: u32 = u32::MAX;
 
 impl Ring {
     pub fn new(vnodes: u32, seed: u64) -> Self {
@@ -149,7 +149,7 @@ impl Ring {
 
     /// Where the members sit among `rows`, for [`Ring::walk`].
     pub fn seats(&self, rows: &[Candidate]) -> Seats {
-        let mut seats = vec![NOBODY; self.members.len()];
+        let mut seats = vec![UNOWNED; self.members.len()];
         for (i, row) in rows.iter().enumerate() {
             let same = |member: &Member| member.order == row.order;
             let at = self
@@ -170,7 +170,7 @@ impl Ring {
         let (before, after) = self.points.split_at(start);
         after.iter().chain(before).filter_map(|&(_, member)| {
             let row = seats.0[member as usize];
-            (row != NOBODY).then_some(row as usize)
+            (row != UNOWNED).then_some(row as usize)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use cachelb_core::boundaries::{to_blocks, to_bytes};
-use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, tell_apart};
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, distinguish};
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::tracker::Origin;
 use cachelb_policy::Content;
@@ -205,7 +205,7 @@ impl Reader {
         if self.need.content {
             kept.clear();
             kept.extend_from_slice(words);
-            tell_apart(kept, mm);
+            distinguish(kept, mm);
             (prompt.kept, prompt.identity) = (Kept::Tokens, identity);
         }
         if self.need.blocks {

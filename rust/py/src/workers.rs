@@ -87,7 +87,7 @@ impl Roster {
             self.silent = self.seats.iter().all(|seat| seat.health == Health::Silent);
         }
         if self.offers.version().is_none() {
-            self.tell_apart(tags);
+            self.distinguish(tags);
             let version = VERSIONS.fetch_add(1, Ordering::Relaxed);
             self.offers.set_version(version);
         }
@@ -143,7 +143,7 @@ impl Roster {
     }
 
     /// Gives workers that differ only in credentials names of their own.
-    fn tell_apart(&mut self, tags: TagKey) {
+    fn distinguish(&mut self, tags: TagKey) {
         let secret = |seat: &Seat| {
             seat.raw
                 .as_deref()

@@ -14,7 +14,7 @@ mod text;
 mod units;
 
 pub use chained::hash_blocks;
-pub use multimodal::{MmObject, tell_apart};
+pub use multimodal::{MmObject, distinguish};
 pub use namespace::{Identity, Namespace, NamespaceKey};
 pub use spaces::Spaces;
 pub use text::{hash_text, hash_text_into};

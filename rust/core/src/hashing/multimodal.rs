@@ -25,7 +25,7 @@ impl MmObject {
 }
 
 /// Replaces the placeholder tokens of objects by such that differ with the object.
-pub fn tell_apart(tokens: &mut [u32], objects: &[MmObject]) {
+pub fn distinguish(tokens: &mut [u32], objects: &[MmObject]) {
     let count = tokens.len();
     for object in objects {
         let covered = object.start.min(count)..object.end().min(count);

@@ -3,7 +3,7 @@
 //! The upper half is the number of the namespace ([`super::Spaces`]), so that what begins alike under two adapters has
 //! nothing in common; its last bit is set for text, which becomes units of [`UNIT_BYTES`] bytes, about a token.
 
-use super::{MmObject, Namespace, tell_apart};
+use super::{MmObject, Namespace, distinguish};
 use crate::ids::SequenceHash;
 
 /// Bytes of text in a unit.
@@ -28,7 +28,7 @@ pub(super) fn widen(
         return;
     }
     let mut tokens = tokens.to_vec();
-    tell_apart(&mut tokens, mm);
+    distinguish(&mut tokens, mm);
     widen(&tokens, namespace, &[], out);
 }
 

@@ -27,7 +27,7 @@ impl<U: Unit> RadixTree<U> {
     /// Evicts until the worker in `slot` lost `units`, what others said first; stops when `steps` are used up.
     fn evict_slot(&mut self, slot: u32, units: u64, steps: &mut u32) -> u64 {
         let mut gone = 0;
-        for trust in Trust::BY_WORTH {
+        for trust in Trust::LEAST_FIRST {
             if self.lanes.count(slot, trust.medium()) == 0 {
                 continue;
             }
@@ -153,7 +153,7 @@ impl<U: Unit> RadixTree<U> {
     ) -> Result<Progress> {
         self.worker(worker)?;
         let (mut steps, mut units, mut done) = (steps, 0, min_units == 0);
-        let lanes = Trust::BY_WORTH.map(|trust| (trust, trust.lane(worker.slot)));
+        let lanes = Trust::LEAST_FIRST.map(|trust| (trust, trust.lane(worker.slot)));
         for (trust, lane) in lanes {
             if self.lanes.count(worker.slot, trust.medium()) == 0 {
                 continue;

@@ -56,7 +56,7 @@ pub enum Trust {
 
 impl Trust {
     /// Every rank, the one that is evicted first in front.
-    const BY_WORTH: [Self; 2] = [Self::Remote, Self::Local];
+    const LEAST_FIRST: [Self; 2] = [Self::Remote, Self::Local];
 
     /// The lane of a worker's slot.
     #[inline]

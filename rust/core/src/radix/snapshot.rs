@@ -42,7 +42,7 @@ impl<U: Unit> RadixTree<U> {
         }
         let number = |node: u32| number.get(&node).copied().unwrap_or(NONE);
         for slot in self.lanes.slots() {
-            for trust in Trust::BY_WORTH {
+            for trust in Trust::LEAST_FIRST {
                 self.put_list(trust.lane(slot), number, out);
             }
         }
@@ -74,7 +74,7 @@ impl<U: Unit> RadixTree<U> {
         }
         let slots: Vec<u32> = tree.lanes.slots().collect();
         for slot in slots {
-            for trust in Trust::BY_WORTH {
+            for trust in Trust::LEAST_FIRST {
                 let (lane, latest) = (trust.lane(slot), tree.shape.clock);
                 tree.restore_list(&mut reader, lane, latest, |_, node| {
                     ids.get(node as usize).copied()
@@ -136,7 +136,7 @@ impl<U: Unit> RadixTree<U> {
     }
 
     fn restore_entry(&mut self, node: u32, lane: u32, held: u32) -> Result<()> {
-        let media = Trust::BY_WORTH.map(|trust| trust.medium() as usize);
+        let media = Trust::LEAST_FIRST.map(|trust| trust.medium() as usize);
         if !media.contains(&medium_of(lane)) {
             return refuse(format!("lane {lane} is of no trust"));
         }

@@ -103,11 +103,11 @@ impl LeastExpectedWait {
 impl Rule for LeastExpectedWait {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let free = |row: &Candidate| !self.is_full(view, row);
-        let somebody_did = view.rows.iter().any(|row| view.load(row).report.is_known());
-        if !(somebody_did && self.anybody_reports(view)) {
+        let any_did = view.rows.iter().any(|row| view.load(row).report.is_known());
+        if !(any_did && self.anybody_reports(view)) {
             let cost = |row: &Candidate| (row.load(), row.last_cold_pick);
             let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
-            let reason = if somebody_did && view.rows.iter().any(|row| view.is_stale(row)) {
+            let reason = if any_did && view.rows.iter().any(|row| view.is_stale(row)) {
                 Reason::StaleLoad
             } else {
                 self.reason(view)

@@ -83,12 +83,12 @@ impl NativeRouter {
         let picks = match picks {
             Ok(picks) => picks,
             Err(error) => {
-                // The first request for whom nobody is left tells why.
-                let nobody = |offers: &Offers| {
+                // The first request without an eligible worker gives the reason.
+                let unserved = |offers: &Offers| {
                     let open = Eligibility::Candidate;
                     offers.iter().all(|offer| offer.eligibility != open)
                 };
-                let failed = batch.iter().find(|(offers, _)| nobody(offers));
+                let failed = batch.iter().find(|(offers, _)| unserved(offers));
                 let offers = failed.map_or(&[][..], |(offers, _)| &offers[..]);
                 return Err(no_worker(py, offers, &[], &error));
             }

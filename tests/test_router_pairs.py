@@ -170,7 +170,7 @@ def test_scores_of_a_pair_are_milliseconds_of_all_of_it() -> None:
         assert ranked[half.key] == min(ranked.values())
         scores.append(ranked[half.key])
     prompt, whole = scores
-    assert prompt == pytest.approx(1600 * 1.5 / 10)
+    assert prompt == pytest.approx(1600 * 2.5 / 10)
     # What its answer delays the four that run there comes on top.
     assert whole > prompt + 20.0 + 1600 * 0.005 + len(running) / 2 * 0.3 * 256 / 10
     pair.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachelb import Router
+from cachelb.measure import measures
 from cachelb.metrics import PrometheusCollector, instrument
 from cachelb.metrics.families import families
+from cachelb.types import KvEventStats
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -129,6 +132,14 @@ def test_every_family_has_its_own_name_and_one_row_per_set_of_labels(router: Rou
         labels = [row[0] for row in family.rows]
         assert len(set(labels)) == len(labels), family.name
         assert all(len(values) == len(family.labels) for values in labels), family.name
+
+
+def test_help_is_the_description_of_the_field_however_its_docstring_is_indented() -> None:
+    measured = measures(KvEventStats)
+    assert measured[0].help.startswith('"starting" until the first replay is over;')
+    assert measured[0].help.endswith('"refused" if no event of the engine can be used.')
+    dedented = type("Dedented", (KvEventStats,), {"__doc__": cleandoc(KvEventStats.__doc__ or "")})
+    assert measures(dedented) == measured
 
 
 def test_nothing_is_read_until_somebody_asks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ def _attributes(docstring: str) -> dict[str, str]:
     """Read the texts of the section Attributes, each joined to one line."""
     texts: dict[str, str] = {}
     name = ""
-    for line in docstring.partition("Attributes:\n")[2].partition("\n\n")[0].splitlines():
-        text = line.strip()
-        if line.startswith(" " * 9):
-            texts[name] += f" {text}"
-        elif text:
-            name, _, texts[name] = text.partition(": ")
+    # Python 3.13 dedents docstrings itself.
+    for line in cleandoc(docstring).partition("Attributes:\n")[2].partition("\n\n")[0].splitlines():
+        if line.startswith(" " * 5):
+            texts[name] += f" {line.strip()}"
+        else:
+            name, _, text = line.strip().partition(": ")
+            texts[name] = text
     return texts

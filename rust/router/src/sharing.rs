@@ -65,7 +65,7 @@ cachelb_core::counted! {
     pub struct SharingCounters {
         /// Entries of others applied.
         pub applied: u64,
-        /// Blocks that others placed and nobody here knew of.
+        /// Remote blocks that were new to this router.
         pub blocks: u64,
         /// Placements behind blocks that are not known here.
         pub orphans: u64,
@@ -73,7 +73,7 @@ cachelb_core::counted! {
         pub strangers: u64,
         /// Placements on caches that were lost since.
         pub stale: u64,
-        /// Own entries dropped because nobody took them.
+        /// Own entries dropped because the transport did not take them.
         pub dropped: u64,
         /// Routes that others learned and that were taken in.
         pub routes: u64,

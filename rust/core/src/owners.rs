@@ -152,12 +152,14 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         self.slots.get(slot as usize).map_or(0, |paths| paths.units)
     }
 
-    /// Leading units that a path has in common with any on a worker.
+    /// Leading units that a path has in common with at least `requests` of those on a worker.
     #[must_use]
-    pub fn common(&self, slot: u32, namespace: u32, path: &[U]) -> usize {
+    pub fn common(&self, slot: u32, namespace: u32, path: &[U], requests: u32) -> usize {
         let paths = self.slots.get(slot as usize);
         paths.map_or(0, |paths| {
-            paths.walk(namespace, path).map(|(_, common)| common).sum()
+            let along = paths.walk(namespace, path);
+            let many = along.take_while(|(node, _)| node.waiting >= requests);
+            many.map(|(_, common)| common).sum()
         })
     }
 

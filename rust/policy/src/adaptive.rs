@@ -1,7 +1,7 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = ((waiting + own * (1.5 + queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//! cost = ((waiting + copied * 2.5 + own * (queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
 //!        / (1 - 0.75 * kv use);  argmin
 //! ```
 //!
@@ -9,7 +9,8 @@
 //! |---|---|---|
 //! | waiting | prefill that waits on the worker, which the request waits for | bookings |
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
-//! | half of own | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
+//! | copied | the same, where tokens that 24 requests on one worker share count a 24th: they are computed for all of these, which follow | index, bookings |
+//! | 1.5 copied | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
 //! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
@@ -106,6 +107,8 @@ impl Objective {
 
 /// How often what a prompt pushes out of a cache is asked for again.
 const ASKED_AGAIN: f64 = 1.5;
+/// What so many requests in flight on one worker share is worth a copy elsewhere, which these share in turn.
+const POPULAR: u32 = 24;
 /// How steeply the cost rises with KV use: four times at the end of the room.
 const PRESSURE: f64 = 0.75;
 /// Of what would not fit, so much more costs no more.
@@ -124,6 +127,8 @@ struct Common {
     running_weight: f64,
     /// Blocks of the prompt.
     own_blocks: f64,
+    /// Leading tokens that many requests in flight share.
+    popular: f64,
     /// Output tokens that it is expected to have.
     output: f64,
 }
@@ -149,6 +154,7 @@ impl Adaptive {
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
+            popular: view.blocks_shared_by(POPULAR) as f64 * f64::from(view.block_size),
             output: view
                 .expected_output_tokens
                 .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
@@ -173,6 +179,8 @@ fn memory_factor(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
 struct Parts {
     waiting: f64,
     own: f64,
+    /// The same, without most of what is computed for others too.
+    copied: f64,
     /// Requests that wait for their first token.
     queued: f64,
     /// The others, by what they count.
@@ -200,9 +208,13 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
         pairs: load.pending_pairs,
     };
     let queued = row.inflight.min(load.pending);
+    let token = 1.0 + common.per_context * context;
+    let cached = view.prompt_tokens as f64 - tokens;
+    let popular = (common.popular - cached).clamp(0.0, tokens);
     Parts {
         waiting: waiting.work(common.per_context),
-        own: tokens * (1.0 + common.per_context * context),
+        own: tokens * token,
+        copied: (tokens - popular * (1.0 - 1.0 / f64::from(POPULAR))) * token,
         queued: f64::from(queued),
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
@@ -223,6 +235,7 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
     let Parts {
         waiting,
         own,
+        copied,
         queued,
         running,
         beside,
@@ -230,7 +243,7 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
         token_ms,
         decoding,
     } = *parts;
-    let work = waiting + own * (1.0 + ASKED_AGAIN + queued + running) + beside;
+    let work = waiting + copied * (1.0 + ASKED_AGAIN) + own * (queued + running) + beside;
     let cost = per_weight((work * token_ms + decoding) * memory_factor, row.weight);
     cost.min(f64::MAX) // by the smallest weights it would be infinite, and an infinite one is never picked
 }
@@ -299,8 +312,8 @@ impl Explains for Adaptive {
             let ms = |work: f64| per_weight(work * parts.token_ms, row.weight);
             vec![
                 ("waiting_ms", ms(parts.waiting)),
-                ("own_ms", ms(parts.own)),
-                ("cache_ms", ms(ASKED_AGAIN * parts.own)),
+                ("own_ms", ms(parts.copied)),
+                ("cache_ms", ms(ASKED_AGAIN * parts.copied)),
                 ("queued_ms", ms(parts.own * parts.queued)),
                 ("running_ms", ms(parts.own * parts.running + parts.beside)),
                 ("decoding_ms", per_weight(parts.decoding, row.weight)),

@@ -157,11 +157,17 @@ impl LoadBook {
         load.map_or(0, |load| load.active_blocks)
     }
 
-    /// Leading blocks of a prompt that prompts in flight on the worker in `slot` hold already. Blocks of different
+    /// Leading blocks of a prompt that at least `prompts` in flight on the worker in `slot` have too. Blocks of different
     /// namespaces differ.
     #[must_use]
-    pub fn shared_blocks(&self, slot: u32, namespace: u32, path: &[SequenceHash]) -> u64 {
-        self.named.by_worker.common(slot, namespace, path) as u64
+    pub fn shared_blocks(
+        &self,
+        slot: u32,
+        (namespace, path): (u32, &[SequenceHash]),
+        prompts: u32,
+    ) -> u64 {
+        let owners = &self.named.by_worker;
+        owners.common(slot, namespace, path, prompts) as u64
     }
 
     /// Whether prompts in flight, on whatever worker, hold any of the leading blocks of a prompt.

@@ -388,8 +388,8 @@ fn blocks_that_requests_share_count_once_until_the_last_of_them_ends() {
         book.hold(*id, 0, &path[..end]);
     }
     assert_eq!(book.active_blocks(0), 4);
-    assert_eq!(book.shared_blocks(0, 0, &named(b"abxy")), 2);
-    assert_eq!(book.shared_blocks(0, 1, &path), 0, "another model");
+    assert_eq!(book.shared_blocks(0, (0, &named(b"abxy")), 1), 2);
+    assert_eq!(book.shared_blocks(0, (1, &path), 1), 0, "another model");
     book.first_token(ids[0], T0);
     book.tokens(ids[0], 400, T0);
     assert_eq!(book.active_blocks(0), 4, "outputs do not count");
@@ -449,9 +449,15 @@ proptest! {
                 let unnamed: u64 = open.iter().filter(on).filter(|e| e.2.is_none()).map(|e| e.3).sum();
                 prop_assert_eq!(book.active_blocks(slot), distinct.len() as u64 + unnamed);
                 let asked = [0, 1, 2, 0, 1];
-                let shared = (1..=5).take_while(|end| distinct.contains(&asked[..*end])).count();
-                prop_assert_eq!(book.shared_blocks(slot, 0, &named(&asked)), shared as u64);
-                prop_assert!(shared == 0 || book.shares_any(0, &named(&asked)));
+                for prompts in 1..4 {
+                    let with = |end: &usize| {
+                        let paths = open.iter().filter(on).filter_map(|(_, _, path, _)| path.as_ref());
+                        paths.filter(|path| path.starts_with(&asked[..*end])).count()
+                    };
+                    let shared = (1..=5).take_while(|end| with(end) >= prompts as usize).count();
+                    prop_assert_eq!(book.shared_blocks(slot, (0, &named(&asked)), prompts), shared as u64);
+                    prop_assert!(shared == 0 || book.shares_any(0, &named(&asked)));
+                }
             }
         }
     }

@@ -87,6 +87,7 @@ impl Scales<'_> {
         let answer = Parts {
             waiting: 0.0,
             own: 0.0,
+            copied: 0.0,
             ..parts
         };
         let answer = total(&answer, row) + handover.ms + handover.ms_per_token * missing;

@@ -14,11 +14,12 @@ from tests.models.metrics_server import FakeEngine
 
 from cachelb.sources.http import (
     MAX_PAGE_BYTES,
+    Answer,
     PageClient,
     PageError,
-    ResponseReader,
     default_metrics_url,
     metrics_address,
+    read_answer,
 )
 from cachelb.testing import FakeFleet
 
@@ -27,57 +28,69 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6
 INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + PLAIN
 
 
+def answer(*parts: bytes, ends: bool = True) -> Answer:
+    """Read what a server sends in parts, before it closes the connection."""
+
+    async def read() -> Answer:
+        stream = asyncio.StreamReader(limit=2**16)
+        answer = asyncio.create_task(read_answer(stream))
+        for part in parts:
+            stream.feed_data(part)
+            await asyncio.sleep(0)
+        if ends:
+            stream.feed_eof()
+        return await answer
+
+    return asyncio.run(read())
+
+
 @pytest.mark.parametrize("response", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
 @given(data=st.data())
 def test_response_is_the_same_wherever_it_is_cut(response: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(1, len(response) - 1), max_size=6)))
-    reader = ResponseReader()
-    done = [reader.feed(response[a:b]) for a, b in zip([0, *cuts], [*cuts, len(response)], strict=True)]
-    assert done[-1] is True
-    assert not any(done[:-1]) or cuts[-1] == len(response)
-    assert (reader.status, reader.body, reader.keep_alive) == (200, b"hello world", True)
+    parts = [response[a:b] for a, b in zip([0, *cuts], [*cuts, len(response)], strict=True)]
+    assert answer(*parts, ends=False) == Answer(200, b"hello world", keep_alive=True)
 
 
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED[:48], b"HTTP/1.1 200 OK\r\n\r\n"])
 )
 def test_any_bytes_are_a_response_or_a_page_error(tail: bytes, head: bytes) -> None:
-    reader = ResponseReader()
     try:
-        reader.feed(head + tail)
+        answer(head + tail)
     except PageError as error:
-        assert str(error) in {"not HTTP", "page too large"}  # noqa: PT017 - either outcome is right
+        assert str(error) in {"not HTTP", "page too large", "cut short", "closed"}  # noqa: PT017 - either outcome is right
 
 
-@pytest.mark.parametrize("response", [PLAIN, CHUNKED], ids=["plain", "chunked"])
-def test_bytes_after_the_response_are_not_part_of_it_and_end_the_connection(response: bytes) -> None:
-    reader = ResponseReader()
-    assert reader.feed(response + b"HTTP/1.1 200") is True
-    assert (reader.body, reader.keep_alive) == (b"hello world", False)
-
-
-def test_body_without_a_length_ends_with_the_connection() -> None:
-    reader = ResponseReader()
-    assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nhello") is False
-    assert (reader.end(), reader.body, reader.keep_alive) == (True, b"hello", False)
-
-
-@pytest.mark.parametrize("response", [PLAIN[:-1], CHUNKED[:-5], b"HTTP/1.1 200", b""])
-def test_connection_that_ends_early_leaves_the_response_incomplete(response: bytes) -> None:
-    reader = ResponseReader()
-    reader.feed(response)
-    assert reader.end() is False
-    assert reader.is_untouched is (not response)
+@pytest.mark.parametrize(
+    ("response", "body"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\nhello", b"hello"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi", b"hi"),
+        (CHUNKED[:-2] + b"Trailer: x\r\n\r\n", b"hello world"),
+    ],
+    ids=["no length", "close", "trailer"],
+)
+def test_connection_is_not_used_again_after_a_response_that_ends_it(response: bytes, body: bytes) -> None:
+    assert answer(response) == Answer(200, body, keep_alive=False)
 
 
 @pytest.mark.parametrize(
     ("response", "error"),
     [
+        (b"", "closed"),
+        (b"HTTP/1.1 200", "cut short"),
+        (INTERIM[:40], "cut short"),
+        (PLAIN[:-1], "cut short"),
+        (CHUNKED[:-5], "cut short"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 abc\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n", "not HTTP"),
         (CHUNKED[:48] + b"zz\r\n", "not HTTP"),
         (CHUNKED[:48] + b"-5\r\n", "not HTTP"),
+        (CHUNKED[:48] + b"0" * 70_000, "not HTTP"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header too large"),
         (CHUNKED[:48] + b"ffffffff\r\n", "page too large"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_PAGE_BYTES + 1), "page too large"),
@@ -85,7 +98,7 @@ def test_connection_that_ends_early_leaves_the_response_incomplete(response: byt
 )
 def test_response_that_cannot_be_used_is_refused(response: bytes, error: str) -> None:
     with pytest.raises(PageError, match=error):
-        ResponseReader().feed(response)
+        answer(response)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +160,23 @@ def test_idle_connection_that_the_server_closed_is_opened_again(*, is_noticed: b
         client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
         pages = [await client.get()]
         engine.connections[0].shutdown(socket.SHUT_RDWR)
-        while is_noticed and client._stream is not None and client._stream.is_open:  # noqa: ASYNC110 - the client announces nothing
+        while is_noticed and client._connection is not None and not client._connection[0].at_eof():  # noqa: ASYNC110 - the client announces nothing
             await asyncio.sleep(0.001)
+        pages.append(await client.get())
+        client.close()
+        return pages
+
+    with FakeEngine(b"page") as engine:
+        assert asyncio.run(fetch_twice(engine)) == [b"page", b"page"]
+        assert len(engine.connections) == 2
+
+
+def test_connection_on_which_more_comes_than_was_asked_for_is_not_used_again() -> None:
+    async def fetch_twice(engine: FakeEngine) -> list[bytes]:
+        client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
+        pages = [await client.get()]
+        engine.connections[0].sendall(PLAIN)
+        await asyncio.sleep(0.05)
         pages.append(await client.get())
         client.close()
         return pages

@@ -1,6 +1,6 @@
-"""A keep-alive HTTP/1.1 client for small pages, on an asyncio event loop.
+"""A keep-alive HTTP/1.1 client for small pages, on the standard library's streams and headers.
 
-It exists because the standard library has none that is asynchronous, and polling must not need a third-party package.
+It exists because that has none that is asynchronous, and polling must not need a third-party package.
 It does GET, and POST of JSON, and nothing else: no redirects, no compression, no cookies.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from dataclasses import dataclass
+from http.client import HTTPException, parse_headers
+from io import BytesIO
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -171,193 +173,122 @@ def address_of(router: object, name: str) -> str:
     return name if known is None else known(name)
 
 
-class ResponseReader:
-    r"""Takes the bytes of one response as they come.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response.
 
-    Example:
-        >>> from cachelb.sources.http import ResponseReader
-        >>> reader = ResponseReader()
-        >>> reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel")
-        False
-        >>> reader.feed(b"lo"), reader.status, reader.body
-        (True, 200, b'hello')
+    Attributes:
+        status: Its status code.
+        body: Its body, at most `MAX_PAGE_BYTES`.
+        keep_alive: Another request may follow on the connection.
     """
 
-    def __init__(self) -> None:
-        """Wait for a status line."""
-        self.status = 0
-        self.keep_alive = True
-        self._data = bytearray()
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._in_body = False
-        self._chunked = False
-        self._length: int | None = None
+    status: int
+    body: bytes
+    keep_alive: bool
 
-    @property
-    def body(self) -> bytes:
-        """The body so far."""
-        return b"".join(self._parts)
 
-    @property
-    def is_untouched(self) -> bool:
-        """Whether not one byte has come."""
-        return not self.status and not self._data
+async def read_answer(stream: asyncio.StreamReader) -> Answer:
+    r"""Read one response.
 
-    def feed(self, data: bytes) -> bool:
-        """Take the next bytes.
+    Args:
+        stream: What the server sends, with a limit: that of a line, and of all headers.
 
-        Args:
-            data: What came.
+    Returns:
+        The response; interim ones before it are skipped.
 
-        Returns:
-            Whether the response is complete.
+    Raises:
+        PageError: This is no HTTP response, it is too large or cut short.
 
-        Raises:
-            PageError: This is no HTTP response, or it is too large.
-        """
-        self._data += data
-        while not self._in_body:
-            if not self._read_head():
-                return False
-        return self._read_chunks() if self._chunked else self._read_plain()
-
-    def end(self) -> bool:
-        """Take the end of the connection; return whether the response is complete."""
-        self.keep_alive = False
-        return self._in_body and not self._chunked and self._length is None
-
-    def _read_head(self) -> bool:
-        """Read the status line and the headers once they are there."""
-        end = self._data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._data) > _MAX_HEAD_BYTES:
-                raise PageError("header too large")
-            return False
-        status_line, *lines = bytes(self._data[:end]).split(b"\r\n")
-        del self._data[: end + 4]
-        version, _, rest = status_line.partition(b" ")
-        if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-            raise PageError("not HTTP")
-        status = int(rest[:3])
-        if 100 <= status < _OK:  # noqa: PLR2004 - an interim response: the real one follows
-            return True
-        self.status = status
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-        connection = headers.get(b"connection", b"").lower()
-        self.keep_alive = b"close" not in connection and (version != b"HTTP/1.0" or b"keep-alive" in connection)
-        self._chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
-        length = headers.get(b"content-length")
-        if length is not None and not length.isdigit():
-            raise PageError("not HTTP")
-        self._length = 0 if status in _NO_BODY else None if length is None else int(length)
-        self._in_body = True
-        return True
-
-    def _read_plain(self) -> bool:
-        """Read a body of known length, or until the connection ends."""
-        if self._length is None:
-            self._take(len(self._data))
-            return False
-        self._take(min(len(self._data), self._length - self._size))
-        return self._size == self._length and self._finish()
-
-    def _read_chunks(self) -> bool:
-        """Read all chunks that are complete."""
-        while True:
-            end = self._data.find(b"\r\n")
-            if end < 0:
-                if len(self._data) > _MAX_HEAD_BYTES:
-                    raise PageError("not HTTP")
-                return False
-            try:
-                size = int(self._data[:end].partition(b";")[0], 16)
-            except ValueError:
-                raise PageError("not HTTP") from None
-            if size < 0:
+    Example:
+        >>> import asyncio
+        >>> from cachelb.sources.http import read_answer
+        >>> async def read(response: bytes):
+        ...     stream = asyncio.StreamReader()
+        ...     stream.feed_data(response)
+        ...     return await read_answer(stream)
+        >>> asyncio.run(read(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+        Answer(status=200, body=b'hello', keep_alive=True)
+    """
+    status, version, fields = 100, b"", b""
+    try:
+        while 100 <= status < _OK:  # noqa: PLR2004 - an interim response: the real one follows
+            line, _, fields = (await _read_until(stream, b"\r\n\r\n", "header too large")).partition(b"\r\n")
+            version, _, rest = line.partition(b" ")
+            if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
                 raise PageError("not HTTP")
-            self._check(size)
-            if len(self._data) < end + 2 + size + 2:
-                return False
-            del self._data[: end + 2]
-            if size == 0:
-                del self._data[:2]
-                return self._finish()  # trailers are not waited for: nobody sends them with a metrics page
-            self._take(size)
-            del self._data[:2]
+            status = int(rest[:3])
+    except (asyncio.IncompleteReadError, OSError) as error:
+        if not version and not getattr(error, "partial", b""):
+            raise _ClosedError("closed") from None
+        raise PageError("cut short") from None
+    try:
+        headers = parse_headers(BytesIO(fields))
+        connection = headers.get("Connection", "").lower()
+        keep_alive = "close" not in connection and (version != b"HTTP/1.0" or "keep-alive" in connection)
+        length = "0" if status in _NO_BODY else headers.get("Content-Length")
+        if "chunked" in headers.get("Transfer-Encoding", "").lower():
+            body, trailer = await _read_chunks(stream)
+            return Answer(status, body, keep_alive and not trailer)
+        if length is not None:
+            return Answer(status, await stream.readexactly(_checked(int(length))), keep_alive)
+        return Answer(status, await _read_to_end(stream), keep_alive=False)
+    except (asyncio.IncompleteReadError, OSError):
+        raise PageError("cut short") from None
+    except (HTTPException, ValueError):
+        raise PageError("not HTTP") from None
 
-    def _finish(self) -> bool:
-        """End the response; with bytes left over, the connection is out of step and not used again."""
-        if self._data:
-            self.keep_alive = False
+
+async def _read_until(stream: asyncio.StreamReader, end: bytes, error: str) -> bytes:
+    """Read up to an end within the limit of the stream."""
+    try:
+        return await stream.readuntil(end)
+    except asyncio.LimitOverrunError:
+        raise PageError(error) from None
+
+
+async def _read_chunks(stream: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """Read a body in chunks; also return whether trailers follow, which nobody sends with a metrics page."""
+    parts: list[bytes] = []
+    total = 0
+    while True:
+        line = await _read_until(stream, b"\r\n", "not HTTP")
+        size = _checked(int(line.partition(b";")[0], 16), total)
+        chunk = await stream.readexactly(size + 2)
+        if size == 0:
+            return b"".join(parts), chunk != b"\r\n"
+        total += size
+        parts.append(chunk[:size])
+
+
+async def _read_to_end(stream: asyncio.StreamReader) -> bytes:
+    """Read a body that ends with the connection."""
+    body = bytearray()
+    while part := await stream.read(_MAX_HEAD_BYTES):
+        _checked(len(part), len(body))
+        body += part
+    return bytes(body)
+
+
+def _checked(size: int, before: int = 0) -> int:
+    """Return a size within the limit."""
+    if size < 0:
+        raise PageError("not HTTP")
+    if before + size > MAX_PAGE_BYTES:
+        raise PageError("page too large")
+    return size
+
+
+async def _is_idle(stream: asyncio.StreamReader) -> bool:
+    """Whether a connection is open, and the server has sent nothing beyond its last answer."""
+    try:
+        async with asyncio.timeout(0):
+            await stream.read(1)
+    except TimeoutError:
         return True
-
-    def _take(self, size: int) -> None:
-        """Move bytes into the body."""
-        self._check(size)
-        self._parts.append(bytes(self._data[:size]))
-        del self._data[:size]
-        self._size += size
-
-    def _check(self, size: int) -> None:
-        """Refuse a page that outgrows the limit."""
-        if self._size + size > MAX_PAGE_BYTES:
-            raise PageError("page too large")
-
-
-class _Stream(asyncio.Protocol):
-    """One connection: at most one exchange at a time."""
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._transport: asyncio.Transport | None = None
-        self._reader = ResponseReader()
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def exchange(self, request: bytes) -> ResponseReader:
-        """Send a request and wait for the whole response."""
-        if self._transport is None or not self.is_open:
-            raise _ClosedError("closed")
-        self._reader = ResponseReader()
-        self._waiter = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        await self._waiter
-        return self._reader
-
-    def abort(self) -> None:
-        """Drop the connection at once."""
-        self.is_open = False
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        if isinstance(transport, asyncio.Transport):  # always: for the type checker
-            self._transport = transport
-            self.is_open = True
-
-    def data_received(self, data: bytes) -> None:
-        """Read on; wake the exchange when the response is complete."""
-        if self._waiter is None or self._waiter.done():
-            self.abort()  # nobody asked for anything: the stream is out of step
-            return
-        try:
-            if self._reader.feed(data):
-                self._waiter.set_result(None)
-        except PageError as error:
-            self._waiter.set_exception(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell an exchange that waits."""
-        self.is_open = False
-        if self._waiter is None or self._waiter.done():
-            return
-        if exc is None and self._reader.end():
-            self._waiter.set_result(None)
-        elif self._reader.is_untouched:
-            self._waiter.set_exception(_ClosedError("closed"))
-        else:
-            self._waiter.set_exception(PageError("cut short"))
+    except OSError:
+        pass
+    return False
 
 
 class PageClient:
@@ -375,7 +306,7 @@ class PageClient:
         """
         self._address = address
         self._tls = tls
-        self._stream: _Stream | None = None
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def get(self) -> bytes:
         """Fetch the page.
@@ -402,7 +333,9 @@ class PageClient:
             PageError: The answer is not HTTP, too large or cut short.
             OSError: There is no connection.
         """
-        is_reused = self._stream is not None and self._stream.is_open
+        if self._connection is not None and not await _is_idle(self._connection[0]):
+            self.close()
+        is_reused = self._connection is not None
         try:
             answer = await self._exchange()
         except _ClosedError:
@@ -413,16 +346,18 @@ class PageClient:
 
     def close(self) -> None:
         """Drop the connection at once."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.abort()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection[1].transport.abort()
 
-    async def _exchange(self) -> ResponseReader:
+    async def _exchange(self) -> Answer:
         """Fetch once."""
         try:
-            if self._stream is None or not self._stream.is_open:
-                self._stream = await self._connect()
-            answer = await self._stream.exchange(self._address.request)
+            if self._connection is None:
+                self._connection = await self._connect()
+            reader, writer = self._connection
+            writer.write(self._address.request)
+            answer = await read_answer(reader)
         except BaseException:
             self.close()
             raise
@@ -430,14 +365,12 @@ class PageClient:
             self.close()
         return answer
 
-    async def _connect(self) -> _Stream:
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection."""
-        loop, address = asyncio.get_running_loop(), self._address
+        address = self._address
         if address.socket_path:
-            _, stream = await loop.create_unix_connection(_Stream, address.socket_path)
-        else:
-            tls = self._tls or True  # True: the system's certificates
-            _, stream = await loop.create_connection(
-                _Stream, address.host, address.port, ssl=tls if address.tls else None
-            )
-        return stream
+            return await asyncio.open_unix_connection(address.socket_path, limit=_MAX_HEAD_BYTES)
+        tls = self._tls or True  # True: the system's certificates
+        return await asyncio.open_connection(
+            address.host, address.port, ssl=tls if address.tls else None, limit=_MAX_HEAD_BYTES
+        )

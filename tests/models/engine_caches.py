@@ -7,22 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from cachelb import BlockTracker
+from cachelb._core import EngineCache, hash_blocks
 
 
 class EngineCaches:
-    """One leaf-LRU block cache per worker, all of one size."""
+    """One block cache per worker, all of one size: the simulator's."""
 
     def __init__(self, workers: Iterable[str], *, kv_tokens: int, block_size: int) -> None:
-        # One tracker each: the caches share nothing, as engines do not.
-        self._caches = {
-            worker: BlockTracker(block_size=block_size, max_blocks_per_worker=kv_tokens // block_size)
-            for worker in workers
-        }
+        self._block_size = block_size
+        self._caches = {worker: EngineCache(kv_tokens // block_size) for worker in workers}
 
     def serve(self, worker: str, tokens: npt.NDArray[np.uint32]) -> int:
         """Let a worker compute and keep a prompt; return the leading blocks that it held before."""
-        cache = self._caches[worker]
-        cached = cache.overlaps(tokens).get(worker, 0)
-        cache.record_request(tokens, worker)
-        return cached
+        held, _, _ = self._caches[worker].keep(hash_blocks(tokens, self._block_size))
+        return held

@@ -69,7 +69,7 @@ mod _core {
     #[pymodule_export]
     use crate::router::{NativeRouter, SnapshotPieces, message_origin};
     #[pymodule_export]
-    use crate::sim::{SimWorkload, simulate};
+    use crate::sim::{EngineCache, SimWorkload, simulate};
     #[pymodule_export]
     use crate::workers::worker_name;
 }

@@ -120,6 +120,12 @@ impl KvPool {
         self.free
     }
 
+    /// Blocks that can be found, copies of a content counted once.
+    #[must_use]
+    pub fn cached(&self) -> usize {
+        self.found.len()
+    }
+
     /// Cached blocks that were given up for others.
     #[must_use]
     pub fn evicted(&self) -> u64 {

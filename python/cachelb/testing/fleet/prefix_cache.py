@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from cachelb._core import hash_blocks
+from cachelb._core import EngineCache, hash_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PrefixCache:
-    """Full blocks of prompts, least recently used first out; of one prompt the last block goes first.
+    """Full blocks of prompts, in the cache of the simulator's engines.
 
     Engines name equal blocks differently, by their own name. Without `publish` no events are made.
     """
@@ -28,9 +27,8 @@ class PrefixCache:
     ) -> None:
         self._seed = zlib.crc32(name.encode())
         self._block_size = block_size
-        self._max_blocks = max_blocks
         self._publish = publish
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._blocks = EngineCache(max_blocks)
         self._was_cleared = False
 
     def __len__(self) -> int:
@@ -38,32 +36,27 @@ class PrefixCache:
 
     def overlap(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> int:
         """Count the leading blocks that are held."""
-        names = self._names(tokens, namespace)
-        return next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
+        return self._blocks.overlap(self._names(tokens, namespace))
 
     def keep(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None, salt: str | None = None) -> None:
         """Hold the blocks of a prompt, as the most recently used ones. Events name the salt alone."""
         names = self._names(tokens, namespace)
-        first = next((i for i, name in enumerate(names) if name not in self._blocks), len(names))
-        for name in reversed(names):
-            self._blocks[name] = None
-            self._blocks.move_to_end(name)
-        evicted = [self._blocks.popitem(last=False)[0] for _ in range(len(self._blocks) - self._max_blocks)]
-        if self._publish is None or first == len(names):
+        first, end, evicted = self._blocks.keep(names)
+        if self._publish is None or first == end:
             return
         cleared = [{"type": "AllBlocksCleared"}] if self._was_cleared else []
         self._was_cleared = False
         removed = [{"type": "BlockRemoved", "block_hashes": [name], "medium": "GPU"} for name in evicted]
-        self._publish([*cleared, *removed, self._stored(names, first, tokens, namespace and namespace.lora, salt)])
+        stored = self._stored(names[:end].tolist(), first, tokens, namespace and namespace.lora, salt)
+        self._publish([*cleared, *removed, stored])
 
     def clear(self) -> None:
         """Drop everything. As with vLLM, the event comes with the next change."""
         self._blocks.clear()
         self._was_cleared = True
 
-    def _names(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> list[int]:
-        names: list[int] = hash_blocks(tokens, self._block_size, namespace=namespace, seed=self._seed).tolist()
-        return names
+    def _names(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> npt.NDArray[np.uint64]:
+        return hash_blocks(tokens, self._block_size, namespace=namespace, seed=self._seed)
 
     def _stored(
         self, names: list[int], first: int, tokens: npt.NDArray[np.uint32], lora: str | None, salt: str | None

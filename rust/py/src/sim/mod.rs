@@ -1,5 +1,6 @@
 //! Runs of simulated fleets: the router itself in simulated time, or a gateway written in Python.
 
+mod cache;
 mod outside;
 mod read;
 mod timed;
@@ -14,6 +15,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+pub use self::cache::EngineCache;
 use self::outside::Outside;
 use self::timed::Timed;
 use crate::args::{ranged, type_name};

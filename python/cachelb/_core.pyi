@@ -1716,7 +1716,7 @@ class EngineCache:
             ((0, 2, []), (1, 3, [2]), 3)
         """
     def __len__(self) -> int: ...
-    def overlap(self, hashes: npt.ArrayLike) -> int:
+    def overlap(self, hashes: ArrayLike) -> int:
         """Count the leading blocks that are held.
 
         Args:
@@ -1733,7 +1733,7 @@ class EngineCache:
             >>> EngineCache(8).overlap([1, 2])
             0
         """
-    def keep(self, hashes: npt.ArrayLike) -> tuple[int, int, list[int]]:
+    def keep(self, hashes: ArrayLike) -> tuple[int, int, list[int]]:
         """Hold the blocks of a prompt, as the most recently used ones, as many as there is room for.
 
         Args:

@@ -1,8 +1,9 @@
-"""Make known mistakes in the Python package, one at a time, and report those that its tests do not find.
+"""Make known mistakes, one at a time, and report those that tests do not find.
 
     python .ci/mutants.py [PACKAGE ...]
 
-`tests/mutants.toml` lists them by package. Files are changed in a copy, into which the built extension is taken along.
+`tests/mutants.toml` lists them by package: of Python with the files of tests that must find them, of Rust with the crates
+whose tests must. Files are changed in a copy, into which the built extension is taken along.
 The tests must pass on the unchanged copy first, or nothing that they find would mean anything.
 """
 
@@ -33,31 +34,39 @@ def copy_to(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def run_tests(folder: Path, tests: list[str]) -> int:
+def run_tests(folder: Path, tests: list[str], crates: list[str]) -> int:
     """Return the exit status of the tests; one that hangs has found the mistake."""
     environment = {**os.environ, "PYTHONPATH": str(folder / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    if crates:
+        command = ["cargo", "test", "--quiet", "--locked", *(word for crate in crates for word in ("--package", crate))]
+        if status := subprocess.run([*command, "--no-run"], cwd=folder, check=False, capture_output=True).returncode:
+            return status
     try:
-        return subprocess.run(
+        status = subprocess.run(
             command, cwd=folder, env=environment, check=False, capture_output=True, timeout=TIMEOUT_S
         ).returncode
     except subprocess.TimeoutExpired:
         return FAILED
+    return FAILED if crates and status else status
 
 
-def survivors(folder: Path, name: str, tests: list[str], mutants: list[list[str]]) -> list[str]:
+def survivors(
+    folder: Path, name: str, mutants: list[list[str]], tests: list[str] | None = None, crates: list[str] | None = None
+) -> list[str]:
     """Return a line for each mistake of a package that is not found, or could not be made."""
-    if run_tests(folder, tests) != PASSED:
+    tests, crates = tests or [], crates or []
+    if run_tests(folder, tests, crates) != PASSED:
         return [f"{name}: its tests fail without a mistake"]
     found = []
     for file, old, new in mutants:
-        path = folder / "python" / "cachelb" / file
+        path = folder / file if crates else folder / "python" / "cachelb" / file
         source = path.read_text("utf-8")
         if source.count(old) != 1:
             found.append(f"{name}: {file} has {old!r} {source.count(old)} times, not once")
             continue
         path.write_text(source.replace(old, new), "utf-8")
-        status = run_tests(folder, tests)
+        status = run_tests(folder, tests, crates)
         path.write_text(source, "utf-8")
         print(f"{name}: {file}: {new!r}: {'found' if status == FAILED else f'NOT FOUND, status {status}'}", flush=True)
         if status != FAILED:

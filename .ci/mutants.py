@@ -2,8 +2,8 @@
 
     python .ci/mutants.py [PACKAGE ...]
 
-`tests/mutants.toml` lists them by package: of Python with the files of tests that must find them, of Rust with the crates
-whose tests must. Files are changed in a copy, into which the built extension is taken along.
+`tests/mutants.toml` lists them by package: of Python with the files of tests that must find them, of Rust with the
+crates whose tests must. Files are changed in a copy, into which the built extension is taken along.
 The tests must pass on the unchanged copy first, or nothing that they find would mean anything.
 """
 

@@ -17,6 +17,7 @@ from cachelb.types import Outcome, Reason, Tokens
 __all__ = [
     "BlockTracker",
     "Decision",
+    "EngineCache",
     "FleetView",
     "LearnedModel",
     "Match",
@@ -1758,6 +1759,7 @@ class EngineCache:
             >>> EngineCache(2).clear()
         """
 
+@final
 class SimWorkload:
     """Requests of a simulated run, read once for any number of runs."""
 

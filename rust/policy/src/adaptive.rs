@@ -333,3 +333,7 @@ impl Pairs for Adaptive {
 #[cfg(test)]
 #[path = "tests/adaptive.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "tests/adaptive_shared.rs"]
+mod shared_tests;

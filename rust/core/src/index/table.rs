@@ -334,10 +334,11 @@ impl Table {
         Key::new(hash, self.mix)
     }
 
-    /// The hash that lives at `place`.
+    /// The first hash from `start` on whose home is the last one of an array of 512 buckets and of any smaller one.
     #[cfg(test)]
-    pub(super) fn hash_at(&self, place: u64) -> SequenceHash {
-        SequenceHash(self.mix.invert(place))
+    pub(super) fn hash_at_the_end(&self, start: u64) -> SequenceHash {
+        let last = |hash: &u64| self.mix.high(*hash) >> 55 == 511;
+        SequenceHash((start..).find(last).expect("one of 512"))
     }
 
     /// How many buckets all keys together passed because they were full.

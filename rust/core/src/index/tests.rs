@@ -189,22 +189,24 @@ fn invariants_hold_under_random_operations_and_memory_returns() {
     }
 }
 
-/// A client that knows the seed can make prompts of any hashes. These had one home each in the table as it was, whose
-/// constant was public: a search passed all of them. The second list is made of steps instead.
+/// A client that knows the seed can make prompts of any hashes. Those of the first list had one home each in a table whose
+/// constant was public; progressions have a few homes where one product of a random number is all that spreads them.
 #[test]
 fn hashes_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
     // The inverse of 0x9E37_79B9_7F4A_7C15 modulo 2^64.
     let inverse = 0xF1DE_83E1_9937_733D_u64;
     assert_eq!(inverse.wrapping_mul(0x9E37_79B9_7F4A_7C15), 1);
-    let lists: [fn(u64, u64) -> u64; 3] = [
+    let lists: [fn(u64, u64) -> u64; 4] = [
         |i, inverse| i.wrapping_mul(inverse),
         |i, _| i << 32,
+        |i, _| i << 44,
         |i, _| i,
     ];
-    for (list, hash) in lists.into_iter().enumerate() {
+    // One product failed at one table of a thousand.
+    for (list, hash) in lists.into_iter().cycle().take(400).enumerate() {
         let (mut table, mut blocks) =
             (super::table::Table::new(), super::blocks::Blocks::default());
-        let count = 20_000;
+        let count = 2_000;
         for i in 0..count {
             let hash = SequenceHash(hash(i, inverse));
             let (block, _) = blocks.alloc(1, true).unwrap();
@@ -213,7 +215,7 @@ fn hashes_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
         }
         let passed = table.passed();
         assert!(
-            passed < 20 * count,
+            passed < 3 * count,
             "list {list}: {passed} buckets were passed"
         );
     }
@@ -231,13 +233,12 @@ fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
         for step in 0..3_000 {
             let grow = (step / 500) % 2 == 0;
             if held.is_empty() || dice.roll(10) < if grow { 8 } else { 2 } {
-                let low = dice.roll(1 << 40);
-                let top = if crowded && dice.roll(3) > 0 {
-                    u64::MAX << 52
+                let start = dice.roll(1 << 40) << 20;
+                let hash = if crowded && dice.roll(3) > 0 {
+                    table.hash_at_the_end(start)
                 } else {
-                    dice.roll(4096) << 52
+                    SequenceHash(start)
                 };
-                let hash = table.hash_at(top | low);
                 if table.find(hash, &blocks).is_some() {
                     continue;
                 }

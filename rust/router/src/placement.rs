@@ -184,7 +184,7 @@ impl Step<'_, '_> {
 
 /// How long what waits on a worker may take to be computed, generously.
 fn patience_ms(book: &LoadBook, worker: WorkerId) -> u64 {
-    let Some(load) = book.load(worker) else {
+    let Some(load) = book.loads().get(worker) else {
         return 0;
     };
     let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);

@@ -101,7 +101,7 @@ impl Step<'_, '_> {
     fn publish(&mut self, placed: Placed<'_>, held: usize) {
         let (s, id) = (&mut *self.selector, self.request.pool);
         if let Some(sharing) = &mut s.sharing
-            && let Some(Store::Exact(_)) = s.pools[id].index()
+            && s.pools[id].exact().is_some()
         {
             let booked = (placed.booking, placed.worker);
             sharing.placed(&s.fleet, booked, id, placed.path, held);
@@ -176,7 +176,8 @@ impl Step<'_, '_> {
     ) -> Result<()> {
         let (pools, Placed { worker, path, .. }) = (&mut self.selector.pools, placed);
         pools.grow(self.request.pool, path.len() - from, |index, hint| {
-            index.expect(worker, path, from as u32, Some(hint), until)?;
+            let exact = index.exact_mut()?;
+            exact.expect(worker, path, from as u32, Some(hint.exact()), until)?;
             Ok(index.cut().is_none())
         })
     }

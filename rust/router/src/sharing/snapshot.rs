@@ -10,7 +10,6 @@ use std::sync::Arc;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Telling};
 use cachelb_core::load::Phase;
-use cachelb_core::tracker::Store;
 use cachelb_share::{Chain, Entry, Kind, Message, put};
 
 use super::{Exchange, Sharing, key};
@@ -88,10 +87,7 @@ struct Stretch {
 
 impl Stretch {
     fn index<'a>(&self, pools: &'a Pools) -> Option<&'a BlockIndex> {
-        match pools.get(self.pool)?.index()? {
-            Store::Exact(index) => Some(index),
-            Store::Positional(_) | Store::Tree(_) => None,
-        }
+        pools.get(self.pool)?.exact()
     }
 
     fn age(&self, pools: &Pools) -> Option<u64> {

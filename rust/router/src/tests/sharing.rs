@@ -19,7 +19,6 @@ mod routes;
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::tracker::Origin;
-use cachelb_core::tracker::Store;
 use cachelb_policy::LeastLoaded;
 use cachelb_policy::{PrefillTimesBatch, Rule};
 
@@ -93,7 +92,7 @@ fn ask_one_of(
 fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
     let worker = selector.fleet().find(name).unwrap();
     let mut found = BTreeSet::new();
-    let Some(Store::Exact(index)) = selector.pools[PoolId(0)].index() else {
+    let Some(index) = selector.pools[PoolId(0)].exact() else {
         panic!("chained blocks are in the exact index");
     };
     index.tell(worker, Medium::Gpu, |_, chain| {

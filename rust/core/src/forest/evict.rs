@@ -2,11 +2,11 @@
 
 use super::lanes::{is_device, lane_of, medium_of};
 use super::recency::NEVER;
-use super::{Forest, NONE, Shape};
+use super::{Forest, Held, NONE, Shape};
 use crate::error::Result;
 use crate::ids::{Medium, Millis, WorkerId};
 
-impl<S: Shape> Forest<S> {
+impl<S: Shape> Held<S> {
     /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
     /// leaves the list. Returns the units that nothing stands for any more, `None` if the lane is empty.
     pub(crate) fn evict_step(&mut self, lane: u32, units: u64) -> Option<u64> {
@@ -21,7 +21,7 @@ impl<S: Shape> Forest<S> {
             self.merges.push(node);
             return Some(0);
         }
-        let count = self.covered(node, lane);
+        let count = self.nodes.covered(node, lane);
         let beyond = u64::from(count.saturating_sub(S::beside(self, node, lane)));
         let units = self.shape.step(units);
         if beyond > units {
@@ -63,23 +63,8 @@ impl<S: Shape> Forest<S> {
         if r.kids > 0 {
             return false;
         }
-        let count = self.covered(r.node, r.lane);
+        let count = self.nodes.covered(r.node, r.lane);
         count == 0 || (!is_device(r.lane) && count <= S::beside(self, r.node, r.lane))
-    }
-
-    /// Drops all that the worker holds, which stays registered; returns the distinct units it held.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        let dropped = self.worker(worker)?.distinct;
-        for medium in Medium::ALL {
-            if self.lanes.count(worker.slot, medium) > 0 {
-                self.clear_lane(lane_of(worker.slot, medium));
-            }
-        }
-        self.finish();
-        Ok(dropped)
     }
 
     /// Every record is listed or an ancestor of a listed one, so climbing from the listed ones meets all.
@@ -108,13 +93,30 @@ impl<S: Shape> Forest<S> {
             }
         }
     }
+}
+
+impl<S: Shape> Forest<S> {
+    /// Drops all that the worker holds, which stays registered; returns the distinct units it held.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
+        let dropped = self.worker(worker)?.distinct;
+        for medium in Medium::ALL {
+            if self.held.lanes.count(worker.slot, medium) > 0 {
+                self.held.clear_lane(lane_of(worker.slot, medium));
+            }
+        }
+        self.held.finish();
+        Ok(dropped)
+    }
 
     // --- deadlines
 
     /// When the next entry with a time to live is due, if any. May be early after a use, never late.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Millis> {
-        self.expiry.next().map(Millis)
+        self.held.expiry.next().map(Millis)
     }
 
     /// Drops what lived to its end at or before `now`; returns the units dropped, of an index per medium. A tree looks at
@@ -122,58 +124,40 @@ impl<S: Shape> Forest<S> {
     pub fn expire(&mut self, now: Millis) -> u64 {
         let mut dropped = 0;
         for _ in 0..S::EXPIRED_AT_ONCE {
-            let Some(record) = self.expiry.pop(now.0) else {
+            let Some(record) = self.held.expiry.pop(now.0) else {
                 break;
             };
-            let r = &mut self.records[record];
+            let r = &mut self.held.records[record];
             r.armed = 0;
             if r.kids > 0 || r.expires == NEVER {
                 continue;
             }
             if r.expires > now.0 {
-                self.expiry.arm(&mut self.records, record);
+                self.held.expiry.arm(&mut self.held.records, record);
                 continue;
             }
             let (node, lane) = (r.node, r.lane);
-            let count = self.covered(node, lane);
-            dropped += u64::from(count.saturating_sub(S::beside(self, node, lane)));
-            self.reap(record);
+            let count = self.held.nodes.covered(node, lane);
+            dropped += u64::from(count.saturating_sub(S::beside(&self.held, node, lane)));
+            self.held.reap(record);
         }
         self.stats.expired += dropped;
-        self.finish();
+        self.held.finish();
         dropped
-    }
-
-    /// The end of a time to live, as records have it.
-    pub(crate) fn deadline(&mut self, expires: Option<Millis>) -> u64 {
-        let Some(Millis(at)) = expires else {
-            return NEVER;
-        };
-        self.expiry.mark_used();
-        at.clamp(1, NEVER - 1)
     }
 
     // --- one memory budget over several indexes
 
     /// The lane is about to be used.
     pub(crate) fn queue(&mut self, lane: u32) {
-        self.ages[S::rank(lane)].queue(&mut self.lanes[lane], lane);
-    }
-
-    /// Age and lane of what goes next.
-    pub(crate) fn oldest_lane(&mut self) -> Option<(u64, u32)> {
-        let Self {
-            ages,
-            lanes,
-            records,
-            ..
-        } = self;
-        ages.iter_mut().find_map(|ages| ages.oldest(lanes, records))
+        let l = &mut self.held.lanes[lane];
+        self.ages.queue(S::rank(lane), l, lane);
     }
 
     /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
     pub fn oldest(&mut self) -> Option<u64> {
-        self.oldest_lane().map(|(age, _)| age)
+        let oldest = self.ages.oldest(&mut self.held.lanes, &self.held.records);
+        oldest.map(|(age, _)| age)
     }
 
     /// Evicts the leaf that goes next, at most `units` of it, if its last use was before the tick `before`; returns how
@@ -181,13 +165,17 @@ impl<S: Shape> Forest<S> {
     pub fn evict_oldest(&mut self, units: u32, before: u64) -> u64 {
         let mut gone = 0;
         while gone == 0 {
-            let Some((_, lane)) = self.oldest_lane().filter(|(age, _)| *age < before) else {
+            let oldest = self.ages.oldest(&mut self.held.lanes, &self.held.records);
+            let Some((_, lane)) = oldest.filter(|(age, _)| *age < before) else {
                 break;
             };
-            gone = self.evict_step(lane, u64::from(units.max(1))).unwrap_or(0);
+            gone = self
+                .held
+                .evict_step(lane, u64::from(units.max(1)))
+                .unwrap_or(0);
         }
         self.stats.displaced += gone;
-        self.finish();
+        self.held.finish();
         gone
     }
 }

@@ -3,7 +3,8 @@
 //! A lane's number says which it is, so the lanes of a worker are neighbours wherever lanes are sorted.
 
 use super::NONE;
-use crate::ids::Medium;
+use crate::error::{Error, Result};
+use crate::ids::{Medium, WorkerId};
 
 /// Media of a worker.
 pub(crate) const MEDIA: usize = Medium::ALL.len();
@@ -97,6 +98,14 @@ impl Lanes {
     #[inline]
     pub(crate) fn worker(&self, slot: u32) -> Option<&Worker> {
         self.workers.get(slot as usize).and_then(Option::as_ref)
+    }
+
+    /// A registered worker.
+    pub(crate) fn registered(&self, worker: WorkerId) -> Result<&Worker> {
+        match self.worker(worker.slot) {
+            Some(present) if present.generation == worker.generation => Ok(present),
+            _ => Err(Error::UnknownWorker(worker)),
+        }
     }
 
     /// A lane, if its medium is in use.

@@ -2,12 +2,13 @@
 
 use super::lanes::Worker;
 use super::recency::NEVER;
-use super::{Forest, NONE, Shape};
+use super::validate::Recount;
+use super::{Held, NONE, Shape};
 use crate::error::Result;
 use crate::ids::{Medium, Millis};
 use crate::snapshot::{Reader, put32, put64, refuse};
 
-impl<S: Shape> Forest<S> {
+impl<S: Shape> Held<S> {
     /// Appends the time that deadlines are kept from, and the workers.
     pub(crate) fn put_workers(&self, now: Millis, out: &mut Vec<u8>) {
         put64(out, if self.expiry.used() { now.0 } else { NEVER });
@@ -43,7 +44,7 @@ impl<S: Shape> Forest<S> {
             self.lanes.workers.push(worker);
         }
         self.lanes.open(Medium::Gpu);
-        self.reserve_sets();
+        self.sets.reserve(&self.lanes);
         Ok(move |expires: u64| match expires {
             0 | NEVER => expires,
             _ => now
@@ -98,7 +99,7 @@ impl<S: Shape> Forest<S> {
         }
         for _ in 0..listed {
             let number = reader.u32()?;
-            let entry = find(self, number).and_then(|node| self.entry(node, lane));
+            let entry = find(self, number).and_then(|node| self.nodes.entry(node, lane));
             let Some(entry) = entry.filter(|e| !self.records[e.record].listed()) else {
                 return refuse(format!("lane {lane} lists node {number}"));
             };
@@ -115,6 +116,7 @@ impl<S: Shape> Forest<S> {
         for record in records {
             self.expiry.arm(&mut self.records, record);
         }
-        self.validate().or_else(|why| refuse(why.to_string()))
+        let sound = Recount::of(self).compare();
+        sound.or_else(|why| refuse(why.to_string()))
     }
 }

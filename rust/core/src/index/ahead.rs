@@ -14,26 +14,29 @@ impl BlockIndex {
     pub fn prefetch(&self, hashes: &[SequenceHash]) {
         for hashes in hashes.chunks(ROUND) {
             for &hash in hashes {
-                self.shape.table.prefetch(self.shape.table.key(hash));
+                self.held
+                    .shape
+                    .table
+                    .prefetch(self.held.shape.table.key(hash));
             }
             let mut places = [0; ROUND];
             let mut known = 0;
             for &hash in hashes {
-                if let Some(block) = self.shape.table.probe(self.shape.table.key(hash)) {
-                    self.shape.blocks.prefetch(block);
+                if let Some(block) = self.held.shape.table.probe(self.held.shape.table.key(hash)) {
+                    self.held.shape.blocks.prefetch(block);
                     places[known] = block;
                     known += 1;
                 }
             }
             for place in &mut places[..known] {
-                *place = self.shape.blocks.run(*place);
-                let run = &self.nodes[*place];
+                *place = self.held.shape.blocks.run(*place);
+                let run = &self.held.nodes[*place];
                 prefetch(&run.own.base);
                 prefetch(&run.holders);
             }
             for &run in &places[..known] {
-                if let Holders::One(entry) = &self.nodes[run].holders {
-                    let record = &self.records[entry.record];
+                if let Holders::One(entry) = &self.held.nodes[run].holders {
+                    let record = &self.held.records[entry.record];
                     prefetch(&record.node);
                     prefetch(&record.armed);
                 }

@@ -29,23 +29,23 @@ impl BlockIndex {
     pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
         self.worker(worker)?;
         for medium in [Medium::Cpu, Medium::Disk] {
-            if self.lanes.count(worker.slot, medium) > 0 {
-                self.clear_lane(lane_of(worker.slot, medium));
+            if self.held.lanes.count(worker.slot, medium) > 0 {
+                self.held.clear_lane(lane_of(worker.slot, medium));
             }
         }
-        let doubted = self.lanes.count(worker.slot, Medium::Gpu);
+        let doubted = self.held.lanes.count(worker.slot, Medium::Gpu);
         if doubted > 0 {
             self.start_limited();
-            let expires = self.deadline(expires);
+            let expires = self.held.expiry.deadline(expires);
             let device = lane_of(worker.slot, Medium::Gpu);
             let speculative = lane_of(worker.slot, Medium::Speculative);
             for Stretch { last, from } in self.stretches(device) {
                 self.insert(speculative, last, &[], from, expires, false);
             }
-            self.clear_lane(device);
+            self.held.clear_lane(device);
             self.start_limited();
         }
-        self.finish();
+        self.held.finish();
         self.fit_speculative(worker)?;
         Ok(doubted)
     }
@@ -57,7 +57,7 @@ impl BlockIndex {
     /// [`crate::Error::UnknownWorker`].
     pub fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
         let capacity = u64::from(self.worker(worker)?.capacity);
-        let count = |medium| self.lanes.count(worker.slot, medium);
+        let count = |medium| self.held.lanes.count(worker.slot, medium);
         let speculative = count(Medium::Speculative);
         let excess = (count(Medium::Gpu) + speculative).saturating_sub(capacity);
         if excess == 0 || speculative == 0 {
@@ -65,7 +65,7 @@ impl BlockIndex {
         }
         let lane = lane_of(worker.slot, Medium::Speculative);
         let evicted = self.evict(lane, excess.min(speculative));
-        self.finish();
+        self.held.finish();
         Ok(evicted)
     }
 
@@ -73,13 +73,13 @@ impl BlockIndex {
     fn stretches(&self, lane: u32) -> Vec<Stretch> {
         let mut seen = HashSet::new();
         let mut all = Vec::new();
-        let mut listed = self.lanes[lane].oldest;
+        let mut listed = self.held.lanes[lane].oldest;
         while listed != NONE {
             let first = all.len();
             let mut below: Option<Stretch> = None;
             let mut record = listed;
             while record != NONE && seen.insert(record) {
-                let run = &self.nodes[self.records[record].node];
+                let run = &self.held.nodes[self.held.records[record].node];
                 let count = run.holders.get(lane).map_or(0, |e| e.count);
                 let whole = count == run.len;
                 match &mut below {
@@ -92,11 +92,11 @@ impl BlockIndex {
                         });
                     }
                 }
-                record = self.records[record].parent;
+                record = self.held.records[record].parent;
             }
             all.extend(below);
             all[first..].reverse();
-            listed = self.records[listed].next;
+            listed = self.held.records[listed].next;
         }
         all
     }

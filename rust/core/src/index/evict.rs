@@ -10,7 +10,7 @@ impl BlockIndex {
     pub(super) fn evict(&mut self, lane: u32, blocks: u64) -> u64 {
         let mut left = blocks;
         while left > 0 {
-            let Some(gone) = self.evict_step(lane, left) else {
+            let Some(gone) = self.held.evict_step(lane, left) else {
                 break;
             };
             left -= gone;
@@ -37,7 +37,12 @@ impl BlockIndex {
         // Deepest first, for taking leaves away needs no split: a path told from its root is taken from its end.
         let mut end = hashes.len();
         while end > 0 {
-            let Some(block) = self.shape.table.find(hashes[end - 1], &self.shape.blocks) else {
+            let Some(block) = self
+                .held
+                .shape
+                .table
+                .find(hashes[end - 1], &self.held.shape.blocks)
+            else {
                 self.stats.unknown_removals += 1;
                 end -= 1;
                 continue;
@@ -46,24 +51,30 @@ impl BlockIndex {
             removed += self.remove_stretch(worker.slot, last, blocks, medium);
             end -= blocks as usize;
         }
-        self.finish();
+        self.held.finish();
         Ok(removed)
     }
 
     /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
     /// from its root or towards it as an engine evicts; and the deepest of them.
     fn stretch(&self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
-        let run = &self.nodes[self.shape.blocks.run(block)];
+        let run = &self.held.nodes[self.held.shape.blocks.run(block)];
         let told = |most: u32| hashes.iter().rev().take(most as usize);
         let above = block - run.own.base + 1;
-        let stored = self.shape.blocks.hashes(run.own.base, above).iter().rev();
+        let stored = self
+            .held
+            .shape
+            .blocks
+            .hashes(run.own.base, above)
+            .iter()
+            .rev();
         let up = stored.zip(told(above)).take_while(|(a, b)| **a == b.0);
         let up = up.count() as u32;
         if up > 1 {
             return (block, up);
         }
         let below = run.own.base + run.len - block;
-        let stored = self.shape.blocks.hashes(block, below).iter();
+        let stored = self.held.shape.blocks.hashes(block, below).iter();
         let down = stored.zip(told(below)).take_while(|(a, b)| **a == b.0);
         let down = down.count() as u32;
         (block + down - 1, down)
@@ -71,14 +82,14 @@ impl BlockIndex {
 
     /// Removes the `blocks` of one run that end with `last`.
     fn remove_stretch(&mut self, slot: u32, last: u32, blocks: u32, medium: Option<Medium>) -> u32 {
-        let run = &self.nodes[self.shape.blocks.run(last)];
+        let run = &self.held.nodes[self.held.shape.blocks.run(last)];
         let at = last + 1 - blocks - run.own.base;
         let mut held = [0; MEDIA];
         for m in Medium::ALL {
             let asked = medium.is_none_or(|wanted| {
                 wanted == m || (wanted == Medium::Gpu && m == Medium::Speculative)
             });
-            if asked && self.lanes.count(slot, m) > 0 {
+            if asked && self.held.lanes.count(slot, m) > 0 {
                 let entry = run.holders.get(lane_of(slot, m));
                 held[m as usize] = entry.map_or(0, |e| e.count.saturating_sub(at).min(blocks));
             }
@@ -100,34 +111,34 @@ impl BlockIndex {
     pub(super) fn withdraw(&mut self, lane: u32, first: u32, blocks: u32) {
         let mut end = first + blocks;
         while end > first {
-            let mut run = self.shape.blocks.run(end - 1);
-            let r = &self.nodes[run];
+            let mut run = self.held.shape.blocks.run(end - 1);
+            let r = &self.held.nodes[run];
             let (base, upto) = (r.own.base, end - r.own.base);
             let at = first.saturating_sub(base);
             end = base + at;
-            let Some(entry) = self.entry(run, lane) else {
+            let Some(entry) = self.held.nodes.entry(run, lane) else {
                 return;
             };
-            if self.records[entry.record].kids == 0 && entry.count == upto {
+            if self.held.records[entry.record].kids == 0 && entry.count == upto {
                 if at > 0 {
-                    self.shorten(run, lane, at);
+                    self.held.shorten(run, lane, at);
                 } else {
-                    self.reap(entry.record);
+                    self.held.reap(entry.record);
                 }
                 continue;
             }
             // A hole: the blocks become a run of their own that the lane holds as a ghost.
-            if upto < self.nodes[run].len {
-                run = self.split(run, upto);
+            if upto < self.held.nodes[run].len {
+                run = self.held.split(run, upto);
             }
             if at > 0 {
-                self.split(run, at);
+                self.held.split(run, at);
             }
-            self.set_count(run, lane, 0);
-            let above = self.nodes[run].parent;
-            self.merges.push(run);
+            self.held.set_count(run, lane, 0);
+            let above = self.held.nodes[run].parent;
+            self.held.merges.push(run);
             if above != NONE {
-                self.merges.push(above);
+                self.held.merges.push(above);
             }
         }
     }
@@ -140,12 +151,12 @@ impl BlockIndex {
         self.worker(worker)?;
         let mut evicted = 0;
         for medium in Medium::ALL {
-            let count = self.lanes.count(worker.slot, medium);
+            let count = self.held.lanes.count(worker.slot, medium);
             if count > max_blocks {
                 evicted += self.evict(lane_of(worker.slot, medium), count - max_blocks);
             }
         }
-        self.finish();
+        self.held.finish();
         Ok(evicted)
     }
 }

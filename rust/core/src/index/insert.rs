@@ -60,9 +60,9 @@ impl BlockIndex {
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity as usize;
         self.start_limited();
-        let expires = self.deadline(expires);
+        let expires = self.held.expiry.deadline(expires);
         let (known, mut last) = match hint {
-            Some(hint) if hint.fits(self.shape.version, hashes.len()) => hint.known(),
+            Some(hint) if hint.fits(self.held.shape.version, hashes.len()) => hint.known(),
             _ => self.known_path(hashes, false),
         };
         let hashes = &hashes[..hashes.len().min(capacity)];
@@ -127,7 +127,7 @@ impl BlockIndex {
         medium: Medium,
     ) -> Result<()> {
         self.worker(worker)?;
-        let find = |hash| self.shape.table.find(hash, &self.shape.blocks);
+        let find = |hash| self.held.shape.table.find(hash, &self.held.shape.blocks);
         let mut last = parent.and_then(find).unwrap_or(NONE);
         let mut stored = Vec::new();
         for block in hashes.iter().map_while(|hash| find(*hash)) {
@@ -141,7 +141,7 @@ impl BlockIndex {
         for block in stored.drain(new..).rev() {
             self.withdraw(lane_of(worker.slot, medium), block, 1);
         }
-        self.finish();
+        self.held.finish();
         Ok(())
     }
 
@@ -154,15 +154,16 @@ impl BlockIndex {
         let mut media = Medium::ANNOUNCED.into_iter();
         let held = media.any(|medium| self.holds(worker, hash, medium));
         let known = self
+            .held
             .shape
             .table
-            .find(hash, &self.shape.blocks)
+            .find(hash, &self.held.shape.blocks)
             .filter(|_| held);
         let Some(block) = known else {
             return self.worker(worker).map(|_| false);
         };
         let before = self.block_before(block);
-        let parent = (before != NONE).then(|| self.shape.blocks.hash(before));
+        let parent = (before != NONE).then(|| self.held.shape.blocks.hash(before));
         let stored = self.store_chain(worker, parent, &[hash], medium, None, false);
         Ok(stored? > 0)
     }
@@ -177,13 +178,13 @@ impl BlockIndex {
         claimed: bool,
     ) -> Result<u32> {
         let capacity = self.worker(worker)?.capacity;
-        self.shape.table.prefetch_all(hashes);
+        self.held.shape.table.prefetch_all(hashes);
         self.start_limited();
-        let expires = self.deadline(expires);
+        let expires = self.held.expiry.deadline(expires);
         let mut last = NONE;
         let mut from = 0;
         if let Some(parent) = parent {
-            let Some(block) = self.shape.table.find(parent, &self.shape.blocks) else {
+            let Some(block) = self.held.shape.table.find(parent, &self.held.shape.blocks) else {
                 self.stats.orphans += 1;
                 return Ok(0);
             };
@@ -193,7 +194,7 @@ impl BlockIndex {
         let mut hashes = &hashes[..hashes.len().min(capacity as usize)];
         let mut known = 0;
         for (i, &hash) in hashes.iter().enumerate() {
-            match self.shape.table.find(hash, &self.shape.blocks) {
+            match self.held.shape.table.find(hash, &self.held.shape.blocks) {
                 Some(block) if self.block_before(block) == last => {
                     last = block;
                     known = i + 1;
@@ -222,17 +223,17 @@ impl BlockIndex {
     /// Of the `blocks` that end with `last`, those held in the lane are no longer speculative.
     fn confirm(&mut self, lane: u32, last: u32, blocks: u32) {
         let slot = slot_of(lane);
-        if self.lanes.count(slot, Medium::Speculative) == 0 {
+        if self.held.lanes.count(slot, Medium::Speculative) == 0 {
             return;
         }
         let speculative = lane_of(slot, Medium::Speculative);
         let (mut last, mut left) = (last, blocks);
         while left > 0 {
-            let run = self.shape.blocks.run(last);
-            let base = self.nodes[run].own.base;
+            let run = self.held.shape.blocks.run(last);
+            let base = self.held.nodes[run].own.base;
             let here = (last - base + 1).min(left);
             let first = last + 1 - here;
-            let count = |lane| self.entry(run, lane).map_or(0, |e| e.count);
+            let count = |lane| self.held.nodes.entry(run, lane).map_or(0, |e| e.count);
             let arrived = count(speculative).min(count(lane)).min(last - base + 1);
             let above = self.block_before(first);
             self.withdraw(speculative, first, arrived.saturating_sub(first - base));
@@ -252,8 +253,8 @@ impl BlockIndex {
         expires: u64,
         claimed: bool,
     ) -> u32 {
-        if !self.is_limited() {
-            self.open(lane);
+        if !self.limit.is_set() {
+            self.held.open(lane);
         } else if !self.may_hold(lane, last, new.len(), from, expires) {
             return 0;
         }
@@ -265,10 +266,10 @@ impl BlockIndex {
         let end = if run == NONE {
             None
         } else {
-            self.entry(run, lane)
+            self.held.nodes.entry(run, lane)
         };
-        self.shape.claims |= claimed;
-        if from == 0 && !self.shape.claims {
+        self.held.shape.claims |= claimed;
+        if from == 0 && !self.held.shape.claims {
             // The path is made the most recent use and fits, so what goes lies outside it, and its ids are warm for reuse.
             if let Some(end) = end {
                 self.touch_record(end.record, 0);
@@ -280,9 +281,9 @@ impl BlockIndex {
             && added == 0
         {
             self.touch_record(end.record, expires);
-            if end.count == 0 && self.records[end.record].kids == 0 {
+            if end.count == 0 && self.held.records[end.record].kids == 0 {
                 // Only ancestors were known, and what should follow them cannot be stored.
-                self.reap(end.record);
+                self.held.reap(end.record);
             }
         }
         held + added
@@ -291,39 +292,39 @@ impl BlockIndex {
     /// Blocks over the capacity of a lane's worker once it holds `more`.
     fn excess(&self, lane: u32, more: usize) -> u64 {
         let slot = slot_of(lane);
-        let capacity = self.lanes.worker(slot).map_or(0, |w| w.capacity);
-        let count = self.lanes.count(slot, Medium::ALL[medium_of(lane)]);
+        let capacity = self.held.lanes.worker(slot).map_or(0, |w| w.capacity);
+        let count = self.held.lanes.count(slot, Medium::ALL[medium_of(lane)]);
         (count + more as u64).saturating_sub(u64::from(capacity))
     }
 
     fn evict_excess(&mut self, lane: u32) {
         self.evict(lane, self.excess(lane, 0));
-        self.finish();
+        self.held.finish();
     }
 
     /// The block at `depth` on the path that ends at `block`.
     fn ancestor(&self, block: u32, depth: u32) -> u32 {
-        let mut run = self.shape.blocks.run(block);
-        while self.nodes[run].start > depth {
-            run = self.nodes[run].parent;
+        let mut run = self.held.shape.blocks.run(block);
+        while self.held.nodes[run].start > depth {
+            run = self.held.nodes[run].parent;
         }
-        self.nodes[run].own.base + depth - self.nodes[run].start
+        self.held.nodes[run].own.base + depth - self.held.nodes[run].start
     }
 
     pub(super) fn depth(&self, block: u32) -> u32 {
-        let run = &self.nodes[self.shape.blocks.run(block)];
+        let run = &self.held.nodes[self.held.shape.blocks.run(block)];
         run.start + block - run.own.base
     }
 
     /// The block before `block` on its path, `NONE` for a first block.
     pub(super) fn block_before(&self, block: u32) -> u32 {
-        let run = &self.nodes[self.shape.blocks.run(block)];
+        let run = &self.held.nodes[self.held.shape.blocks.run(block)];
         if block > run.own.base {
             block - 1
         } else if run.parent == NONE {
             NONE
         } else {
-            let above = &self.nodes[run.parent];
+            let above = &self.held.nodes[run.parent];
             above.own.base + above.len - 1
         }
     }
@@ -331,17 +332,19 @@ impl BlockIndex {
     /// The path ends at `block`. Its run is split there where something must hang or end at exactly this block: new
     /// blocks (`grows`), or an access of a lane that covers more of the run and remembers when it used which part.
     fn end_at(&mut self, block: u32, lane: u32, grows: bool) -> End {
-        let run = self.shape.blocks.run(block);
-        let upto = block - self.nodes[run].own.base + 1;
-        if upto == self.nodes[run].len {
+        let run = self.held.shape.blocks.run(block);
+        let upto = block - self.held.nodes[run].own.base + 1;
+        if upto == self.held.nodes[run].len {
             return End { run, upto };
         }
         let deeper = self
+            .held
+            .nodes
             .entry(run, lane)
             .is_some_and(|e| e.count == 0 || e.count > upto);
         if grows || deeper {
             End {
-                run: self.split(run, upto),
+                run: self.held.split(run, upto),
                 upto,
             }
         } else {
@@ -352,16 +355,16 @@ impl BlockIndex {
     /// Makes the lane hold the path's known blocks from depth `from` to its end, and connects them to the root with
     /// ghosts where it does not hold what is above. Returns the blocks newly held and the run of the end.
     fn hold_path(&mut self, end: End, lane: u32, from: u32, expires: u64) -> (u32, u32) {
-        let mut steps = std::mem::take(&mut self.steps);
+        let mut steps = std::mem::take(&mut self.held.steps);
         let (mut run, mut want) = (end.run, end.upto);
         loop {
-            let start = self.nodes[run].start;
-            let entry = self.entry(run, lane);
+            let start = self.held.nodes[run].start;
+            let entry = self.held.nodes.entry(run, lane);
             let count = entry.map_or(0, |e| e.count);
             let above = from.saturating_sub(start).min(want);
             if above > 0 && above < want && count < above {
                 // Blocks of this run that are not stored lie before the ones that are.
-                let upper = self.split(run, above);
+                let upper = self.held.split(run, above);
                 steps.push((run, want - above));
                 (run, want) = (upper, above);
                 continue;
@@ -369,8 +372,8 @@ impl BlockIndex {
             if above == want {
                 // Only ancestors here: an entry is enough, but a partial one cannot have kids.
                 if let Some(entry) = entry {
-                    if entry.count > 0 && entry.count < self.nodes[run].len {
-                        self.split(run, entry.count);
+                    if entry.count > 0 && entry.count < self.held.nodes[run].len {
+                        self.held.split(run, entry.count);
                         steps.push((run, 0));
                     }
                     break;
@@ -378,11 +381,12 @@ impl BlockIndex {
                 steps.push((run, 0));
             } else {
                 if count < want {
-                    let longer = entry
-                        .is_some_and(|e| e.count > 0 && self.records[e.record].expires > expires);
+                    let longer = entry.is_some_and(|e| {
+                        e.count > 0 && self.held.records[e.record].expires > expires
+                    });
                     if longer {
                         // What is held lives longer than what is added: two records.
-                        let upper = self.split(run, count);
+                        let upper = self.held.split(run, count);
                         steps.push((run, want - count));
                         (run, want) = (upper, count);
                         continue;
@@ -390,31 +394,22 @@ impl BlockIndex {
                     steps.push((run, want));
                 }
                 // Without holes, whatever is above a held block is held.
-                if count > 0 && self.lanes[lane].holes == 0 {
+                if count > 0 && self.held.lanes[lane].holes == 0 {
                     break;
                 }
             }
-            let parent = self.nodes[run].parent;
+            let parent = self.held.nodes[run].parent;
             if parent == NONE {
                 break;
             }
             run = parent;
-            want = self.nodes[run].len;
+            want = self.held.nodes[run].len;
         }
         let mut held = 0;
         while let Some((run, want)) = steps.pop() {
-            let count = if let Some(entry) = self.entry(run, lane) {
-                entry.count
-            } else {
-                self.add_entry(run, lane);
-                0
-            };
-            if want > count {
-                held += want - count;
-                self.set_count(run, lane, want);
-            }
+            held += self.held.cover(run, lane, want);
         }
-        self.steps = steps;
+        self.held.steps = steps;
         (held, end.run)
     }
 
@@ -433,18 +428,24 @@ impl BlockIndex {
         let mut added = 0;
         if run != NONE && !left.is_empty() {
             added = self.lengthen(lane, run, left, expires);
-            self.nodes[run].own.claimed |= claimed && added > 0;
+            self.held.nodes[run].own.claimed |= claimed && added > 0;
             left = &left[added as usize..];
         }
         while !left.is_empty() {
-            if self.shape.table.find(left[0], &self.shape.blocks).is_some() {
+            if self
+                .held
+                .shape
+                .table
+                .find(left[0], &self.held.shape.blocks)
+                .is_some()
+            {
                 self.stats.conflicts += 1;
                 break;
             }
             let (admitted, may_grow) = self.admit(left.len());
             let ids = match admitted {
                 0 => None,
-                _ => self.shape.blocks.alloc(admitted as u32, may_grow),
+                _ => self.held.shape.blocks.alloc(admitted as u32, may_grow),
             };
             let Some((base, got)) = ids else {
                 self.end_early(left.len());
@@ -453,31 +454,32 @@ impl BlockIndex {
             let start = if run == NONE {
                 0
             } else {
-                self.nodes[run].end()
+                self.held.nodes[run].end()
             };
-            let next = self.nodes.add(got, start, run, Ids { base, claimed });
+            let next = self.held.nodes.add(got, start, run, Ids { base, claimed });
             if run != NONE {
-                self.nodes[run].children += 1;
+                self.held.nodes[run].children += 1;
             }
             let filled = self.fill(base, &left[..got as usize], next);
-            self.nodes[next].len = filled;
-            self.add_entry(next, lane);
-            self.set_count(next, lane, filled);
+            self.held.nodes[next].len = filled;
+            self.held.cover(next, lane, filled);
             run = next;
             added += filled;
             left = &left[filled as usize..];
         }
         if added > 0
-            && let Some(entry) = self.entry(run, lane)
+            && let Some(entry) = self.held.nodes.entry(run, lane)
         {
             self.touch_record(entry.record, expires);
             if parent != NONE
                 && parent != run
-                && let Some(above) = self.entry(parent, lane)
-                && self.records[above.record].listed()
+                && let Some(above) = self.held.nodes.entry(parent, lane)
+                && self.held.records[above.record].listed()
             {
                 // The new tail is a newer use of the same path.
-                self.records.unlink(&mut self.lanes[lane], above.record);
+                self.held
+                    .records
+                    .unlink(&mut self.held.lanes[lane], above.record);
             }
         }
         added
@@ -485,27 +487,28 @@ impl BlockIndex {
 
     /// Lengthens the run itself where it has no children, the lane is its only holder and the next ids are free.
     fn lengthen(&mut self, lane: u32, run: u32, new: &[SequenceHash], expires: u64) -> u32 {
-        let r = &self.nodes[run];
+        let r = &self.held.nodes[run];
         let (base, len) = (r.own.base, r.len);
         let Holders::One(entry) = r.holders else {
             return 0;
         };
-        if r.children > 0 || entry.count != len || self.records[entry.record].expires > expires {
+        if r.children > 0 || entry.count != len || self.held.records[entry.record].expires > expires
+        {
             return 0;
         }
         let (admitted, _) = self.admit(new.len());
-        let got = self.shape.blocks.extend(base + len, admitted as u32);
+        let got = self.held.shape.blocks.extend(base + len, admitted as u32);
         if got == 0 {
             // The next id may lie in a chunk that does not exist.
             return 0;
         }
         let filled = self.fill(base + len, &new[..got as usize], run);
-        let r = &mut self.nodes[run];
+        let r = &mut self.held.nodes[run];
         r.len = len + filled;
         if let Some(entry) = r.holders.get_mut(lane) {
             entry.count = len + filled;
         }
-        self.count_change(run, lane, len, len + filled);
+        self.held.count_change(run, lane, len, len + filled);
         filled
     }
 
@@ -517,7 +520,7 @@ impl BlockIndex {
             blocks,
             claims,
             ..
-        } = &mut self.shape;
+        } = &mut self.held.shape;
         blocks.set_hashes(base, hashes);
         blocks.set_run(base, hashes.len() as u32, run);
         if !*claims {
@@ -533,8 +536,8 @@ impl BlockIndex {
 
     /// Touches a record and, if its time to live is finite, sees that it will be looked at when that ends.
     fn touch_record(&mut self, record: u32, expires: u64) {
-        let lane = &mut self.lanes[self.records[record].lane];
-        self.records.touch(lane, record, expires);
-        self.expiry.arm(&mut self.records, record);
+        let lane = &mut self.held.lanes[self.held.records[record].lane];
+        self.held.records.touch(lane, record, expires);
+        self.held.expiry.arm(&mut self.held.records, record);
     }
 }

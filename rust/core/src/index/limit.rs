@@ -35,17 +35,17 @@ impl BlockIndex {
     /// Lets the index grow up to `bytes` of [`Self::memory_bytes`], beyond which records end early; see [`Self::cut`].
     /// `tick` is the time of uses from now on, which makes the ages of several indexes comparable.
     pub fn set_limit(&mut self, bytes: usize, tick: u64) {
-        if !self.is_limited() {
-            let lanes: Vec<u32> = self.lanes.iter().map(|(lane, _)| lane).collect();
+        if !self.limit.is_set() {
+            let lanes: Vec<u32> = self.held.lanes.iter().map(|(lane, _)| lane).collect();
             for lane in lanes {
                 self.queue(lane);
             }
         }
-        self.shape.room.reserve = bytes / 16;
-        self.limit.bytes = (bytes - self.shape.room.reserve).min(usize::MAX - 1);
-        self.records.tick = tick;
-        let most = self.limit.bytes + self.shape.room.reserve;
-        self.shape.table.spare = most.saturating_sub(self.memory_bytes());
+        self.held.shape.room.reserve = bytes / 16;
+        self.limit.bytes = (bytes - self.held.shape.room.reserve).min(usize::MAX - 1);
+        self.held.records.tick = tick;
+        let most = self.limit.bytes + self.held.shape.room.reserve;
+        self.held.shape.table.spare = most.saturating_sub(self.memory_bytes());
     }
 
     pub(super) fn start_limited(&mut self) {
@@ -54,10 +54,10 @@ impl BlockIndex {
 
     /// Bytes by which tables may grow beside a change, `None` if there is no room for the change.
     fn room(&self, need: Need) -> Option<usize> {
-        let slots = self.slots(need);
+        let slots = need.slots(&self.held);
         let bytes = self.memory_bytes() + slots + need.heap;
         let reserve = if slots == 0 {
-            self.shape.room.reserve
+            self.held.shape.room.reserve
         } else {
             0
         };
@@ -68,15 +68,16 @@ impl BlockIndex {
     #[must_use]
     pub fn fits(&self) -> bool {
         let blocks = self.limit.cut.unwrap_or(0);
-        let Some(room) = self.room(self.shape.room.need) else {
+        let Some(room) = self.room(self.held.shape.room.need) else {
             return false;
         };
-        let table = self.shape.table.growth(blocks);
-        let lacking = blocks.saturating_sub(self.shape.blocks.vacant() as usize);
+        let table = self.held.shape.table.growth(blocks);
+        let lacking = blocks.saturating_sub(self.held.shape.blocks.vacant() as usize);
         let chunks = if lacking == 0 {
             0
         } else {
-            self.shape
+            self.held
+                .shape
                 .blocks
                 .growth(blocks.div_ceil(super::blocks::CHUNK))
         };
@@ -95,14 +96,14 @@ impl BlockIndex {
     ) -> bool {
         let mut need = self.structure(lane, last, new > 0, from, expires);
         self.confirmation(&mut need, lane, last, from);
-        need.heap += self.opening(lane);
+        need.open(&self.held, lane);
         let fits = self.room(need).is_some();
         if fits {
-            self.open(lane);
+            self.held.open(lane);
             self.queue(lane);
         } else {
             self.limit.cut = Some(new);
-            self.shape.room.need = need;
+            self.held.shape.room.need = need;
         }
         fits
     }
@@ -112,42 +113,44 @@ impl BlockIndex {
         if last == NONE {
             return need;
         }
-        let mut run = self.shape.blocks.run(last);
-        let mut want = last - self.nodes[run].own.base + 1;
+        let mut run = self.held.shape.blocks.run(last);
+        let mut want = last - self.held.nodes[run].own.base + 1;
         let deeper = |e: Entry| e.count == 0 || e.count > want;
-        if want < self.nodes[run].len && (grows || self.entry(run, lane).is_some_and(deeper)) {
-            need.split(&self.nodes[run].holders);
+        if want < self.held.nodes[run].len
+            && (grows || self.held.nodes.entry(run, lane).is_some_and(deeper))
+        {
+            need.split(&self.held.nodes[run].holders);
         }
         loop {
-            let r = &self.nodes[run];
-            let entry = self.entry(run, lane);
+            let r = &self.held.nodes[run];
+            let entry = self.held.nodes.entry(run, lane);
             let count = entry.map_or(0, |e| e.count);
             if count < want {
                 let above = from > r.start && from - r.start < want;
-                if above || entry.is_some_and(|e| self.records[e.record].expires > expires) {
+                if above || entry.is_some_and(|e| self.held.records[e.record].expires > expires) {
                     need.split(&r.holders);
                 }
                 need.records += usize::from(entry.is_none());
                 need.cover(&r.holders);
             }
-            if (count > 0 && self.lanes[lane].holes == 0) || r.parent == NONE {
+            if (count > 0 && self.held.lanes[lane].holes == 0) || r.parent == NONE {
                 return need;
             }
             run = r.parent;
-            want = self.nodes[run].len;
+            want = self.held.nodes[run].len;
         }
     }
 
     /// What it takes that blocks from depth `from` on are no longer speculative.
     fn confirmation(&self, need: &mut Need, lane: u32, last: u32, from: u32) {
         let speculative = lane_of(slot_of(lane), Medium::Speculative);
-        if last == NONE || self.lanes.count(slot_of(lane), Medium::Speculative) == 0 {
+        if last == NONE || self.held.lanes.count(slot_of(lane), Medium::Speculative) == 0 {
             return;
         }
-        let mut run = self.shape.blocks.run(last);
-        let mut want = last - self.nodes[run].own.base + 1;
+        let mut run = self.held.shape.blocks.run(last);
+        let mut want = last - self.held.nodes[run].own.base + 1;
         loop {
-            let r = &self.nodes[run];
+            let r = &self.held.nodes[run];
             if r.holders.get(speculative).is_some_and(|e| e.count > 0) {
                 need.sets += 1;
                 if want < r.len {
@@ -161,37 +164,37 @@ impl BlockIndex {
                 return;
             }
             run = r.parent;
-            want = self.nodes[run].len;
+            want = self.held.nodes[run].len;
         }
     }
 
     /// How many of `new` blocks may be added in a run of their own, and whether in a chunk of their own; at least one
     /// unless there is no room.
     pub(super) fn admit(&mut self, new: usize) -> (usize, bool) {
-        if !self.is_limited() {
+        if !self.limit.is_set() {
             return (new, true);
         }
         let Some(room) = self.room(new_run()) else {
             return (0, false);
         };
-        let table = self.shape.table.growth(new);
-        let chunk = self.shape.blocks.growth(1);
+        let table = self.held.shape.table.growth(new);
+        let chunk = self.held.shape.blocks.growth(1);
         if table <= room {
             (new, chunk <= room - table)
         } else {
-            (self.shape.table.vacant().min(new), chunk <= room)
+            (self.held.shape.table.vacant().min(new), chunk <= room)
         }
     }
 
     /// A record ends here for lack of room, `blocks` before its end.
     pub(super) fn end_early(&mut self, blocks: usize) {
         self.limit.cut = Some(blocks);
-        self.shape.room.need = new_run();
+        self.held.shape.room.need = new_run();
     }
 
     /// Bytes that the index needs in passing to give back a multiple of them, `None` if there is nothing to give back.
     #[must_use]
     pub fn shrinkage(&self) -> Option<usize> {
-        self.shape.table.shrinkage()
+        self.held.shape.table.shrinkage()
     }
 }

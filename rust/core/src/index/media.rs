@@ -44,10 +44,13 @@ impl BlockIndex {
 
     fn reach(&self, answer: &Overlaps, slot: u32, device: &[Medium], leading: u32) -> Reach {
         let elsewhere = [Medium::Cpu, Medium::Disk];
-        if elsewhere.iter().all(|m| self.lanes.count(slot, *m) == 0) {
+        if elsewhere
+            .iter()
+            .all(|m| self.held.lanes.count(slot, *m) == 0)
+        {
             return Reach::on_device(leading);
         }
-        if !answer.is_of(self.shape.version) {
+        if !answer.is_of(self.held.shape.version) {
             return Reach::on_device(answer.confirmed(slot));
         }
         let gpu = self.covered_from(answer, slot, device, 0);
@@ -73,10 +76,10 @@ impl BlockIndex {
             return from;
         }
         let mut reached = known;
-        let mut run = self.shape.blocks.run(block);
+        let mut run = self.held.shape.blocks.run(block);
         // Upwards, so that the shallowest place where coverage breaks is the last to be met.
-        while run != NONE && self.nodes[run].end() > from {
-            let r = &self.nodes[run];
+        while run != NONE && self.held.nodes[run].end() > from {
+            let r = &self.held.nodes[run];
             let entries = media.iter().map(|m| r.holders.get(lane_of(slot, *m)));
             let held = entries.flatten().map(|e| e.count).max().unwrap_or(0);
             if held < r.len && r.start + held < known {
@@ -90,17 +93,17 @@ impl BlockIndex {
     /// How many blocks come before a known one on its path, `None` for one that nobody knows.
     #[must_use]
     pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
-        let block = self.shape.table.find(hash, &self.shape.blocks)?;
+        let block = self.held.shape.table.find(hash, &self.held.shape.blocks)?;
         Some(self.depth(block))
     }
 
     /// The path that ends with a known block, `None` for an unknown one.
     #[must_use]
     pub fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
-        let mut block = self.shape.table.find(hash, &self.shape.blocks)?;
+        let mut block = self.held.shape.table.find(hash, &self.held.shape.blocks)?;
         let mut path = Vec::with_capacity(self.depth(block) as usize + 1);
         while block != NONE {
-            path.push(self.shape.blocks.hash(block));
+            path.push(self.held.shape.blocks.hash(block));
             block = self.block_before(block);
         }
         path.reverse();
@@ -110,13 +113,13 @@ impl BlockIndex {
     /// Whether the worker holds a block in a medium.
     #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
-        if self.worker(worker).is_err() || self.lanes.count(worker.slot, medium) == 0 {
+        if self.worker(worker).is_err() || self.held.lanes.count(worker.slot, medium) == 0 {
             return false;
         }
-        let Some(block) = self.shape.table.find(hash, &self.shape.blocks) else {
+        let Some(block) = self.held.shape.table.find(hash, &self.held.shape.blocks) else {
             return false;
         };
-        let run = &self.nodes[self.shape.blocks.run(block)];
+        let run = &self.held.nodes[self.held.shape.blocks.run(block)];
         let entry = run.holders.get(lane_of(worker.slot, medium));
         entry.is_some_and(|e| e.count > block - run.own.base)
     }

@@ -105,12 +105,12 @@ impl BlockIndex {
     /// [`Error::UnknownWorker`].
     pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
         self.worker(worker)?;
-        Ok(Medium::ALL.map(|medium| self.lanes.count(worker.slot, medium)))
+        Ok(Medium::ALL.map(|medium| self.held.lanes.count(worker.slot, medium)))
     }
 
     /// Distinct blocks known to the index: those somebody holds, and those that connect them to the root.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.shape.table.len() as u64
+        self.held.shape.table.len() as u64
     }
 }

@@ -100,13 +100,17 @@ impl BlockIndex {
         let mut run = if end == 0 {
             NONE
         } else {
-            self.shape.blocks.run(block)
+            self.held.shape.blocks.run(block)
         };
         while run != NONE {
-            let r = &self.nodes[run];
+            let r = &self.held.nodes[run];
             let start = r.start as usize;
             if verify || r.own.claimed {
-                let stored = self.shape.blocks.hashes(r.own.base, (end - start) as u32);
+                let stored = self
+                    .held
+                    .shape
+                    .blocks
+                    .hashes(r.own.base, (end - start) as u32);
                 if !stored
                     .iter()
                     .zip(&hashes[start..end])
@@ -122,12 +126,13 @@ impl BlockIndex {
     }
 
     fn answer(&self, asked: usize, known: u32, block: u32, out: &mut Overlaps) {
-        out.version = self.shape.version;
+        out.version = self.held.shape.version;
         out.asked = asked;
         out.known = known;
         out.block = block;
-        out.several_media = self.sets.several_media();
-        let (slots, words) = (self.lanes.workers.len(), self.sets.words());
+        out.several_media = self.held.sets.several_media();
+        let sets = &self.held.sets;
+        let (slots, words) = (self.held.lanes.workers.len(), sets.words());
         out.held.reset(slots, words);
         if out.several_media {
             out.confirmed.reset(slots, words);
@@ -135,20 +140,20 @@ impl BlockIndex {
         if known == 0 {
             return;
         }
-        let run = &self.nodes[self.shape.blocks.run(block)];
+        let run = &self.held.nodes[self.held.shape.blocks.run(block)];
         if out.several_media {
-            let words = self.sets.words();
+            let words = sets.words();
             let Overlaps {
                 held, confirmed, ..
             } = out;
-            self.climb(run, known, |run, end| {
-                let full = &self.sets.members(run.full)[..words];
+            self.held.nodes.climb(run, known, |run, end| {
+                let full = &self.held.sets.members(run.full)[..words];
                 confirmed.climb(full.iter().copied(), end);
-                self.climb_lanes(run, end, held, |slot, depth| confirmed.set(slot, depth));
+                held.climb_lanes(sets, run, end, |slot, depth| confirmed.set(slot, depth));
             });
         } else {
-            self.climb(run, known, |run, end| {
-                self.climb_device(run, end, &mut out.held);
+            self.held.nodes.climb(run, known, |run, end| {
+                out.held.climb_device(sets, run, end);
             });
         }
     }

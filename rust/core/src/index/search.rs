@@ -18,16 +18,16 @@ impl BlockIndex {
     #[inline]
     fn prefetch_run(&self, run: u32) {
         if run != NONE {
-            prefetch(&self.nodes[run]);
+            prefetch(&self.held.nodes[run]);
         }
     }
 
     /// How many leading hashes are known, and the block of the last of them.
     pub(super) fn search(&self, hashes: &[SequenceHash]) -> (u32, u32) {
-        if hashes.is_empty() || self.shape.table.len() == 0 {
+        if hashes.is_empty() || self.held.shape.table.len() == 0 {
             return (0, NONE);
         }
-        let (known, block) = match self.shape.matcher {
+        let (known, block) = match self.held.shape.matcher {
             Matcher::Kary => self.search_kary(hashes),
             Matcher::Binary => self.search_binary(hashes),
             Matcher::Linear => return self.search_linear(hashes),
@@ -35,8 +35,8 @@ impl BlockIndex {
         if known == 0 {
             return (0, NONE);
         }
-        self.prefetch_run(self.shape.blocks.run(block));
-        if self.shape.blocks.hash(block) == hashes[known as usize - 1]
+        self.prefetch_run(self.held.shape.blocks.run(block));
+        if self.held.shape.blocks.hash(block) == hashes[known as usize - 1]
             && self.depth(block) == known - 1
         {
             (known, block)
@@ -49,7 +49,7 @@ impl BlockIndex {
     pub(super) fn search_linear(&self, hashes: &[SequenceHash]) -> (u32, u32) {
         let mut last = NONE;
         for (i, &hash) in hashes.iter().enumerate() {
-            match self.shape.table.find(hash, &self.shape.blocks) {
+            match self.held.shape.table.find(hash, &self.held.shape.blocks) {
                 Some(block) if self.block_before(block) == last => last = block,
                 _ => return (i as u32, last),
             }
@@ -62,8 +62,8 @@ impl BlockIndex {
         let mut last = NONE;
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            let key = self.shape.table.key(hashes[middle as usize - 1]);
-            match self.shape.table.probe(key) {
+            let key = self.held.shape.table.key(hashes[middle as usize - 1]);
+            match self.held.shape.table.probe(key) {
                 Some(block) => (low, last) = (middle, block),
                 None => high = middle,
             }
@@ -92,17 +92,18 @@ impl BlockIndex {
             for j in 0..probes {
                 depths[j as usize] = depth(j);
                 keys[j as usize] = self
+                    .held
                     .shape
                     .table
                     .key(hashes[depths[j as usize] as usize - 1]);
-                self.shape.table.prefetch(keys[j as usize]);
+                self.held.shape.table.prefetch(keys[j as usize]);
             }
             if last != NONE {
                 // The answer is likely in the run of the deepest block so far; its node arrives while the table does.
-                self.prefetch_run(self.shape.blocks.run(last));
+                self.prefetch_run(self.held.shape.blocks.run(last));
             }
             for j in 0..probes as usize {
-                let Some(block) = self.shape.table.probe(keys[j]) else {
+                let Some(block) = self.held.shape.table.probe(keys[j]) else {
                     high = depths[j];
                     break;
                 };

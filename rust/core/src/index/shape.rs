@@ -9,7 +9,7 @@ use super::table::Table;
 use crate::error::Result;
 use crate::forest::nodes::Nodes;
 use crate::forest::slab::Slot;
-use crate::forest::{Forest, NONE, Shape};
+use crate::forest::{Forest, Held, NONE, Shape};
 use crate::ids::WorkerId;
 
 /// What a run has of its own: blocks with the contiguous ids `base..base + len`.
@@ -143,11 +143,11 @@ impl Shape for Hashed {
         self.claims = false;
     }
 
-    fn validate_node(forest: &Forest<Self>, node: u32) -> Result<()> {
-        forest.validate_blocks(node)
+    fn validate_node(held: &Held<Self>, node: u32) -> Result<()> {
+        Self::validate_blocks(held, node)
     }
 
-    fn validate_sums(forest: &Forest<Self>, units: u64) -> Result<()> {
-        forest.validate_table(units)
+    fn validate_sums(held: &Held<Self>, units: u64) -> Result<()> {
+        Self::validate_table(held, units)
     }
 }

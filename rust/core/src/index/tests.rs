@@ -64,10 +64,10 @@ fn split_runs_are_joined_when_the_branch_is_gone() {
     index.record(worker(0), &long, None, None).unwrap();
     index.record(worker(0), &branch, None, None).unwrap();
     index.record(worker(0), &long, None, None).unwrap();
-    assert_eq!(index.nodes.iter().count(), 3);
+    assert_eq!(index.held.nodes.iter().count(), 3);
     index.remove(worker(0), &branch[3..], None).unwrap();
     index.validate().unwrap();
-    assert_eq!(index.nodes.iter().count(), 1);
+    assert_eq!(index.held.nodes.iter().count(), 1);
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl BlockIndex {
     #[must_use]
     pub fn tell_age(&self, worker: WorkerId, medium: Medium, telling: &Telling) -> Option<u64> {
         let record = self.next_told(worker, medium, telling);
-        (record != NONE).then(|| self.records[record].epoch)
+        (record != NONE).then(|| self.held.records[record].epoch)
     }
 
     /// Goes on with [`Self::tell`]: what was used up to the age `until`, about `enough` blocks of it. Returns how many, or
@@ -61,10 +61,10 @@ impl BlockIndex {
         let lane = lane_of(worker.slot, medium);
         let mut record = self.next_told(worker, medium, telling);
         let mut done = 0;
-        while record != NONE && done < enough && self.records[record].epoch <= until {
-            done += 1 + self.tell_path(self.records[record].node, lane, telling, &mut each);
-            telling.last = Some((record, self.records[record].epoch));
-            record = self.records[record].next;
+        while record != NONE && done < enough && self.held.records[record].epoch <= until {
+            done += 1 + self.tell_path(self.held.records[record].node, lane, telling, &mut each);
+            telling.last = Some((record, self.held.records[record].epoch));
+            record = self.held.records[record].next;
         }
         done
     }
@@ -73,6 +73,7 @@ impl BlockIndex {
     fn next_told(&self, worker: WorkerId, medium: Medium, telling: &Telling) -> u32 {
         let number = lane_of(worker.slot, medium);
         let Some(lane) = self
+            .held
             .lanes
             .get(number)
             .filter(|_| self.worker(worker).is_ok())
@@ -82,15 +83,15 @@ impl BlockIndex {
         let Some((last, epoch)) = telling.last else {
             return lane.oldest;
         };
-        if let Some(record) = self.records.find(last)
+        if let Some(record) = self.held.records.find(last)
             && (record.lane, record.epoch, record.listed()) == (number, epoch, true)
         {
             return record.next;
         }
         // It is gone or was used again. One of the same age may take its place and is told once more.
         let mut record = lane.oldest;
-        while record != NONE && self.records[record].epoch < epoch {
-            record = self.records[record].next;
+        while record != NONE && self.held.records[record].epoch < epoch {
+            record = self.held.records[record].next;
         }
         record
     }
@@ -103,7 +104,12 @@ impl BlockIndex {
         telling: &mut Telling,
         each: &mut impl FnMut(Option<SequenceHash>, &[SequenceHash]),
     ) -> usize {
-        let count = |run| self.entry(run, lane).map_or(0, |entry| entry.count);
+        let count = |run| {
+            self.held
+                .nodes
+                .entry(run, lane)
+                .map_or(0, |entry| entry.count)
+        };
         let Telling {
             told, steps, chain, ..
         } = telling;
@@ -112,19 +118,20 @@ impl BlockIndex {
             let held = count(above);
             if held > 0
                 && !told.insert(
-                    self.shape
+                    self.held
+                        .shape
                         .blocks
-                        .hash(self.nodes[above].own.base + held - 1),
+                        .hash(self.held.nodes[above].own.base + held - 1),
                 )
             {
                 break;
             }
-            steps.push((self.nodes[above].own.base, held));
-            above = self.nodes[above].parent;
+            steps.push((self.held.nodes[above].own.base, held));
+            above = self.held.nodes[above].parent;
         }
         if steps.is_empty() {
             // All of it was told with a path through it: it is only used.
-            steps.push((self.nodes[run].own.base + count(run) - 1, 1));
+            steps.push((self.held.nodes[run].own.base + count(run) - 1, 1));
         }
         let mut blocks = 0;
         while let Some((base, held)) = steps.pop() {
@@ -145,8 +152,8 @@ impl BlockIndex {
             return;
         }
         let before = self.block_before(base);
-        let mut anchor = (before != NONE).then(|| self.shape.blocks.hash(before));
-        for hashes in self.shape.blocks.hashes(base, count).chunks(PIECE) {
+        let mut anchor = (before != NONE).then(|| self.held.shape.blocks.hash(before));
+        for hashes in self.held.shape.blocks.hashes(base, count).chunks(PIECE) {
             chain.clear();
             chain.extend(hashes.iter().map(|&hash| SequenceHash(hash)));
             each(anchor, chain);

@@ -28,12 +28,12 @@ impl<U: Unit> RadixTree<U> {
     fn evict_slot(&mut self, slot: u32, units: u64, steps: &mut u32) -> u64 {
         let mut gone = 0;
         for trust in Trust::LEAST_FIRST {
-            if self.lanes.count(slot, trust.medium()) == 0 {
+            if self.held.lanes.count(slot, trust.medium()) == 0 {
                 continue;
             }
             let lane = trust.lane(slot);
             while gone < units && *steps > 0 {
-                let Some(more) = self.evict_step(lane, units - gone) else {
+                let Some(more) = self.held.evict_step(lane, units - gone) else {
                     break;
                 };
                 *steps -= 1;
@@ -47,22 +47,23 @@ impl<U: Unit> RadixTree<U> {
     fn evict_any(&mut self, units: u64, steps: &mut u32) -> u64 {
         let mut gone = 0;
         while gone < units && *steps > 0 {
-            let Some((_, lane)) = self.oldest_lane() else {
+            let oldest = self.ages.oldest(&mut self.held.lanes, &self.held.records);
+            let Some((_, lane)) = oldest else {
                 break;
             };
-            gone += self.evict_step(lane, units - gone).unwrap_or(0);
+            gone += self.held.evict_step(lane, units - gone).unwrap_or(0);
             *steps -= 1;
         }
         gone
     }
 
     fn over_capacity(&self, slot: u32) -> u64 {
-        let worker = self.lanes.worker(slot);
+        let worker = self.held.lanes.worker(slot);
         worker.map_or(0, |w| w.distinct.saturating_sub(w.capacity.into()))
     }
 
     fn over_budget(&self) -> u64 {
-        self.total.saturating_sub(self.shape.max_units)
+        self.held.total.saturating_sub(self.held.shape.max_units)
     }
 
     /// Brings a worker down to its capacity, as far as the steps go.
@@ -71,8 +72,8 @@ impl<U: Unit> RadixTree<U> {
         if excess > 0 {
             self.stats.evicted += self.evict_slot(slot, excess, steps);
         }
-        if self.over_capacity(slot) > 0 && !self.shape.owing.contains(&slot) {
-            self.shape.owing.push(slot);
+        if self.over_capacity(slot) > 0 && !self.held.shape.owing.contains(&slot) {
+            self.held.shape.owing.push(slot);
         }
     }
 
@@ -87,7 +88,7 @@ impl<U: Unit> RadixTree<U> {
     /// Whether an insert had to leave evictions over.
     #[must_use]
     pub fn is_owing(&self) -> bool {
-        !self.shape.owing.is_empty() || self.over_budget() > 0
+        !self.held.shape.owing.is_empty() || self.over_budget() > 0
     }
 
     /// Evicts what an insert left over, [`STEPS`] leaves at most; returns whether all is settled.
@@ -96,11 +97,11 @@ impl<U: Unit> RadixTree<U> {
             return true;
         }
         let mut steps = STEPS;
-        for slot in std::mem::take(&mut self.shape.owing) {
+        for slot in std::mem::take(&mut self.held.shape.owing) {
             self.pay(slot, &mut steps);
         }
         self.pay_total(&mut steps);
-        self.finish();
+        self.held.finish();
         put_away();
         !self.is_owing()
     }
@@ -133,7 +134,7 @@ impl<U: Unit> RadixTree<U> {
     /// Evicts least recently used leaves of all workers until at most `max_units` (worker, unit) pairs are held, as far as
     /// `steps` leaves go.
     pub fn evict_part(&mut self, max_units: u64, steps: u32) -> Progress {
-        let excess = self.total.saturating_sub(max_units);
+        let excess = self.held.total.saturating_sub(max_units);
         let mut steps = steps;
         let units = self.evict_any(excess, &mut steps);
         self.part(units, units >= excess)
@@ -155,16 +156,16 @@ impl<U: Unit> RadixTree<U> {
         let (mut steps, mut units, mut done) = (steps, 0, min_units == 0);
         let lanes = Trust::LEAST_FIRST.map(|trust| (trust, trust.lane(worker.slot)));
         for (trust, lane) in lanes {
-            if self.lanes.count(worker.slot, trust.medium()) == 0 {
+            if self.held.lanes.count(worker.slot, trust.medium()) == 0 {
                 continue;
             }
             let mut group = None;
             while !done {
-                let oldest = self.lanes[lane].oldest;
+                let oldest = self.held.lanes[lane].oldest;
                 if oldest == NONE {
                     break;
                 }
-                let time = self.records[oldest].epoch;
+                let time = self.held.records[oldest].epoch;
                 if units >= min_units && group != Some(time) {
                     done = true;
                     break;
@@ -174,7 +175,7 @@ impl<U: Unit> RadixTree<U> {
                 }
                 group = Some(time);
                 steps -= 1;
-                units += self.evict_step(lane, u64::MAX).unwrap_or(0);
+                units += self.held.evict_step(lane, u64::MAX).unwrap_or(0);
             }
         }
         Ok(self.part(units, true))
@@ -182,7 +183,7 @@ impl<U: Unit> RadixTree<U> {
 
     fn part(&mut self, units: u64, done: bool) -> Progress {
         self.stats.evicted += units;
-        self.finish();
+        self.held.finish();
         put_away();
         Progress { units, done }
     }
@@ -199,31 +200,31 @@ impl<U: Unit> RadixTree<U> {
         keep: u32,
     ) -> Result<u64> {
         let before = self.worker(worker)?.distinct;
-        let keep = keep.next_multiple_of(self.shape.children.page as u32);
+        let keep = keep.next_multiple_of(self.held.shape.children.page as u32);
         let lane = Trust::Local.lane(worker.slot);
         let spot = self.walk(key, self.whole(key));
         let (mut node, mut upto) = (spot.node, spot.upto);
         while node != NONE {
-            let Some(entry) = self.entry(node, lane) else {
-                node = self.nodes[node].parent;
+            let Some(entry) = self.held.nodes.entry(node, lane) else {
+                node = self.held.nodes[node].parent;
                 upto = u32::MAX;
                 continue;
             };
-            let start = self.nodes[node].start;
-            let leaf = self.records[entry.record].kids == 0 && entry.count <= upto;
+            let start = self.held.nodes[node].start;
+            let leaf = self.held.records[entry.record].kids == 0 && entry.count <= upto;
             if !leaf || start + entry.count <= keep {
                 break;
             }
             if start < keep {
-                self.shorten(node, lane, keep - start);
+                self.held.shorten(node, lane, keep - start);
                 break;
             }
-            node = self.nodes[node].parent;
+            node = self.held.nodes[node].parent;
             upto = u32::MAX;
-            self.reap(entry.record);
+            self.held.reap(entry.record);
         }
         let dropped = before - self.worker(worker)?.distinct;
-        self.finish();
+        self.held.finish();
         Ok(dropped)
     }
 }

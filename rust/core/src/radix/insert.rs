@@ -44,8 +44,8 @@ impl<U: Unit> RadixTree<U> {
         let present = self.worker(worker)?;
         let (before, capacity) = (present.distinct, u64::from(present.capacity));
         self.start_limited();
-        let whole_pages = |units: u64| units - units % self.shape.children.page as u64;
-        let most = whole_pages(capacity.min(self.shape.max_units)) as u32;
+        let whole_pages = |units: u64| units - units % self.held.shape.children.page as u64;
+        let most = whole_pages(capacity.min(self.held.shape.max_units)) as u32;
         let (spot, end) = self.reach(key, most);
         let rest = end - spot.at;
         let lane = how.trust.lane(worker.slot);
@@ -54,7 +54,11 @@ impl<U: Unit> RadixTree<U> {
         }
         if how.trust == Trust::Remote
             && rest == 0
-            && self.covered(spot.node, Trust::Local.lane(worker.slot)) >= spot.upto
+            && self
+                .held
+                .nodes
+                .covered(spot.node, Trust::Local.lane(worker.slot))
+                >= spot.upto
         {
             return Ok(0);
         }
@@ -62,8 +66,8 @@ impl<U: Unit> RadixTree<U> {
             return Ok(0);
         };
         let room = most - self.depth(spot);
-        self.open(lane);
-        let expires = self.deadline(how.expires);
+        self.held.open(lane);
+        let expires = self.held.expiry.deadline(how.expires);
         let known = self.end_at(spot, lane, admitted > 0);
         if known != NONE {
             self.hold_path(known, spot.upto, lane, expires);
@@ -79,7 +83,7 @@ impl<U: Unit> RadixTree<U> {
         let mut steps = STEPS;
         self.pay(worker.slot, &mut steps);
         self.pay_total(&mut steps);
-        self.finish();
+        self.held.finish();
         Ok(held as u32)
     }
 
@@ -94,12 +98,12 @@ impl<U: Unit> RadixTree<U> {
             return (spot, end);
         }
         // Deep enough. The rest of the key does not matter, so neither does how long it is.
-        while spot.node != NONE && self.nodes[spot.node].start >= most {
-            spot.node = self.nodes[spot.node].parent;
+        while spot.node != NONE && self.held.nodes[spot.node].start >= most {
+            spot.node = self.held.nodes[spot.node].parent;
         }
         if spot.node != NONE {
-            spot.upto = most - self.nodes[spot.node].start;
-            spot.inside = stored(&self.nodes[spot.node], spot.upto);
+            spot.upto = most - self.held.nodes[spot.node].start;
+            spot.inside = stored(&self.held.nodes[spot.node], spot.upto);
         }
         (spot, spot.at)
     }
@@ -108,50 +112,42 @@ impl<U: Unit> RadixTree<U> {
     /// this place: a new node (`grows`), or a use by a lane that covers more of it and remembers when it used which part.
     fn end_at(&mut self, spot: Spot, lane: u32, grows: bool) -> u32 {
         let Spot { node, upto, .. } = spot;
-        if node == NONE || upto == self.nodes[node].len {
+        if node == NONE || upto == self.held.nodes[node].len {
             return node;
         }
-        if grows || self.covered(node, lane) > upto {
-            return self.split(node, upto);
+        if grows || self.held.nodes.covered(node, lane) > upto {
+            return self.held.split(node, upto);
         }
         node
     }
 
     /// Makes the lane hold the path down to the first `upto` units of `node`.
     fn hold_path(&mut self, node: u32, upto: u32, lane: u32, expires: u64) {
-        let mut steps = std::mem::take(&mut self.steps);
+        let mut steps = std::mem::take(&mut self.held.steps);
         let (mut node, mut want) = (node, upto);
         loop {
-            let entry = self.entry(node, lane);
+            let entry = self.held.nodes.entry(node, lane);
             let count = entry.map_or(0, |e| e.count);
             if count < want {
-                let longer = entry.is_some_and(|e| self.records[e.record].expires > expires);
+                let longer = entry.is_some_and(|e| self.held.records[e.record].expires > expires);
                 if longer {
                     // What is held lives longer than what is added: two records.
-                    self.split(node, count);
+                    self.held.split(node, count);
                     want -= count;
                 }
                 steps.push((node, want));
             }
             // Whatever is above a held unit is held.
-            if count > 0 || self.nodes[node].parent == NONE {
+            if count > 0 || self.held.nodes[node].parent == NONE {
                 break;
             }
-            node = self.nodes[node].parent;
-            want = self.nodes[node].len;
+            node = self.held.nodes[node].parent;
+            want = self.held.nodes[node].len;
         }
         while let Some((node, want)) = steps.pop() {
-            self.cover(node, lane, want);
+            self.held.cover(node, lane, want);
         }
-        self.steps = steps;
-    }
-
-    /// Makes a lane hold the first `count` units of a node, the parent of which it covers.
-    pub(super) fn cover(&mut self, node: u32, lane: u32, count: u32) {
-        if self.entry(node, lane).is_none() {
-            self.add_entry(node, lane);
-        }
-        self.set_count(node, lane, count);
+        self.held.steps = steps;
     }
 
     /// Adds a stretch of the key behind `node` (`NONE`: the root), at most `room` counted units of it, held by the lane;
@@ -169,7 +165,7 @@ impl<U: Unit> RadixTree<U> {
             let most = (stretch.end - at).min(EDGE);
             let mut label = Vec::with_capacity(most);
             key.copy_to(at..at + most, &mut label);
-            label.truncate(U::whole(&label, self.shape.children.page));
+            label.truncate(U::whole(&label, self.held.shape.children.page));
             label.truncate(U::prefix(&label, room as usize));
             if label.is_empty() {
                 break;
@@ -180,49 +176,59 @@ impl<U: Unit> RadixTree<U> {
             let space = if node == NONE { key.namespace() } else { 0 };
             // A key in memory that others write to may not be what was looked up: two children that begin alike would be
             // one too many.
-            if at == stretch.start && self.shape.children.begins(&self.nodes, node, space, &label) {
+            if at == stretch.start
+                && self
+                    .held
+                    .shape
+                    .children
+                    .begins(&self.held.nodes, node, space, &label)
+            {
                 break;
             }
             at += label.len();
-            node = self.shape.children.add(&mut self.nodes, node, space, label);
-            let len = self.nodes[node].len;
+            node = self
+                .held
+                .shape
+                .children
+                .add(&mut self.held.nodes, node, space, label);
+            let len = self.held.nodes[node].len;
             room -= len;
-            self.cover(node, lane, len);
+            self.held.cover(node, lane, len);
         }
         node
     }
 
     /// Makes the lane's record of a node its latest use.
     fn touch(&mut self, node: u32, lane: u32, how: Use, expires: u64) {
-        let Some(entry) = self.entry(node, lane) else {
+        let Some(entry) = self.held.nodes.entry(node, lane) else {
             return;
         };
-        let l = &mut self.lanes[lane];
+        let l = &mut self.held.lanes[lane];
         let time = match how.time {
             Some(time) => time.0.max(l.clock),
-            None => (self.shape.clock + 1).max(self.records.tick),
+            None => (self.held.shape.clock + 1).max(self.held.records.tick),
         };
-        self.shape.clock = self.shape.clock.max(time);
-        self.records.touch_at(l, entry.record, time, expires);
+        self.held.shape.clock = self.held.shape.clock.max(time);
+        self.held.records.touch_at(l, entry.record, time, expires);
         self.queue(lane);
-        self.expiry.arm(&mut self.records, entry.record);
+        self.held.expiry.arm(&mut self.held.records, entry.record);
     }
 
     /// What others said about the path to `node` and what this process saw there now.
     fn drop_redundant(&mut self, slot: u32, node: u32) {
-        if self.lanes.count(slot, Trust::Remote.medium()) == 0 {
+        if self.held.lanes.count(slot, Trust::Remote.medium()) == 0 {
             return;
         }
         let lane = Trust::Remote.lane(slot);
         let mut node = node;
         while node != NONE {
-            if let Some(entry) = self.entry(node, lane) {
-                if self.is_worthless(entry.record) {
-                    self.reap(entry.record);
+            if let Some(entry) = self.held.nodes.entry(node, lane) {
+                if self.held.is_worthless(entry.record) {
+                    self.held.reap(entry.record);
                 }
                 return;
             }
-            node = self.nodes[node].parent;
+            node = self.held.nodes[node].parent;
         }
     }
 }

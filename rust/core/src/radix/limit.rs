@@ -15,55 +15,55 @@ impl<U: Unit> RadixTree<U> {
     /// `tick` is the time of uses from now on, which makes the ages of several indexes comparable.
     pub fn set_limit(&mut self, bytes: usize, tick: u64) {
         self.limit.bytes = bytes;
-        self.records.tick = tick;
+        self.held.records.tick = tick;
     }
 
     /// Whether what the latest insert lacked is there now.
     #[must_use]
     pub fn fits(&self) -> bool {
         let units = self.limit.cut.unwrap_or(0) * size_of::<U>();
-        self.memory_bytes() + self.shape.lacking + units <= self.limit.bytes
+        self.memory_bytes() + self.held.shape.lacking + units <= self.limit.bytes
     }
 
     pub(super) fn start_limited(&mut self) {
         self.limit.cut = None;
-        self.shape.lacking = 0;
+        self.held.shape.lacking = 0;
     }
 
     /// How many of the `rest` stored units behind `spot` may be added; `None` if there is not even room for holding the
     /// path up to there.
     pub(super) fn admit(&mut self, lane: u32, spot: Spot, rest: usize) -> Option<usize> {
-        if !self.is_limited() {
+        if !self.limit.is_set() {
             return Some(rest);
         }
         let need = self.structure(lane, spot, rest);
         let used = self.memory_bytes() + need;
         let room = self.limit.bytes.checked_sub(used);
         let mut admitted = room.map_or(0, |room| (room / size_of::<U>()).min(rest));
-        admitted -= admitted % self.shape.children.page;
+        admitted -= admitted % self.held.shape.children.page;
         if room.is_none() || admitted < rest {
             self.limit.cut = Some(rest - admitted);
-            self.shape.lacking = need;
+            self.held.shape.lacking = need;
         }
         room.map(|_| admitted)
     }
 
     /// Bytes that an insert may take beside the units of its labels.
     fn structure(&self, lane: u32, spot: Spot, rest: usize) -> usize {
-        let nodes = rest.div_ceil(EDGE - self.shape.children.page.max(4)) + 1;
+        let nodes = rest.div_ceil(EDGE - self.held.shape.children.page.max(4)) + 1;
         let mut need = Need {
             nodes,
             records: nodes,
             sets: 2,
-            heap: Expiry::growth(2) + self.opening(lane),
+            heap: Expiry::growth(2),
         };
         let mut node = spot.node;
-        if node != NONE && spot.upto < self.nodes[node].len {
-            need.split(&self.nodes[node].holders);
+        if node != NONE && spot.upto < self.held.nodes[node].len {
+            need.split(&self.held.nodes[node].holders);
         }
         while node != NONE {
-            let n = &self.nodes[node];
-            if self.covered(node, lane) > 0 {
+            let n = &self.held.nodes[node];
+            if self.held.nodes.covered(node, lane) > 0 {
                 // It may be split because of deadlines.
                 need.split(&n.holders);
                 break;
@@ -72,6 +72,7 @@ impl<U: Unit> RadixTree<U> {
             need.cover(&n.holders);
             node = n.parent;
         }
-        self.slots(need) + self.shape.children.growth(need.nodes) + need.heap
+        need.open(&self.held, lane);
+        need.slots(&self.held) + self.held.shape.children.growth(need.nodes) + need.heap
     }
 }

@@ -40,7 +40,9 @@ impl<U: Unit> RadixTree<U> {
         let Some((node, end)) = self.deepest(key, out) else {
             return;
         };
-        self.climb(node, end, |node, end| self.climb_node(node, end, out));
+        self.held
+            .nodes
+            .climb(node, end, |node, end| self.climb_node(node, end, out));
     }
 
     /// [`Self::overlaps`] for the workers that hold all that anybody holds: the longest match.
@@ -59,16 +61,18 @@ impl<U: Unit> RadixTree<U> {
     ) -> Option<(&Node<Label<U>>, u32)> {
         let spot = self.walk(key, self.whole(key));
         out.matched = self.depth(spot);
-        out.held.reset(self.lanes.workers.len(), self.sets.words());
-        (spot.node != NONE).then(|| (&self.nodes[spot.node], out.matched))
+        out.held
+            .reset(self.held.lanes.workers.len(), self.held.sets.words());
+        (spot.node != NONE).then(|| (&self.held.nodes[spot.node], out.matched))
     }
 
     #[inline]
     fn climb_node(&self, node: &Node<Label<U>>, end: u32, out: &mut PrefixOverlaps) {
-        if self.sets.several_media() {
-            self.climb_lanes(node, end, &mut out.held, |_, _| {});
+        if self.held.sets.several_media() {
+            let sets = &self.held.sets;
+            out.held.climb_lanes(sets, node, end, |_, _| {});
         } else {
-            self.climb_device(node, end, &mut out.held);
+            out.held.climb_device(&self.held.sets, node, end);
         }
     }
 }

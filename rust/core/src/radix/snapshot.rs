@@ -20,11 +20,11 @@ impl<U: Unit> RadixTree<U> {
     /// give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
         put32(out, U::KIND);
-        put32(out, self.shape.children.page as u32);
-        put64(out, self.shape.max_units);
-        put64(out, self.shape.clock);
-        self.put_workers(now, out);
-        let nodes = self.nodes.iter();
+        put32(out, self.held.shape.children.page as u32);
+        put64(out, self.held.shape.max_units);
+        put64(out, self.held.shape.clock);
+        self.held.put_workers(now, out);
+        let nodes = self.held.nodes.iter();
         let mut order: Vec<u64> = nodes
             .map(|(id, n)| u64::from(n.start) << 32 | u64::from(id))
             .collect();
@@ -33,17 +33,17 @@ impl<U: Unit> RadixTree<U> {
         let number: std::collections::HashMap<u32, u32> = ids.clone().zip(0..).collect();
         put32(out, order.len() as u32);
         for id in ids {
-            let node = &self.nodes[id];
+            let node = &self.held.nodes[id];
             put32(out, number.get(&node.parent).copied().unwrap_or(NONE));
             put32(out, node.own.space);
             put32(out, size_of_val(node.own.units.as_slice()) as u32);
             U::put(&node.own.units, out);
-            self.put_entries(id, out);
+            self.held.put_entries(id, out);
         }
         let number = |node: u32| number.get(&node).copied().unwrap_or(NONE);
-        for slot in self.lanes.slots() {
+        for slot in self.held.lanes.slots() {
             for trust in Trust::LEAST_FIRST {
-                self.put_list(trust.lane(slot), number, out);
+                self.held.put_list(trust.lane(slot), number, out);
             }
         }
     }
@@ -62,30 +62,36 @@ impl<U: Unit> RadixTree<U> {
         let max_units = reader.u64()?;
         let tree = Self::new(page, (max_units < u64::MAX).then_some(max_units));
         let mut tree = tree.or_else(|why| refuse(why.to_string()))?;
-        tree.shape.clock = reader.u64()?;
-        if tree.shape.clock > LATEST {
-            return refuse(format!("its clock reads {}", tree.shape.clock));
+        tree.held.shape.clock = reader.u64()?;
+        if tree.held.shape.clock > LATEST {
+            return refuse(format!("its clock reads {}", tree.held.shape.clock));
         }
-        let moved = tree.restore_workers(&mut reader, now)?;
+        let moved = tree.held.restore_workers(&mut reader, now)?;
         let mut ids = Vec::new();
         for _ in 0..reader.count(16)? {
             let id = tree.restore_node(&mut reader, &ids, &moved)?;
             ids.push(id);
         }
-        let slots: Vec<u32> = tree.lanes.slots().collect();
+        let slots: Vec<u32> = tree.held.lanes.slots().collect();
         for slot in slots {
             for trust in Trust::LEAST_FIRST {
-                let (lane, latest) = (trust.lane(slot), tree.shape.clock);
-                tree.restore_list(&mut reader, lane, latest, |_, node| {
-                    ids.get(node as usize).copied()
-                })?;
-                if tree.lanes.get(lane).is_some_and(|lane| lane.oldest != NONE) {
+                let (lane, latest) = (trust.lane(slot), tree.held.shape.clock);
+                tree.held
+                    .restore_list(&mut reader, lane, latest, |_, node| {
+                        ids.get(node as usize).copied()
+                    })?;
+                if tree
+                    .held
+                    .lanes
+                    .get(lane)
+                    .is_some_and(|lane| lane.oldest != NONE)
+                {
                     tree.queue(lane);
                 }
             }
         }
         reader.end()?;
-        tree.restored()?;
+        tree.held.restored()?;
         while !tree.settle() {}
         Ok(tree)
     }
@@ -104,7 +110,7 @@ impl<U: Unit> RadixTree<U> {
         };
         let size = reader.count(1)? as usize;
         let label = U::read(reader.take(size)?).filter(|label| {
-            let whole = U::whole(label, self.shape.children.page) == label.len();
+            let whole = U::whole(label, self.held.shape.children.page) == label.len();
             !label.is_empty() && label.len() <= EDGE && whole
         });
         let Some(label) = label else {
@@ -113,21 +119,22 @@ impl<U: Unit> RadixTree<U> {
         let depth = if parent == NONE {
             0
         } else {
-            self.nodes[parent].end()
+            self.held.nodes[parent].end()
         };
         if depth > u32::MAX - EDGE as u32 || (parent != NONE && space != 0) {
             return refuse(format!("node {} is misplaced", ids.len()));
         }
         let node = self
+            .held
             .shape
             .children
-            .add(&mut self.nodes, parent, space, label);
+            .add(&mut self.held.nodes, parent, space, label);
         for _ in 0..reader.count(24)? {
             let (lane, held) = (reader.u32()?, reader.u32()?);
             let (epoch, expires) = (reader.u64()?, reader.u64()?);
             self.restore_entry(node, lane, held)?;
-            if let Some(entry) = self.entry(node, lane) {
-                let record = &mut self.records[entry.record];
+            if let Some(entry) = self.held.nodes.entry(node, lane) {
+                let record = &mut self.held.records[entry.record];
                 record.epoch = epoch;
                 record.expires = moved(expires);
             }
@@ -140,17 +147,17 @@ impl<U: Unit> RadixTree<U> {
         if !media.contains(&medium_of(lane)) {
             return refuse(format!("lane {lane} is of no trust"));
         }
-        let n = &self.nodes[node];
-        let known = self.lanes.worker(slot_of(lane)).is_some();
-        let connected =
-            n.parent == NONE || self.covered(n.parent, lane) == self.nodes[n.parent].len;
-        let fits =
-            (1..=n.len).contains(&held) && (held as usize).is_multiple_of(self.shape.children.page);
-        if !known || !fits || !connected || self.entry(node, lane).is_some() {
+        let n = &self.held.nodes[node];
+        let known = self.held.lanes.worker(slot_of(lane)).is_some();
+        let connected = n.parent == NONE
+            || self.held.nodes.covered(n.parent, lane) == self.held.nodes[n.parent].len;
+        let fits = (1..=n.len).contains(&held)
+            && (held as usize).is_multiple_of(self.held.shape.children.page);
+        if !known || !fits || !connected || self.held.nodes.entry(node, lane).is_some() {
             return refuse(format!("lane {lane} holds {held} units wrongly"));
         }
-        self.open(lane);
-        self.cover(node, lane, held);
+        self.held.open(lane);
+        self.held.cover(node, lane, held);
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ fn an_insert_leaves_over_what_takes_too_long() {
             .unwrap();
     }
     let before = tree.total();
-    tree.lanes.workers[0].as_mut().unwrap().capacity = 5000;
+    tree.held.lanes.workers[0].as_mut().unwrap().capacity = 5000;
     tree.record(worker(0), "x", None).unwrap();
     let gone = before + 1 - tree.total();
     assert!(
@@ -336,9 +336,9 @@ fn tokens_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
         tree.record(worker, &[*token][..], None).unwrap();
     }
     assert!(
-        tree.shape.children.longest_bucket(&tree.nodes) <= 16,
+        tree.held.shape.children.longest_bucket(&tree.held.nodes) <= 16,
         "{}",
-        tree.shape.children.longest_bucket(&tree.nodes)
+        tree.held.shape.children.longest_bucket(&tree.held.nodes)
     );
 }
 

@@ -21,7 +21,7 @@ impl<U: Unit> RadixTree<U> {
     /// Stored units of the key in whole pages.
     pub(super) fn whole<K: Key<U> + ?Sized>(&self, key: &K) -> usize {
         if U::PLAIN {
-            key.len() - key.len() % self.shape.children.page
+            key.len() - key.len() % self.held.shape.children.page
         } else {
             key.len()
         }
@@ -36,18 +36,19 @@ impl<U: Unit> RadixTree<U> {
             at: 0,
         };
         while spot.at < end {
-            let Some(child) = self
-                .shape
-                .children
-                .child(&self.nodes, spot.node, key, spot.at, end)
+            let Some(child) =
+                self.held
+                    .shape
+                    .children
+                    .child(&self.held.nodes, spot.node, key, spot.at, end)
             else {
                 return spot;
             };
-            let node = &self.nodes[child];
+            let node = &self.held.nodes[child];
             let label = &node.own.units;
             let most = label.len().min(end - spot.at);
             let same = key.common(spot.at, &label[..most]);
-            let inside = U::floor(label, same, self.shape.children.page);
+            let inside = U::floor(label, same, self.held.shape.children.page);
             if inside == 0 {
                 // A key in memory that others write to is no longer what the child was found by.
                 return spot;
@@ -75,7 +76,7 @@ impl<U: Unit> RadixTree<U> {
         if spot.node == NONE {
             0
         } else {
-            self.nodes[spot.node].start + spot.upto
+            self.held.nodes[spot.node].start + spot.upto
         }
     }
 }

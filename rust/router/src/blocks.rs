@@ -221,7 +221,7 @@ impl Blocks {
     /// An event of the worker announced a chain that ends with `last`.
     pub fn confirmed(&mut self, worker: WorkerId, last: SequenceHash, now: Millis) {
         let index = self.index.exact();
-        if let Some(depth) = index.and_then(|index| index.depth_of(last)) {
+        if let Some(depth) = index.and_then(|index| index.chains().depth_of(last)) {
             let (depth, renew) = (depth as usize, &mut renewing(&mut self.index));
             self.leases.confirmed(worker, depth, last, now, renew);
         }
@@ -234,7 +234,7 @@ impl Blocks {
         }
         let index = self.index.exact();
         for &hash in hashes {
-            if let Some(depth) = index.and_then(|index| index.depth_of(hash)) {
+            if let Some(depth) = index.and_then(|index| index.chains().depth_of(hash)) {
                 self.leases.given_up(worker, depth as usize, hash);
                 checks.given_up(worker, depth as usize, hash);
             }

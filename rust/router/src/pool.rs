@@ -147,7 +147,7 @@ impl Pool {
     /// The path up to a block, as far as it is known.
     #[must_use]
     pub fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        let path = self.exact().and_then(|index| index.path_to(hash));
+        let path = self.exact().and_then(|index| index.chains().to(hash));
         path.unwrap_or_default()
     }
 
@@ -155,13 +155,13 @@ impl Pool {
     #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
         let index = self.exact();
-        index.is_some_and(|index| index.holds(worker, hash, medium))
+        index.is_some_and(|index| index.chains().holds(worker, hash, medium))
     }
 
     /// Hints that events are about to be applied of `blocks`, or of those that follow them.
     pub fn prefetch(&self, blocks: &[SequenceHash]) {
         if let Some(index) = self.exact() {
-            index.prefetch(blocks);
+            index.chains().prefetch(blocks);
         }
     }
 

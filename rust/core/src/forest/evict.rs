@@ -96,6 +96,21 @@ impl<S: Shape> Held<S> {
 }
 
 impl<S: Shape> Forest<S> {
+    /// Evicts up to `units` of what the lane used longest ago, whole stretches at a time and `steps` of them at most; returns
+    /// how many went.
+    pub(crate) fn evict(&mut self, lane: u32, units: u64, steps: &mut u32) -> u64 {
+        let mut gone = 0;
+        while gone < units && *steps > 0 {
+            let Some(more) = self.held.evict_step(lane, units - gone) else {
+                break;
+            };
+            *steps -= 1;
+            gone += more;
+        }
+        self.stats.evicted += gone;
+        gone
+    }
+
     /// Drops all that the worker holds, which stays registered; returns the distinct units it held.
     ///
     /// # Errors

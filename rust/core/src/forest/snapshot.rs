@@ -2,8 +2,7 @@
 
 use super::lanes::Worker;
 use super::recency::NEVER;
-use super::validate::Recount;
-use super::{Held, NONE, Shape};
+use super::{Forest, Held, NONE, Shape};
 use crate::error::Result;
 use crate::ids::{Medium, Millis};
 use crate::snapshot::{Reader, put32, put64, refuse};
@@ -109,14 +108,15 @@ impl<S: Shape> Held<S> {
         }
         Ok(())
     }
+}
 
+impl<S: Shape> Forest<S> {
     /// Looks at all deadlines, and recounts everything.
     pub(crate) fn restored(&mut self) -> Result<()> {
-        let records: Vec<u32> = self.records.iter().map(|(id, _)| id).collect();
+        let records: Vec<u32> = self.held.records.iter().map(|(id, _)| id).collect();
         for record in records {
-            self.expiry.arm(&mut self.records, record);
+            self.held.expiry.arm(&mut self.held.records, record);
         }
-        let sound = Recount::of(self).compare();
-        sound.or_else(|why| refuse(why.to_string()))
+        self.validate().or_else(|why| refuse(why.to_string()))
     }
 }

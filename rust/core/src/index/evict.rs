@@ -1,25 +1,13 @@
 //! Everything that takes blocks away: eviction, single removals, clear.
 
+use super::shape::Hashed;
 use super::{BlockIndex, NONE};
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::lanes::{MEDIA, lane_of};
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 impl BlockIndex {
-    /// Evicts up to `blocks` least recently used leaves of a lane, whole stretches at a time; returns how many went.
-    pub(super) fn evict(&mut self, lane: u32, blocks: u64) -> u64 {
-        let mut left = blocks;
-        while left > 0 {
-            let Some(gone) = self.held.evict_step(lane, left) else {
-                break;
-            };
-            left -= gone;
-        }
-        let evicted = blocks - left;
-        self.stats.evicted += evicted;
-        evicted
-    }
-
     /// Removes blocks, from one medium or from all. What leaves device memory is no longer on its way there either, which
     /// is not counted. Returns the blocks that left a medium; a block the worker does not hold changes nothing and is
     /// counted in the statistics.
@@ -37,17 +25,12 @@ impl BlockIndex {
         // Deepest first, for taking leaves away needs no split: a path told from its root is taken from its end.
         let mut end = hashes.len();
         while end > 0 {
-            let Some(block) = self
-                .held
-                .shape
-                .table
-                .find(hashes[end - 1], &self.held.shape.blocks)
-            else {
+            let Some(block) = self.chains().find(hashes[end - 1]) else {
                 self.stats.unknown_removals += 1;
                 end -= 1;
                 continue;
             };
-            let (last, blocks) = self.stretch(&hashes[..end], block);
+            let (last, blocks) = self.chains().stretch(&hashes[..end], block);
             removed += self.remove_stretch(worker.slot, last, blocks, medium);
             end -= blocks as usize;
         }
@@ -55,34 +38,9 @@ impl BlockIndex {
         Ok(removed)
     }
 
-    /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
-    /// from its root or towards it as an engine evicts; and the deepest of them.
-    fn stretch(&self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
-        let run = &self.held.nodes[self.held.shape.blocks.run(block)];
-        let told = |most: u32| hashes.iter().rev().take(most as usize);
-        let above = block - run.own.base + 1;
-        let stored = self
-            .held
-            .shape
-            .blocks
-            .hashes(run.own.base, above)
-            .iter()
-            .rev();
-        let up = stored.zip(told(above)).take_while(|(a, b)| **a == b.0);
-        let up = up.count() as u32;
-        if up > 1 {
-            return (block, up);
-        }
-        let below = run.own.base + run.len - block;
-        let stored = self.held.shape.blocks.hashes(block, below).iter();
-        let down = stored.zip(told(below)).take_while(|(a, b)| **a == b.0);
-        let down = down.count() as u32;
-        (block + down - 1, down)
-    }
-
     /// Removes the `blocks` of one run that end with `last`.
     fn remove_stretch(&mut self, slot: u32, last: u32, blocks: u32, medium: Option<Medium>) -> u32 {
-        let run = &self.held.nodes[self.held.shape.blocks.run(last)];
+        let run = self.chains().run(last);
         let at = last + 1 - blocks - run.own.base;
         let mut held = [0; MEDIA];
         for m in Medium::ALL {
@@ -99,48 +57,13 @@ impl BlockIndex {
         let mut removed = 0;
         for m in Medium::ALL {
             let blocks_held = held[m as usize];
-            self.withdraw(lane_of(slot, m), last + 1 - blocks, blocks_held);
+            self.held
+                .withdraw(lane_of(slot, m), last + 1 - blocks, blocks_held);
             if m != Medium::Speculative || medium == Some(m) {
                 removed += blocks_held;
             }
         }
         removed
-    }
-
-    /// Takes `blocks` from `first` on from a lane that holds them all; their ids are contiguous.
-    pub(super) fn withdraw(&mut self, lane: u32, first: u32, blocks: u32) {
-        let mut end = first + blocks;
-        while end > first {
-            let mut run = self.held.shape.blocks.run(end - 1);
-            let r = &self.held.nodes[run];
-            let (base, upto) = (r.own.base, end - r.own.base);
-            let at = first.saturating_sub(base);
-            end = base + at;
-            let Some(entry) = self.held.nodes.entry(run, lane) else {
-                return;
-            };
-            if self.held.records[entry.record].kids == 0 && entry.count == upto {
-                if at > 0 {
-                    self.held.shorten(run, lane, at);
-                } else {
-                    self.held.reap(entry.record);
-                }
-                continue;
-            }
-            // A hole: the blocks become a run of their own that the lane holds as a ghost.
-            if upto < self.held.nodes[run].len {
-                run = self.held.split(run, upto);
-            }
-            if at > 0 {
-                self.held.split(run, at);
-            }
-            self.held.set_count(run, lane, 0);
-            let above = self.held.nodes[run].parent;
-            self.held.merges.push(run);
-            if above != NONE {
-                self.held.merges.push(above);
-            }
-        }
     }
 
     /// Evicts least recently used leaves until the worker holds at most `max_blocks` in every medium.
@@ -153,10 +76,50 @@ impl BlockIndex {
         for medium in Medium::ALL {
             let count = self.held.lanes.count(worker.slot, medium);
             if count > max_blocks {
-                evicted += self.evict(lane_of(worker.slot, medium), count - max_blocks);
+                evicted += self.evict(lane_of(worker.slot, medium), count - max_blocks, &mut {
+                    u32::MAX
+                });
             }
         }
         self.held.finish();
         Ok(evicted)
+    }
+}
+
+impl Held<Hashed> {
+    /// Takes `blocks` from `first` on from a lane that holds them all; their ids are contiguous.
+    pub(super) fn withdraw(&mut self, lane: u32, first: u32, blocks: u32) {
+        let mut end = first + blocks;
+        while end > first {
+            let mut run = self.shape.blocks.run(end - 1);
+            let r = &self.nodes[run];
+            let (base, upto) = (r.own.base, end - r.own.base);
+            let at = first.saturating_sub(base);
+            end = base + at;
+            let Some(entry) = self.nodes.entry(run, lane) else {
+                return;
+            };
+            if self.records[entry.record].kids == 0 && entry.count == upto {
+                if at > 0 {
+                    self.shorten(run, lane, at);
+                } else {
+                    self.reap(entry.record);
+                }
+                continue;
+            }
+            // A hole: the blocks become a run of their own that the lane holds as a ghost.
+            if upto < self.nodes[run].len {
+                run = self.split(run, upto);
+            }
+            if at > 0 {
+                self.split(run, at);
+            }
+            self.set_count(run, lane, 0);
+            let above = self.nodes[run].parent;
+            self.merges.push(run);
+            if above != NONE {
+                self.merges.push(above);
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::forest::nodes::Nodes;
 use crate::forest::slab::Slot;
 use crate::forest::{Forest, Held, NONE, Shape};
-use crate::ids::WorkerId;
+use crate::ids::{SequenceHash, WorkerId};
 
 /// What a run has of its own: blocks with the contiguous ids `base..base + len`.
 #[derive(Debug, Clone)]
@@ -52,6 +52,23 @@ impl Hashed {
             version: 1,
             claims: false,
         }
+    }
+
+    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored:
+    /// only claims can be. Returns how many were added; the other ids are given back.
+    pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
+        let Self { table, blocks, .. } = self;
+        blocks.set_hashes(base, hashes);
+        blocks.set_run(base, hashes.len() as u32, run);
+        if !self.claims {
+            table.insert_all(hashes, base, blocks);
+            return hashes.len() as u32;
+        }
+        let added = table.insert_new(hashes, base, blocks);
+        if (added as usize) < hashes.len() {
+            blocks.free(base + added, hashes.len() as u32 - added);
+        }
+        added
     }
 
     fn free(&mut self, base: u32, len: u32) {

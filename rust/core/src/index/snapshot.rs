@@ -7,9 +7,10 @@
 //! start anew.
 
 use super::blocks::CHUNK;
-use super::shape::Ids;
+use super::shape::{Hashed, Ids};
 use super::{BlockIndex, Matcher, NONE};
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::lanes::{lane_of, slot_of};
 use crate::forest::nodes::Entry;
 use crate::forest::sets::EMPTY;
@@ -71,22 +72,32 @@ impl BlockIndex {
         };
         let mut index = Self::new(matcher);
         let moved = index.held.restore_workers(&mut reader, now)?;
-        index.restore_runs(&mut reader, moved)?;
-        index.connect_records()?;
-        index.restore_lists(&mut reader)?;
-        reader.end()?;
-        index.recount();
-        index.held.restored()?;
+        let (held, reader) = (&mut index.held, &mut reader);
+        let mut restore = Restore { held, reader };
+        restore.runs(moved)?;
+        restore.records()?;
+        restore.lists()?;
+        restore.reader.end()?;
+        restore.counts();
+        index.restored()?;
         Ok(index)
     }
+}
 
+/// An index that is read.
+struct Restore<'a, 'b> {
+    held: &'a mut Held<Hashed>,
+    reader: &'a mut Reader<'b>,
+}
+
+impl Restore<'_, '_> {
     /// Reads the runs; in the fresh slab their numbers are their ids.
-    fn restore_runs(&mut self, reader: &mut Reader, moved: impl Fn(u64) -> u64) -> Result<()> {
-        let count = reader.count(12)? as usize;
+    fn runs(&mut self, moved: impl Fn(u64) -> u64) -> Result<()> {
+        let count = self.reader.count(12)? as usize;
         // Whoever seals a snapshot may have chosen its hashes.
         self.held.shape.claims = count > 0;
         for number in 0..count as u32 {
-            let (parent, word) = (reader.u32()?, reader.u32()?);
+            let (parent, word) = (self.reader.u32()?, self.reader.u32()?);
             let len = word >> 1;
             if len == 0 || len as usize > CHUNK {
                 return refuse(format!("run {number} has {len} blocks"));
@@ -99,7 +110,7 @@ impl BlockIndex {
             let claimed = word & 1 == 1;
             let run = self.held.nodes.add(len, 0, parent, Ids { base, claimed });
             self.held.shape.blocks.set_run(base, len, run);
-            let hashes = (0..len).map(|_| reader.u64().map(SequenceHash));
+            let hashes = (0..len).map(|_| self.reader.u64().map(SequenceHash));
             let hashes: Vec<SequenceHash> = hashes.collect::<Result<_>>()?;
             self.held.shape.blocks.set_hashes(base, &hashes);
             let added = self
@@ -111,7 +122,7 @@ impl BlockIndex {
                 let twice = hashes[added as usize].0;
                 return refuse(format!("hash {twice:#x} stands twice"));
             }
-            self.restore_entries(reader, run, &moved)?;
+            self.entries(run, &moved)?;
         }
         for run in 0..count as u32 {
             let parent = self.held.nodes[run].parent;
@@ -119,20 +130,15 @@ impl BlockIndex {
                 self.held.nodes[parent].children += 1;
             }
         }
-        self.place_runs(count)
+        self.place(count)
     }
 
-    fn restore_entries(
-        &mut self,
-        reader: &mut Reader,
-        run: u32,
-        moved: impl Fn(u64) -> u64,
-    ) -> Result<()> {
+    fn entries(&mut self, run: u32, moved: impl Fn(u64) -> u64) -> Result<()> {
         let len = self.held.nodes[run].len;
         let mut full = EMPTY;
-        for _ in 0..reader.count(24)? {
-            let (lane, count) = (reader.u32()?, reader.u32()?);
-            let (epoch, expires) = (reader.u64()?, reader.u64()?);
+        for _ in 0..self.reader.count(24)? {
+            let (lane, count) = (self.reader.u32()?, self.reader.u32()?);
+            let (epoch, expires) = (self.reader.u64()?, self.reader.u64()?);
             let known = self.held.lanes.worker(slot_of(lane)).is_some();
             if !known || count > len || self.held.nodes.entry(run, lane).is_some() {
                 return refuse(format!("run {run} has a bad entry for lane {lane}"));
@@ -158,7 +164,7 @@ impl BlockIndex {
     }
 
     /// Start depths, from the roots down; a run that no root leads to is part of a circle.
-    fn place_runs(&mut self, count: usize) -> Result<()> {
+    fn place(&mut self, count: usize) -> Result<()> {
         let mut placed = vec![false; count];
         let mut path = Vec::new();
         for run in 0..count as u32 {
@@ -194,7 +200,7 @@ impl BlockIndex {
         Ok(())
     }
 
-    fn connect_records(&mut self) -> Result<()> {
+    fn records(&mut self) -> Result<()> {
         let records: Vec<(u32, u32, u32)> = self
             .held
             .records
@@ -222,12 +228,12 @@ impl BlockIndex {
         Ok(())
     }
 
-    fn restore_lists(&mut self, reader: &mut Reader) -> Result<()> {
+    fn lists(&mut self) -> Result<()> {
         let slots: Vec<u32> = self.held.lanes.slots().collect();
         for slot in slots {
             for medium in Medium::ALL {
                 self.held.restore_list(
-                    reader,
+                    self.reader,
                     lane_of(slot, medium),
                     u64::MAX / 2,
                     |index, run| index.nodes.is_live(run).then_some(run),
@@ -238,7 +244,7 @@ impl BlockIndex {
     }
 
     /// Counts of lanes and workers from the entries.
-    fn recount(&mut self) {
+    fn counts(&mut self) {
         for (_, run) in self.held.nodes.iter() {
             for &entry in run.holders.as_slice() {
                 let whole = run.parent == NONE

@@ -276,8 +276,12 @@ fn held(index: &BlockIndex) -> Vec<(u32, Medium, u64)> {
             .into_iter()
             .flat_map(move |medium| (1..12).map(move |hash| (slot, medium, hash)))
     });
-    all.filter(|(slot, medium, hash)| index.holds(worker(*slot), SequenceHash(*hash), *medium))
-        .collect()
+    all.filter(|(slot, medium, hash)| {
+        index
+            .chains()
+            .holds(worker(*slot), SequenceHash(*hash), *medium)
+    })
+    .collect()
 }
 
 proptest! {

@@ -91,7 +91,7 @@ impl<U: Unit> RadixTree<U> {
             }
         }
         reader.end()?;
-        tree.held.restored()?;
+        tree.restored()?;
         while !tree.settle() {}
         Ok(tree)
     }

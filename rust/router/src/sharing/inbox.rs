@@ -452,7 +452,7 @@ impl Inbox<'_> {
             return;
         }
         let exact = s.pools[pool].exact();
-        let depth = |anchor| exact.and_then(|index| index.depth_of(anchor));
+        let depth = |anchor| exact.and_then(|index| index.chains().depth_of(anchor));
         if anchor.is_some_and(|anchor| depth(anchor).is_none()) {
             sharing.counters.orphans += 1;
             return;
@@ -483,7 +483,7 @@ impl Inbox<'_> {
         if booking.is_some() {
             // They are remembered until the request ends.
             let index = s.pools[pool].exact();
-            let above = anchor.and_then(|anchor| index?.path_to(anchor));
+            let above = anchor.and_then(|anchor| index?.chains().to(anchor));
             path = above.unwrap_or_default();
             let bytes = size_of_val(&*path) + size_of_val(&*hashes);
             if !sharing.peers.take(origin, bytes) {

@@ -91,8 +91,7 @@ impl Stretch {
     }
 
     fn age(&self, pools: &Pools) -> Option<u64> {
-        let index = self.index(pools)?;
-        index.tell_age(self.worker, Medium::Gpu, &self.telling)
+        self.telling.age(self.index(pools)?)
     }
 }
 
@@ -172,7 +171,7 @@ impl Exchange<'_> {
             stretches.extend(pools.iter().map(|&pool| Stretch {
                 pool,
                 worker,
-                telling: Telling::default(),
+                telling: Telling::of(worker, Medium::Gpu),
             }));
         }
         let (mut queue, mut blocks) = (BinaryHeap::new(), 0);
@@ -213,7 +212,6 @@ impl Exchange<'_> {
                 continue;
             };
             let (pool, worker, left) = (stretch.pool.0, stretch.worker, enough - done);
-            let telling = &mut stretch.telling;
             let put = |anchor, chain: &[SequenceHash]| {
                 let entry = Entry::Placed {
                     key: 0,
@@ -224,7 +222,7 @@ impl Exchange<'_> {
                 };
                 parts.put(entry, chain);
             };
-            done += index.tell_on(worker, Medium::Gpu, telling, until, left, put);
+            done += stretch.telling.go_on(index, until, left, put);
             if let Some(age) = stretch.age(pools) {
                 walk.queue.push(Reverse((age, at)));
             }

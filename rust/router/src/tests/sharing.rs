@@ -18,6 +18,7 @@ mod random;
 mod routes;
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::index::Telling;
 use cachelb_core::tracker::Origin;
 use cachelb_policy::LeastLoaded;
 use cachelb_policy::{PrefillTimesBatch, Rule};
@@ -95,7 +96,8 @@ fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
     let Some(index) = selector.pools[PoolId(0)].exact() else {
         panic!("chained blocks are in the exact index");
     };
-    index.tell(worker, Medium::Gpu, |_, chain| {
+    let mut telling = Telling::of(worker, Medium::Gpu);
+    telling.go_on(index, u64::MAX, usize::MAX, |_, chain| {
         found.extend(chain.iter().map(|hash| hash.0));
     });
     found

@@ -106,8 +106,8 @@ fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
     assert_eq!(held, Ok(0));
     assert_eq!(index.stats().orphans, 1);
     assert_eq!((index.len(), counts(&index)), (5, [5, 0, 0, 0]));
-    assert!(!index.holds(worker(0), blocks[10], Medium::Gpu));
-    assert!(index.holds(worker(0), blocks[4], Medium::Gpu));
+    assert!(!index.chains().holds(worker(0), blocks[10], Medium::Gpu));
+    assert!(index.chains().holds(worker(0), blocks[4], Medium::Gpu));
 }
 
 #[test]
@@ -154,12 +154,6 @@ fn segments_continue_the_device_run_without_a_gap() {
     let mut out = Overlaps::default();
     index.overlaps(&blocks, &mut out);
     assert_eq!((out.depth(0), out.confirmed(0)), (12, 4));
-    let confirmed = Reach {
-        gpu: 4,
-        cpu: (4, 10),
-        disk: (10, 12),
-    };
-    assert_eq!(index.confirmed_media(&out, 0), confirmed);
     let believed = Reach {
         gpu: 7,
         cpu: (7, 10),

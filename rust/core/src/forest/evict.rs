@@ -169,10 +169,15 @@ impl<S: Shape> Forest<S> {
         self.ages.queue(S::rank(lane), l, lane);
     }
 
+    /// Age and lane of what goes next.
+    pub(crate) fn oldest_lane(&mut self) -> Option<(u64, u32)> {
+        let Held { lanes, records, .. } = &mut self.held;
+        self.ages.oldest(lanes, records)
+    }
+
     /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
     pub fn oldest(&mut self) -> Option<u64> {
-        let oldest = self.ages.oldest(&mut self.held.lanes, &self.held.records);
-        oldest.map(|(age, _)| age)
+        self.oldest_lane().map(|(age, _)| age)
     }
 
     /// Evicts the leaf that goes next, at most `units` of it, if its last use was before the tick `before`; returns how
@@ -180,8 +185,7 @@ impl<S: Shape> Forest<S> {
     pub fn evict_oldest(&mut self, units: u32, before: u64) -> u64 {
         let mut gone = 0;
         while gone == 0 {
-            let oldest = self.ages.oldest(&mut self.held.lanes, &self.held.records);
-            let Some((_, lane)) = oldest.filter(|(age, _)| *age < before) else {
+            let Some((_, lane)) = self.oldest_lane().filter(|(age, _)| *age < before) else {
                 break;
             };
             gone = self

@@ -108,6 +108,12 @@ impl Lanes {
         }
     }
 
+    /// Units over the capacity of the worker in a slot.
+    pub(crate) fn excess(&self, slot: u32) -> u64 {
+        let worker = self.worker(slot);
+        worker.map_or(0, |w| w.distinct.saturating_sub(w.capacity.into()))
+    }
+
     /// A lane, if its medium is in use.
     pub(crate) fn get(&self, lane: u32) -> Option<&Lane> {
         self.items[medium_of(lane)].get(slot_of(lane) as usize)

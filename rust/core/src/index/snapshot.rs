@@ -24,32 +24,35 @@ impl BlockIndex {
     /// states give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
         put32(out, VERSION);
-        put32(out, self.held.shape.matcher as u32);
+        let Held {
+            shape,
+            nodes,
+            records,
+            lanes,
+            ..
+        } = &self.held;
+        put32(out, shape.matcher as u32);
         self.held.put_workers(now, out);
-        let mut number = vec![NONE; self.held.nodes.slots()];
-        for (at, (id, _)) in self.held.nodes.iter().enumerate() {
+        let mut number = vec![NONE; nodes.slots()];
+        for (at, (id, _)) in nodes.iter().enumerate() {
             number[id as usize] = at as u32;
         }
-        put32(out, self.held.nodes.iter().count() as u32);
-        for (id, run) in self.held.nodes.iter() {
+        put32(out, nodes.iter().count() as u32);
+        for (_, run) in nodes.iter() {
             put32(
                 out,
-                if run.parent == NONE {
-                    NONE
-                } else {
-                    number[run.parent as usize]
-                },
+                number.get(run.parent as usize).copied().unwrap_or(NONE),
             );
             put32(out, run.len << 1 | u32::from(run.own.claimed));
-            for &hash in self.held.shape.blocks.hashes(run.own.base, run.len) {
+            for &hash in shape.blocks.hashes(run.own.base, run.len) {
                 put64(out, hash);
             }
-            self.held.put_entries(id, out);
+            records.put_entries(&run.holders, out);
         }
-        for slot in self.held.lanes.slots() {
+        for slot in lanes.slots() {
             for medium in Medium::ALL {
-                self.held
-                    .put_list(lane_of(slot, medium), |run| number[run as usize], out);
+                let lane = lanes.get(lane_of(slot, medium));
+                records.put_list(lane, |run| number[run as usize], out);
             }
         }
     }

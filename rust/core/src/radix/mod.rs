@@ -170,12 +170,6 @@ impl<U: Unit> RadixTree<U> {
         self.held.shape.children.units
     }
 
-    /// Nodes of the tree, without its root.
-    #[must_use]
-    pub fn node_count(&self) -> u32 {
-        self.held.nodes.len()
-    }
-
     /// The worker in a slot.
     #[must_use]
     pub fn worker_in(&self, slot: u32) -> Option<WorkerId> {

@@ -88,20 +88,18 @@ impl Decisions {
 
     /// All open bookings.
     pub fn iter(&self) -> impl Iterator<Item = Booked> {
-        self.book
-            .bookings()
-            .open()
-            .map(|(id, worker, work, phase)| {
-                let open = self.open.get(id.entry as usize);
-                Booked {
-                    id,
-                    worker,
-                    pool: open.map_or_else(PoolId::default, |open| open.pool),
-                    work,
-                    phase,
-                    is_remote: open.is_some_and(|open| open.is_remote),
-                }
-            })
+        let bookings = self.book.bookings().open();
+        bookings.map(|(id, worker, work, phase)| {
+            let open = self.open.get(id.entry as usize);
+            Booked {
+                id,
+                worker,
+                pool: open.map_or_else(PoolId::default, |open| open.pool),
+                work,
+                phase,
+                is_remote: open.is_some_and(|open| open.is_remote),
+            }
+        })
     }
 
     /// The worker of a booking answers for the first time.

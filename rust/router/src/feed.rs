@@ -123,9 +123,8 @@ impl Feed<'_> {
     ) -> u32 {
         let (worker, home, mut new) = (self.worker, self.home, 0);
         let grown = self.pools.grow(home, hashes.len(), |index, _| {
-            new += index
-                .exact_mut()?
-                .announce(worker, parent, hashes, medium)?;
+            let exact = index.exact_mut()?;
+            new += exact.announce(worker, parent, hashes, medium)?;
             Ok(index.cut().is_none())
         });
         if let Some(&last) = hashes.last()

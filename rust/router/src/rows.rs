@@ -263,10 +263,8 @@ impl Rows {
         };
         let mut holders = 0;
         for (at, row) in self.list.iter().enumerate() {
-            let (Some(member), Some(load)) = (
-                fleet.at(row.slot),
-                book.loads().columns().get(row.slot as usize),
-            ) else {
+            let load = book.loads().columns().get(row.slot as usize);
+            let (Some(member), Some(load)) = (fleet.at(row.slot), load) else {
                 return fail("no worker", row);
             };
             let stands = member.eligibility(basis.pool, basis.wanted) == Eligibility::Candidate;

@@ -70,11 +70,8 @@ impl Workers<'_> {
     /// [`Error::InvalidSetting`].
     pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
         let id = self.find_or_add(name);
-        self.0
-            .decisions
-            .book_mut()
-            .loads_mut()
-            .set_weight(id, weight)
+        let book = self.0.decisions.book_mut();
+        book.loads_mut().set_weight(id, weight)
     }
 
     /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share what it counts.

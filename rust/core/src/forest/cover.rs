@@ -1,7 +1,7 @@
 //! The one place where coverage changes: entries, counts, holes, holder sets, lengths of nodes.
 
 use super::lanes::slot_of;
-use super::nodes::{Entry, Holders};
+use super::nodes::Holders;
 use super::{Held, NONE, Shape};
 
 impl<S: Shape> Held<S> {
@@ -21,12 +21,7 @@ impl<S: Shape> Held<S> {
         if parent != NONE {
             self.records[parent].kids += 1;
         }
-        let entry = Entry {
-            lane,
-            record,
-            count: 0,
-        };
-        self.nodes.hold(node, entry);
+        self.nodes.hold(node, lane, record, 0);
     }
 
     /// Sets how many leading units of a node the lane holds. The node keeps its length: see [`Self::trim`].
@@ -36,11 +31,7 @@ impl<S: Shape> Held<S> {
         let Some(entry) = n.holders.get_mut(lane) else {
             return;
         };
-        let Entry {
-            record,
-            count: before,
-            ..
-        } = *entry;
+        let (record, before) = (entry.record, entry.count);
         if before == count {
             return;
         }

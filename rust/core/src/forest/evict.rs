@@ -10,10 +10,7 @@ impl<S: Shape> Held<S> {
     /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
     /// leaves the list. Returns the units that nothing stands for any more, `None` if the lane is empty.
     pub(crate) fn evict_step(&mut self, lane: u32, units: u64) -> Option<u64> {
-        let record = self.lanes[lane].oldest;
-        if record == NONE {
-            return None;
-        }
+        let record = self.lanes.oldest(lane)?;
         let node = self.records[record].node;
         if self.records[record].kids > 0 {
             self.records.unlink(&mut self.lanes[lane], record);
@@ -69,8 +66,7 @@ impl<S: Shape> Held<S> {
 
     /// Every record is listed or an ancestor of a listed one, so climbing from the listed ones meets all.
     pub(crate) fn clear_lane(&mut self, lane: u32) {
-        while self.lanes[lane].oldest != NONE {
-            let mut record = self.lanes[lane].oldest;
+        while let Some(mut record) = self.lanes.oldest(lane) {
             if self.records[record].kids > 0 {
                 self.records.unlink(&mut self.lanes[lane], record);
                 continue;
@@ -118,9 +114,7 @@ impl<S: Shape> Forest<S> {
     pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
         let dropped = self.worker(worker)?.distinct;
         for medium in Medium::ALL {
-            if self.held.lanes.count(worker.slot, medium) > 0 {
-                self.held.clear_lane(lane_of(worker.slot, medium));
-            }
+            self.held.clear_lane(lane_of(worker.slot, medium));
         }
         self.held.finish();
         Ok(dropped)
@@ -165,14 +159,14 @@ impl<S: Shape> Forest<S> {
 
     /// The lane is about to be used.
     pub(crate) fn queue(&mut self, lane: u32) {
-        let l = &mut self.held.lanes[lane];
-        self.ages.queue(S::rank(lane), l, lane);
+        self.ages[S::rank(lane)].queue(&mut self.held.lanes[lane], lane);
     }
 
     /// Age and lane of what goes next.
     pub(crate) fn oldest_lane(&mut self) -> Option<(u64, u32)> {
         let Held { lanes, records, .. } = &mut self.held;
-        self.ages.oldest(lanes, records)
+        let mut ages = self.ages.iter_mut();
+        ages.find_map(|ages| ages.oldest(lanes, records))
     }
 
     /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
@@ -188,10 +182,8 @@ impl<S: Shape> Forest<S> {
             let Some((_, lane)) = self.oldest_lane().filter(|(age, _)| *age < before) else {
                 break;
             };
-            gone = self
-                .held
-                .evict_step(lane, u64::from(units.max(1)))
-                .unwrap_or(0);
+            let step = self.held.evict_step(lane, u64::from(units.max(1)));
+            gone = step.unwrap_or(0);
         }
         self.stats.displaced += gone;
         self.held.finish();

@@ -119,6 +119,13 @@ impl Lanes {
         self.items[medium_of(lane)].get(slot_of(lane) as usize)
     }
 
+    /// The record of a lane that was used longest ago.
+    pub(crate) fn oldest(&self, lane: u32) -> Option<u32> {
+        self.get(lane)
+            .map(|lane| lane.oldest)
+            .filter(|record| *record != NONE)
+    }
+
     /// Slots with a worker, ascending.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         let workers = (0..).zip(&self.workers);

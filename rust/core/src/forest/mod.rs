@@ -127,7 +127,8 @@ pub trait Shape: Debug + Sized {
 #[derive(Debug)]
 pub struct Forest<S: Shape> {
     pub(crate) held: Held<S>,
-    pub(crate) ages: Ages,
+    /// Lanes by the age of what goes next, by their rank.
+    pub(crate) ages: [Ages; 2],
     pub(crate) limit: Limit,
     pub(crate) stats: IndexStats,
 }
@@ -136,7 +137,7 @@ impl<S: Shape> Forest<S> {
     pub(crate) fn of(shape: S) -> Self {
         Self {
             held: Held::of(shape),
-            ages: Ages::default(),
+            ages: Default::default(),
             limit: Limit::default(),
             stats: IndexStats::default(),
         }
@@ -178,7 +179,7 @@ impl<S: Shape> Forest<S> {
         let dropped = self.clear(worker)?;
         self.held.shape.forget_worker(worker.slot);
         if self.held.lanes.forget(worker.slot) {
-            self.ages.clear();
+            self.ages.iter_mut().for_each(Ages::clear);
         }
         Ok(dropped)
     }
@@ -204,7 +205,8 @@ impl<S: Shape> Forest<S> {
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.held.memory_bytes() + self.ages.memory_bytes()
+        let ages = self.ages.iter().map(Ages::memory_bytes);
+        self.held.memory_bytes() + ages.sum::<usize>()
     }
 
     pub(crate) fn worker(&self, worker: WorkerId) -> Result<&Worker> {
@@ -216,6 +218,6 @@ impl<S: Shape> Forest<S> {
     /// # Errors
     /// [`crate::Error::Invariant`] naming the first broken invariant.
     pub fn validate(&self) -> Result<()> {
-        Recount::of(&self.held).compare()
+        Recount::default().compare(&self.held)
     }
 }

@@ -205,10 +205,14 @@ impl<X: Slot> Nodes<X> {
     }
 
     /// Adds the entry of a lane that has none.
-    pub(crate) fn hold(&mut self, node: u32, entry: Entry) {
+    pub(crate) fn hold(&mut self, node: u32, lane: u32, record: u32, count: u32) {
         let holders = &mut self.items[node].holders;
         self.heap -= holders.memory_bytes();
-        holders.insert(entry);
+        holders.insert(Entry {
+            lane,
+            record,
+            count,
+        });
         self.heap += holders.memory_bytes();
     }
 

@@ -15,11 +15,7 @@ impl<S: Shape> Held<S> {
         let (mut above, mut below) = (Vec::new(), Vec::new());
         let (mut partial_above, mut partial_below) = (0, 0);
         for &entry in holders.as_slice() {
-            let Entry {
-                lane,
-                record,
-                count,
-            } = entry;
+            let (lane, record, count) = (entry.lane, entry.record, entry.count);
             if count == 0 || count > at {
                 let linked = self.records.add(upper, lane, self.records[record].parent);
                 self.records[linked].kids = 1;

@@ -19,8 +19,8 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 /// What the nodes add up to.
-pub(super) struct Recount<'a, S: Shape> {
-    held: &'a Held<S>,
+#[derive(Default)]
+pub(super) struct Recount {
     units: u64,
     children: HashMap<u32, u32>,
     sets: HashMap<u32, u32>,
@@ -32,34 +32,21 @@ pub(super) struct Recount<'a, S: Shape> {
     workers: HashMap<u32, u64>,
 }
 
-impl<'a, S: Shape> Recount<'a, S> {
-    pub(super) fn of(held: &'a Held<S>) -> Self {
-        Self {
-            held,
-            units: 0,
-            children: HashMap::new(),
-            sets: HashMap::new(),
-            records: HashSet::new(),
-            lanes: HashMap::new(),
-            kids: HashMap::new(),
-            workers: HashMap::new(),
-        }
-    }
-
+impl Recount {
     /// Compares all that is counted with what there is.
-    pub(super) fn compare(mut self) -> Result<()> {
-        for (id, _) in self.held.nodes.iter() {
-            self.add_node(id)?;
-            S::validate_node(self.held, id)?;
+    pub(super) fn compare<S: Shape>(mut self, held: &Held<S>) -> Result<()> {
+        for (id, _) in held.nodes.iter() {
+            self.add_node(held, id)?;
+            S::validate_node(held, id)?;
         }
-        self.compare_sums()?;
-        self.compare_records()?;
-        self.compare_lists()?;
-        S::validate_sums(self.held, self.units)
+        self.compare_sums(held)?;
+        self.compare_records(held)?;
+        self.compare_lists(held)?;
+        S::validate_sums(held, self.units)
     }
 
-    fn add_node(&mut self, id: u32) -> Result<()> {
-        let node = &self.held.nodes[id];
+    fn add_node<S: Shape>(&mut self, held: &Held<S>, id: u32) -> Result<()> {
+        let node = &held.nodes[id];
         let len = node.len;
         ensure!(
             node.start.checked_add(len).is_some(),
@@ -68,9 +55,9 @@ impl<'a, S: Shape> Recount<'a, S> {
         self.units += u64::from(len);
         let mut start = 0;
         if node.parent != NONE {
-            let live = self.held.nodes.is_live(node.parent);
+            let live = held.nodes.is_live(node.parent);
             ensure!(live, "node {id} hangs on a free one");
-            start = self.held.nodes[node.parent].end();
+            start = held.nodes[node.parent].end();
             *self.children.entry(node.parent).or_default() += 1;
         }
         ensure!(
@@ -93,7 +80,7 @@ impl<'a, S: Shape> Recount<'a, S> {
         let whole = entries.iter().filter(|e| e.count == len);
         let full: HashSet<u32> = whole.map(|e| e.lane).collect();
         ensure!(
-            full == self.held.sets.iter(node.full).collect(),
+            full == held.sets.iter(node.full).collect(),
             "the set of node {id} differs from its entries"
         );
         let longest = entries.iter().map(|e| e.count).max().unwrap_or(0);
@@ -103,26 +90,22 @@ impl<'a, S: Shape> Recount<'a, S> {
         );
         let mut workers: HashMap<u32, u32> = HashMap::new();
         for &entry in entries {
-            self.add_entry(id, entry)?;
-            let held = workers.entry(slot_of(entry.lane)).or_default();
-            *held = entry.count.max(*held);
+            self.add_entry(held, id, entry)?;
+            let most = workers.entry(slot_of(entry.lane)).or_default();
+            *most = entry.count.max(*most);
         }
-        for (slot, held) in workers {
-            *self.workers.entry(slot).or_default() += u64::from(held);
+        for (slot, most) in workers {
+            *self.workers.entry(slot).or_default() += u64::from(most);
         }
         Ok(())
     }
 
-    fn add_entry(&mut self, id: u32, entry: Entry) -> Result<()> {
-        let Entry {
-            lane,
-            record,
-            count,
-        } = entry;
-        let node = &self.held.nodes[id];
+    fn add_entry<S: Shape>(&mut self, held: &Held<S>, id: u32, entry: Entry) -> Result<()> {
+        let (lane, record, count) = (entry.lane, entry.record, entry.count);
+        let node = &held.nodes[id];
         let unique = self.records.insert(record);
         ensure!(unique, "record {record} has two entries");
-        let r = &self.held.records[record];
+        let r = &held.records[record];
         ensure!(
             r.node == id && r.lane == lane,
             "record {record} belongs to node {} lane {}",
@@ -139,7 +122,7 @@ impl<'a, S: Shape> Recount<'a, S> {
             "record {record} has kids below part of a node"
         );
         ensure!(
-            !self.held.is_worthless(record),
+            !held.is_worthless(record),
             "record {record} covers nothing of its own and connects nothing"
         );
         ensure!(
@@ -155,15 +138,15 @@ impl<'a, S: Shape> Recount<'a, S> {
             );
             return Ok(());
         }
-        let above = self.held.nodes.entry(node.parent, lane);
+        let above = held.nodes.entry(node.parent, lane);
         ensure!(
             above.is_some_and(|a| a.record == r.parent),
             "record {record} is not connected to its parent node"
         );
-        let (kids, held) = self.kids.entry(r.parent).or_default();
+        let (kids, holding) = self.kids.entry(r.parent).or_default();
         *kids += 1;
-        *held += u32::from(count > 0);
-        let whole = above.is_some_and(|a| a.count == self.held.nodes[node.parent].len);
+        *holding += u32::from(count > 0);
+        let whole = above.is_some_and(|a| a.count == held.nodes[node.parent].len);
         ensure!(
             whole || S::HOLES,
             "lane {lane} holds node {id} without its parent"
@@ -172,8 +155,8 @@ impl<'a, S: Shape> Recount<'a, S> {
         Ok(())
     }
 
-    fn compare_sums(&self) -> Result<()> {
-        for (id, node) in self.held.nodes.iter() {
+    fn compare_sums<S: Shape>(&self, held: &Held<S>) -> Result<()> {
+        for (id, node) in held.nodes.iter() {
             let children = self.children.get(&id).copied().unwrap_or(0);
             ensure!(
                 children == node.children,
@@ -181,14 +164,14 @@ impl<'a, S: Shape> Recount<'a, S> {
                 node.children
             );
         }
-        for (set, references) in self.held.sets.references() {
+        for (set, references) in held.sets.references() {
             let counted = self.sets.get(&set).copied().unwrap_or(0);
             ensure!(
                 counted == references,
                 "set {set} counts {references} references, has {counted}"
             );
         }
-        for (lane, l) in self.held.lanes.iter() {
+        for (lane, l) in held.lanes.iter() {
             let (units, holes) = self.lanes.get(&lane).copied().unwrap_or_default();
             ensure!(
                 l.count == units && l.holes == holes,
@@ -198,20 +181,13 @@ impl<'a, S: Shape> Recount<'a, S> {
             );
         }
         for lane in self.lanes.keys() {
-            ensure!(
-                self.held.lanes.get(*lane).is_some(),
-                "lane {lane} is not there"
-            );
+            ensure!(held.lanes.get(*lane).is_some(), "lane {lane} is not there");
         }
         let mut total = 0;
-        for slot in self.held.lanes.slots() {
-            let first = self.held.lanes.get(lane_of(slot, Medium::Gpu));
+        for slot in held.lanes.slots() {
+            let first = held.lanes.get(lane_of(slot, Medium::Gpu));
             ensure!(first.is_some(), "worker {slot} has no lane");
-            let counted = self
-                .held
-                .lanes
-                .worker(slot)
-                .map_or(0, |worker| worker.distinct);
+            let counted = held.lanes.worker(slot).map_or(0, |worker| worker.distinct);
             let distinct = self.workers.get(&slot).copied().unwrap_or(0);
             ensure!(
                 counted == distinct,
@@ -220,20 +196,20 @@ impl<'a, S: Shape> Recount<'a, S> {
             total += distinct;
         }
         ensure!(
-            total == self.held.total && total == self.workers.values().sum::<u64>(),
+            total == held.total && total == self.workers.values().sum::<u64>(),
             "{total} pairs, {} are counted",
-            self.held.total
+            held.total
         );
         Ok(())
     }
 
-    fn compare_records(&self) -> Result<()> {
+    fn compare_records<S: Shape>(&self, held: &Held<S>) -> Result<()> {
         let (mut live, mut armed) = (0, 0);
-        for (id, record) in self.held.records.iter() {
+        for (id, record) in held.records.iter() {
             ensure!(self.records.contains(&id), "record {id} has no entry");
-            let (kids, held) = self.kids.get(&id).copied().unwrap_or_default();
+            let (kids, holding) = self.kids.get(&id).copied().unwrap_or_default();
             ensure!(
-                kids == record.kids && (held == record.held_kids || !S::HOLES),
+                kids == record.kids && (holding == record.held_kids || !S::HOLES),
                 "record {id} counts {} kids, has {kids}",
                 record.kids
             );
@@ -244,7 +220,7 @@ impl<'a, S: Shape> Recount<'a, S> {
         }
         let entries = self.records.len();
         ensure!(live == entries, "{live} records, {entries} entries");
-        let deadlines = self.held.expiry.len();
+        let deadlines = held.expiry.len();
         ensure!(
             armed == deadlines,
             "{deadlines} deadlines for {armed} records"
@@ -252,16 +228,16 @@ impl<'a, S: Shape> Recount<'a, S> {
         Ok(())
     }
 
-    fn compare_lists(&self) -> Result<()> {
+    fn compare_lists<S: Shape>(&self, held: &Held<S>) -> Result<()> {
         let mut listed = 0;
-        for (id, lane) in self.held.lanes.iter() {
+        for (id, lane) in held.lanes.iter() {
             let (mut record, mut before, mut epoch) = (lane.oldest, NONE, 0);
             while record != NONE {
                 ensure!(
                     self.records.contains(&record),
                     "lane {id} lists a free record"
                 );
-                let r = &self.held.records[record];
+                let r = &held.records[record];
                 ensure!(
                     r.lane == id && r.prev == before,
                     "record {record} is linked wrongly"
@@ -275,7 +251,7 @@ impl<'a, S: Shape> Recount<'a, S> {
             }
             ensure!(lane.newest == before, "the list of lane {id} ends wrongly");
         }
-        let marked = self.held.records.iter().filter(|(_, r)| r.listed()).count();
+        let marked = held.records.iter().filter(|(_, r)| r.listed()).count();
         ensure!(
             marked == listed,
             "{marked} records are marked as listed, {listed} are"

@@ -21,8 +21,9 @@ impl BlockIndex {
         hint: Option<&Overlaps>,
         expires: Option<Millis>,
     ) -> Result<u32> {
-        let insert = self.insert(worker, Medium::Gpu, expires)?;
-        Ok(insert.path(hashes, 0, hint))
+        Ok(self
+            .insert(worker, Medium::Gpu, expires)?
+            .path(hashes, 0, hint))
     }
 
     /// Records that the path `hashes` is on its way into the worker's device memory: as [`Self::record`], but in
@@ -74,8 +75,7 @@ impl BlockIndex {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> Result<u32> {
-        let insert = self.insert(worker, medium, None)?;
-        Ok(insert.chain(parent, hashes))
+        Ok(self.insert(worker, medium, None)?.chain(parent, hashes))
     }
 
     /// Stores `hash`, a block the worker holds in a medium that engines announce, in `medium` too, behind the block it is

@@ -157,11 +157,8 @@ impl<'a> Chains<'a> {
         while let Some(run) = above {
             let start = run.start as usize;
             if verify || run.own.claimed {
-                let stored = self
-                    .0
-                    .shape
-                    .blocks
-                    .hashes(run.own.base, (end - start) as u32);
+                let blocks = &self.0.shape.blocks;
+                let stored = blocks.hashes(run.own.base, (end - start) as u32);
                 let mut pairs = stored.iter().zip(&hashes[start..end]);
                 if !pairs.all(|(a, b)| *a == b.0) {
                     return self.search_linear(hashes);

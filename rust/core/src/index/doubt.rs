@@ -65,9 +65,7 @@ impl BlockIndex {
     pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
         self.worker(worker)?;
         for medium in [Medium::Cpu, Medium::Disk] {
-            if self.held.lanes.count(worker.slot, medium) > 0 {
-                self.held.clear_lane(lane_of(worker.slot, medium));
-            }
+            self.held.clear_lane(lane_of(worker.slot, medium));
         }
         let device = lane_of(worker.slot, Medium::Gpu);
         let doubted = self.held.lanes.count(worker.slot, Medium::Gpu);

@@ -56,11 +56,10 @@ impl BlockIndex {
         self.stats.unknown_removals += u64::from(blocks - known);
         let mut removed = 0;
         for m in Medium::ALL {
-            let blocks_held = held[m as usize];
-            self.held
-                .withdraw(lane_of(slot, m), last + 1 - blocks, blocks_held);
+            let (lane, count) = (lane_of(slot, m), held[m as usize]);
+            self.held.withdraw(lane, last + 1 - blocks, count);
             if m != Medium::Speculative || medium == Some(m) {
-                removed += blocks_held;
+                removed += count;
             }
         }
         removed
@@ -76,9 +75,8 @@ impl BlockIndex {
         for medium in Medium::ALL {
             let count = self.held.lanes.count(worker.slot, medium);
             if count > max_blocks {
-                evicted += self.evict(lane_of(worker.slot, medium), count - max_blocks, &mut {
-                    u32::MAX
-                });
+                let lane = lane_of(worker.slot, medium);
+                evicted += self.evict(lane, count - max_blocks, &mut { u32::MAX });
             }
         }
         self.held.finish();

@@ -26,27 +26,20 @@ impl Reach {
     }
 }
 
-/// The place of one worker in an answer.
-struct Place<'a> {
-    index: &'a BlockIndex,
-    answer: &'a Overlaps,
-    slot: u32,
-}
-
-impl Place<'_> {
-    /// The depth up to which the worker holds the prompt in any of `media` from the depth `from` on.
-    fn covered_from(&self, media: &[Medium], from: u32) -> u32 {
-        let (known, block) = self.answer.known();
+impl Overlaps {
+    /// The depth up to which the worker in `slot` holds the prompt in any of `media` from the depth `from` on.
+    fn covered_from(&self, index: &BlockIndex, slot: u32, media: &[Medium], from: u32) -> u32 {
+        let (known, block) = self.known();
         if known <= from {
             return from;
         }
         let mut reached = known;
-        let nodes = &self.index.held.nodes;
-        let mut run = self.index.held.shape.blocks.run(block);
+        let nodes = &index.held.nodes;
+        let mut run = index.held.shape.blocks.run(block);
         // Upwards, so that the shallowest place where coverage breaks is the last to be met.
         while run != NONE && nodes[run].end() > from {
             let r = &nodes[run];
-            let entries = media.iter().map(|m| r.holders.get(lane_of(self.slot, *m)));
+            let entries = media.iter().map(|m| r.holders.get(lane_of(slot, *m)));
             let held = entries.flatten().map(|e| e.count).max().unwrap_or(0);
             if held < r.len && r.start + held < known {
                 reached = from.max(r.start + held);
@@ -54,10 +47,6 @@ impl Place<'_> {
             run = r.parent;
         }
         reached
-    }
-
-    fn segment(&self, medium: Medium, from: u32) -> (u32, u32) {
-        (from, self.covered_from(&[medium], from))
     }
 }
 
@@ -75,16 +64,13 @@ impl BlockIndex {
         if !answer.is_of(self.held.shape.version) {
             return Reach::on_device(answer.confirmed(slot));
         }
-        let place = Place {
-            index: self,
-            answer,
-            slot,
-        };
-        let gpu = place.covered_from(&[Medium::Gpu, Medium::Speculative], 0);
-        let cpu = place.segment(Medium::Cpu, gpu);
-        let mut disk = place.segment(Medium::Disk, gpu);
+        let device = [Medium::Gpu, Medium::Speculative];
+        let gpu = answer.covered_from(self, slot, &device, 0);
+        let segment = |medium, from| (from, answer.covered_from(self, slot, &[medium], from));
+        let cpu = segment(Medium::Cpu, gpu);
+        let mut disk = segment(Medium::Disk, gpu);
         if disk.1 == disk.0 {
-            disk = place.segment(Medium::Disk, cpu.1);
+            disk = segment(Medium::Disk, cpu.1);
         }
         Reach { gpu, cpu, disk }
     }

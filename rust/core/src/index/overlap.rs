@@ -52,12 +52,6 @@ impl Overlaps {
         self.held.iter()
     }
 
-    /// The deepest depth in the answer, 0 if nobody holds block 0.
-    #[must_use]
-    pub fn best(&self) -> u32 {
-        self.iter().map(|(_, depth)| depth).max().unwrap_or(0)
-    }
-
     /// Whether this answers a query of `asked` hashes on the index at `version`.
     pub(super) fn fits(&self, version: u64, asked: usize) -> bool {
         self.version == version && self.asked == asked
@@ -85,9 +79,7 @@ impl Overlaps {
         self.block = block;
         self.several_media = sets.several_media();
         let (slots, words) = (index.lanes.workers.len(), sets.words());
-        let Self {
-            held, confirmed, ..
-        } = self;
+        let (held, confirmed) = (&mut self.held, &mut self.confirmed);
         held.reset(slots, words);
         if self.several_media {
             confirmed.reset(slots, words);

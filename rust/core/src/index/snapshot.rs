@@ -12,7 +12,6 @@ use super::{BlockIndex, Matcher, NONE};
 use crate::error::Result;
 use crate::forest::Held;
 use crate::forest::lanes::{lane_of, slot_of};
-use crate::forest::nodes::Entry;
 use crate::forest::sets::EMPTY;
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::snapshot::{Reader, put32, put64, refuse};
@@ -24,35 +23,29 @@ impl BlockIndex {
     /// states give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
         put32(out, VERSION);
-        let Held {
-            shape,
-            nodes,
-            records,
-            lanes,
-            ..
-        } = &self.held;
-        put32(out, shape.matcher as u32);
-        self.held.put_workers(now, out);
-        let mut number = vec![NONE; nodes.slots()];
-        for (at, (id, _)) in nodes.iter().enumerate() {
+        let held = &self.held;
+        put32(out, held.shape.matcher as u32);
+        held.put_workers(now, out);
+        let mut number = vec![NONE; held.nodes.slots()];
+        for (at, (id, _)) in held.nodes.iter().enumerate() {
             number[id as usize] = at as u32;
         }
-        put32(out, nodes.iter().count() as u32);
-        for (_, run) in nodes.iter() {
+        put32(out, held.nodes.iter().count() as u32);
+        for (_, run) in held.nodes.iter() {
             put32(
                 out,
                 number.get(run.parent as usize).copied().unwrap_or(NONE),
             );
             put32(out, run.len << 1 | u32::from(run.own.claimed));
-            for &hash in shape.blocks.hashes(run.own.base, run.len) {
+            for &hash in held.shape.blocks.hashes(run.own.base, run.len) {
                 put64(out, hash);
             }
-            records.put_entries(&run.holders, out);
+            held.records.put_entries(&run.holders, out);
         }
-        for slot in lanes.slots() {
+        for slot in held.lanes.slots() {
             for medium in Medium::ALL {
-                let lane = lanes.get(lane_of(slot, medium));
-                records.put_list(lane, |run| number[run as usize], out);
+                let lane = held.lanes.get(lane_of(slot, medium));
+                held.records.put_list(lane, |run| number[run as usize], out);
             }
         }
     }
@@ -112,15 +105,12 @@ impl Restore<'_, '_> {
             // Children are counted once all runs are there.
             let claimed = word & 1 == 1;
             let run = self.held.nodes.add(len, 0, parent, Ids { base, claimed });
-            self.held.shape.blocks.set_run(base, len, run);
+            let Hashed { table, blocks, .. } = &mut self.held.shape;
+            blocks.set_run(base, len, run);
             let hashes = (0..len).map(|_| self.reader.u64().map(SequenceHash));
             let hashes: Vec<SequenceHash> = hashes.collect::<Result<_>>()?;
-            self.held.shape.blocks.set_hashes(base, &hashes);
-            let added = self
-                .held
-                .shape
-                .table
-                .insert_new(&hashes, base, &self.held.shape.blocks);
+            blocks.set_hashes(base, &hashes);
+            let added = table.insert_new(&hashes, base, blocks);
             if added < len {
                 let twice = hashes[added as usize].0;
                 return refuse(format!("hash {twice:#x} stands twice"));
@@ -150,12 +140,7 @@ impl Restore<'_, '_> {
             let record = self.held.records.add(run, lane, NONE);
             self.held.records[record].epoch = epoch;
             self.held.records[record].expires = moved(expires);
-            let entry = Entry {
-                lane,
-                record,
-                count,
-            };
-            self.held.nodes.hold(run, entry);
+            self.held.nodes.hold(run, lane, record, count);
             if count == len {
                 full = self.held.sets.toggle(full, lane);
             } else if count > 0 {
@@ -168,13 +153,14 @@ impl Restore<'_, '_> {
 
     /// Start depths, from the roots down; a run that no root leads to is part of a circle.
     fn place(&mut self, count: usize) -> Result<()> {
+        let nodes = &mut self.held.nodes;
         let mut placed = vec![false; count];
         let mut path = Vec::new();
         for run in 0..count as u32 {
             let mut at = run;
             while !placed[at as usize] {
                 path.push(at);
-                at = self.held.nodes[at].parent;
+                at = nodes[at].parent;
                 if at == NONE {
                     break;
                 }
@@ -183,18 +169,14 @@ impl Restore<'_, '_> {
                 }
             }
             while let Some(below) = path.pop() {
-                let parent = self.held.nodes[below].parent;
+                let (parent, len) = (nodes[below].parent, nodes[below].len);
                 let start = if parent == NONE {
                     Some(0)
                 } else {
-                    self.held.nodes[parent]
-                        .start
-                        .checked_add(self.held.nodes[parent].len)
+                    nodes[parent].start.checked_add(nodes[parent].len)
                 };
                 match start {
-                    Some(start) if start.checked_add(self.held.nodes[below].len).is_some() => {
-                        self.held.nodes[below].start = start;
-                    }
+                    Some(start) if start.checked_add(len).is_some() => nodes[below].start = start,
                     _ => return refuse(format!("run {below} is too deep")),
                 }
                 placed[below as usize] = true;
@@ -204,29 +186,21 @@ impl Restore<'_, '_> {
     }
 
     fn records(&mut self) -> Result<()> {
-        let records: Vec<(u32, u32, u32)> = self
-            .held
-            .records
-            .iter()
-            .map(|(id, r)| (id, r.node, r.lane))
-            .collect();
-        for (record, run, lane) in records {
-            let above = self.held.nodes[run].parent;
+        let Held { nodes, records, .. } = &mut *self.held;
+        let all = records.iter().map(|(id, r)| (id, r.node, r.lane));
+        let all: Vec<(u32, u32, u32)> = all.collect();
+        for (record, run, lane) in all {
+            let above = nodes[run].parent;
             if above == NONE {
                 continue;
             }
-            let Some(parent) = self.held.nodes.entry(above, lane) else {
+            let Some(parent) = nodes.entry(above, lane) else {
                 return refuse(format!("lane {lane} holds run {run} without its parent"));
             };
-            self.held.records[record].parent = parent.record;
-            let held = self
-                .held
-                .nodes
-                .entry(run, lane)
-                .is_some_and(|e| e.count > 0);
-            let kept = &mut self.held.records[parent.record];
+            records[record].parent = parent.record;
+            let kept = &mut records[parent.record];
             kept.kids += 1;
-            kept.held_kids += u32::from(held);
+            kept.held_kids += u32::from(nodes.covered(run, lane) > 0);
         }
         Ok(())
     }
@@ -235,12 +209,9 @@ impl Restore<'_, '_> {
         let slots: Vec<u32> = self.held.lanes.slots().collect();
         for slot in slots {
             for medium in Medium::ALL {
-                self.held.restore_list(
-                    self.reader,
-                    lane_of(slot, medium),
-                    u64::MAX / 2,
-                    |index, run| index.nodes.is_live(run).then_some(run),
-                )?;
+                let (lane, latest) = (lane_of(slot, medium), u64::MAX / 2);
+                let find = |held: &Held<_>, run| held.nodes.is_live(run).then_some(run);
+                self.held.restore_list(self.reader, lane, latest, find)?;
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use super::bookings::Bookings;
 use super::loads::Loads;
 use super::named::Named;
 use super::pace::{MOST, Pace, Prefill};
-use super::reconcile::{Reported, Reports};
+use super::reconcile::Reported;
 use crate::error::{Error, Result};
 use crate::ids::{BookingId, Millis, SequenceHash, WorkerId};
 
@@ -30,7 +30,6 @@ pub struct LoadBook {
     pub(super) named: Named,
     /// How prompts' time grows with their context.
     pub(super) pace: Pace,
-    reports: Reports,
 }
 
 impl LoadBook {
@@ -70,10 +69,7 @@ impl LoadBook {
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.loads.memory_bytes()
-            + self.bookings.memory_bytes()
-            + self.named.memory_bytes()
-            + self.reports.memory_bytes()
+        self.loads.memory_bytes() + self.bookings.memory_bytes() + self.named.memory_bytes()
     }
 
     /// Registers a worker incarnation with zero load and weight 1.
@@ -92,7 +88,6 @@ impl LoadBook {
     /// Forgets the bookings and reports of earlier workers in a slot.
     fn forget(&mut self, slot: u32) {
         self.bookings.open_list(slot);
-        self.reports.open(slot);
         self.named.forget(slot);
     }
 
@@ -290,14 +285,7 @@ impl LoadBook {
         at: Millis,
         grace_ms: u64,
     ) -> Vec<BookingId> {
-        let is_registered = |rank: &&WorkerId| self.loads.get(**rank).is_some();
-        let Some(first) = ranks.first().filter(is_registered) else {
-            return Vec::new();
-        };
-        let inflight = ranks.iter().map(|&rank| self.loads.inflight(rank));
-        let booked = inflight.map(u64::from).sum();
-        let report = Reported { at, live };
-        let missing = self.reports.missing(first.slot, booked, report, grace_ms);
+        let missing = self.loads.missing(ranks, Reported { at, live }, grace_ms);
         let found = missing.map(|(lost, since)| self.bookings.longest_silent(ranks, since, lost));
         found.unwrap_or_default()
     }

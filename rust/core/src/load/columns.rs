@@ -149,7 +149,7 @@ impl Report {
     }
 }
 
-fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
+pub(super) fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
     Error::InvalidSetting {
         name,
         expected,

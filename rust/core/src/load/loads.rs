@@ -2,9 +2,10 @@
 
 use super::booking::Half;
 use super::changed::Changed;
-use super::columns::{Load, Report};
+use super::columns::{Load, Report, invalid};
+use super::reconcile::Reported;
 use crate::error::{Error, Result};
-use crate::ids::WorkerId;
+use crate::ids::{Millis, WorkerId};
 
 /// What is on every worker.
 #[derive(Debug, Default)]
@@ -12,6 +13,7 @@ pub struct Loads {
     columns: Vec<Load>,
     /// By worker slot: bookings without a first token whose prompt another worker computes.
     apart: Vec<u32>,
+    reported: Vec<Option<Reported>>,
     changed: Changed,
     cold_clock: u64,
 }
@@ -23,6 +25,7 @@ impl Loads {
         if slots > self.columns.len() {
             self.columns.resize(slots, Load::VACANT);
             self.apart.resize(slots, 0);
+            self.reported.resize(slots, None);
             self.changed.reserve(slots);
         }
         self.set(worker.slot, Some(worker.generation));
@@ -43,6 +46,7 @@ impl Loads {
             ..Load::VACANT
         };
         self.apart[slot as usize] = 0;
+        self.reported[slot as usize] = None;
         self.changed.mark(slot);
     }
 
@@ -116,12 +120,7 @@ impl Loads {
     /// [`Error::InvalidSetting`] unless `weight` is finite and above 0, [`Error::UnknownWorker`].
     pub fn set_weight(&mut self, worker: WorkerId, weight: f64) -> Result<()> {
         if !(weight.is_finite() && weight > 0.0) {
-            let expected = "a finite number above 0";
-            return Err(Error::InvalidSetting {
-                name: "weight",
-                expected,
-                got: weight.to_string(),
-            });
+            return Err(invalid("weight", "a finite number above 0", weight));
         }
         let load = self.get_mut(worker).ok_or(Error::UnknownWorker(worker))?;
         load.weight = weight;
@@ -160,6 +159,21 @@ impl Loads {
         }
     }
 
+    /// Takes in a report of the engine behind `ranks`. Returns how many of its bookings it has lost, and since when these are
+    /// silent.
+    pub(super) fn missing(
+        &mut self,
+        ranks: &[WorkerId],
+        report: Reported,
+        grace_ms: u64,
+    ) -> Option<(u64, Millis)> {
+        let first = *ranks.first()?;
+        self.get(first)?;
+        let inflight = ranks.iter().map(|&rank| self.inflight(rank));
+        let booked = inflight.map(u64::from).sum();
+        report.missing(&mut self.reported[first.slot as usize], booked, grace_ms)
+    }
+
     /// Moves a worker to the newest end of the cold order.
     pub fn mark_cold_pick(&mut self, worker: WorkerId) {
         self.cold_clock += 1;
@@ -174,6 +188,7 @@ impl Loads {
     pub fn memory_bytes(&self) -> usize {
         self.columns.capacity() * size_of::<Load>()
             + self.apart.capacity() * size_of::<u32>()
+            + self.reported.capacity() * size_of::<Option<Reported>>()
             + self.changed.memory_bytes()
     }
 }

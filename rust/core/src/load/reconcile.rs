@@ -17,43 +17,27 @@ pub(super) struct Reported {
     pub live: u64,
 }
 
-/// The latest reports, by worker slot.
-#[derive(Debug, Default)]
-pub(super) struct Reports(Vec<Option<Reported>>);
-
-impl Reports {
-    /// Begins without a report for the worker in `slot`.
-    pub fn open(&mut self, slot: u32) {
-        let slots = self.0.len().max(slot as usize + 1);
-        self.0.resize(slots, None);
-        self.0[slot as usize] = None;
-    }
-
-    /// Takes in a report of the engine at `slot`, on which `booked` requests are. Returns how many of them it has lost by
-    /// this report and the one before, and since when these are silent.
+impl Reported {
+    /// Becomes the `latest` report of an engine on which `booked` requests are. Returns how many of them it has lost by this
+    /// report and the one before, and since when these are silent.
     pub fn missing(
-        &mut self,
-        slot: u32,
+        self,
+        latest: &mut Option<Self>,
         booked: u64,
-        report: Reported,
         grace_ms: u64,
     ) -> Option<(u64, Millis)> {
-        let before = match &mut self.0[slot as usize] {
+        let before = match latest {
             // Two reports of one time are one report, and a late report is no news.
-            Some(latest) if report.at <= latest.at => {
-                if report.at == latest.at {
-                    latest.live = latest.live.max(report.live);
+            Some(latest) if self.at <= latest.at => {
+                if self.at == latest.at {
+                    latest.live = latest.live.max(self.live);
                 }
                 return None;
             }
-            latest => latest.replace(report)?,
+            latest => latest.replace(self)?,
         };
         let silent = before.at.0.checked_sub(grace_ms)?;
-        let beyond = booked.saturating_sub(before.live.max(report.live));
+        let beyond = booked.saturating_sub(before.live.max(self.live));
         Some((beyond.min(MOST_DROPPED), Millis(silent)))
-    }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Option<Reported>>()
     }
 }

@@ -17,6 +17,14 @@ pub struct Progress {
     pub done: bool,
 }
 
+impl Progress {
+    /// There is nothing to do.
+    pub(super) const NONE: Self = Self {
+        units: 0,
+        done: true,
+    };
+}
+
 /// Lets the allocator put away what a part freed. glibc leaves that to the next large request: after 100,000 leaves that one
 /// took 5 ms; after every part it takes 0.03.
 fn put_away() {
@@ -35,10 +43,8 @@ impl<U: Unit> Eviction<'_, U> {
     fn of_slot(&mut self, slot: u32, units: u64) -> u64 {
         let mut gone = 0;
         for trust in Trust::LEAST_FIRST {
-            if self.tree.held.lanes.count(slot, trust.medium()) > 0 {
-                let left = units.saturating_sub(gone);
-                gone += self.tree.evict(trust.lane(slot), left, &mut self.steps);
-            }
+            let left = units.saturating_sub(gone);
+            gone += self.tree.evict(trust.lane(slot), left, &mut self.steps);
         }
         gone
     }
@@ -74,8 +80,7 @@ impl<U: Unit> Eviction<'_, U> {
     /// When what goes next in a lane was used.
     fn time(&self, lane: u32) -> Option<u64> {
         let Held { lanes, records, .. } = &self.tree.held;
-        let record = records.find(lanes.get(lane)?.oldest)?;
-        Some(record.epoch)
+        lanes.oldest(lane).map(|record| records[record].epoch)
     }
 
     fn end(self, units: u64, done: bool) -> Progress {
@@ -108,7 +113,9 @@ impl<U: Unit> RadixTree<U> {
         }
         let owing = std::mem::take(&mut self.held.shape.owing);
         let mut evict = self.evicting(STEPS);
-        owing.into_iter().for_each(|slot| evict.pay(slot));
+        for slot in owing {
+            evict.pay(slot);
+        }
         evict.pay_total();
         evict.end(0, true);
         !self.is_owing()

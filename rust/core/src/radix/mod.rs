@@ -61,13 +61,10 @@ impl Trust {
     /// The lane of a worker's slot.
     #[inline]
     fn lane(self, slot: u32) -> u32 {
-        let medium = match self {
-            Self::Local => Medium::Gpu,
-            Self::Remote => Medium::Speculative,
-        };
-        lane_of(slot, medium)
+        lane_of(slot, self.medium())
     }
 
+    #[inline]
     fn medium(self) -> Medium {
         match self {
             Self::Local => Medium::Gpu,

@@ -21,18 +21,12 @@ impl<U: Unit> RadixTree<U> {
     /// Appends the tree to `out`. `now` anchors times to live, which are kept as the time left; without any, equal states
     /// give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
-        let Held {
-            shape,
-            nodes,
-            records,
-            lanes,
-            ..
-        } = &self.held;
+        let (held, nodes) = (&self.held, &self.held.nodes);
         put32(out, U::KIND);
-        put32(out, shape.children.page as u32);
-        put64(out, shape.max_units);
-        put64(out, shape.clock);
-        self.held.put_workers(now, out);
+        put32(out, held.shape.children.page as u32);
+        put64(out, held.shape.max_units);
+        put64(out, held.shape.clock);
+        held.put_workers(now, out);
         let place = |(id, node): (u32, &Node<_>)| u64::from(node.start) << 32 | u64::from(id);
         let mut order: Vec<u64> = nodes.iter().map(place).collect();
         order.sort_unstable();
@@ -45,12 +39,13 @@ impl<U: Unit> RadixTree<U> {
             put32(out, node.own.space);
             put32(out, size_of_val(node.own.units.as_slice()) as u32);
             U::put(&node.own.units, out);
-            records.put_entries(&node.holders, out);
+            held.records.put_entries(&node.holders, out);
         }
         let number = |node: u32| number.get(&node).copied().unwrap_or(NONE);
-        for slot in lanes.slots() {
+        for slot in held.lanes.slots() {
             for trust in Trust::LEAST_FIRST {
-                records.put_list(lanes.get(trust.lane(slot)), number, out);
+                held.records
+                    .put_list(held.lanes.get(trust.lane(slot)), number, out);
             }
         }
     }
@@ -86,7 +81,9 @@ impl<U: Unit> RadixTree<U> {
         restore.reader.end()?;
         let used = |(id, lane): (u32, &Lane)| (lane.oldest != NONE).then_some(id);
         let used: Vec<u32> = tree.held.lanes.iter().filter_map(used).collect();
-        used.into_iter().for_each(|lane| tree.queue(lane));
+        for lane in used {
+            tree.queue(lane);
+        }
         tree.restored()?;
         while !tree.settle() {}
         Ok(tree)

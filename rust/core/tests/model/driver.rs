@@ -325,7 +325,7 @@ impl Driver {
             }
         }
         prop_assert_eq!(
-            self.out.best(),
+            self.out.iter().map(|(_, depth)| depth).max().unwrap_or(0),
             expected.iter().map(|e| e.1).max().unwrap_or(0)
         );
         prop_assert_eq!(self.out.iter().collect::<Vec<_>>(), expected);

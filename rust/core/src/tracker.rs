@@ -328,13 +328,11 @@ impl View<'_> {
     #[must_use]
     pub fn block_count(&self, name: Option<&str>) -> u64 {
         let count = |id| self.state.store.block_count(id).unwrap_or(0);
-        match name {
-            Some(name) => self.tracker.registry.get(name).map_or(0, count),
-            None => {
-                let ids = self.tracker.registry.ids().into_iter();
-                ids.map(|(_, id)| count(id)).sum()
-            }
+        if let Some(name) = name {
+            return self.tracker.registry.get(name).map_or(0, count);
         }
+        let ids = self.tracker.registry.ids().into_iter();
+        ids.map(|(_, id)| count(id)).sum()
     }
 
     /// Heap bytes of the index.

@@ -25,15 +25,6 @@ fn new_run() -> Need {
     }
 }
 
-/// Room that a limited index needs.
-#[derive(Debug, Default)]
-pub(super) struct Room {
-    /// Bytes beyond the limit for what is small.
-    reserve: usize,
-    /// What the latest record lacked, beside blocks.
-    need: Need,
-}
-
 impl BlockIndex {
     /// Lets the index grow up to `bytes` of [`Self::memory_bytes`], beyond which records end early; see [`Self::cut`].
     /// `tick` is the time of uses from now on, which makes the ages of several indexes comparable.

@@ -4,10 +4,10 @@
 
 use super::Matcher;
 use super::blocks::{Blocks, CHUNK};
-use super::limit::Room;
 use super::table::Table;
 use crate::error::Result;
 use crate::forest::nodes::Nodes;
+use crate::forest::room::Need;
 use crate::forest::slab::Slot;
 use crate::forest::{Forest, Held, NONE, Shape};
 use crate::ids::{SequenceHash, WorkerId};
@@ -27,6 +27,15 @@ impl Slot for Ids {
             claimed: false,
         }
     }
+}
+
+/// Room that a limited index needs.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// Bytes beyond the limit for what is small.
+    pub(super) reserve: usize,
+    /// What the latest record lacked, beside blocks.
+    pub(super) need: Need,
 }
 
 /// Blocks, and the table that finds them.

@@ -84,12 +84,14 @@ impl Loads {
 
     /// Requests in flight on a worker; 0 for one that is not registered.
     #[must_use]
+    #[inline]
     pub fn inflight(&self, worker: WorkerId) -> u32 {
         self.get(worker).map_or(0, |load| load.inflight)
     }
 
     /// By worker slot: bookings without a first token whose prompt another worker computes.
     #[must_use]
+    #[inline]
     pub fn apart(&self) -> &[u32] {
         &self.apart
     }

@@ -31,7 +31,7 @@ LONG: Final[Mapping[str, int]] = {
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
-    "tell tells telling told untold": ("publish, report, remote", 28),
+    "tell tells telling told untold": ("publish, report, remote", 21),
     "hear heard hearing hears hearsay": ("receive, remote", 6),
     "say said saying says": ("publish, announce", 11),
     "standing": ("eligibility, fleet state", 1),
@@ -39,9 +39,9 @@ WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "trail trails": ("trace", 0),
     "desk desks": ("relay", 0),
     "worth": ("trust", 6),
-    "reach": ("scope, eligible", 9),
+    "reach": ("scope, eligible", 8),
     "fed": ("with events", 5),
-    "ahead": ("early", 8),
+    "ahead": ("early", 6),
     "offer offers": ("candidate", 29),
     "unproven": ("doubtful, speculative", 0),
     "nobody somebody whoever": ("none, worker, router, client", 0),

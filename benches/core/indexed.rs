@@ -41,14 +41,14 @@ impl Holdings for Indexed<'_> {
     }
 
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.0.path_to(hash).unwrap_or_default()
+        self.0.chains().to(hash).unwrap_or_default()
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.0.holds(self.1, hash, medium)
+        self.0.chains().holds(self.1, hash, medium)
     }
 
     fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.0.prefetch(blocks);
+        self.0.chains().prefetch(blocks);
     }
 }

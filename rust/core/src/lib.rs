@@ -20,6 +20,7 @@ pub mod heap;
 pub mod ids;
 pub mod index;
 pub mod load;
+mod locks;
 pub mod mixing;
 pub mod owners;
 pub mod positional;

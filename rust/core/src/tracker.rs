@@ -11,7 +11,7 @@ mod store;
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::hashing::{DEFAULT_SEED, Hasher, Scheme};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::index::{BlockIndex, Matcher};
+use crate::locks::at_once;
 use crate::positional::PositionalIndex;
 use crate::registry::WorkerRegistry;
 
@@ -190,11 +191,7 @@ impl BlockTracker {
 
     /// The read lock, unless that means waiting.
     pub fn try_view(&self) -> Option<View<'_>> {
-        let state = match self.state.try_read() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let state = at_once(self.state.try_read())?;
         Some(View {
             tracker: self,
             state,
@@ -212,11 +209,7 @@ impl BlockTracker {
 
     /// The write lock, unless that means waiting.
     pub fn try_edit(&self) -> Option<Edit<'_>> {
-        let state = match self.state.try_write() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let state = at_once(self.state.try_write())?;
         Some(Edit {
             tracker: self,
             state,
@@ -311,10 +304,8 @@ impl View<'_> {
         };
         let last = hashes.last()?.0.to_le_bytes();
         let key = |held: &&Held| {
-            let tie = self
-                .state
-                .member(held.worker.slot)
-                .map_or(0, |member| member.tie);
+            let member = self.state.member(held.worker.slot);
+            let tie = member.map_or(0, |member| member.tie);
             let mut pair = [0; 16];
             pair[..8].copy_from_slice(&last);
             pair[8..].copy_from_slice(&tie.to_le_bytes());
@@ -337,16 +328,11 @@ impl View<'_> {
     #[must_use]
     pub fn block_count(&self, name: Option<&str>) -> u64 {
         let count = |id| self.state.store.block_count(id).unwrap_or(0);
-        match name {
-            Some(name) => self.tracker.registry.get(name).map_or(0, count),
-            None => self
-                .tracker
-                .registry
-                .ids()
-                .into_iter()
-                .map(|(_, id)| count(id))
-                .sum(),
+        if let Some(name) = name {
+            return self.tracker.registry.get(name).map_or(0, count);
         }
+        let ids = self.tracker.registry.ids().into_iter();
+        ids.map(|(_, id)| count(id)).sum()
     }
 
     /// Heap bytes of the index.
@@ -431,10 +417,10 @@ impl Edit<'_> {
         hashes: &[SequenceHash],
         medium: Option<Medium>,
     ) -> Result<u32> {
-        match self.tracker.registry.get(name) {
-            Some(worker) => self.state.store.remove(worker, hashes, medium),
-            None => Ok(0),
-        }
+        let known = self.tracker.registry.get(name);
+        known.map_or(Ok(0), |worker| {
+            self.state.store.remove(worker, hashes, medium)
+        })
     }
 
     /// Drops every block of `name`, which stays registered; returns how many.
@@ -442,10 +428,8 @@ impl Edit<'_> {
     /// # Errors
     /// None today; an unknown name has no blocks.
     pub fn clear(&mut self, name: &str) -> Result<u64> {
-        match self.tracker.registry.get(name) {
-            Some(worker) => self.state.store.clear(worker),
-            None => Ok(0),
-        }
+        let known = self.tracker.registry.get(name);
+        known.map_or(Ok(0), |worker| self.state.store.clear(worker))
     }
 
     /// Evicts least recently used leaves of `name` down to `max_blocks` per medium; returns how many went.
@@ -453,10 +437,10 @@ impl Edit<'_> {
     /// # Errors
     /// None today; an unknown name has no blocks.
     pub fn evict_worker(&mut self, name: &str, max_blocks: u64) -> Result<u64> {
-        match self.tracker.registry.get(name) {
-            Some(worker) => self.state.store.evict_worker(worker, max_blocks),
-            None => Ok(0),
-        }
+        let known = self.tracker.registry.get(name);
+        known.map_or(Ok(0), |worker| {
+            self.state.store.evict_worker(worker, max_blocks)
+        })
     }
 
     /// Forgets `name` and all it holds; returns the blocks dropped.

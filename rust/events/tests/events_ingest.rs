@@ -221,11 +221,11 @@ impl Holdings for Indexed {
     }
 
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.index.path_to(hash).unwrap_or_default()
+        self.index.chains().to(hash).unwrap_or_default()
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.index.holds(self.worker, hash, medium)
+        self.index.chains().holds(self.worker, hash, medium)
     }
 }
 

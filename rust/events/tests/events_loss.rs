@@ -64,7 +64,7 @@ impl Both {
         let held = doubtful.chain(self.sets.held.iter().copied());
         let mut expected = [0; 4];
         for (hash, medium) in held {
-            let found = index.holds(WORKER, hash, medium);
+            let found = index.chains().holds(WORKER, hash, medium);
             assert!(found, "{hash:?} in {medium:?} after message {message}");
             expected[medium as usize] += 1;
         }
@@ -114,7 +114,8 @@ impl Holdings for Both {
         let path = self.sets.path_to(hash);
         match &self.index {
             Some(index) => index
-                .path_to(hash)
+                .chains()
+                .to(hash)
                 .inspect(|known| assert_eq!(known, &path)),
             None => Some(path),
         }

@@ -290,8 +290,9 @@ impl Decision {
         let Some(booking) = self.booking() else {
             return Ok(false);
         };
-        self.engine
-            .locked(py, |selector| selector.book().phase(booking).is_some())
+        self.engine.locked(py, |selector| {
+            selector.book().bookings().phase(booking).is_some()
+        })
     }
 
     #[doc = stub!("Decision.on_first_token")]

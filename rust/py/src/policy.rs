@@ -359,7 +359,7 @@ impl NativePolicy {
                     ledger.selected(),
                     ledger.endings,
                     ledger.forgotten,
-                    selector.book().len(),
+                    selector.book().bookings().len(),
                     selector.fleet().ids().len(),
                     selector
                         .pools()

@@ -190,7 +190,7 @@ mod tests {
         let mut s = selector();
         let picks = s.select_batch(&mut batch(&prompts), at_most(4)).unwrap();
         assert_eq!(counts(&picks), [4, 4, 0, 0]);
-        assert_eq!(s.book().len(), 8);
+        assert_eq!(s.book().bookings().len(), 8);
     }
 
     #[test]
@@ -229,6 +229,6 @@ mod tests {
         let mut s = selector();
         let outcome = s.select_batch(&mut requests, at_most(4));
         assert_eq!(outcome, Err(Error::NoCandidate));
-        assert_eq!(s.book().len(), 0);
+        assert_eq!(s.book().bookings().len(), 0);
     }
 }

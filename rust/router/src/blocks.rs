@@ -183,19 +183,22 @@ impl Blocks {
         (self.expires, self.is_doubtful) = (true, true);
         // A worker that is not in the index holds nothing there.
         let doubted = self.index.doubt(worker, until).unwrap_or(0);
-        self.leases.each(worker, |path, confirmed| {
-            let expected = confirmed as u32;
-            let _ = self.index.expect(worker, path, expected, None, until);
-        });
-        let _ = self.index.fit_speculative(worker);
+        if let Ok(index) = self.index.exact_mut() {
+            self.leases.each(worker, |path, confirmed| {
+                let _ = index.expect(worker, path, confirmed as u32, None, until);
+            });
+            let _ = index.fit_speculative(worker);
+        }
         doubted
     }
 
     /// Where messages of an engine are lost, drops doubtful blocks until they fit its memory together with the known ones.
     pub fn fit_doubtful(&mut self, worker: WorkerId) {
-        if self.is_doubtful {
+        if self.is_doubtful
+            && let Ok(index) = self.index.exact_mut()
+        {
             // A worker that is not in the index holds nothing there.
-            let _ = self.index.fit_speculative(worker);
+            let _ = index.fit_speculative(worker);
         }
     }
 
@@ -217,7 +220,8 @@ impl Blocks {
 
     /// An event of the worker announced a chain that ends with `last`.
     pub fn confirmed(&mut self, worker: WorkerId, last: SequenceHash, now: Millis) {
-        if let Some(depth) = self.index.depth_of(last) {
+        let index = self.index.exact();
+        if let Some(depth) = index.and_then(|index| index.chains().depth_of(last)) {
             let (depth, renew) = (depth as usize, &mut renewing(&mut self.index));
             self.leases.confirmed(worker, depth, last, now, renew);
         }
@@ -228,8 +232,9 @@ impl Blocks {
         if self.leases.is_empty() && !checks.follows(worker) {
             return;
         }
+        let index = self.index.exact();
         for &hash in hashes {
-            if let Some(depth) = self.index.depth_of(hash) {
+            if let Some(depth) = index.and_then(|index| index.chains().depth_of(hash)) {
                 self.leases.given_up(worker, depth as usize, hash);
                 checks.given_up(worker, depth as usize, hash);
             }
@@ -284,6 +289,8 @@ impl Blocks {
 fn renewing(index: &mut Store) -> impl FnMut(WorkerId, &[SequenceHash], usize, Millis) {
     |worker, path, from, until| {
         // A worker that is not in the index is expected to hold nothing there.
-        let _ = index.expect(worker, path, from as u32, None, Some(until));
+        if let Ok(index) = index.exact_mut() {
+            let _ = index.expect(worker, path, from as u32, None, Some(until));
+        }
     }
 }

@@ -22,7 +22,7 @@ impl Selector {
     }
 
     fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
-        if self.decisions.book().phase(id) != Some(Phase::Booked) {
+        if self.decisions.book().bookings().phase(id) != Some(Phase::Booked) {
             return;
         }
         let Some((worker, pool, is_remote)) = self.decisions.get(id) else {

@@ -213,7 +213,7 @@ impl Candidates {
             }
         }
         if settings.veto != Veto::default() {
-            let loads = from.book.loads();
+            let loads = from.book.loads().columns();
             let over = |row: &Candidate| {
                 let load = loads.get(row.slot as usize);
                 load.is_some_and(|load| is_vetoed(&load.report, settings, now))

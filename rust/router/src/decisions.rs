@@ -81,14 +81,15 @@ impl Decisions {
 
     /// Worker and model of an open booking, and whether another router booked it.
     pub fn get(&self, id: BookingId) -> Option<(WorkerId, PoolId, bool)> {
-        let worker = self.book.worker(id)?;
+        let worker = self.book.bookings().worker(id)?;
         let open = self.open.get(id.entry as usize)?;
         Some((worker, open.pool, open.is_remote))
     }
 
     /// All open bookings.
     pub fn iter(&self) -> impl Iterator<Item = Booked> {
-        self.book.open_bookings().map(|(id, worker, work, phase)| {
+        let bookings = self.book.bookings().open();
+        bookings.map(|(id, worker, work, phase)| {
             let open = self.open.get(id.entry as usize);
             Booked {
                 id,

@@ -123,7 +123,8 @@ impl Feed<'_> {
     ) -> u32 {
         let (worker, home, mut new) = (self.worker, self.home, 0);
         let grown = self.pools.grow(home, hashes.len(), |index, _| {
-            new += index.announce(worker, parent, hashes, medium)?;
+            let exact = index.exact_mut()?;
+            new += exact.announce(worker, parent, hashes, medium)?;
             Ok(index.cut().is_none())
         });
         if let Some(&last) = hashes.last()
@@ -166,7 +167,7 @@ impl Feed<'_> {
     pub fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
         let (worker, mut new) = (self.worker, false);
         let grown = self.pools.grow(self.home, 1, |index, _| {
-            new |= index.spread(worker, hash, medium)?;
+            new |= index.exact_mut()?.spread(worker, hash, medium)?;
             Ok(index.cut().is_none())
         });
         grown.is_ok() && new

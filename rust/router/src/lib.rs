@@ -240,7 +240,7 @@ impl Selector {
     #[must_use]
     pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
         let member = self.fleet.member(id)?;
-        let report = self.book().load(id).map(|load| &load.report);
+        let report = self.book().loads().get(id).map(|load| &load.report);
         let eligibility = condition(member, report, &self.settings, now);
         Some((member.profile(), eligibility))
     }
@@ -268,11 +268,11 @@ impl Selector {
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();
         for (name, id) in self.fleet.ids() {
-            if !self.fleet.is_current(id) || book.load(id).is_none() {
+            if !self.fleet.is_current(id) || book.loads().get(id).is_none() {
                 return Err(Error::Invariant(format!("worker {name:?} has no columns")));
             }
         }
-        self.pools.validate(book.len())?;
+        self.pools.validate(book.bookings().len())?;
         let (rows, max_age) = (self.candidates.rows(), self.settings.max_report_age_ms);
         rows.validate(&self.fleet, book, max_age)
     }

@@ -101,7 +101,7 @@ impl Step<'_, '_> {
     fn publish(&mut self, placed: Placed<'_>, held: usize) {
         let (s, id) = (&mut *self.selector, self.request.pool);
         if let Some(sharing) = &mut s.sharing
-            && let Some(Store::Exact(_)) = s.pools[id].index()
+            && s.pools[id].exact().is_some()
         {
             let booked = (placed.booking, placed.worker);
             sharing.placed(&s.fleet, booked, id, placed.path, held);
@@ -176,7 +176,8 @@ impl Step<'_, '_> {
     ) -> Result<()> {
         let (pools, Placed { worker, path, .. }) = (&mut self.selector.pools, placed);
         pools.grow(self.request.pool, path.len() - from, |index, hint| {
-            index.expect(worker, path, from as u32, Some(hint), until)?;
+            let exact = index.exact_mut()?;
+            exact.expect(worker, path, from as u32, Some(hint.exact()), until)?;
             Ok(index.cut().is_none())
         })
     }
@@ -184,7 +185,7 @@ impl Step<'_, '_> {
 
 /// How long what waits on a worker may take to be computed, generously.
 fn patience_ms(book: &LoadBook, worker: WorkerId) -> u64 {
-    let Some(load) = book.load(worker) else {
+    let Some(load) = book.loads().get(worker) else {
         return 0;
     };
     let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);

@@ -2,6 +2,7 @@
 
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
+use cachelb_core::index::BlockIndex;
 use cachelb_core::tracker::Store;
 use cachelb_policy::{Placements, Rule};
 
@@ -103,6 +104,11 @@ impl Pool {
         self.blocks().map(Blocks::index)
     }
 
+    /// The index, if it is an exact one.
+    pub(super) fn exact(&self) -> Option<&BlockIndex> {
+        self.index()?.exact()
+    }
+
     /// What the latest lookup found, `None` if there was nothing to look up.
     pub(super) fn answer(&self) -> Option<Answer<'_>> {
         self.blocks()?.answer()
@@ -141,21 +147,21 @@ impl Pool {
     /// The path up to a block, as far as it is known.
     #[must_use]
     pub fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        let path = self.index().and_then(|index| index.path_to(hash));
+        let path = self.exact().and_then(|index| index.chains().to(hash));
         path.unwrap_or_default()
     }
 
     /// Whether a worker holds a block in a medium.
     #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
-        let index = self.index();
-        index.is_some_and(|index| index.holds(worker, hash, medium))
+        let index = self.exact();
+        index.is_some_and(|index| index.chains().holds(worker, hash, medium))
     }
 
     /// Hints that events are about to be applied of `blocks`, or of those that follow them.
     pub fn prefetch(&self, blocks: &[SequenceHash]) {
-        if let Some(index) = self.index() {
-            index.prefetch(blocks);
+        if let Some(index) = self.exact() {
+            index.chains().prefetch(blocks);
         }
     }
 

@@ -104,7 +104,7 @@ impl Rows {
         (overlap, matched_tokens): (u32, f64),
         (now, max_report_age_ms, block_size): (Millis, u64, u32),
     ) {
-        let load = book.load(id).unwrap_or(&Load::VACANT);
+        let load = book.loads().get(id).unwrap_or(&Load::VACANT);
         let mut row = Candidate {
             matched_tokens,
             overlap,
@@ -118,7 +118,7 @@ impl Rows {
             self.best_overlap = self.best_overlap.max(overlap);
         }
         if drifts(load, member, now) {
-            book.mark_changed(id.slot);
+            book.loads_mut().mark_changed(id.slot);
         }
         self.list.push(row);
     }
@@ -167,7 +167,7 @@ impl Rows {
         self.best_overlap = 0;
         self.best_reusable = None;
         let (list, by_slot) = (&mut self.list, &self.by_slot);
-        book.retain_changed(|slot, load| {
+        book.loads_mut().retain_changed(|slot, load| {
             let at = by_slot.get(slot as usize).copied().unwrap_or(NONE);
             let row = list.get_mut(at as usize);
             row.zip(fleet.at(slot)).is_some_and(|(row, member)| {
@@ -263,9 +263,8 @@ impl Rows {
         };
         let mut holders = 0;
         for (at, row) in self.list.iter().enumerate() {
-            let (Some(member), Some(load)) =
-                (fleet.at(row.slot), book.loads().get(row.slot as usize))
-            else {
+            let load = book.loads().columns().get(row.slot as usize);
+            let (Some(member), Some(load)) = (fleet.at(row.slot), load) else {
                 return fail("no worker", row);
             };
             let stands = member.eligibility(basis.pool, basis.wanted) == Eligibility::Candidate;
@@ -282,7 +281,7 @@ impl Rows {
             holders += usize::from(held);
             let mut counted = *row;
             weigh(&mut counted, load, member, self.now, max_report_age_ms);
-            let marked = book.is_marked_changed(row.slot);
+            let marked = book.loads().is_marked_changed(row.slot);
             if !marked && (counted != *row || drifts(load, member, self.now)) {
                 return fail("an unseen change", row);
             }

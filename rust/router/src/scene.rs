@@ -49,11 +49,11 @@ pub(super) fn view<'a>(
     offers: &'a Offers,
     request: &Request<'a>,
 ) -> View<'a> {
-    let is_shared = |path| book.shares_any(request.pool.0, path);
+    let is_shared = |path| book.named().shares_any(request.pool.0, path);
     View {
         rows,
-        loads: book.loads(),
-        apart: book.apart(),
+        loads: book.loads().columns(),
+        apart: book.loads().apart(),
         pace: *book.pace(),
         active: pool.counts_active().then(|| Active {
             book,

@@ -190,7 +190,7 @@ impl<'a, 'r> Step<'a, 'r> {
             book.hold(booking, request.pool.0, hashes);
         }
         if decided.choice.cold {
-            book.mark_cold_pick(worker);
+            book.loads_mut().mark_cold_pick(worker);
         }
         if let Some(sharing) = &mut s.sharing {
             sharing.booked(&s.fleet, (booking, worker), request.pool, work);

@@ -298,7 +298,7 @@ mod tests {
         };
         s.workers_mut().set_ready("a", false);
         assert_eq!(s.select(&mut offers(), &pinned), Err(Error::Moved));
-        assert!(s.book().is_empty());
+        assert!(s.book().bookings().is_empty());
         let pick = s.select(&mut offers(), &Request::default()).unwrap();
         assert_eq!(pick.reason, Reason::PolicyError);
         for name in ["b", "c"] {

@@ -100,7 +100,7 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
                     }
                 )
             );
-            assert_eq!(s.book().len(), step + 1);
+            assert_eq!(s.book().bookings().len(), step + 1);
         }
     }
 }
@@ -128,7 +128,7 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
         [list[0].eligibility, list[1].eligibility],
         [Eligibility::NotReady, Eligibility::Excluded]
     );
-    assert_eq!(s.book().len(), 1);
+    assert_eq!(s.book().bookings().len(), 1);
 }
 
 #[test]
@@ -145,7 +145,8 @@ fn one_candidate_is_booked_under_its_own_reason() {
         )
         .unwrap();
     assert_eq!(pick.reason, Reason::OnlyOne);
-    assert_eq!(s.book().pending_prefill_tokens(list[0].id.unwrap()), 40);
+    let load = s.book().loads().get(list[0].id.unwrap()).unwrap();
+    assert_eq!(load.pending_prefill_tokens, 40);
 }
 
 #[test]
@@ -186,7 +187,10 @@ fn silent_bookings_expire() {
     };
     s.select(&mut offers(&["a", "b"]), &late).unwrap();
     assert_eq!(
-        (s.book().len(), s.ledger().endings[Ending::Expired as usize]),
+        (
+            s.book().bookings().len(),
+            s.ledger().endings[Ending::Expired as usize]
+        ),
         (1, 1)
     );
 }

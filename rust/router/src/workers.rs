@@ -70,7 +70,8 @@ impl Workers<'_> {
     /// [`Error::InvalidSetting`].
     pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
         let id = self.find_or_add(name);
-        self.0.decisions.book_mut().set_weight(id, weight)
+        let book = self.0.decisions.book_mut();
+        book.loads_mut().set_weight(id, weight)
     }
 
     /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share what it counts.
@@ -88,21 +89,21 @@ impl Workers<'_> {
         let ranks: Vec<WorkerId> = names.iter().map(|name| self.find_or_add(name)).collect();
         let s = &mut *self.0;
         let book = s.decisions.book_mut();
-        let known = ranks.iter().filter_map(|&rank| book.load(rank));
+        let known = ranks.iter().filter_map(|&rank| book.loads().get(rank));
         if known.map(|load| load.report.at).max() > Some(report.at) {
             // It was overtaken on its way.
             return Ok(0);
         }
         let share = report.share(ranks.len());
         for &rank in &ranks {
-            book.set_report(rank, share)?;
+            book.loads_mut().set_report(rank, share)?;
         }
         let age = now.0.saturating_sub(report.at.0);
         let is_counted = s.settings.registered && age <= s.settings.max_report_age_ms;
         let Some(live) = report.live().filter(|_| is_counted) else {
             return Ok(0);
         };
-        book.credit_others(&ranks, live);
+        book.loads_mut().credit_others(&ranks, live);
         let Some(grace) = s.settings.reconcile_grace_ms else {
             return Ok(0);
         };
@@ -152,7 +153,7 @@ impl Workers<'_> {
 
     /// The worker of a booking asked to be left alone for a while, which counts no failure.
     pub fn rest(&mut self, id: BookingId, rest_ms: u64, now: Millis) {
-        if let Some(worker) = self.0.decisions.book().worker(id) {
+        if let Some(worker) = self.0.decisions.book().bookings().worker(id) {
             let fleet = &mut self.0.fleet;
             fleet.change_health(worker, |health| health.pushed_back(rest_ms, now));
         }
@@ -204,7 +205,7 @@ impl Workers<'_> {
         let s = &mut *self.0;
         let draining = s.fleet.member(worker).is_some_and(Member::is_draining);
         if draining
-            && s.decisions.book().inflight(worker) == 0
+            && s.decisions.book().loads().inflight(worker) == 0
             && let Some(name) = s.fleet.name(worker)
         {
             self.remove(&name);

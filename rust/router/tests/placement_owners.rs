@@ -289,7 +289,8 @@ impl World {
                 );
                 self.ledger.forget(worker);
                 let book = self.selector.book();
-                self.open.retain(|open| book.worker(open.booking).is_some());
+                self.open
+                    .retain(|open| book.bookings().worker(open.booking).is_some());
             }
         }
     }

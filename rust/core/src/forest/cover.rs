@@ -1,26 +1,17 @@
 //! The one place where coverage changes: entries, counts, holes, holder sets, lengths of nodes.
 
 use super::lanes::slot_of;
-use super::nodes::{Entry, Holders};
-use super::{Forest, NONE, Shape};
+use super::nodes::Holders;
+use super::{Held, NONE, Shape};
 
-impl<S: Shape> Forest<S> {
-    pub(crate) fn entry(&self, node: u32, lane: u32) -> Option<Entry> {
-        self.nodes[node].holders.get(lane).copied()
-    }
-
-    /// Leading units of a node held in a lane.
-    pub(crate) fn covered(&self, node: u32, lane: u32) -> u32 {
-        self.nodes[node].holders.get(lane).map_or(0, |e| e.count)
-    }
-
+impl<S: Shape> Held<S> {
     /// Gives a lane an entry in a node, of which it holds nothing yet; its entry in the parent exists.
-    pub(crate) fn add_entry(&mut self, node: u32, lane: u32) {
+    fn add_entry(&mut self, node: u32, lane: u32) {
         let above = self.nodes[node].parent;
         let parent = if above == NONE {
             NONE
         } else {
-            self.entry(above, lane).map_or(NONE, |e| e.record)
+            self.nodes.entry(above, lane).map_or(NONE, |e| e.record)
         };
         debug_assert!(
             above == NONE || parent != NONE,
@@ -30,12 +21,7 @@ impl<S: Shape> Forest<S> {
         if parent != NONE {
             self.records[parent].kids += 1;
         }
-        let entry = Entry {
-            lane,
-            record,
-            count: 0,
-        };
-        self.nodes.hold(node, entry);
+        self.nodes.hold(node, lane, record, 0);
     }
 
     /// Sets how many leading units of a node the lane holds. The node keeps its length: see [`Self::trim`].
@@ -45,11 +31,7 @@ impl<S: Shape> Forest<S> {
         let Some(entry) = n.holders.get_mut(lane) else {
             return;
         };
-        let Entry {
-            record,
-            count: before,
-            ..
-        } = *entry;
+        let (record, before) = (entry.record, entry.count);
         if before == count {
             return;
         }
@@ -112,6 +94,22 @@ impl<S: Shape> Forest<S> {
             self.records[parent].held_kids -= 1;
             self.lanes[lane].holes -= hole;
         }
+    }
+
+    /// Makes a lane hold the first `count` units of a node, if it holds fewer, and connects it to them if it holds none; its
+    /// entry in the parent exists. Returns how many are new.
+    pub(crate) fn cover(&mut self, node: u32, lane: u32, count: u32) -> u32 {
+        let before = if let Some(entry) = self.nodes.entry(node, lane) {
+            entry.count
+        } else {
+            self.add_entry(node, lane);
+            0
+        };
+        let new = count.saturating_sub(before);
+        if new > 0 {
+            self.set_count(node, lane, count);
+        }
+        new
     }
 
     /// Drops the end of a leaf's coverage, keeping `count > 0` units.

@@ -2,18 +2,15 @@
 
 use super::lanes::{is_device, lane_of, medium_of};
 use super::recency::NEVER;
-use super::{Forest, NONE, Shape};
+use super::{Forest, Held, NONE, Shape};
 use crate::error::Result;
 use crate::ids::{Medium, Millis, WorkerId};
 
-impl<S: Shape> Forest<S> {
+impl<S: Shape> Held<S> {
     /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
     /// leaves the list. Returns the units that nothing stands for any more, `None` if the lane is empty.
     pub(crate) fn evict_step(&mut self, lane: u32, units: u64) -> Option<u64> {
-        let record = self.lanes[lane].oldest;
-        if record == NONE {
-            return None;
-        }
+        let record = self.lanes.oldest(lane)?;
         let node = self.records[record].node;
         if self.records[record].kids > 0 {
             self.records.unlink(&mut self.lanes[lane], record);
@@ -21,7 +18,7 @@ impl<S: Shape> Forest<S> {
             self.merges.push(node);
             return Some(0);
         }
-        let count = self.covered(node, lane);
+        let count = self.nodes.covered(node, lane);
         let beyond = u64::from(count.saturating_sub(S::beside(self, node, lane)));
         let units = self.shape.step(units);
         if beyond > units {
@@ -63,29 +60,13 @@ impl<S: Shape> Forest<S> {
         if r.kids > 0 {
             return false;
         }
-        let count = self.covered(r.node, r.lane);
+        let count = self.nodes.covered(r.node, r.lane);
         count == 0 || (!is_device(r.lane) && count <= S::beside(self, r.node, r.lane))
-    }
-
-    /// Drops all that the worker holds, which stays registered; returns the distinct units it held.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
-        let dropped = self.worker(worker)?.distinct;
-        for medium in Medium::ALL {
-            if self.lanes.count(worker.slot, medium) > 0 {
-                self.clear_lane(lane_of(worker.slot, medium));
-            }
-        }
-        self.finish();
-        Ok(dropped)
     }
 
     /// Every record is listed or an ancestor of a listed one, so climbing from the listed ones meets all.
     pub(crate) fn clear_lane(&mut self, lane: u32) {
-        while self.lanes[lane].oldest != NONE {
-            let mut record = self.lanes[lane].oldest;
+        while let Some(mut record) = self.lanes.oldest(lane) {
             if self.records[record].kids > 0 {
                 self.records.unlink(&mut self.lanes[lane], record);
                 continue;
@@ -108,13 +89,43 @@ impl<S: Shape> Forest<S> {
             }
         }
     }
+}
+
+impl<S: Shape> Forest<S> {
+    /// Evicts up to `units` of what the lane used longest ago, whole stretches at a time and `steps` of them at most; returns
+    /// how many went.
+    pub(crate) fn evict(&mut self, lane: u32, units: u64, steps: &mut u32) -> u64 {
+        let mut gone = 0;
+        while gone < units && *steps > 0 {
+            let Some(more) = self.held.evict_step(lane, units - gone) else {
+                break;
+            };
+            *steps -= 1;
+            gone += more;
+        }
+        self.stats.evicted += gone;
+        gone
+    }
+
+    /// Drops all that the worker holds, which stays registered; returns the distinct units it held.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
+        let dropped = self.worker(worker)?.distinct;
+        for medium in Medium::ALL {
+            self.held.clear_lane(lane_of(worker.slot, medium));
+        }
+        self.held.finish();
+        Ok(dropped)
+    }
 
     // --- deadlines
 
     /// When the next entry with a time to live is due, if any. May be early after a use, never late.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Millis> {
-        self.expiry.next().map(Millis)
+        self.held.expiry.next().map(Millis)
     }
 
     /// Drops what lived to its end at or before `now`; returns the units dropped, of an index per medium. A tree looks at
@@ -122,53 +133,40 @@ impl<S: Shape> Forest<S> {
     pub fn expire(&mut self, now: Millis) -> u64 {
         let mut dropped = 0;
         for _ in 0..S::EXPIRED_AT_ONCE {
-            let Some(record) = self.expiry.pop(now.0) else {
+            let Some(record) = self.held.expiry.pop(now.0) else {
                 break;
             };
-            let r = &mut self.records[record];
+            let r = &mut self.held.records[record];
             r.armed = 0;
             if r.kids > 0 || r.expires == NEVER {
                 continue;
             }
             if r.expires > now.0 {
-                self.expiry.arm(&mut self.records, record);
+                self.held.expiry.arm(&mut self.held.records, record);
                 continue;
             }
             let (node, lane) = (r.node, r.lane);
-            let count = self.covered(node, lane);
-            dropped += u64::from(count.saturating_sub(S::beside(self, node, lane)));
-            self.reap(record);
+            let count = self.held.nodes.covered(node, lane);
+            dropped += u64::from(count.saturating_sub(S::beside(&self.held, node, lane)));
+            self.held.reap(record);
         }
         self.stats.expired += dropped;
-        self.finish();
+        self.held.finish();
         dropped
-    }
-
-    /// The end of a time to live, as records have it.
-    pub(crate) fn deadline(&mut self, expires: Option<Millis>) -> u64 {
-        let Some(Millis(at)) = expires else {
-            return NEVER;
-        };
-        self.expiry.mark_used();
-        at.clamp(1, NEVER - 1)
     }
 
     // --- one memory budget over several indexes
 
     /// The lane is about to be used.
     pub(crate) fn queue(&mut self, lane: u32) {
-        self.ages[S::rank(lane)].queue(&mut self.lanes[lane], lane);
+        self.ages[S::rank(lane)].queue(&mut self.held.lanes[lane], lane);
     }
 
     /// Age and lane of what goes next.
     pub(crate) fn oldest_lane(&mut self) -> Option<(u64, u32)> {
-        let Self {
-            ages,
-            lanes,
-            records,
-            ..
-        } = self;
-        ages.iter_mut().find_map(|ages| ages.oldest(lanes, records))
+        let Held { lanes, records, .. } = &mut self.held;
+        let mut ages = self.ages.iter_mut();
+        ages.find_map(|ages| ages.oldest(lanes, records))
     }
 
     /// When what goes next was used, by the tick of its use, or earlier; `None` if there is nothing to evict.
@@ -184,10 +182,11 @@ impl<S: Shape> Forest<S> {
             let Some((_, lane)) = self.oldest_lane().filter(|(age, _)| *age < before) else {
                 break;
             };
-            gone = self.evict_step(lane, u64::from(units.max(1))).unwrap_or(0);
+            let step = self.held.evict_step(lane, u64::from(units.max(1)));
+            gone = step.unwrap_or(0);
         }
         self.stats.displaced += gone;
-        self.finish();
+        self.held.finish();
         gone
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::lanes::is_device;
 use super::recency::{NEVER, Record, Records};
+use crate::ids::Millis;
 
 /// Deadline, whether it is of another lane than the worker's first, and record: at one time the first lanes end first,
 /// so that what is left of the others does not hang on which record is older.
@@ -69,6 +70,15 @@ impl Expiry {
 
     pub(crate) fn mark_used(&mut self) {
         self.used = true;
+    }
+
+    /// The end of a time to live, as records have it.
+    pub(crate) fn deadline(&mut self, expires: Option<Millis>) -> u64 {
+        let Some(Millis(at)) = expires else {
+            return NEVER;
+        };
+        self.used = true;
+        at.clamp(1, NEVER - 1)
     }
 
     /// Bytes that `more` deadlines add.

@@ -3,7 +3,8 @@
 //! A lane's number says which it is, so the lanes of a worker are neighbours wherever lanes are sorted.
 
 use super::NONE;
-use crate::ids::Medium;
+use crate::error::{Error, Result};
+use crate::ids::{Medium, WorkerId};
 
 /// Media of a worker.
 pub(crate) const MEDIA: usize = Medium::ALL.len();
@@ -99,9 +100,30 @@ impl Lanes {
         self.workers.get(slot as usize).and_then(Option::as_ref)
     }
 
+    /// A registered worker.
+    pub(crate) fn registered(&self, worker: WorkerId) -> Result<&Worker> {
+        match self.worker(worker.slot) {
+            Some(present) if present.generation == worker.generation => Ok(present),
+            _ => Err(Error::UnknownWorker(worker)),
+        }
+    }
+
+    /// Units over the capacity of the worker in a slot.
+    pub(crate) fn excess(&self, slot: u32) -> u64 {
+        let worker = self.worker(slot);
+        worker.map_or(0, |w| w.distinct.saturating_sub(w.capacity.into()))
+    }
+
     /// A lane, if its medium is in use.
     pub(crate) fn get(&self, lane: u32) -> Option<&Lane> {
         self.items[medium_of(lane)].get(slot_of(lane) as usize)
+    }
+
+    /// The record of a lane that was used longest ago.
+    pub(crate) fn oldest(&self, lane: u32) -> Option<u32> {
+        self.get(lane)
+            .map(|lane| lane.oldest)
+            .filter(|record| *record != NONE)
     }
 
     /// Slots with a worker, ascending.

@@ -1,6 +1,9 @@
 //! How many leading units every worker holds, filled from the deepest part of a path upwards.
 
-use super::sets::ones;
+use super::NONE;
+use super::lanes::{is_device, slot_of};
+use super::nodes::Node;
+use super::sets::{LaneSets, ones};
 
 /// Leading blocks by slot; valid where the member bit is set.
 #[derive(Debug, Default, Clone)]
@@ -50,6 +53,52 @@ impl Leading {
     pub(crate) fn set(&mut self, slot: u32, depth: u32) {
         self.depth[slot as usize] = depth;
         self.members[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Goes up into a node, of which the query covers the depths up to `end`: held means held in any lane. Calls `device`
+    /// with what is held of a part of it in device memory.
+    #[inline]
+    pub(crate) fn climb_lanes<X>(
+        &mut self,
+        sets: &LaneSets,
+        node: &Node<X>,
+        end: u32,
+        mut device: impl FnMut(u32, u32),
+    ) {
+        let (full, words) = (sets.members(node.full), sets.words());
+        let in_any = |at| full[at..].iter().step_by(words).fold(0, |all, w| all | w);
+        self.climb((0..words).map(in_any), end);
+        if node.partial == 0 {
+            return;
+        }
+        let mut longest = NONE;
+        for entry in node.partials() {
+            let slot = slot_of(entry.lane);
+            let depth = end.min(node.start + entry.count);
+            if is_device(entry.lane) {
+                device(slot, depth);
+            }
+            if slot == longest {
+                // Lanes of a worker are neighbours.
+                self.raise(slot, depth);
+            } else if !self.has(slot) {
+                // Another of its lanes holds the whole node if the bit is set.
+                self.set(slot, depth);
+                longest = slot;
+            }
+        }
+    }
+
+    /// The same where all is in device memory.
+    #[inline]
+    pub(crate) fn climb_device<X>(&mut self, sets: &LaneSets, node: &Node<X>, end: u32) {
+        self.climb(sets.members(node.full).iter().copied(), end);
+        if node.partial > 0 {
+            for entry in node.partials() {
+                let depth = end.min(node.start + entry.count);
+                self.set(slot_of(entry.lane), depth);
+            }
+        }
     }
 
     /// Goes up into a run that is held in full by `full`, a bitmap word by word, and asked for up to the depth `end`.

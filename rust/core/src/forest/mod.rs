@@ -2,16 +2,16 @@
 //!
 //! A node is a stretch of units, blocks or characters, without a branch inside, at the end of its parent. A lane holds a
 //! leading part of a node. Who holds all of it is one interned set (`sets`) and, where coverage ends inside the node, a
-//! short list (`nodes`). Recency is one record per (node, lane) in per-lane lists (`recency`). All changes of coverage pass
-//! through `cover`; nodes are split and joined in `split`; what goes, goes through `evict`.
+//! short list (`nodes`). Recency is one record per (node, lane) in per-lane lists (`recency`). They are one state (`held`): all changes of
+//! coverage pass through `cover`; nodes are split and joined in `split`; what goes, goes through `evict`.
 //!
 //! What units are, and how a node is found, is up to a [`Shape`].
 
 pub(crate) mod ages;
-mod climb;
 mod cover;
 mod evict;
 pub(crate) mod expiry;
+mod held;
 pub(crate) mod lanes;
 pub(crate) mod leading;
 pub(crate) mod nodes;
@@ -25,22 +25,18 @@ pub(crate) mod validate;
 
 use std::fmt::Debug;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{Medium, WorkerId};
 use ages::Ages;
-use expiry::Expiry;
-use lanes::{Lanes, Worker, medium_of};
+pub use held::Held;
+use lanes::Worker;
 use nodes::Nodes;
-use recency::Records;
 use room::Limit;
-use sets::LaneSets;
 use slab::Slot;
+use validate::Recount;
 
 /// Absent id.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Items of scratch space kept between changes.
-const SCRATCH: usize = 256;
-
 /// What happened since an index was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexStats {
@@ -91,7 +87,7 @@ pub trait Shape: Debug + Sized {
     fn fit(forest: &mut Forest<Self>, worker: WorkerId);
 
     /// Units of a node that make those of a lane worthless: leaves that are no longer go with them.
-    fn beside(_forest: &Forest<Self>, _node: u32, _lane: u32) -> u32 {
+    fn beside(_held: &Held<Self>, _node: u32, _lane: u32) -> u32 {
         0
     }
 
@@ -118,51 +114,32 @@ pub trait Shape: Debug + Sized {
     ///
     /// # Errors
     /// [`Error::Invariant`].
-    fn validate_node(forest: &Forest<Self>, node: u32) -> Result<()>;
+    fn validate_node(held: &Held<Self>, node: u32) -> Result<()>;
 
     /// Recounts what all nodes, of so many units, have of their shape.
     ///
     /// # Errors
     /// [`Error::Invariant`].
-    fn validate_sums(forest: &Forest<Self>, units: u64) -> Result<()>;
+    fn validate_sums(held: &Held<Self>, units: u64) -> Result<()>;
 }
 
-/// Nodes, their holders and the order of their use.
+/// Nodes, their holders, and what limits them.
 #[derive(Debug)]
 pub struct Forest<S: Shape> {
-    pub(crate) shape: S,
-    pub(crate) nodes: Nodes<S::Own>,
-    pub(crate) sets: LaneSets,
-    pub(crate) records: Records,
-    pub(crate) lanes: Lanes,
-    pub(crate) expiry: Expiry,
-    pub(crate) limit: Limit,
+    pub(crate) held: Held<S>,
     /// Lanes by the age of what goes next, by their rank.
     pub(crate) ages: [Ages; 2],
-    /// (worker, unit) pairs held.
-    pub(crate) total: u64,
+    pub(crate) limit: Limit,
     pub(crate) stats: IndexStats,
-    /// Nodes that may be joined with their only child at the end of the change.
-    pub(crate) merges: Vec<u32>,
-    /// Scratch of `hold_path`.
-    pub(crate) steps: Vec<(u32, u32)>,
 }
 
 impl<S: Shape> Forest<S> {
     pub(crate) fn of(shape: S) -> Self {
         Self {
-            shape,
-            nodes: Nodes::default(),
-            sets: LaneSets::new(),
-            records: Records::default(),
-            lanes: Lanes::default(),
-            expiry: Expiry::default(),
-            limit: Limit::default(),
+            held: Held::of(shape),
             ages: Default::default(),
-            total: 0,
+            limit: Limit::default(),
             stats: IndexStats::default(),
-            merges: Vec::new(),
-            steps: Vec::new(),
         }
     }
 
@@ -170,7 +147,7 @@ impl<S: Shape> Forest<S> {
     /// in the slot is removed first; registering the same one again only changes its capacity.
     pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
         let slot = worker.slot as usize;
-        if let Some(Some(present)) = self.lanes.workers.get_mut(slot) {
+        if let Some(Some(present)) = self.held.lanes.workers.get_mut(slot) {
             let generation = present.generation;
             if generation == worker.generation {
                 present.capacity = capacity;
@@ -183,15 +160,15 @@ impl<S: Shape> Forest<S> {
                 generation,
             });
         }
-        self.lanes.reserve(slot + 1);
-        self.lanes.workers[slot] = Some(Worker {
+        self.held.lanes.reserve(slot + 1);
+        self.held.lanes.workers[slot] = Some(Worker {
             generation: worker.generation,
             capacity,
             distinct: 0,
         });
-        self.lanes.open(Medium::Gpu);
-        self.reserve_sets();
-        self.shape.changed();
+        self.held.lanes.open(Medium::Gpu);
+        self.held.sets.reserve(&self.held.lanes);
+        self.held.shape.changed();
     }
 
     /// Forgets the worker and all it holds; returns the distinct units dropped. Its id is refused from now on.
@@ -200,8 +177,8 @@ impl<S: Shape> Forest<S> {
     /// [`Error::UnknownWorker`] for an id that is not registered.
     pub fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
         let dropped = self.clear(worker)?;
-        self.shape.forget_worker(worker.slot);
-        if self.lanes.forget(worker.slot) {
+        self.held.shape.forget_worker(worker.slot);
+        if self.held.lanes.forget(worker.slot) {
             self.ages.iter_mut().for_each(Ages::clear);
         }
         Ok(dropped)
@@ -210,7 +187,7 @@ impl<S: Shape> Forest<S> {
     /// Whether nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.nodes.len() == 0
+        self.held.nodes.len() == 0
     }
 
     /// Counters since it was made.
@@ -219,60 +196,28 @@ impl<S: Shape> Forest<S> {
         self.stats
     }
 
+    /// How many units the latest record or store had no room for, `None` if it was complete.
+    #[must_use]
+    pub fn cut(&self) -> Option<usize> {
+        self.limit.cut
+    }
+
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shape.memory_bytes()
-            + self.nodes.memory_bytes()
-            + self.sets.memory_bytes()
-            + self.records.memory_bytes()
-            + self.lanes.memory_bytes()
-            + self.expiry.memory_bytes()
-            + self.ages.iter().map(Ages::memory_bytes).sum::<usize>()
-            + self.merges.capacity() * size_of::<u32>()
-            + self.steps.capacity() * size_of::<(u32, u32)>()
+        let ages = self.ages.iter().map(Ages::memory_bytes);
+        self.held.memory_bytes() + ages.sum::<usize>()
     }
 
     pub(crate) fn worker(&self, worker: WorkerId) -> Result<&Worker> {
-        match self.lanes.worker(worker.slot) {
-            Some(present) if present.generation == worker.generation => Ok(present),
-            _ => Err(Error::UnknownWorker(worker)),
-        }
+        self.held.lanes.registered(worker)
     }
 
-    /// Makes the lanes of a lane's medium on its first use.
-    #[inline]
-    pub(crate) fn open(&mut self, lane: u32) {
-        let medium = Medium::ALL[medium_of(lane)];
-        if !self.lanes.is_open(medium) {
-            self.lanes.open(medium);
-            self.reserve_sets();
-        }
-    }
-
-    pub(crate) fn reserve_sets(&mut self) {
-        let (slots, media) = (self.lanes.workers.len(), self.lanes.media());
-        self.sets.reserve(slots, media);
-    }
-
-    /// Ends every change.
-    pub(crate) fn finish(&mut self) {
-        self.shape.changed();
-        self.join_nodes();
-        if self.merges.capacity() > SCRATCH {
-            self.merges = Vec::new();
-        }
-        if self.steps.capacity() > SCRATCH {
-            self.steps = Vec::new();
-        }
-        if self.is_empty() && self.sets.len() > 1 {
-            self.shape.emptied();
-            // The slabs gave their memory back when their last item went; this does the same for what named them.
-            self.sets = LaneSets::new();
-            self.reserve_sets();
-            self.merges = Vec::new();
-            self.steps = Vec::new();
-            self.expiry.reset();
-        }
+    /// Recounts everything. For tests, fuzzing and diagnosis: O(units).
+    ///
+    /// # Errors
+    /// [`crate::Error::Invariant`] naming the first broken invariant.
+    pub fn validate(&self) -> Result<()> {
+        Recount::default().compare(&self.held)
     }
 }

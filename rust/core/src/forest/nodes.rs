@@ -205,10 +205,14 @@ impl<X: Slot> Nodes<X> {
     }
 
     /// Adds the entry of a lane that has none.
-    pub(crate) fn hold(&mut self, node: u32, entry: Entry) {
+    pub(crate) fn hold(&mut self, node: u32, lane: u32, record: u32, count: u32) {
         let holders = &mut self.items[node].holders;
         self.heap -= holders.memory_bytes();
-        holders.insert(entry);
+        holders.insert(Entry {
+            lane,
+            record,
+            count,
+        });
         self.heap += holders.memory_bytes();
     }
 
@@ -237,6 +241,30 @@ impl<X: Slot> Nodes<X> {
         };
         self.heap += holders.memory_bytes();
         self.items[node].holders = holders;
+    }
+
+    pub(crate) fn entry(&self, node: u32, lane: u32) -> Option<Entry> {
+        self[node].holders.get(lane).copied()
+    }
+
+    /// Leading units of a node held in a lane.
+    pub(crate) fn covered(&self, node: u32, lane: u32) -> u32 {
+        self[node].holders.get(lane).map_or(0, |e| e.count)
+    }
+
+    /// Calls `enter` for every node from the deepest up to the root where who holds it changes, with the depth up to which
+    /// it is asked for: one comparison of set ids says whether anything does.
+    #[inline]
+    pub(crate) fn climb(&self, deepest: &Node<X>, end: u32, mut enter: impl FnMut(&Node<X>, u32)) {
+        let mut node = deepest;
+        enter(node, end);
+        while node.parent != NONE {
+            let above = &self[node.parent];
+            if above.full != node.full || above.partial > 0 || node.partial > 0 {
+                enter(above, above.end());
+            }
+            node = above;
+        }
     }
 
     /// Every id is below it.

@@ -2,7 +2,7 @@
 
 use super::lanes::medium_of;
 use super::nodes::{Entry, Holders};
-use super::{Forest, Shape};
+use super::{Held, Shape};
 use crate::ids::Medium;
 
 /// Up to what a forest may grow.
@@ -19,6 +19,12 @@ impl Default for Limit {
             bytes: usize::MAX,
             cut: None,
         }
+    }
+}
+
+impl Limit {
+    pub(crate) fn is_set(&self) -> bool {
+        self.bytes != usize::MAX
     }
 }
 
@@ -52,37 +58,24 @@ impl Need {
             Holders::Many(entries) => holder_bytes(entries.capacity()),
         };
     }
+
+    /// A lane is used, of whose medium it may be the first.
+    pub(crate) fn open<S: Shape>(&mut self, held: &Held<S>, lane: u32) {
+        let medium = Medium::ALL[medium_of(lane)];
+        if !held.lanes.is_open(medium) {
+            let media = held.lanes.media().max(medium as usize + 1);
+            self.heap += held.lanes.growth(medium) + held.sets.growth_by_media(media);
+        }
+    }
+
+    /// Bytes of slots that it adds at most.
+    pub(crate) fn slots<S: Shape>(&self, held: &Held<S>) -> usize {
+        held.nodes.growth(self.nodes)
+            + held.records.growth(self.records)
+            + held.sets.growth(self.sets)
+    }
 }
 
 fn holder_bytes(entries: usize) -> usize {
     size_of::<Vec<Entry>>() + entries * size_of::<Entry>()
-}
-
-impl<S: Shape> Forest<S> {
-    /// How many units the latest record or store had no room for, `None` if it was complete.
-    #[must_use]
-    pub fn cut(&self) -> Option<usize> {
-        self.limit.cut
-    }
-
-    pub(crate) fn is_limited(&self) -> bool {
-        self.limit.bytes != usize::MAX
-    }
-
-    /// Bytes of slots that a change may add at most.
-    pub(crate) fn slots(&self, need: Need) -> usize {
-        self.nodes.growth(need.nodes)
-            + self.records.growth(need.records)
-            + self.sets.growth(need.sets)
-    }
-
-    /// Bytes of the lanes that the first use of a lane's medium makes.
-    pub(crate) fn opening(&self, lane: u32) -> usize {
-        let medium = Medium::ALL[medium_of(lane)];
-        if self.lanes.is_open(medium) {
-            return 0;
-        }
-        let media = self.lanes.media().max(medium as usize + 1);
-        self.lanes.growth(medium) + self.sets.growth_by_media(media)
-    }
 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::NONE;
-use super::lanes::{MEDIA, medium_of, slot_of};
+use super::lanes::{Lanes, MEDIA, medium_of, slot_of};
 use crate::ids::AsIs;
 
 /// Id of the empty set, which is not counted.
@@ -125,8 +125,9 @@ impl LaneSets {
         self.heads.capacity() * more * size_of::<u64>()
     }
 
-    /// Makes room for slots `0..slots` in the first `media`.
-    pub(crate) fn reserve(&mut self, slots: usize, media: usize) {
+    /// Makes room for all lanes.
+    pub(crate) fn reserve(&mut self, lanes: &Lanes) {
+        let (slots, media) = (lanes.workers.len(), lanes.media());
         let words = slots.div_ceil(64).next_power_of_two().max(self.words);
         let stride = words * media.max(self.stride / self.words);
         if stride == self.stride {

@@ -1,13 +1,46 @@
 //! What snapshots of forests have in common: workers, entries, and the order of use of every lane as node numbers.
 
-use super::lanes::Worker;
-use super::recency::NEVER;
-use super::{Forest, NONE, Shape};
+use super::lanes::{Lane, Worker};
+use super::nodes::Holders;
+use super::recency::{NEVER, Records};
+use super::{Forest, Held, NONE, Shape};
 use crate::error::Result;
 use crate::ids::{Medium, Millis};
 use crate::snapshot::{Reader, put32, put64, refuse};
 
-impl<S: Shape> Forest<S> {
+impl Records {
+    /// Appends the entries of a node.
+    pub(crate) fn put_entries(&self, holders: &Holders, out: &mut Vec<u8>) {
+        let entries = holders.as_slice();
+        put32(out, entries.len() as u32);
+        for entry in entries {
+            let record = &self[entry.record];
+            put32(out, entry.lane);
+            put32(out, entry.count);
+            put64(out, record.epoch);
+            put64(out, record.expires);
+        }
+    }
+
+    /// Appends the order of use of a lane.
+    pub(crate) fn put_list(
+        &self,
+        lane: Option<&Lane>,
+        number: impl Fn(u32) -> u32,
+        out: &mut Vec<u8>,
+    ) {
+        put64(out, lane.map_or(0, |lane| lane.clock));
+        let oldest = lane.map_or(NONE, |lane| lane.oldest);
+        let listed = |record: u32| (record != NONE).then(|| &self[record]);
+        let records = || std::iter::successors(listed(oldest), |record| listed(record.next));
+        put32(out, records().count() as u32);
+        for record in records() {
+            put32(out, number(record.node));
+        }
+    }
+}
+
+impl<S: Shape> Held<S> {
     /// Appends the time that deadlines are kept from, and the workers.
     pub(crate) fn put_workers(&self, now: Millis, out: &mut Vec<u8>) {
         put64(out, if self.expiry.used() { now.0 } else { NEVER });
@@ -43,7 +76,7 @@ impl<S: Shape> Forest<S> {
             self.lanes.workers.push(worker);
         }
         self.lanes.open(Medium::Gpu);
-        self.reserve_sets();
+        self.sets.reserve(&self.lanes);
         Ok(move |expires: u64| match expires {
             0 | NEVER => expires,
             _ => now
@@ -53,33 +86,7 @@ impl<S: Shape> Forest<S> {
         })
     }
 
-    /// Appends the entries of a node.
-    pub(crate) fn put_entries(&self, node: u32, out: &mut Vec<u8>) {
-        let entries = self.nodes[node].holders.as_slice();
-        put32(out, entries.len() as u32);
-        for entry in entries {
-            let record = &self.records[entry.record];
-            put32(out, entry.lane);
-            put32(out, entry.count);
-            put64(out, record.epoch);
-            put64(out, record.expires);
-        }
-    }
-
-    /// Appends the order of use of a lane.
-    pub(crate) fn put_list(&self, lane: u32, number: impl Fn(u32) -> u32, out: &mut Vec<u8>) {
-        let lane = self.lanes.get(lane);
-        put64(out, lane.map_or(0, |lane| lane.clock));
-        let oldest = lane.map_or(NONE, |lane| lane.oldest);
-        let listed = |record: u32| (record != NONE).then(|| &self.records[record]);
-        let records = || std::iter::successors(listed(oldest), |record| listed(record.next));
-        put32(out, records().count() as u32);
-        for record in records() {
-            put32(out, number(record.node));
-        }
-    }
-
-    /// Reads what [`Self::put_list`] wrote; `find` gives the node of a number.
+    /// Reads what [`Records::put_list`] wrote; `find` gives the node of a number.
     pub(crate) fn restore_list(
         &mut self,
         reader: &mut Reader,
@@ -98,7 +105,7 @@ impl<S: Shape> Forest<S> {
         }
         for _ in 0..listed {
             let number = reader.u32()?;
-            let entry = find(self, number).and_then(|node| self.entry(node, lane));
+            let entry = find(self, number).and_then(|node| self.nodes.entry(node, lane));
             let Some(entry) = entry.filter(|e| !self.records[e.record].listed()) else {
                 return refuse(format!("lane {lane} lists node {number}"));
             };
@@ -108,12 +115,14 @@ impl<S: Shape> Forest<S> {
         }
         Ok(())
     }
+}
 
+impl<S: Shape> Forest<S> {
     /// Looks at all deadlines, and recounts everything.
     pub(crate) fn restored(&mut self) -> Result<()> {
-        let records: Vec<u32> = self.records.iter().map(|(id, _)| id).collect();
+        let records: Vec<u32> = self.held.records.iter().map(|(id, _)| id).collect();
         for record in records {
-            self.expiry.arm(&mut self.records, record);
+            self.held.expiry.arm(&mut self.held.records, record);
         }
         self.validate().or_else(|why| refuse(why.to_string()))
     }

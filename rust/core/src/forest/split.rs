@@ -1,9 +1,9 @@
 //! Splitting nodes where paths branch or coverage breaks, and joining them again when the reason is gone.
 
 use super::nodes::Entry;
-use super::{Forest, Shape};
+use super::{Held, Shape};
 
-impl<S: Shape> Forest<S> {
+impl<S: Shape> Held<S> {
     /// Splits a node after its first `at` units (`0 < at < len`). The lower part keeps the id, so its children and the
     /// lower records stay as they are; returns the id of the upper part.
     pub(crate) fn split(&mut self, node: u32, at: u32) -> u32 {
@@ -15,11 +15,7 @@ impl<S: Shape> Forest<S> {
         let (mut above, mut below) = (Vec::new(), Vec::new());
         let (mut partial_above, mut partial_below) = (0, 0);
         for &entry in holders.as_slice() {
-            let Entry {
-                lane,
-                record,
-                count,
-            } = entry;
+            let (lane, record, count) = (entry.lane, entry.record, entry.count);
             if count == 0 || count > at {
                 let linked = self.records.add(upper, lane, self.records[record].parent);
                 self.records[linked].kids = 1;
@@ -78,7 +74,7 @@ impl<S: Shape> Forest<S> {
         let mut entries = Vec::with_capacity(holders.as_slice().len());
         let mut partial = 0;
         for &entry in holders.as_slice() {
-            let joined = if let Some(below) = self.entry(lower, entry.lane) {
+            let joined = if let Some(below) = self.nodes.entry(lower, entry.lane) {
                 let above = self.records[entry.record].clone();
                 if above.listed() {
                     let lane = &mut self.lanes[entry.lane];
@@ -111,7 +107,7 @@ impl<S: Shape> Forest<S> {
     /// Whether one record can stand for a lane's records of a node and its only child.
     fn joinable(&self, entry: Entry, lower: u32) -> bool {
         let above = &self.records[entry.record];
-        let Some(below) = self.entry(lower, entry.lane) else {
+        let Some(below) = self.nodes.entry(lower, entry.lane) else {
             return entry.count > 0;
         };
         let record = &self.records[below.record];

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::lanes::{lane_of, slot_of};
 use super::nodes::Entry;
 use super::recency::NEVER;
-use super::{Forest, NONE, Shape};
+use super::{Held, NONE, Shape};
 use crate::error::Result;
 use crate::ids::Medium;
 
@@ -20,7 +20,7 @@ pub(crate) use ensure;
 
 /// What the nodes add up to.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Recount {
     units: u64,
     children: HashMap<u32, u32>,
     sets: HashMap<u32, u32>,
@@ -32,44 +32,40 @@ struct Tally {
     workers: HashMap<u32, u64>,
 }
 
-impl<S: Shape> Forest<S> {
-    /// Recounts everything. For tests, fuzzing and diagnosis: O(units).
-    ///
-    /// # Errors
-    /// [`crate::Error::Invariant`] naming the first broken invariant.
-    pub fn validate(&self) -> Result<()> {
-        let mut tally = Tally::default();
-        for (id, _) in self.nodes.iter() {
-            self.validate_node(id, &mut tally)?;
-            S::validate_node(self, id)?;
+impl Recount {
+    /// Compares all that is counted with what there is.
+    pub(super) fn compare<S: Shape>(mut self, held: &Held<S>) -> Result<()> {
+        for (id, _) in held.nodes.iter() {
+            self.add_node(held, id)?;
+            S::validate_node(held, id)?;
         }
-        self.validate_sums(&tally)?;
-        self.validate_records(&tally)?;
-        self.validate_lists(&tally)?;
-        S::validate_sums(self, tally.units)
+        self.compare_sums(held)?;
+        self.compare_records(held)?;
+        self.compare_lists(held)?;
+        S::validate_sums(held, self.units)
     }
 
-    fn validate_node(&self, id: u32, tally: &mut Tally) -> Result<()> {
-        let node = &self.nodes[id];
+    fn add_node<S: Shape>(&mut self, held: &Held<S>, id: u32) -> Result<()> {
+        let node = &held.nodes[id];
         let len = node.len;
         ensure!(
             node.start.checked_add(len).is_some(),
             "node {id} is too deep"
         );
-        tally.units += u64::from(len);
+        self.units += u64::from(len);
         let mut start = 0;
         if node.parent != NONE {
-            let live = self.nodes.is_live(node.parent);
+            let live = held.nodes.is_live(node.parent);
             ensure!(live, "node {id} hangs on a free one");
-            start = self.nodes[node.parent].end();
-            *tally.children.entry(node.parent).or_default() += 1;
+            start = held.nodes[node.parent].end();
+            *self.children.entry(node.parent).or_default() += 1;
         }
         ensure!(
             node.start == start,
             "node {id} starts at {}, not at {start}",
             node.start
         );
-        *tally.sets.entry(node.full).or_default() += 1;
+        *self.sets.entry(node.full).or_default() += 1;
         let entries = node.holders.as_slice();
         ensure!(
             entries.windows(2).all(|pair| pair[0].lane < pair[1].lane),
@@ -84,7 +80,7 @@ impl<S: Shape> Forest<S> {
         let whole = entries.iter().filter(|e| e.count == len);
         let full: HashSet<u32> = whole.map(|e| e.lane).collect();
         ensure!(
-            full == self.sets.iter(node.full).collect(),
+            full == held.sets.iter(node.full).collect(),
             "the set of node {id} differs from its entries"
         );
         let longest = entries.iter().map(|e| e.count).max().unwrap_or(0);
@@ -94,26 +90,22 @@ impl<S: Shape> Forest<S> {
         );
         let mut workers: HashMap<u32, u32> = HashMap::new();
         for &entry in entries {
-            self.validate_entry(id, entry, tally)?;
-            let held = workers.entry(slot_of(entry.lane)).or_default();
-            *held = entry.count.max(*held);
+            self.add_entry(held, id, entry)?;
+            let most = workers.entry(slot_of(entry.lane)).or_default();
+            *most = entry.count.max(*most);
         }
-        for (slot, held) in workers {
-            *tally.workers.entry(slot).or_default() += u64::from(held);
+        for (slot, most) in workers {
+            *self.workers.entry(slot).or_default() += u64::from(most);
         }
         Ok(())
     }
 
-    fn validate_entry(&self, id: u32, entry: Entry, tally: &mut Tally) -> Result<()> {
-        let Entry {
-            lane,
-            record,
-            count,
-        } = entry;
-        let node = &self.nodes[id];
-        let unique = tally.records.insert(record);
+    fn add_entry<S: Shape>(&mut self, held: &Held<S>, id: u32, entry: Entry) -> Result<()> {
+        let (lane, record, count) = (entry.lane, entry.record, entry.count);
+        let node = &held.nodes[id];
+        let unique = self.records.insert(record);
         ensure!(unique, "record {record} has two entries");
-        let r = &self.records[record];
+        let r = &held.records[record];
         ensure!(
             r.node == id && r.lane == lane,
             "record {record} belongs to node {} lane {}",
@@ -130,14 +122,14 @@ impl<S: Shape> Forest<S> {
             "record {record} has kids below part of a node"
         );
         ensure!(
-            !self.is_worthless(record),
+            !held.is_worthless(record),
             "record {record} covers nothing of its own and connects nothing"
         );
         ensure!(
             r.kids > 0 || r.listed(),
             "leaf record {record} is not listed"
         );
-        let (units, holes) = tally.lanes.entry(lane).or_default();
+        let (units, holes) = self.lanes.entry(lane).or_default();
         *units += u64::from(count);
         if node.parent == NONE {
             ensure!(
@@ -146,15 +138,15 @@ impl<S: Shape> Forest<S> {
             );
             return Ok(());
         }
-        let above = self.entry(node.parent, lane);
+        let above = held.nodes.entry(node.parent, lane);
         ensure!(
             above.is_some_and(|a| a.record == r.parent),
             "record {record} is not connected to its parent node"
         );
-        let (kids, held) = tally.kids.entry(r.parent).or_default();
+        let (kids, holding) = self.kids.entry(r.parent).or_default();
         *kids += 1;
-        *held += u32::from(count > 0);
-        let whole = above.is_some_and(|a| a.count == self.nodes[node.parent].len);
+        *holding += u32::from(count > 0);
+        let whole = above.is_some_and(|a| a.count == held.nodes[node.parent].len);
         ensure!(
             whole || S::HOLES,
             "lane {lane} holds node {id} without its parent"
@@ -163,24 +155,24 @@ impl<S: Shape> Forest<S> {
         Ok(())
     }
 
-    fn validate_sums(&self, tally: &Tally) -> Result<()> {
-        for (id, node) in self.nodes.iter() {
-            let children = tally.children.get(&id).copied().unwrap_or(0);
+    fn compare_sums<S: Shape>(&self, held: &Held<S>) -> Result<()> {
+        for (id, node) in held.nodes.iter() {
+            let children = self.children.get(&id).copied().unwrap_or(0);
             ensure!(
                 children == node.children,
                 "node {id} counts {} children, has {children}",
                 node.children
             );
         }
-        for (set, references) in self.sets.references() {
-            let counted = tally.sets.get(&set).copied().unwrap_or(0);
+        for (set, references) in held.sets.references() {
+            let counted = self.sets.get(&set).copied().unwrap_or(0);
             ensure!(
                 counted == references,
                 "set {set} counts {references} references, has {counted}"
             );
         }
-        for (lane, l) in self.lanes.iter() {
-            let (units, holes) = tally.lanes.get(&lane).copied().unwrap_or_default();
+        for (lane, l) in held.lanes.iter() {
+            let (units, holes) = self.lanes.get(&lane).copied().unwrap_or_default();
             ensure!(
                 l.count == units && l.holes == holes,
                 "lane {lane} counts {} units and {} holes, has {units} and {holes}",
@@ -188,15 +180,15 @@ impl<S: Shape> Forest<S> {
                 l.holes
             );
         }
-        for lane in tally.lanes.keys() {
-            ensure!(self.lanes.get(*lane).is_some(), "lane {lane} is not there");
+        for lane in self.lanes.keys() {
+            ensure!(held.lanes.get(*lane).is_some(), "lane {lane} is not there");
         }
         let mut total = 0;
-        for slot in self.lanes.slots() {
-            let first = self.lanes.get(lane_of(slot, Medium::Gpu));
+        for slot in held.lanes.slots() {
+            let first = held.lanes.get(lane_of(slot, Medium::Gpu));
             ensure!(first.is_some(), "worker {slot} has no lane");
-            let counted = self.lanes.worker(slot).map_or(0, |worker| worker.distinct);
-            let distinct = tally.workers.get(&slot).copied().unwrap_or(0);
+            let counted = held.lanes.worker(slot).map_or(0, |worker| worker.distinct);
+            let distinct = self.workers.get(&slot).copied().unwrap_or(0);
             ensure!(
                 counted == distinct,
                 "worker {slot} counts {counted} units, has {distinct}"
@@ -204,20 +196,20 @@ impl<S: Shape> Forest<S> {
             total += distinct;
         }
         ensure!(
-            total == self.total && total == tally.workers.values().sum::<u64>(),
+            total == held.total && total == self.workers.values().sum::<u64>(),
             "{total} pairs, {} are counted",
-            self.total
+            held.total
         );
         Ok(())
     }
 
-    fn validate_records(&self, tally: &Tally) -> Result<()> {
+    fn compare_records<S: Shape>(&self, held: &Held<S>) -> Result<()> {
         let (mut live, mut armed) = (0, 0);
-        for (id, record) in self.records.iter() {
-            ensure!(tally.records.contains(&id), "record {id} has no entry");
-            let (kids, held) = tally.kids.get(&id).copied().unwrap_or_default();
+        for (id, record) in held.records.iter() {
+            ensure!(self.records.contains(&id), "record {id} has no entry");
+            let (kids, holding) = self.kids.get(&id).copied().unwrap_or_default();
             ensure!(
-                kids == record.kids && (held == record.held_kids || !S::HOLES),
+                kids == record.kids && (holding == record.held_kids || !S::HOLES),
                 "record {id} counts {} kids, has {kids}",
                 record.kids
             );
@@ -226,9 +218,9 @@ impl<S: Shape> Forest<S> {
             armed += usize::from(record.armed != 0);
             live += 1;
         }
-        let entries = tally.records.len();
+        let entries = self.records.len();
         ensure!(live == entries, "{live} records, {entries} entries");
-        let deadlines = self.expiry.len();
+        let deadlines = held.expiry.len();
         ensure!(
             armed == deadlines,
             "{deadlines} deadlines for {armed} records"
@@ -236,16 +228,16 @@ impl<S: Shape> Forest<S> {
         Ok(())
     }
 
-    fn validate_lists(&self, tally: &Tally) -> Result<()> {
+    fn compare_lists<S: Shape>(&self, held: &Held<S>) -> Result<()> {
         let mut listed = 0;
-        for (id, lane) in self.lanes.iter() {
+        for (id, lane) in held.lanes.iter() {
             let (mut record, mut before, mut epoch) = (lane.oldest, NONE, 0);
             while record != NONE {
                 ensure!(
-                    tally.records.contains(&record),
+                    self.records.contains(&record),
                     "lane {id} lists a free record"
                 );
-                let r = &self.records[record];
+                let r = &held.records[record];
                 ensure!(
                     r.lane == id && r.prev == before,
                     "record {record} is linked wrongly"
@@ -259,7 +251,7 @@ impl<S: Shape> Forest<S> {
             }
             ensure!(lane.newest == before, "the list of lane {id} ends wrongly");
         }
-        let marked = self.records.iter().filter(|(_, r)| r.listed()).count();
+        let marked = held.records.iter().filter(|(_, r)| r.listed()).count();
         ensure!(
             marked == listed,
             "{marked} records are marked as listed, {listed} are"

@@ -6,8 +6,10 @@
 
 use std::collections::HashSet;
 
+use super::shape::Hashed;
 use super::{BlockIndex, NONE};
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, Millis, WorkerId};
 
@@ -20,6 +22,40 @@ struct Stretch {
     from: u32,
 }
 
+impl Stretch {
+    /// Everything a lane holds, least recently used paths first, of each path the blocks nearest to the root first.
+    fn all(held: &Held<Hashed>, lane: u32) -> Vec<Self> {
+        let mut seen = HashSet::new();
+        let mut all = Vec::new();
+        let mut listed = held.lanes[lane].oldest;
+        while listed != NONE {
+            let first = all.len();
+            let mut below: Option<Self> = None;
+            let mut record = listed;
+            while record != NONE && seen.insert(record) {
+                let run = &held.nodes[held.records[record].node];
+                let count = run.holders.get(lane).map_or(0, |e| e.count);
+                let whole = count == run.len;
+                match &mut below {
+                    Some(stretch) if whole => stretch.from = run.start,
+                    _ => {
+                        all.extend(below.take());
+                        below = (count > 0).then(|| Self {
+                            last: run.own.base + count - 1,
+                            from: run.start,
+                        });
+                    }
+                }
+                record = held.records[record].parent;
+            }
+            all.extend(below);
+            all[first..].reverse();
+            listed = held.records[listed].next;
+        }
+        all
+    }
+}
+
 impl BlockIndex {
     /// Makes the blocks in the worker's device memory speculative until `expires` (`None`: until they are evicted) and
     /// drops those in other media, which placements do not describe. Returns the blocks that left device memory.
@@ -29,23 +65,20 @@ impl BlockIndex {
     pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
         self.worker(worker)?;
         for medium in [Medium::Cpu, Medium::Disk] {
-            if self.lanes.count(worker.slot, medium) > 0 {
-                self.clear_lane(lane_of(worker.slot, medium));
-            }
+            self.held.clear_lane(lane_of(worker.slot, medium));
         }
-        let doubted = self.lanes.count(worker.slot, Medium::Gpu);
+        let device = lane_of(worker.slot, Medium::Gpu);
+        let doubted = self.held.lanes.count(worker.slot, Medium::Gpu);
         if doubted > 0 {
-            self.start_limited();
-            let expires = self.deadline(expires);
-            let device = lane_of(worker.slot, Medium::Gpu);
-            let speculative = lane_of(worker.slot, Medium::Speculative);
-            for Stretch { last, from } in self.stretches(device) {
-                self.insert(speculative, last, &[], from, expires, false);
+            let stretches = Stretch::all(&self.held, device);
+            let mut insert = self.insert(worker, Medium::Speculative, expires)?;
+            for Stretch { last, from } in stretches {
+                insert.add(last, &[], from);
             }
-            self.clear_lane(device);
-            self.start_limited();
+            self.held.clear_lane(device);
+            self.limit.cut = None;
         }
-        self.finish();
+        self.held.finish();
         self.fit_speculative(worker)?;
         Ok(doubted)
     }
@@ -57,47 +90,15 @@ impl BlockIndex {
     /// [`crate::Error::UnknownWorker`].
     pub fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
         let capacity = u64::from(self.worker(worker)?.capacity);
-        let count = |medium| self.lanes.count(worker.slot, medium);
+        let count = |medium| self.held.lanes.count(worker.slot, medium);
         let speculative = count(Medium::Speculative);
         let excess = (count(Medium::Gpu) + speculative).saturating_sub(capacity);
         if excess == 0 || speculative == 0 {
             return Ok(0);
         }
         let lane = lane_of(worker.slot, Medium::Speculative);
-        let evicted = self.evict(lane, excess.min(speculative));
-        self.finish();
+        let evicted = self.evict(lane, excess.min(speculative), &mut { u32::MAX });
+        self.held.finish();
         Ok(evicted)
-    }
-
-    /// Everything a lane holds, least recently used paths first, of each path the blocks nearest to the root first.
-    fn stretches(&self, lane: u32) -> Vec<Stretch> {
-        let mut seen = HashSet::new();
-        let mut all = Vec::new();
-        let mut listed = self.lanes[lane].oldest;
-        while listed != NONE {
-            let first = all.len();
-            let mut below: Option<Stretch> = None;
-            let mut record = listed;
-            while record != NONE && seen.insert(record) {
-                let run = &self.nodes[self.records[record].node];
-                let count = run.holders.get(lane).map_or(0, |e| e.count);
-                let whole = count == run.len;
-                match &mut below {
-                    Some(stretch) if whole => stretch.from = run.start,
-                    _ => {
-                        all.extend(below.take());
-                        below = (count > 0).then(|| Stretch {
-                            last: run.own.base + count - 1,
-                            from: run.start,
-                        });
-                    }
-                }
-                record = self.records[record].parent;
-            }
-            all.extend(below);
-            all[first..].reverse();
-            listed = self.records[listed].next;
-        }
-        all
     }
 }

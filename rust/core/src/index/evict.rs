@@ -1,25 +1,13 @@
 //! Everything that takes blocks away: eviction, single removals, clear.
 
+use super::shape::Hashed;
 use super::{BlockIndex, NONE};
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::lanes::{MEDIA, lane_of};
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 impl BlockIndex {
-    /// Evicts up to `blocks` least recently used leaves of a lane, whole stretches at a time; returns how many went.
-    pub(super) fn evict(&mut self, lane: u32, blocks: u64) -> u64 {
-        let mut left = blocks;
-        while left > 0 {
-            let Some(gone) = self.evict_step(lane, left) else {
-                break;
-            };
-            left -= gone;
-        }
-        let evicted = blocks - left;
-        self.stats.evicted += evicted;
-        evicted
-    }
-
     /// Removes blocks, from one medium or from all. What leaves device memory is no longer on its way there either, which
     /// is not counted. Returns the blocks that left a medium; a block the worker does not hold changes nothing and is
     /// counted in the statistics.
@@ -37,48 +25,29 @@ impl BlockIndex {
         // Deepest first, for taking leaves away needs no split: a path told from its root is taken from its end.
         let mut end = hashes.len();
         while end > 0 {
-            let Some(block) = self.shape.table.find(hashes[end - 1], &self.shape.blocks) else {
+            let Some(block) = self.chains().find(hashes[end - 1]) else {
                 self.stats.unknown_removals += 1;
                 end -= 1;
                 continue;
             };
-            let (last, blocks) = self.stretch(&hashes[..end], block);
+            let (last, blocks) = self.chains().stretch(&hashes[..end], block);
             removed += self.remove_stretch(worker.slot, last, blocks, medium);
             end -= blocks as usize;
         }
-        self.finish();
+        self.held.finish();
         Ok(removed)
-    }
-
-    /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
-    /// from its root or towards it as an engine evicts; and the deepest of them.
-    fn stretch(&self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
-        let run = &self.nodes[self.shape.blocks.run(block)];
-        let told = |most: u32| hashes.iter().rev().take(most as usize);
-        let above = block - run.own.base + 1;
-        let stored = self.shape.blocks.hashes(run.own.base, above).iter().rev();
-        let up = stored.zip(told(above)).take_while(|(a, b)| **a == b.0);
-        let up = up.count() as u32;
-        if up > 1 {
-            return (block, up);
-        }
-        let below = run.own.base + run.len - block;
-        let stored = self.shape.blocks.hashes(block, below).iter();
-        let down = stored.zip(told(below)).take_while(|(a, b)| **a == b.0);
-        let down = down.count() as u32;
-        (block + down - 1, down)
     }
 
     /// Removes the `blocks` of one run that end with `last`.
     fn remove_stretch(&mut self, slot: u32, last: u32, blocks: u32, medium: Option<Medium>) -> u32 {
-        let run = &self.nodes[self.shape.blocks.run(last)];
+        let run = self.chains().run(last);
         let at = last + 1 - blocks - run.own.base;
         let mut held = [0; MEDIA];
         for m in Medium::ALL {
             let asked = medium.is_none_or(|wanted| {
                 wanted == m || (wanted == Medium::Gpu && m == Medium::Speculative)
             });
-            if asked && self.lanes.count(slot, m) > 0 {
+            if asked && self.held.lanes.count(slot, m) > 0 {
                 let entry = run.holders.get(lane_of(slot, m));
                 held[m as usize] = entry.map_or(0, |e| e.count.saturating_sub(at).min(blocks));
             }
@@ -87,15 +56,35 @@ impl BlockIndex {
         self.stats.unknown_removals += u64::from(blocks - known);
         let mut removed = 0;
         for m in Medium::ALL {
-            let blocks_held = held[m as usize];
-            self.withdraw(lane_of(slot, m), last + 1 - blocks, blocks_held);
+            let (lane, count) = (lane_of(slot, m), held[m as usize]);
+            self.held.withdraw(lane, last + 1 - blocks, count);
             if m != Medium::Speculative || medium == Some(m) {
-                removed += blocks_held;
+                removed += count;
             }
         }
         removed
     }
 
+    /// Evicts least recently used leaves until the worker holds at most `max_blocks` in every medium.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
+        self.worker(worker)?;
+        let mut evicted = 0;
+        for medium in Medium::ALL {
+            let count = self.held.lanes.count(worker.slot, medium);
+            if count > max_blocks {
+                let lane = lane_of(worker.slot, medium);
+                evicted += self.evict(lane, count - max_blocks, &mut { u32::MAX });
+            }
+        }
+        self.held.finish();
+        Ok(evicted)
+    }
+}
+
+impl Held<Hashed> {
     /// Takes `blocks` from `first` on from a lane that holds them all; their ids are contiguous.
     pub(super) fn withdraw(&mut self, lane: u32, first: u32, blocks: u32) {
         let mut end = first + blocks;
@@ -105,7 +94,7 @@ impl BlockIndex {
             let (base, upto) = (r.own.base, end - r.own.base);
             let at = first.saturating_sub(base);
             end = base + at;
-            let Some(entry) = self.entry(run, lane) else {
+            let Some(entry) = self.nodes.entry(run, lane) else {
                 return;
             };
             if self.records[entry.record].kids == 0 && entry.count == upto {
@@ -130,22 +119,5 @@ impl BlockIndex {
                 self.merges.push(above);
             }
         }
-    }
-
-    /// Evicts least recently used leaves until the worker holds at most `max_blocks` in every medium.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
-        self.worker(worker)?;
-        let mut evicted = 0;
-        for medium in Medium::ALL {
-            let count = self.lanes.count(worker.slot, medium);
-            if count > max_blocks {
-                evicted += self.evict(lane_of(worker.slot, medium), count - max_blocks);
-            }
-        }
-        self.finish();
-        Ok(evicted)
     }
 }

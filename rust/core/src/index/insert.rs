@@ -1,11 +1,10 @@
-//! Everything that adds blocks: recording a routed prompt, storing what an engine announced.
+//! One change that adds blocks to a lane.
 
-use super::shape::{Hashed, Ids};
+use super::shape::Ids;
 use super::{BlockIndex, NONE, Overlaps};
-use crate::error::Result;
 use crate::forest::lanes::{lane_of, medium_of, slot_of};
-use crate::forest::nodes::Holders;
-use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
+use crate::forest::nodes::{Entry, Holders};
+use crate::ids::{Medium, SequenceHash};
 
 /// The end of the known part of a path: a run, and how many of its leading blocks belong to the path.
 #[derive(Debug, Clone, Copy)]
@@ -14,192 +13,66 @@ struct End {
     upto: u32,
 }
 
-impl BlockIndex {
-    /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
-    /// the worker's most recent use, and evicts what no longer fits. `expires`: end of the time to live, `None` for
-    /// never. Returns the blocks newly held: fewer than there are if [`Self::set_limit`] leaves no room. `hint` is the
-    /// answer of an [`Self::overlaps`] call for the same hashes; it saves the search if the index has not changed since.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn record(
-        &mut self,
-        worker: WorkerId,
-        hashes: &[SequenceHash],
-        hint: Option<&Overlaps>,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        self.place(worker, hashes, 0, Medium::Gpu, hint, expires)
-    }
+/// Blocks are held in one lane, until one time.
+#[derive(Debug)]
+pub(super) struct Insert<'a> {
+    pub index: &'a mut BlockIndex,
+    pub lane: u32,
+    /// Most blocks of the lane.
+    pub capacity: u32,
+    /// End of the time to live, as records have it.
+    pub expires: u64,
+    /// Whether hashes are stored as given, not computed from tokens.
+    pub claimed: bool,
+}
 
-    /// Records that the path `hashes` is on its way into the worker's device memory: as [`Self::record`], but in
-    /// [`Medium::Speculative`], and only its blocks from depth `from` on and those nobody knows yet. What is expected
-    /// again stays until the later of its deadlines.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn expect(
-        &mut self,
-        worker: WorkerId,
-        hashes: &[SequenceHash],
-        from: u32,
-        hint: Option<&Overlaps>,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        self.place(worker, hashes, from, Medium::Speculative, hint, expires)
-    }
-
-    fn place(
-        &mut self,
-        worker: WorkerId,
-        hashes: &[SequenceHash],
-        from: u32,
-        medium: Medium,
-        hint: Option<&Overlaps>,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        let capacity = self.worker(worker)?.capacity as usize;
-        self.start_limited();
-        let expires = self.deadline(expires);
+impl Insert<'_> {
+    /// Holds the path `hashes` from the root: its blocks from depth `from` on, and those that are new.
+    pub fn path(mut self, hashes: &[SequenceHash], from: u32, hint: Option<&Overlaps>) -> u32 {
+        let chains = self.index.chains();
         let (known, mut last) = match hint {
-            Some(hint) if hint.fits(self.shape.version, hashes.len()) => hint.known(),
-            _ => self.known_path(hashes, false),
+            Some(hint) if hint.fits(chains.0.shape.version, hashes.len()) => hint.known(),
+            _ => chains.known(hashes, false),
         };
-        let hashes = &hashes[..hashes.len().min(capacity)];
+        let hashes = &hashes[..hashes.len().min(self.capacity as usize)];
         let known = (known as usize).min(hashes.len());
         let from = from.min(known as u32);
         if from as usize == hashes.len() {
-            return Ok(0);
+            return 0;
         }
         if known > 0 {
-            last = self.ancestor(last, known as u32 - 1);
+            last = chains.ancestor(last, known as u32 - 1);
         }
-        let claimed = hint.is_some_and(Overlaps::unchained);
-        let lane = lane_of(worker.slot, medium);
-        let held = self.insert(lane, last, &hashes[known..], from, expires, claimed);
-        self.evict_excess(lane);
-        Ok(held)
-    }
-
-    /// Stores `hashes`, a chain behind `parent` (`None`: from the root), as given. Returns the blocks newly held. An
-    /// unknown parent stores nothing and counts an orphan; a hash that is already stored behind another parent ends the
-    /// chain there and counts a conflict.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn store(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        self.store_chain(worker, parent, hashes, medium, expires, true)
-    }
-
-    /// Stores what an engine announced: as [`Self::store`], but `hashes` is a chain computed here, which never expires,
-    /// and what was on its way has arrived: blocks held in `medium` are no longer held in [`Medium::Speculative`].
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn announce(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> Result<u32> {
-        self.store_chain(worker, parent, hashes, medium, None, false)
-    }
-
-    /// Takes back what [`Self::store`] stored of a chain: of its leading blocks that are here, the last `held`, which
-    /// were new to the worker.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn undo(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        held: u32,
-        medium: Medium,
-    ) -> Result<()> {
-        self.worker(worker)?;
-        let find = |hash| self.shape.table.find(hash, &self.shape.blocks);
-        let mut last = parent.and_then(find).unwrap_or(NONE);
-        let mut stored = Vec::new();
-        for block in hashes.iter().map_while(|hash| find(*hash)) {
-            if self.block_before(block) != last {
-                break;
-            }
-            stored.push(block);
-            last = block;
-        }
-        let new = stored.len().saturating_sub(held as usize);
-        for block in stored.drain(new..).rev() {
-            self.withdraw(lane_of(worker.slot, medium), block, 1);
-        }
+        self.claimed = hint.is_some_and(Overlaps::unchained);
+        let held = self.add(last, &hashes[known..], from);
         self.finish();
-        Ok(())
+        held
     }
 
-    /// Stores `hash`, a block the worker holds in a medium that engines announce, in `medium` too, behind the block it is
-    /// behind there. Returns whether it is newly held; false for a block that the worker holds nowhere.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn spread(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> Result<bool> {
-        let mut media = Medium::ANNOUNCED.into_iter();
-        let held = media.any(|medium| self.holds(worker, hash, medium));
-        let known = self
-            .shape
-            .table
-            .find(hash, &self.shape.blocks)
-            .filter(|_| held);
-        let Some(block) = known else {
-            return self.worker(worker).map(|_| false);
-        };
-        let before = self.block_before(block);
-        let parent = (before != NONE).then(|| self.shape.blocks.hash(before));
-        let stored = self.store_chain(worker, parent, &[hash], medium, None, false);
-        Ok(stored? > 0)
-    }
-
-    fn store_chain(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-        expires: Option<Millis>,
-        claimed: bool,
-    ) -> Result<u32> {
-        let capacity = self.worker(worker)?.capacity;
-        self.shape.table.prefetch_all(hashes);
-        self.start_limited();
-        let expires = self.deadline(expires);
+    /// Holds a chain behind `parent` (`None`: from the root).
+    pub fn chain(mut self, parent: Option<SequenceHash>, hashes: &[SequenceHash]) -> u32 {
+        let chains = self.index.chains();
+        chains.0.shape.table.prefetch_all(hashes);
         let mut last = NONE;
         let mut from = 0;
         if let Some(parent) = parent {
-            let Some(block) = self.shape.table.find(parent, &self.shape.blocks) else {
-                self.stats.orphans += 1;
-                return Ok(0);
+            let Some(block) = chains.find(parent) else {
+                self.index.stats.orphans += 1;
+                return 0;
             };
             last = block;
-            from = self.depth(block) + 1;
+            from = chains.depth(block) + 1;
         }
-        let mut hashes = &hashes[..hashes.len().min(capacity as usize)];
+        let mut hashes = &hashes[..hashes.len().min(self.capacity as usize)];
         let mut known = 0;
         for (i, &hash) in hashes.iter().enumerate() {
-            match self.shape.table.find(hash, &self.shape.blocks) {
-                Some(block) if self.block_before(block) == last => {
+            match chains.find(hash) {
+                Some(block) if chains.before(block) == last => {
                     last = block;
                     known = i + 1;
                 }
                 Some(_) => {
-                    self.stats.conflicts += 1;
+                    self.index.stats.conflicts += 1;
                     hashes = &hashes[..i];
                     break;
                 }
@@ -207,35 +80,36 @@ impl BlockIndex {
             }
         }
         if hashes.is_empty() {
-            return Ok(0);
+            return 0;
         }
-        let lane = lane_of(worker.slot, medium);
-        let held = self.insert(lane, last, &hashes[known..], from, expires, claimed);
-        if !claimed && medium != Medium::Speculative {
-            self.confirm(lane, last, known as u32);
+        let held = self.add(last, &hashes[known..], from);
+        if !self.claimed && medium_of(self.lane) != Medium::Speculative as usize {
+            self.confirm(last, known as u32);
         }
         // Ancestors may make the path longer than the capacity: then its own end is among what goes.
-        self.evict_excess(lane);
-        Ok(held)
+        self.finish();
+        held
     }
 
     /// Of the `blocks` that end with `last`, those held in the lane are no longer speculative.
-    fn confirm(&mut self, lane: u32, last: u32, blocks: u32) {
-        let slot = slot_of(lane);
-        if self.lanes.count(slot, Medium::Speculative) == 0 {
+    fn confirm(&mut self, last: u32, blocks: u32) {
+        let (held, slot) = (&mut self.index.held, slot_of(self.lane));
+        if held.lanes.count(slot, Medium::Speculative) == 0 {
             return;
         }
         let speculative = lane_of(slot, Medium::Speculative);
         let (mut last, mut left) = (last, blocks);
         while left > 0 {
-            let run = self.shape.blocks.run(last);
-            let base = self.nodes[run].own.base;
+            let run = held.shape.blocks.run(last);
+            let base = held.nodes[run].own.base;
             let here = (last - base + 1).min(left);
             let first = last + 1 - here;
-            let count = |lane| self.entry(run, lane).map_or(0, |e| e.count);
-            let arrived = count(speculative).min(count(lane)).min(last - base + 1);
-            let above = self.block_before(first);
-            self.withdraw(speculative, first, arrived.saturating_sub(first - base));
+            let count = |lane| held.nodes.covered(run, lane);
+            let arrived = count(speculative)
+                .min(count(self.lane))
+                .min(last - base + 1);
+            let above = held.chains().before(first);
+            held.withdraw(speculative, first, arrived.saturating_sub(first - base));
             left -= here;
             last = above;
         }
@@ -243,125 +117,88 @@ impl BlockIndex {
 
     /// Holds the path that ends at the block `last` from depth `from` on, adds `new` behind it and makes this the lane's
     /// most recent use.
-    pub(super) fn insert(
-        &mut self,
-        lane: u32,
-        last: u32,
-        new: &[SequenceHash],
-        from: u32,
-        expires: u64,
-        claimed: bool,
-    ) -> u32 {
-        if !self.is_limited() {
-            self.open(lane);
-        } else if !self.may_hold(lane, last, new.len(), from, expires) {
+    pub fn add(&mut self, last: u32, new: &[SequenceHash], from: u32) -> u32 {
+        if !self.index.limit.is_set() {
+            self.index.held.open(self.lane);
+        } else if !self.may_hold(last, new.len(), from) {
             return 0;
         }
         let (mut held, mut run) = (0, NONE);
         if last != NONE {
-            let end = self.end_at(last, lane, !new.is_empty());
-            (held, run) = self.hold_path(end, lane, from, expires);
+            let end = self.end_at(last, !new.is_empty());
+            (held, run) = self.hold_path(end, from);
         }
-        let end = if run == NONE {
-            None
-        } else {
-            self.entry(run, lane)
-        };
-        self.shape.claims |= claimed;
-        if from == 0 && !self.shape.claims {
+        let end = self.entry(run);
+        self.index.held.shape.claims |= self.claimed;
+        if from == 0 && !self.index.held.shape.claims {
             // The path is made the most recent use and fits, so what goes lies outside it, and its ids are warm for reuse.
             if let Some(end) = end {
-                self.touch_record(end.record, 0);
+                self.touch(end.record, 0);
             }
-            self.evict(lane, self.excess(lane, new.len()));
+            self.evict_for(new.len());
         }
-        let added = self.attach(lane, run, new, expires, claimed);
+        let added = self.attach(run, new);
         if let Some(end) = end
             && added == 0
         {
-            self.touch_record(end.record, expires);
-            if end.count == 0 && self.records[end.record].kids == 0 {
+            self.touch(end.record, self.expires);
+            let held = &mut self.index.held;
+            if end.count == 0 && held.records[end.record].kids == 0 {
                 // Only ancestors were known, and what should follow them cannot be stored.
-                self.reap(end.record);
+                held.reap(end.record);
             }
         }
         held + added
     }
 
-    /// Blocks over the capacity of a lane's worker once it holds `more`.
-    fn excess(&self, lane: u32, more: usize) -> u64 {
-        let slot = slot_of(lane);
-        let capacity = self.lanes.worker(slot).map_or(0, |w| w.capacity);
-        let count = self.lanes.count(slot, Medium::ALL[medium_of(lane)]);
-        (count + more as u64).saturating_sub(u64::from(capacity))
+    /// Evicts what exceeds the capacity once the lane holds `more` blocks.
+    fn evict_for(&mut self, more: usize) {
+        let medium = Medium::ALL[medium_of(self.lane)];
+        let count = self.index.held.lanes.count(slot_of(self.lane), medium);
+        let excess = (count + more as u64).saturating_sub(u64::from(self.capacity));
+        self.index.evict(self.lane, excess, &mut { u32::MAX });
     }
 
-    fn evict_excess(&mut self, lane: u32) {
-        self.evict(lane, self.excess(lane, 0));
-        self.finish();
+    fn finish(&mut self) {
+        self.evict_for(0);
+        self.index.held.finish();
     }
 
-    /// The block at `depth` on the path that ends at `block`.
-    fn ancestor(&self, block: u32, depth: u32) -> u32 {
-        let mut run = self.shape.blocks.run(block);
-        while self.nodes[run].start > depth {
-            run = self.nodes[run].parent;
-        }
-        self.nodes[run].own.base + depth - self.nodes[run].start
-    }
-
-    pub(super) fn depth(&self, block: u32) -> u32 {
-        let run = &self.nodes[self.shape.blocks.run(block)];
-        run.start + block - run.own.base
-    }
-
-    /// The block before `block` on its path, `NONE` for a first block.
-    pub(super) fn block_before(&self, block: u32) -> u32 {
-        let run = &self.nodes[self.shape.blocks.run(block)];
-        if block > run.own.base {
-            block - 1
-        } else if run.parent == NONE {
-            NONE
-        } else {
-            let above = &self.nodes[run.parent];
-            above.own.base + above.len - 1
-        }
+    fn entry(&self, run: u32) -> Option<Entry> {
+        let nodes = &self.index.held.nodes;
+        (run != NONE).then(|| nodes.entry(run, self.lane))?
     }
 
     /// The path ends at `block`. Its run is split there where something must hang or end at exactly this block: new
     /// blocks (`grows`), or an access of a lane that covers more of the run and remembers when it used which part.
-    fn end_at(&mut self, block: u32, lane: u32, grows: bool) -> End {
-        let run = self.shape.blocks.run(block);
-        let upto = block - self.nodes[run].own.base + 1;
-        if upto == self.nodes[run].len {
-            return End { run, upto };
-        }
-        let deeper = self
-            .entry(run, lane)
-            .is_some_and(|e| e.count == 0 || e.count > upto);
-        if grows || deeper {
-            End {
-                run: self.split(run, upto),
-                upto,
+    fn end_at(&mut self, block: u32, grows: bool) -> End {
+        let held = &mut self.index.held;
+        let mut run = held.shape.blocks.run(block);
+        let upto = block - held.nodes[run].own.base + 1;
+        if upto < held.nodes[run].len {
+            let entry = held.nodes.entry(run, self.lane);
+            let deeper = entry.is_some_and(|e| e.count == 0 || e.count > upto);
+            if grows || deeper {
+                run = held.split(run, upto);
             }
-        } else {
-            End { run, upto }
         }
+        End { run, upto }
     }
 
     /// Makes the lane hold the path's known blocks from depth `from` to its end, and connects them to the root with
     /// ghosts where it does not hold what is above. Returns the blocks newly held and the run of the end.
-    fn hold_path(&mut self, end: End, lane: u32, from: u32, expires: u64) -> (u32, u32) {
-        let mut steps = std::mem::take(&mut self.steps);
+    fn hold_path(&mut self, end: End, from: u32) -> (u32, u32) {
+        let held = &mut self.index.held;
+        let mut steps = std::mem::take(&mut held.steps);
         let (mut run, mut want) = (end.run, end.upto);
         loop {
-            let start = self.nodes[run].start;
-            let entry = self.entry(run, lane);
+            let start = held.nodes[run].start;
+            let entry = held.nodes.entry(run, self.lane);
             let count = entry.map_or(0, |e| e.count);
             let above = from.saturating_sub(start).min(want);
             if above > 0 && above < want && count < above {
                 // Blocks of this run that are not stored lie before the ones that are.
-                let upper = self.split(run, above);
+                let upper = held.split(run, above);
                 steps.push((run, want - above));
                 (run, want) = (upper, above);
                 continue;
@@ -369,8 +206,8 @@ impl BlockIndex {
             if above == want {
                 // Only ancestors here: an entry is enough, but a partial one cannot have kids.
                 if let Some(entry) = entry {
-                    if entry.count > 0 && entry.count < self.nodes[run].len {
-                        self.split(run, entry.count);
+                    if entry.count > 0 && entry.count < held.nodes[run].len {
+                        held.split(run, entry.count);
                         steps.push((run, 0));
                     }
                     break;
@@ -378,11 +215,12 @@ impl BlockIndex {
                 steps.push((run, 0));
             } else {
                 if count < want {
-                    let longer = entry
-                        .is_some_and(|e| e.count > 0 && self.records[e.record].expires > expires);
+                    let longer = entry.is_some_and(|e| {
+                        e.count > 0 && held.records[e.record].expires > self.expires
+                    });
                     if longer {
                         // What is held lives longer than what is added: two records.
-                        let upper = self.split(run, count);
+                        let upper = held.split(run, count);
                         steps.push((run, want - count));
                         (run, want) = (upper, count);
                         continue;
@@ -390,151 +228,116 @@ impl BlockIndex {
                     steps.push((run, want));
                 }
                 // Without holes, whatever is above a held block is held.
-                if count > 0 && self.lanes[lane].holes == 0 {
+                if count > 0 && held.lanes[self.lane].holes == 0 {
                     break;
                 }
             }
-            let parent = self.nodes[run].parent;
+            let parent = held.nodes[run].parent;
             if parent == NONE {
                 break;
             }
             run = parent;
-            want = self.nodes[run].len;
+            want = held.nodes[run].len;
         }
-        let mut held = 0;
+        let mut added = 0;
         while let Some((run, want)) = steps.pop() {
-            let count = if let Some(entry) = self.entry(run, lane) {
-                entry.count
-            } else {
-                self.add_entry(run, lane);
-                0
-            };
-            if want > count {
-                held += want - count;
-                self.set_count(run, lane, want);
-            }
+            added += held.cover(run, self.lane, want);
         }
-        self.steps = steps;
-        (held, end.run)
+        held.steps = steps;
+        (added, end.run)
     }
 
     /// Adds new blocks behind the end of `run` (`NONE`: at the root), held by the lane, and touches the last of them.
-    fn attach(
-        &mut self,
-        lane: u32,
-        run: u32,
-        new: &[SequenceHash],
-        expires: u64,
-        claimed: bool,
-    ) -> u32 {
+    fn attach(&mut self, run: u32, new: &[SequenceHash]) -> u32 {
+        let claimed = self.claimed;
         let parent = run;
         let mut run = run;
         let mut left = new;
         let mut added = 0;
         if run != NONE && !left.is_empty() {
-            added = self.lengthen(lane, run, left, expires);
-            self.nodes[run].own.claimed |= claimed && added > 0;
+            added = self.lengthen(run, left);
+            self.index.held.nodes[run].own.claimed |= claimed && added > 0;
             left = &left[added as usize..];
         }
         while !left.is_empty() {
-            if self.shape.table.find(left[0], &self.shape.blocks).is_some() {
-                self.stats.conflicts += 1;
+            if self.index.chains().find(left[0]).is_some() {
+                self.index.stats.conflicts += 1;
                 break;
             }
             let (admitted, may_grow) = self.admit(left.len());
+            let held = &mut self.index.held;
             let ids = match admitted {
                 0 => None,
-                _ => self.shape.blocks.alloc(admitted as u32, may_grow),
+                _ => held.shape.blocks.alloc(admitted as u32, may_grow),
             };
             let Some((base, got)) = ids else {
                 self.end_early(left.len());
                 break;
             };
-            let start = if run == NONE {
-                0
-            } else {
-                self.nodes[run].end()
-            };
-            let next = self.nodes.add(got, start, run, Ids { base, claimed });
+            let mut start = 0;
             if run != NONE {
-                self.nodes[run].children += 1;
+                start = held.nodes[run].end();
+                held.nodes[run].children += 1;
             }
-            let filled = self.fill(base, &left[..got as usize], next);
-            self.nodes[next].len = filled;
-            self.add_entry(next, lane);
-            self.set_count(next, lane, filled);
+            let next = held.nodes.add(got, start, run, Ids { base, claimed });
+            let filled = held.shape.fill(base, &left[..got as usize], next);
+            held.nodes[next].len = filled;
+            held.cover(next, self.lane, filled);
             run = next;
             added += filled;
             left = &left[filled as usize..];
         }
         if added > 0
-            && let Some(entry) = self.entry(run, lane)
+            && let Some(entry) = self.entry(run)
         {
-            self.touch_record(entry.record, expires);
-            if parent != NONE
-                && parent != run
-                && let Some(above) = self.entry(parent, lane)
-                && self.records[above.record].listed()
+            self.touch(entry.record, self.expires);
+            let above = self.entry(parent).filter(|_| parent != run);
+            let held = &mut self.index.held;
+            if let Some(above) = above
+                && held.records[above.record].listed()
             {
                 // The new tail is a newer use of the same path.
-                self.records.unlink(&mut self.lanes[lane], above.record);
+                let lane = &mut held.lanes[self.lane];
+                held.records.unlink(lane, above.record);
             }
         }
         added
     }
 
     /// Lengthens the run itself where it has no children, the lane is its only holder and the next ids are free.
-    fn lengthen(&mut self, lane: u32, run: u32, new: &[SequenceHash], expires: u64) -> u32 {
-        let r = &self.nodes[run];
+    fn lengthen(&mut self, run: u32, new: &[SequenceHash]) -> u32 {
+        let held = &self.index.held;
+        let r = &held.nodes[run];
         let (base, len) = (r.own.base, r.len);
         let Holders::One(entry) = r.holders else {
             return 0;
         };
-        if r.children > 0 || entry.count != len || self.records[entry.record].expires > expires {
+        let lasts = held.records[entry.record].expires > self.expires;
+        if r.children > 0 || entry.count != len || lasts {
             return 0;
         }
         let (admitted, _) = self.admit(new.len());
-        let got = self.shape.blocks.extend(base + len, admitted as u32);
+        let held = &mut self.index.held;
+        let got = held.shape.blocks.extend(base + len, admitted as u32);
         if got == 0 {
             // The next id may lie in a chunk that does not exist.
             return 0;
         }
-        let filled = self.fill(base + len, &new[..got as usize], run);
-        let r = &mut self.nodes[run];
+        let filled = held.shape.fill(base + len, &new[..got as usize], run);
+        let r = &mut held.nodes[run];
         r.len = len + filled;
-        if let Some(entry) = r.holders.get_mut(lane) {
+        if let Some(entry) = r.holders.get_mut(self.lane) {
             entry.count = len + filled;
         }
-        self.count_change(run, lane, len, len + filled);
+        held.count_change(run, self.lane, len, len + filled);
         filled
     }
 
-    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored:
-    /// only claims can be. Returns how many were added; the other ids are given back.
-    fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
-        let Hashed {
-            table,
-            blocks,
-            claims,
-            ..
-        } = &mut self.shape;
-        blocks.set_hashes(base, hashes);
-        blocks.set_run(base, hashes.len() as u32, run);
-        if !*claims {
-            table.insert_all(hashes, base, blocks);
-            return hashes.len() as u32;
-        }
-        let added = table.insert_new(hashes, base, blocks);
-        if (added as usize) < hashes.len() {
-            blocks.free(base + added, hashes.len() as u32 - added);
-        }
-        added
-    }
-
     /// Touches a record and, if its time to live is finite, sees that it will be looked at when that ends.
-    fn touch_record(&mut self, record: u32, expires: u64) {
-        let lane = &mut self.lanes[self.records[record].lane];
-        self.records.touch(lane, record, expires);
-        self.expiry.arm(&mut self.records, record);
+    fn touch(&mut self, record: u32, expires: u64) {
+        let held = &mut self.index.held;
+        let lane = &mut held.lanes[self.lane];
+        held.records.touch(lane, record, expires);
+        held.expiry.arm(&mut held.records, record);
     }
 }

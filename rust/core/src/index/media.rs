@@ -2,7 +2,7 @@
 
 use super::{BlockIndex, NONE, Overlaps};
 use crate::forest::lanes::lane_of;
-use crate::ids::{Medium, SequenceHash, WorkerId};
+use crate::ids::Medium;
 
 /// Where a worker holds a prompt: leading blocks in device memory, and the segments that continue them elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,57 +26,19 @@ impl Reach {
     }
 }
 
-impl BlockIndex {
-    /// Where the worker in `slot` holds the prompt that `answer` was made for, speculative blocks taken for blocks in
-    /// device memory. O(1) for a worker without blocks in other media, else O(runs of the prompt). An answer from before
-    /// the latest change knows device memory only.
-    #[must_use]
-    pub fn media(&self, answer: &Overlaps, slot: u32) -> Reach {
-        let device = [Medium::Gpu, Medium::Speculative];
-        self.reach(answer, slot, &device, answer.depth(slot))
-    }
-
-    /// [`Self::media`] without speculative blocks.
-    #[must_use]
-    pub fn confirmed_media(&self, answer: &Overlaps, slot: u32) -> Reach {
-        self.reach(answer, slot, &[Medium::Gpu], answer.confirmed(slot))
-    }
-
-    fn reach(&self, answer: &Overlaps, slot: u32, device: &[Medium], leading: u32) -> Reach {
-        let elsewhere = [Medium::Cpu, Medium::Disk];
-        if elsewhere.iter().all(|m| self.lanes.count(slot, *m) == 0) {
-            return Reach::on_device(leading);
-        }
-        if !answer.is_of(self.shape.version) {
-            return Reach::on_device(answer.confirmed(slot));
-        }
-        let gpu = self.covered_from(answer, slot, device, 0);
-        let segment = |medium, from| (from, self.covered_from(answer, slot, &[medium], from));
-        let cpu = segment(Medium::Cpu, gpu);
-        let disk = segment(Medium::Disk, gpu);
-        let is_empty = disk.1 == disk.0;
-        Reach {
-            gpu,
-            cpu,
-            disk: if is_empty {
-                segment(Medium::Disk, cpu.1)
-            } else {
-                disk
-            },
-        }
-    }
-
-    /// The depth up to which the worker holds the prompt in any of `media` from the depth `from` on.
-    fn covered_from(&self, answer: &Overlaps, slot: u32, media: &[Medium], from: u32) -> u32 {
-        let (known, block) = answer.known();
+impl Overlaps {
+    /// The depth up to which the worker in `slot` holds the prompt in any of `media` from the depth `from` on.
+    fn covered_from(&self, index: &BlockIndex, slot: u32, media: &[Medium], from: u32) -> u32 {
+        let (known, block) = self.known();
         if known <= from {
             return from;
         }
         let mut reached = known;
-        let mut run = self.shape.blocks.run(block);
+        let nodes = &index.held.nodes;
+        let mut run = index.held.shape.blocks.run(block);
         // Upwards, so that the shallowest place where coverage breaks is the last to be met.
-        while run != NONE && self.nodes[run].end() > from {
-            let r = &self.nodes[run];
+        while run != NONE && nodes[run].end() > from {
+            let r = &nodes[run];
             let entries = media.iter().map(|m| r.holders.get(lane_of(slot, *m)));
             let held = entries.flatten().map(|e| e.count).max().unwrap_or(0);
             if held < r.len && r.start + held < known {
@@ -86,38 +48,30 @@ impl BlockIndex {
         }
         reached
     }
+}
 
-    /// How many blocks come before a known one on its path, `None` for one that nobody knows.
+impl BlockIndex {
+    /// Where the worker in `slot` holds the prompt that `answer` was made for, speculative blocks taken for blocks in
+    /// device memory. O(1) for a worker without blocks in other media, else O(runs of the prompt). An answer from before
+    /// the latest change knows device memory only.
     #[must_use]
-    pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
-        let block = self.shape.table.find(hash, &self.shape.blocks)?;
-        Some(self.depth(block))
-    }
-
-    /// The path that ends with a known block, `None` for an unknown one.
-    #[must_use]
-    pub fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
-        let mut block = self.shape.table.find(hash, &self.shape.blocks)?;
-        let mut path = Vec::with_capacity(self.depth(block) as usize + 1);
-        while block != NONE {
-            path.push(self.shape.blocks.hash(block));
-            block = self.block_before(block);
+    pub fn media(&self, answer: &Overlaps, slot: u32) -> Reach {
+        let elsewhere = [Medium::Cpu, Medium::Disk];
+        let lanes = &self.held.lanes;
+        if elsewhere.iter().all(|m| lanes.count(slot, *m) == 0) {
+            return Reach::on_device(answer.depth(slot));
         }
-        path.reverse();
-        Some(path)
-    }
-
-    /// Whether the worker holds a block in a medium.
-    #[must_use]
-    pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
-        if self.worker(worker).is_err() || self.lanes.count(worker.slot, medium) == 0 {
-            return false;
+        if !answer.is_of(self.held.shape.version) {
+            return Reach::on_device(answer.confirmed(slot));
         }
-        let Some(block) = self.shape.table.find(hash, &self.shape.blocks) else {
-            return false;
-        };
-        let run = &self.nodes[self.shape.blocks.run(block)];
-        let entry = run.holders.get(lane_of(worker.slot, medium));
-        entry.is_some_and(|e| e.count > block - run.own.base)
+        let device = [Medium::Gpu, Medium::Speculative];
+        let gpu = answer.covered_from(self, slot, &device, 0);
+        let segment = |medium, from| (from, answer.covered_from(self, slot, &[medium], from));
+        let cpu = segment(Medium::Cpu, gpu);
+        let mut disk = segment(Medium::Disk, gpu);
+        if disk.1 == disk.0 {
+            disk = segment(Medium::Disk, cpu.1);
+        }
+        Reach { gpu, cpu, disk }
     }
 }

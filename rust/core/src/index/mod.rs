@@ -13,8 +13,9 @@
 //! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
 //! towards the recent end; counts, holes, sets and references equal a recount.
 
-mod ahead;
+mod add;
 mod blocks;
+mod chains;
 mod doubt;
 mod evict;
 pub mod hints;
@@ -22,7 +23,6 @@ mod insert;
 mod limit;
 mod media;
 mod overlap;
-mod search;
 mod shape;
 mod snapshot;
 mod table;
@@ -32,12 +32,13 @@ mod told;
 mod validate;
 
 pub use crate::forest::IndexStats;
+pub use chains::Chains;
 pub use media::Reach;
 pub use overlap::Overlaps;
 pub use told::Telling;
 
 use crate::error::{Error, Result};
-use crate::forest::{Forest, NONE};
+use crate::forest::{Forest, Held, NONE};
 use crate::ids::{Medium, WorkerId};
 use shape::Hashed;
 
@@ -91,6 +92,13 @@ impl BlockIndex {
         Self::of(Hashed::new(matcher))
     }
 
+    /// What is known of hashes, whoever holds their blocks.
+    #[must_use]
+    #[inline]
+    pub fn chains(&self) -> Chains<'_> {
+        self.held.chains()
+    }
+
     /// Distinct blocks held by the worker, in any medium.
     ///
     /// # Errors
@@ -105,12 +113,19 @@ impl BlockIndex {
     /// [`Error::UnknownWorker`].
     pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
         self.worker(worker)?;
-        Ok(Medium::ALL.map(|medium| self.lanes.count(worker.slot, medium)))
+        Ok(Medium::ALL.map(|medium| self.held.lanes.count(worker.slot, medium)))
     }
 
     /// Distinct blocks known to the index: those somebody holds, and those that connect them to the root.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.shape.table.len() as u64
+        self.held.shape.table.len() as u64
+    }
+}
+
+impl Held<Hashed> {
+    #[inline]
+    fn chains(&self) -> Chains<'_> {
+        Chains(self)
     }
 }

@@ -5,8 +5,11 @@
 //! coverage breaks, which is exact with holes too. The same holds for a worker, which covers of a run what the longest of its
 //! lanes does.
 
-use super::{BlockIndex, NONE};
+use super::BlockIndex;
+use super::shape::{Hashed, Ids};
+use crate::forest::Held;
 use crate::forest::leading::Leading;
+use crate::forest::nodes::Node;
 use crate::ids::SequenceHash;
 
 /// Answer buffer of `BlockIndex::overlaps`, reused between calls so that a lookup allocates nothing.
@@ -49,12 +52,6 @@ impl Overlaps {
         self.held.iter()
     }
 
-    /// The deepest depth in the answer, 0 if nobody holds block 0.
-    #[must_use]
-    pub fn best(&self) -> u32 {
-        self.iter().map(|(_, depth)| depth).max().unwrap_or(0)
-    }
-
     /// Whether this answers a query of `asked` hashes on the index at `version`.
     pub(super) fn fits(&self, version: u64, asked: usize) -> bool {
         self.version == version && self.asked == asked
@@ -72,6 +69,36 @@ impl Overlaps {
     pub(super) fn known(&self) -> (u32, u32) {
         (self.known, self.block)
     }
+
+    /// Answers a query of `asked` hashes, of which `known` lead to `block`.
+    fn fill(&mut self, index: &Held<Hashed>, asked: usize, (known, block): (u32, u32)) {
+        let sets = &index.sets;
+        self.version = index.shape.version;
+        self.asked = asked;
+        self.known = known;
+        self.block = block;
+        self.several_media = sets.several_media();
+        let (slots, words) = (index.lanes.workers.len(), sets.words());
+        let (held, confirmed) = (&mut self.held, &mut self.confirmed);
+        held.reset(slots, words);
+        if self.several_media {
+            confirmed.reset(slots, words);
+        }
+        if known == 0 {
+            return;
+        }
+        let run = index.chains().run(block);
+        if self.several_media {
+            index.nodes.climb(run, known, |run, end| {
+                let full = &sets.members(run.full)[..words];
+                confirmed.climb(full.iter().copied(), end);
+                held.climb_lanes(sets, run, end, |slot, depth| confirmed.set(slot, depth));
+            });
+        } else {
+            let climb = |run: &Node<Ids>, end| held.climb_device(sets, run, end);
+            index.nodes.climb(run, known, climb);
+        }
+    }
 }
 
 impl BlockIndex {
@@ -80,76 +107,13 @@ impl BlockIndex {
     /// `hashes` must be a chain computed from tokens: the search relies on it. For hashes of unknown origin there is
     /// [`Self::overlaps_verified`].
     pub fn overlaps(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
-        let (known, block) = self.known_path(hashes, false);
         out.unchained = false;
-        self.answer(hashes.len(), known, block, out);
+        out.fill(&self.held, hashes.len(), self.chains().known(hashes, false));
     }
 
     /// [`Self::overlaps`] for hashes that may not be a chain at all: compares the whole known path, block by block.
     pub fn overlaps_verified(&self, hashes: &[SequenceHash], out: &mut Overlaps) {
-        let (known, block) = self.known_path(hashes, true);
         out.unchained = true;
-        self.answer(hashes.len(), known, block, out);
-    }
-
-    /// How many leading hashes are known as one path, and its last block. Hashes that were stored as given, and with
-    /// `verify` all of them, are compared along the path: elsewhere the last hash vouches for those before it.
-    pub(super) fn known_path(&self, hashes: &[SequenceHash], verify: bool) -> (u32, u32) {
-        let (known, block) = self.search(hashes);
-        let mut end = known as usize;
-        let mut run = if end == 0 {
-            NONE
-        } else {
-            self.shape.blocks.run(block)
-        };
-        while run != NONE {
-            let r = &self.nodes[run];
-            let start = r.start as usize;
-            if verify || r.own.claimed {
-                let stored = self.shape.blocks.hashes(r.own.base, (end - start) as u32);
-                if !stored
-                    .iter()
-                    .zip(&hashes[start..end])
-                    .all(|(a, b)| *a == b.0)
-                {
-                    return self.search_linear(hashes);
-                }
-            }
-            end = start;
-            run = r.parent;
-        }
-        (known, block)
-    }
-
-    fn answer(&self, asked: usize, known: u32, block: u32, out: &mut Overlaps) {
-        out.version = self.shape.version;
-        out.asked = asked;
-        out.known = known;
-        out.block = block;
-        out.several_media = self.sets.several_media();
-        let (slots, words) = (self.lanes.workers.len(), self.sets.words());
-        out.held.reset(slots, words);
-        if out.several_media {
-            out.confirmed.reset(slots, words);
-        }
-        if known == 0 {
-            return;
-        }
-        let run = &self.nodes[self.shape.blocks.run(block)];
-        if out.several_media {
-            let words = self.sets.words();
-            let Overlaps {
-                held, confirmed, ..
-            } = out;
-            self.climb(run, known, |run, end| {
-                let full = &self.sets.members(run.full)[..words];
-                confirmed.climb(full.iter().copied(), end);
-                self.climb_lanes(run, end, held, |slot, depth| confirmed.set(slot, depth));
-            });
-        } else {
-            self.climb(run, known, |run, end| {
-                self.climb_device(run, end, &mut out.held);
-            });
-        }
+        out.fill(&self.held, hashes.len(), self.chains().known(hashes, true));
     }
 }

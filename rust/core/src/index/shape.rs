@@ -4,13 +4,13 @@
 
 use super::Matcher;
 use super::blocks::{Blocks, CHUNK};
-use super::limit::Room;
 use super::table::Table;
 use crate::error::Result;
 use crate::forest::nodes::Nodes;
+use crate::forest::room::Need;
 use crate::forest::slab::Slot;
-use crate::forest::{Forest, NONE, Shape};
-use crate::ids::WorkerId;
+use crate::forest::{Forest, Held, NONE, Shape};
+use crate::ids::{SequenceHash, WorkerId};
 
 /// What a run has of its own: blocks with the contiguous ids `base..base + len`.
 #[derive(Debug, Clone)]
@@ -27,6 +27,15 @@ impl Slot for Ids {
             claimed: false,
         }
     }
+}
+
+/// Room that a limited index needs.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// Bytes beyond the limit for what is small.
+    pub(super) reserve: usize,
+    /// What the latest record lacked, beside blocks.
+    pub(super) need: Need,
 }
 
 /// Blocks, and the table that finds them.
@@ -52,6 +61,23 @@ impl Hashed {
             version: 1,
             claims: false,
         }
+    }
+
+    /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored:
+    /// only claims can be. Returns how many were added; the other ids are given back.
+    pub(super) fn fill(&mut self, base: u32, hashes: &[SequenceHash], run: u32) -> u32 {
+        let Self { table, blocks, .. } = self;
+        blocks.set_hashes(base, hashes);
+        blocks.set_run(base, hashes.len() as u32, run);
+        if !self.claims {
+            table.insert_all(hashes, base, blocks);
+            return hashes.len() as u32;
+        }
+        let added = table.insert_new(hashes, base, blocks);
+        if (added as usize) < hashes.len() {
+            blocks.free(base + added, hashes.len() as u32 - added);
+        }
+        added
     }
 
     fn free(&mut self, base: u32, len: u32) {
@@ -143,11 +169,11 @@ impl Shape for Hashed {
         self.claims = false;
     }
 
-    fn validate_node(forest: &Forest<Self>, node: u32) -> Result<()> {
-        forest.validate_blocks(node)
+    fn validate_node(held: &Held<Self>, node: u32) -> Result<()> {
+        Self::validate_blocks(held, node)
     }
 
-    fn validate_sums(forest: &Forest<Self>, units: u64) -> Result<()> {
-        forest.validate_table(units)
+    fn validate_sums(held: &Held<Self>, units: u64) -> Result<()> {
+        Self::validate_table(held, units)
     }
 }

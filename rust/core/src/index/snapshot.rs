@@ -7,11 +7,11 @@
 //! start anew.
 
 use super::blocks::CHUNK;
-use super::shape::Ids;
+use super::shape::{Hashed, Ids};
 use super::{BlockIndex, Matcher, NONE};
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::lanes::{lane_of, slot_of};
-use crate::forest::nodes::Entry;
 use crate::forest::sets::EMPTY;
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::snapshot::{Reader, put32, put64, refuse};
@@ -23,31 +23,29 @@ impl BlockIndex {
     /// states give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
         put32(out, VERSION);
-        put32(out, self.shape.matcher as u32);
-        self.put_workers(now, out);
-        let mut number = vec![NONE; self.nodes.slots()];
-        for (at, (id, _)) in self.nodes.iter().enumerate() {
+        let held = &self.held;
+        put32(out, held.shape.matcher as u32);
+        held.put_workers(now, out);
+        let mut number = vec![NONE; held.nodes.slots()];
+        for (at, (id, _)) in held.nodes.iter().enumerate() {
             number[id as usize] = at as u32;
         }
-        put32(out, self.nodes.iter().count() as u32);
-        for (id, run) in self.nodes.iter() {
+        put32(out, held.nodes.iter().count() as u32);
+        for (_, run) in held.nodes.iter() {
             put32(
                 out,
-                if run.parent == NONE {
-                    NONE
-                } else {
-                    number[run.parent as usize]
-                },
+                number.get(run.parent as usize).copied().unwrap_or(NONE),
             );
             put32(out, run.len << 1 | u32::from(run.own.claimed));
-            for &hash in self.shape.blocks.hashes(run.own.base, run.len) {
+            for &hash in held.shape.blocks.hashes(run.own.base, run.len) {
                 put64(out, hash);
             }
-            self.put_entries(id, out);
+            held.records.put_entries(&run.holders, out);
         }
-        for slot in self.lanes.slots() {
+        for slot in held.lanes.slots() {
             for medium in Medium::ALL {
-                self.put_list(lane_of(slot, medium), |run| number[run as usize], out);
+                let lane = held.lanes.get(lane_of(slot, medium));
+                held.records.put_list(lane, |run| number[run as usize], out);
             }
         }
     }
@@ -69,23 +67,33 @@ impl BlockIndex {
             other => return refuse(format!("unknown matcher {other}")),
         };
         let mut index = Self::new(matcher);
-        let moved = index.restore_workers(&mut reader, now)?;
-        index.restore_runs(&mut reader, moved)?;
-        index.connect_records()?;
-        index.restore_lists(&mut reader)?;
-        reader.end()?;
-        index.recount();
+        let moved = index.held.restore_workers(&mut reader, now)?;
+        let (held, reader) = (&mut index.held, &mut reader);
+        let mut restore = Restore { held, reader };
+        restore.runs(moved)?;
+        restore.records()?;
+        restore.lists()?;
+        restore.reader.end()?;
+        restore.counts();
         index.restored()?;
         Ok(index)
     }
+}
 
+/// An index that is read.
+struct Restore<'a, 'b> {
+    held: &'a mut Held<Hashed>,
+    reader: &'a mut Reader<'b>,
+}
+
+impl Restore<'_, '_> {
     /// Reads the runs; in the fresh slab their numbers are their ids.
-    fn restore_runs(&mut self, reader: &mut Reader, moved: impl Fn(u64) -> u64) -> Result<()> {
-        let count = reader.count(12)? as usize;
+    fn runs(&mut self, moved: impl Fn(u64) -> u64) -> Result<()> {
+        let count = self.reader.count(12)? as usize;
         // Whoever seals a snapshot may have chosen its hashes.
-        self.shape.claims = count > 0;
+        self.held.shape.claims = count > 0;
         for number in 0..count as u32 {
-            let (parent, word) = (reader.u32()?, reader.u32()?);
+            let (parent, word) = (self.reader.u32()?, self.reader.u32()?);
             let len = word >> 1;
             if len == 0 || len as usize > CHUNK {
                 return refuse(format!("run {number} has {len} blocks"));
@@ -93,77 +101,66 @@ impl BlockIndex {
             if parent != NONE && parent as usize >= count {
                 return refuse(format!("run {number} hangs on run {parent} of {count}"));
             }
-            let base = self.shape.blocks.alloc_whole(len);
+            let base = self.held.shape.blocks.alloc_whole(len);
             // Children are counted once all runs are there.
             let claimed = word & 1 == 1;
-            let run = self.nodes.add(len, 0, parent, Ids { base, claimed });
-            self.shape.blocks.set_run(base, len, run);
-            let hashes = (0..len).map(|_| reader.u64().map(SequenceHash));
+            let run = self.held.nodes.add(len, 0, parent, Ids { base, claimed });
+            let Hashed { table, blocks, .. } = &mut self.held.shape;
+            blocks.set_run(base, len, run);
+            let hashes = (0..len).map(|_| self.reader.u64().map(SequenceHash));
             let hashes: Vec<SequenceHash> = hashes.collect::<Result<_>>()?;
-            self.shape.blocks.set_hashes(base, &hashes);
-            let added = self
-                .shape
-                .table
-                .insert_new(&hashes, base, &self.shape.blocks);
+            blocks.set_hashes(base, &hashes);
+            let added = table.insert_new(&hashes, base, blocks);
             if added < len {
                 let twice = hashes[added as usize].0;
                 return refuse(format!("hash {twice:#x} stands twice"));
             }
-            self.restore_entries(reader, run, &moved)?;
+            self.entries(run, &moved)?;
         }
         for run in 0..count as u32 {
-            let parent = self.nodes[run].parent;
+            let parent = self.held.nodes[run].parent;
             if parent != NONE {
-                self.nodes[parent].children += 1;
+                self.held.nodes[parent].children += 1;
             }
         }
-        self.place_runs(count)
+        self.place(count)
     }
 
-    fn restore_entries(
-        &mut self,
-        reader: &mut Reader,
-        run: u32,
-        moved: impl Fn(u64) -> u64,
-    ) -> Result<()> {
-        let len = self.nodes[run].len;
+    fn entries(&mut self, run: u32, moved: impl Fn(u64) -> u64) -> Result<()> {
+        let len = self.held.nodes[run].len;
         let mut full = EMPTY;
-        for _ in 0..reader.count(24)? {
-            let (lane, count) = (reader.u32()?, reader.u32()?);
-            let (epoch, expires) = (reader.u64()?, reader.u64()?);
-            let known = self.lanes.worker(slot_of(lane)).is_some();
-            if !known || count > len || self.entry(run, lane).is_some() {
+        for _ in 0..self.reader.count(24)? {
+            let (lane, count) = (self.reader.u32()?, self.reader.u32()?);
+            let (epoch, expires) = (self.reader.u64()?, self.reader.u64()?);
+            let known = self.held.lanes.worker(slot_of(lane)).is_some();
+            if !known || count > len || self.held.nodes.entry(run, lane).is_some() {
                 return refuse(format!("run {run} has a bad entry for lane {lane}"));
             }
-            self.open(lane);
-            let record = self.records.add(run, lane, NONE);
-            self.records[record].epoch = epoch;
-            self.records[record].expires = moved(expires);
-            let entry = Entry {
-                lane,
-                record,
-                count,
-            };
-            self.nodes.hold(run, entry);
+            self.held.open(lane);
+            let record = self.held.records.add(run, lane, NONE);
+            self.held.records[record].epoch = epoch;
+            self.held.records[record].expires = moved(expires);
+            self.held.nodes.hold(run, lane, record, count);
             if count == len {
-                full = self.sets.toggle(full, lane);
+                full = self.held.sets.toggle(full, lane);
             } else if count > 0 {
-                self.nodes[run].partial += 1;
+                self.held.nodes[run].partial += 1;
             }
         }
-        self.nodes[run].full = full;
+        self.held.nodes[run].full = full;
         Ok(())
     }
 
     /// Start depths, from the roots down; a run that no root leads to is part of a circle.
-    fn place_runs(&mut self, count: usize) -> Result<()> {
+    fn place(&mut self, count: usize) -> Result<()> {
+        let nodes = &mut self.held.nodes;
         let mut placed = vec![false; count];
         let mut path = Vec::new();
         for run in 0..count as u32 {
             let mut at = run;
             while !placed[at as usize] {
                 path.push(at);
-                at = self.nodes[at].parent;
+                at = nodes[at].parent;
                 if at == NONE {
                     break;
                 }
@@ -172,16 +169,14 @@ impl BlockIndex {
                 }
             }
             while let Some(below) = path.pop() {
-                let parent = self.nodes[below].parent;
+                let (parent, len) = (nodes[below].parent, nodes[below].len);
                 let start = if parent == NONE {
                     Some(0)
                 } else {
-                    self.nodes[parent].start.checked_add(self.nodes[parent].len)
+                    nodes[parent].start.checked_add(nodes[parent].len)
                 };
                 match start {
-                    Some(start) if start.checked_add(self.nodes[below].len).is_some() => {
-                        self.nodes[below].start = start;
-                    }
+                    Some(start) if start.checked_add(len).is_some() => nodes[below].start = start,
                     _ => return refuse(format!("run {below} is too deep")),
                 }
                 placed[below as usize] = true;
@@ -190,48 +185,48 @@ impl BlockIndex {
         Ok(())
     }
 
-    fn connect_records(&mut self) -> Result<()> {
-        let records: Vec<(u32, u32, u32)> = self
-            .records
-            .iter()
-            .map(|(id, r)| (id, r.node, r.lane))
-            .collect();
-        for (record, run, lane) in records {
-            let above = self.nodes[run].parent;
+    fn records(&mut self) -> Result<()> {
+        let Held { nodes, records, .. } = &mut *self.held;
+        let all = records.iter().map(|(id, r)| (id, r.node, r.lane));
+        let all: Vec<(u32, u32, u32)> = all.collect();
+        for (record, run, lane) in all {
+            let above = nodes[run].parent;
             if above == NONE {
                 continue;
             }
-            let Some(parent) = self.entry(above, lane) else {
+            let Some(parent) = nodes.entry(above, lane) else {
                 return refuse(format!("lane {lane} holds run {run} without its parent"));
             };
-            self.records[record].parent = parent.record;
-            let held = self.entry(run, lane).is_some_and(|e| e.count > 0);
-            let kept = &mut self.records[parent.record];
+            records[record].parent = parent.record;
+            let kept = &mut records[parent.record];
             kept.kids += 1;
-            kept.held_kids += u32::from(held);
+            kept.held_kids += u32::from(nodes.covered(run, lane) > 0);
         }
         Ok(())
     }
 
-    fn restore_lists(&mut self, reader: &mut Reader) -> Result<()> {
-        let slots: Vec<u32> = self.lanes.slots().collect();
+    fn lists(&mut self) -> Result<()> {
+        let slots: Vec<u32> = self.held.lanes.slots().collect();
         for slot in slots {
             for medium in Medium::ALL {
-                self.restore_list(reader, lane_of(slot, medium), u64::MAX / 2, |index, run| {
-                    index.nodes.is_live(run).then_some(run)
-                })?;
+                let (lane, latest) = (lane_of(slot, medium), u64::MAX / 2);
+                let find = |held: &Held<_>, run| held.nodes.is_live(run).then_some(run);
+                self.held.restore_list(self.reader, lane, latest, find)?;
             }
         }
         Ok(())
     }
 
     /// Counts of lanes and workers from the entries.
-    fn recount(&mut self) {
-        for (_, run) in self.nodes.iter() {
+    fn counts(&mut self) {
+        for (_, run) in self.held.nodes.iter() {
             for &entry in run.holders.as_slice() {
                 let whole = run.parent == NONE
-                    || self.sets.contains(self.nodes[run.parent].full, entry.lane);
-                let lane = &mut self.lanes[entry.lane];
+                    || self
+                        .held
+                        .sets
+                        .contains(self.held.nodes[run.parent].full, entry.lane);
+                let lane = &mut self.held.lanes[entry.lane];
                 lane.count += u64::from(entry.count);
                 lane.holes += u64::from(entry.count > 0 && !whole);
                 // Of a worker's lanes the one that holds most of the run, the first on a tie, counts for it.
@@ -242,8 +237,8 @@ impl BlockIndex {
                     .filter_map(|m| run.holders.get(lane_of(slot, m)))
                     .all(|e| (e.count, std::cmp::Reverse(e.lane)) <= rank);
                 let counted = if first { u64::from(entry.count) } else { 0 };
-                self.total += counted;
-                if let Some(Some(worker)) = self.lanes.workers.get_mut(slot as usize) {
+                self.held.total += counted;
+                if let Some(Some(worker)) = self.held.lanes.workers.get_mut(slot as usize) {
                     worker.distinct += counted;
                 }
             }

@@ -64,10 +64,10 @@ fn split_runs_are_joined_when_the_branch_is_gone() {
     index.record(worker(0), &long, None, None).unwrap();
     index.record(worker(0), &branch, None, None).unwrap();
     index.record(worker(0), &long, None, None).unwrap();
-    assert_eq!(index.nodes.iter().count(), 3);
+    assert_eq!(index.held.nodes.iter().count(), 3);
     index.remove(worker(0), &branch[3..], None).unwrap();
     index.validate().unwrap();
-    assert_eq!(index.nodes.iter().count(), 1);
+    assert_eq!(index.held.nodes.iter().count(), 1);
 }
 
 #[test]
@@ -277,8 +277,12 @@ fn held(index: &BlockIndex) -> Vec<(u32, Medium, u64)> {
             .into_iter()
             .flat_map(move |medium| (1..12).map(move |hash| (slot, medium, hash)))
     });
-    all.filter(|(slot, medium, hash)| index.holds(worker(*slot), SequenceHash(*hash), *medium))
-        .collect()
+    all.filter(|(slot, medium, hash)| {
+        index
+            .chains()
+            .holds(worker(*slot), SequenceHash(*hash), *medium)
+    })
+    .collect()
 }
 
 proptest! {

@@ -14,8 +14,10 @@ const PIECE: usize = 1024;
 ///
 /// Runs may be split, joined and freed meanwhile, and what was not told yet may be used again, which moves it to the end.
 /// So nothing is remembered by number alone: what is held throughout is told, whatever happens beside it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Telling {
+    worker: WorkerId,
+    lane: u32,
     /// Last blocks of what was told together with all before them.
     told: HashSet<SequenceHash>,
     /// The record told last, and its epoch then.
@@ -25,132 +27,110 @@ pub struct Telling {
     chain: Vec<SequenceHash>,
 }
 
-impl BlockIndex {
-    /// Calls `each` with chains of blocks the worker holds in a medium, and the block before each: parents first, and
-    /// else in the order of use, what was used longest ago first. Whoever stores them in this order holds the same and
-    /// evicts it in the same order.
-    pub fn tell(
-        &self,
-        worker: WorkerId,
-        medium: Medium,
-        each: impl FnMut(Option<SequenceHash>, &[SequenceHash]),
-    ) {
-        let telling = &mut Telling::default();
-        self.tell_on(worker, medium, telling, u64::MAX, usize::MAX, each);
-    }
-
-    /// When what [`Self::tell_on`] tells next was used, `None` if all is told. Comparable as far as [`Self::set_limit`]
-    /// makes it.
+impl Telling {
+    /// Begins with what a worker holds in a medium.
     #[must_use]
-    pub fn tell_age(&self, worker: WorkerId, medium: Medium, telling: &Telling) -> Option<u64> {
-        let record = self.next_told(worker, medium, telling);
-        (record != NONE).then(|| self.records[record].epoch)
+    pub fn of(worker: WorkerId, medium: Medium) -> Self {
+        Self {
+            worker,
+            lane: lane_of(worker.slot, medium),
+            told: HashSet::new(),
+            last: None,
+            steps: Vec::new(),
+            chain: Vec::new(),
+        }
     }
 
-    /// Goes on with [`Self::tell`]: what was used up to the age `until`, about `enough` blocks of it. Returns how many, or
-    /// a little more: paths that bring none count too.
-    pub fn tell_on(
-        &self,
-        worker: WorkerId,
-        medium: Medium,
-        telling: &mut Telling,
+    /// When what comes next was used, `None` if all is told. Comparable as far as [`BlockIndex::set_limit`] makes it.
+    #[must_use]
+    pub fn age(&self, index: &BlockIndex) -> Option<u64> {
+        let record = self.next(index);
+        (record != NONE).then(|| index.held.records[record].epoch)
+    }
+
+    /// Calls `each` with chains of blocks that the worker holds, and the block before each: parents first, and else in the
+    /// order of use, what was used longest ago first. Whoever stores them in this order holds the same and evicts it in the
+    /// same order. Goes on to what was used up to the age `until`, about `enough` blocks of it. Returns how many, or a
+    /// little more: paths that bring none count too.
+    pub fn go_on(
+        &mut self,
+        index: &BlockIndex,
         until: u64,
         enough: usize,
         mut each: impl FnMut(Option<SequenceHash>, &[SequenceHash]),
     ) -> usize {
-        let lane = lane_of(worker.slot, medium);
-        let mut record = self.next_told(worker, medium, telling);
+        let records = &index.held.records;
+        let mut record = self.next(index);
         let mut done = 0;
-        while record != NONE && done < enough && self.records[record].epoch <= until {
-            done += 1 + self.tell_path(self.records[record].node, lane, telling, &mut each);
-            telling.last = Some((record, self.records[record].epoch));
-            record = self.records[record].next;
+        while record != NONE && done < enough && records[record].epoch <= until {
+            done += 1 + self.path(index, records[record].node, &mut each);
+            self.last = Some((record, records[record].epoch));
+            record = records[record].next;
         }
         done
     }
 
     /// The record to go on with.
-    fn next_told(&self, worker: WorkerId, medium: Medium, telling: &Telling) -> u32 {
-        let number = lane_of(worker.slot, medium);
-        let Some(lane) = self
-            .lanes
-            .get(number)
-            .filter(|_| self.worker(worker).is_ok())
-        else {
+    fn next(&self, index: &BlockIndex) -> u32 {
+        let (lanes, records) = (&index.held.lanes, &index.held.records);
+        let is_registered = lanes.registered(self.worker).is_ok();
+        let Some(lane) = lanes.get(self.lane).filter(|_| is_registered) else {
             return NONE;
         };
-        let Some((last, epoch)) = telling.last else {
+        let Some((last, epoch)) = self.last else {
             return lane.oldest;
         };
-        if let Some(record) = self.records.find(last)
-            && (record.lane, record.epoch, record.listed()) == (number, epoch, true)
+        if let Some(record) = records.find(last)
+            && (record.lane, record.epoch, record.listed()) == (self.lane, epoch, true)
         {
             return record.next;
         }
         // It is gone or was used again. One of the same age may take its place and is told once more.
         let mut record = lane.oldest;
-        while record != NONE && self.records[record].epoch < epoch {
-            record = self.records[record].next;
+        while record != NONE && records[record].epoch < epoch {
+            record = records[record].next;
         }
         record
     }
 
     /// Tells the path that ends with a run, as far as it was not told. Returns the blocks.
-    fn tell_path(
-        &self,
+    fn path(
+        &mut self,
+        index: &BlockIndex,
         run: u32,
-        lane: u32,
-        telling: &mut Telling,
         each: &mut impl FnMut(Option<SequenceHash>, &[SequenceHash]),
     ) -> usize {
-        let count = |run| self.entry(run, lane).map_or(0, |entry| entry.count);
-        let Telling {
-            told, steps, chain, ..
-        } = telling;
+        let (nodes, blocks) = (&index.held.nodes, &index.held.shape.blocks);
         let mut above = run;
         while above != NONE {
-            let held = count(above);
-            if held > 0
-                && !told.insert(
-                    self.shape
-                        .blocks
-                        .hash(self.nodes[above].own.base + held - 1),
-                )
-            {
+            let (base, held) = (nodes[above].own.base, nodes.covered(above, self.lane));
+            if held > 0 && !self.told.insert(blocks.hash(base + held - 1)) {
                 break;
             }
-            steps.push((self.nodes[above].own.base, held));
-            above = self.nodes[above].parent;
+            self.steps.push((base, held));
+            above = nodes[above].parent;
         }
-        if steps.is_empty() {
+        if self.steps.is_empty() {
             // All of it was told with a path through it: it is only used.
-            steps.push((self.nodes[run].own.base + count(run) - 1, 1));
+            let last = nodes[run].own.base + nodes.covered(run, self.lane) - 1;
+            self.steps.push((last, 1));
         }
-        let mut blocks = 0;
-        while let Some((base, held)) = steps.pop() {
-            blocks += held as usize;
-            self.tell_blocks(base, held, chain, each);
+        let mut done = 0;
+        while let Some((base, held)) = self.steps.pop() {
+            done += held as usize;
+            if held == 0 {
+                continue;
+            }
+            let before = index.chains().before(base);
+            let mut anchor = (before != NONE).then(|| blocks.hash(before));
+            for hashes in blocks.hashes(base, held).chunks(PIECE) {
+                self.chain.clear();
+                self.chain
+                    .extend(hashes.iter().map(|&hash| SequenceHash(hash)));
+                each(anchor, &self.chain);
+                anchor = self.chain.last().copied();
+            }
         }
-        blocks
-    }
-
-    fn tell_blocks(
-        &self,
-        base: u32,
-        count: u32,
-        chain: &mut Vec<SequenceHash>,
-        each: &mut impl FnMut(Option<SequenceHash>, &[SequenceHash]),
-    ) {
-        if count == 0 {
-            return;
-        }
-        let before = self.block_before(base);
-        let mut anchor = (before != NONE).then(|| self.shape.blocks.hash(before));
-        for hashes in self.shape.blocks.hashes(base, count).chunks(PIECE) {
-            chain.clear();
-            chain.extend(hashes.iter().map(|&hash| SequenceHash(hash)));
-            each(anchor, chain);
-            anchor = chain.last().copied();
-        }
+        done
     }
 }

@@ -1,14 +1,15 @@
 //! What a recount looks at beside what all forests have.
 
-use super::BlockIndex;
 use super::blocks::CHUNK;
+use super::shape::Hashed;
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::lanes::slot_of;
 use crate::forest::validate::ensure;
 
-impl BlockIndex {
-    pub(super) fn validate_blocks(&self, id: u32) -> Result<()> {
-        let run = &self.nodes[id];
+impl Hashed {
+    pub(super) fn validate_blocks(held: &Held<Self>, id: u32) -> Result<()> {
+        let run = &held.nodes[id];
         let base = run.own.base;
         ensure!(
             base as usize % CHUNK + run.len as usize <= CHUNK,
@@ -16,13 +17,13 @@ impl BlockIndex {
         );
         for block in base..base + run.len {
             ensure!(
-                self.shape.blocks.is_live(block),
+                held.shape.blocks.is_live(block),
                 "block {block} of run {id} is free"
             );
-            let named = self.shape.blocks.run(block);
+            let named = held.shape.blocks.run(block);
             ensure!(named == id, "block {block} names run {named}, not {id}");
-            let hash = self.shape.blocks.hash(block);
-            let found = self.shape.table.find(hash, &self.shape.blocks);
+            let hash = held.shape.blocks.hash(block);
+            let found = held.shape.table.find(hash, &held.shape.blocks);
             ensure!(
                 found == Some(block),
                 "hash {hash:?} of block {block} finds {found:?}"
@@ -31,24 +32,24 @@ impl BlockIndex {
         Ok(())
     }
 
-    pub(super) fn validate_table(&self, blocks: u64) -> Result<()> {
+    pub(super) fn validate_table(held: &Held<Self>, blocks: u64) -> Result<()> {
         ensure!(
-            blocks == self.len(),
+            blocks == held.shape.table.len() as u64,
             "the table counts {} blocks, runs {blocks}",
-            self.len()
+            held.shape.table.len() as u64
         );
         ensure!(
-            blocks == self.shape.table.iter().count() as u64,
+            blocks == held.shape.table.iter().count() as u64,
             "the table holds slots no run covers"
         );
         ensure!(
-            blocks == self.shape.blocks.live(),
+            blocks == held.shape.blocks.live(),
             "{} ids are in use",
-            self.shape.blocks.live()
+            held.shape.blocks.live()
         );
-        for (lane, l) in self.lanes.iter() {
+        for (lane, l) in held.lanes.iter() {
             let slot = slot_of(lane);
-            let worker = self.lanes.worker(slot);
+            let worker = held.lanes.worker(slot);
             ensure!(
                 worker.is_none_or(|worker| l.count <= u64::from(worker.capacity)),
                 "worker {slot} is over its capacity"

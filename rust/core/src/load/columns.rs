@@ -149,7 +149,7 @@ impl Report {
     }
 }
 
-fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
+pub(super) fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
     Error::InvalidSetting {
         name,
         expected,
@@ -167,7 +167,7 @@ pub struct Load {
     pub others: u32,
     /// Twice the pairs of tokens that attention compares in the pending prefill tokens.
     pub pending_pairs: u64,
-    /// See [`super::LoadBook::active_blocks`].
+    /// Blocks that the prompts in flight hold: those that bookings named once each, the others by their number.
     pub active_blocks: u64,
     /// Blocks filled by the outputs of bookings.
     pub output_blocks: u64,

@@ -3,57 +3,41 @@
 //! The first token of the decode half tells how long both workers and the way between them took, and nothing of its own
 //! speed. The prefill half has no first token: its answer is one.
 
-use crate::ids::{BookingId, Millis, WorkerId};
+use crate::ids::{BookingId, Millis};
 
 use super::book::LoadBook;
-use super::booking::{Half, Phase};
+use super::booking::Half;
 use super::pace::Prefill;
 
 impl LoadBook {
     /// Says which part of its request an open booking without a first token is for.
     pub fn split(&mut self, id: BookingId, half: Half) {
-        if self.phase(id) != Some(Phase::Booked) {
+        let Some(booking) = self.bookings.waiting_mut(id) else {
             return;
-        }
-        let booking = &mut self.bookings[id.entry as usize];
-        let (worker, before) = (booking.worker, std::mem::replace(&mut booking.half, half));
+        };
+        let before = std::mem::replace(&mut booking.half, half);
         if half == Half::Decode {
             booking.backlog = Prefill::default();
         }
-        self.leave_apart(worker, before);
-        if half == Half::Decode && self.load(worker).is_some() {
-            self.apart[worker.slot as usize] += 1;
+        if let Some(apart) = self.loads.apart_mut(booking.worker, before) {
+            *apart -= 1;
+        }
+        if let Some(apart) = self.loads.apart_mut(booking.worker, half) {
+            *apart += 1;
         }
     }
 
     /// The prompt of a prefill half is computed: teaches the speed of its worker, as a first token would.
     pub fn prefilled(&mut self, id: BookingId, now: Millis) {
-        if self.phase(id) != Some(Phase::Booked) {
+        let Some(booking) = self.bookings.waiting_mut(id) else {
             return;
-        }
-        let booking = &self.bookings[id.entry as usize];
+        };
         if booking.half != Half::Prefill {
             return;
         }
-        let (worker, backlog) = (booking.worker, booking.backlog);
         let took_ms = now.0.saturating_sub(booking.booked.0);
-        let mut pace = self.pace;
-        if let Some(load) = self.load_mut(worker) {
-            pace.observe(&mut load.speed, backlog, took_ms);
-        }
-        self.pace = pace;
-    }
-
-    /// By worker slot: bookings without a first token whose prompt another worker computes.
-    #[must_use]
-    pub fn apart(&self) -> &[u32] {
-        &self.apart
-    }
-
-    /// A booking without a first token is no longer that, or no longer there.
-    pub(super) fn leave_apart(&mut self, worker: WorkerId, half: Half) {
-        if half == Half::Decode && self.load(worker).is_some() {
-            self.apart[worker.slot as usize] -= 1;
+        if let Some(load) = self.loads.get_mut(booking.worker) {
+            self.pace.observe(&mut load.speed, booking.backlog, took_ms);
         }
     }
 }
@@ -61,6 +45,7 @@ impl LoadBook {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::WorkerId;
     use crate::load::{Load, Work};
 
     const PREFILL: WorkerId = WorkerId {
@@ -93,7 +78,10 @@ mod tests {
     }
 
     fn speed(book: &LoadBook, worker: WorkerId) -> Option<f64> {
-        book.load(worker).map(|load: &Load| load.speed)?.get()
+        book.loads()
+            .get(worker)
+            .map(|load: &Load| load.speed)?
+            .get()
     }
 
     #[test]
@@ -131,19 +119,19 @@ mod tests {
             .map(|_| add(&mut book, DECODE, 0, Half::Decode))
             .collect();
         add(&mut book, DECODE, 10, Half::Whole);
-        assert_eq!(book.apart(), [0, 4]);
+        assert_eq!(book.loads().apart(), [0, 4]);
         for (id, left) in ids.iter().zip([3, 2]) {
             book.first_token(*id, Millis(9));
             book.first_token(*id, Millis(10));
-            assert_eq!(book.apart(), [0, left]);
+            assert_eq!(book.loads().apart(), [0, left]);
         }
         book.close(ids[0]);
         book.close(ids[2]);
-        assert_eq!(book.apart(), [0, 1]);
+        assert_eq!(book.loads().apart(), [0, 1]);
         book.split(ids[1], Half::Whole);
-        assert_eq!(book.apart(), [0, 1], "it has its first token");
+        assert_eq!(book.loads().apart(), [0, 1], "it has its first token");
         book.split(ids[3], Half::Whole);
-        assert_eq!(book.apart(), [0, 0]);
+        assert_eq!(book.loads().apart(), [0, 0]);
         book.validate().unwrap();
     }
 
@@ -156,10 +144,10 @@ mod tests {
             generation: 1,
             ..DECODE
         });
-        assert_eq!(book.apart(), [0, 0]);
+        assert_eq!(book.loads().apart(), [0, 0]);
         book.first_token(gone, Millis(5));
         book.close(gone);
-        assert_eq!(book.apart(), [0, 0]);
+        assert_eq!(book.loads().apart(), [0, 0]);
         book.validate().unwrap();
     }
 }

@@ -5,9 +5,11 @@
 
 mod book;
 mod booking;
+mod bookings;
 mod changed;
 mod columns;
 mod halves;
+mod loads;
 mod named;
 mod pace;
 mod queue;
@@ -17,7 +19,10 @@ mod validate;
 pub use crate::ids::BookingId;
 pub use book::LoadBook;
 pub use booking::{Half, Phase, Work};
+pub use bookings::Bookings;
 pub use columns::{Known, Load, Report};
+pub use loads::Loads;
+pub use named::Named;
 pub use pace::{Pace, Prefill, Speed};
 pub use reconcile::MOST_DROPPED;
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crate::error::{Error, Result};
 use crate::heap;
 use crate::ids::{BookingId, SequenceHash, WorkerId};
 use crate::mixing::Mix;
@@ -16,10 +17,10 @@ pub(super) type First = (u32, SequenceHash);
 
 /// Blocks that bookings named.
 #[derive(Debug)]
-pub(super) struct Named {
-    pub by_worker: Owners<SequenceHash>,
+pub struct Named {
+    by_worker: Owners<SequenceHash>,
     /// Open bookings of the whole fleet by their first block: a prompt that begins otherwise shares nothing.
-    pub firsts: HashMap<First, u32, Mix>,
+    firsts: HashMap<First, u32, Mix>,
 }
 
 impl Default for Named {
@@ -32,13 +33,48 @@ impl Default for Named {
 }
 
 impl Named {
-    /// Blocks that a worker's bookings named, each counted once.
-    pub fn blocks(&self, worker: WorkerId) -> u64 {
-        self.by_worker.distinct(worker.slot) as u64
+    /// Leading blocks of a prompt that at least `prompts` in flight on the worker in `slot` have too. Blocks of different
+    /// namespaces differ.
+    #[must_use]
+    #[inline]
+    pub fn shared_blocks(
+        &self,
+        slot: u32,
+        (namespace, path): (u32, &[SequenceHash]),
+        prompts: u32,
+    ) -> u64 {
+        self.by_worker.common(slot, namespace, path, prompts) as u64
+    }
+
+    /// Whether prompts in flight, on whatever worker, hold any of the leading blocks of a prompt.
+    #[must_use]
+    #[inline]
+    pub fn shares_any(&self, namespace: u32, path: &[SequenceHash]) -> bool {
+        let first = path.first().map(|first| (namespace, *first));
+        first.is_some_and(|first| self.firsts.contains_key(&first))
+    }
+
+    /// Blocks that the bookings of a slot named, each counted once.
+    pub(super) fn blocks(&self, slot: u32) -> u64 {
+        self.by_worker.distinct(slot) as u64
+    }
+
+    /// A booking on a worker, `None` if it is not registered any more, names its blocks.
+    pub(super) fn open(
+        &mut self,
+        id: BookingId,
+        worker: Option<WorkerId>,
+        first: First,
+        path: &[SequenceHash],
+    ) {
+        *self.firsts.entry(first).or_default() += 1;
+        if let Some(worker) = worker {
+            self.by_worker.placed(worker, id, (first.0, path), 0);
+        }
     }
 
     /// A booking that had named its blocks is closed.
-    pub fn close(&mut self, id: BookingId, first: First) {
+    pub(super) fn close(&mut self, id: BookingId, first: First) {
         self.by_worker.proven(id);
         if let Entry::Occupied(mut bookings) = self.firsts.entry(first) {
             *bookings.get_mut() -= 1;
@@ -48,7 +84,25 @@ impl Named {
         }
     }
 
-    pub fn memory_bytes(&self) -> usize {
+    /// The worker in `slot` is gone.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.by_worker.forget(slot);
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
         self.by_worker.memory_bytes() + heap::table(&self.firsts)
+    }
+
+    /// Recounts the paths, and compares first blocks with those of the open bookings.
+    pub(super) fn validate(&self, firsts: impl Iterator<Item = First>) -> Result<()> {
+        self.by_worker.validate()?;
+        let mut counted = HashMap::default();
+        for first in firsts {
+            *counted.entry(first).or_default() += 1;
+        }
+        if counted == self.firsts {
+            return Ok(());
+        }
+        Err(Error::Invariant("first blocks are miscounted".into()))
     }
 }

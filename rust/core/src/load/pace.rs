@@ -58,13 +58,6 @@ impl std::ops::AddAssign for Prefill {
     }
 }
 
-impl std::ops::SubAssign for Prefill {
-    fn sub_assign(&mut self, other: Self) {
-        self.tokens -= other.tokens;
-        self.pairs -= other.pairs;
-    }
-}
-
 /// The speed of a worker as a quotient of sums, in which large prompts weigh most: the time that comes with every request,
 /// however short, then hardly counts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -22,16 +22,21 @@ fn worker(slot: u32, generation: u32) -> WorkerId {
 }
 
 fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
+    let load = book.loads().get(id).unwrap_or(&Load::VACANT);
     (
-        book.inflight(id),
-        book.pending_prefill_tokens(id),
-        book.decode_blocks(id),
+        load.inflight,
+        load.pending_prefill_tokens,
+        load.decode_blocks,
     )
+}
+
+fn active_blocks(book: &LoadBook, slot: u32) -> u64 {
+    book.loads().columns()[slot as usize].active_blocks
 }
 
 /// Twice the pairs that attention compares in pending prefill, and blocks filled by outputs.
 fn pairs_and_outputs(book: &LoadBook, id: WorkerId) -> (u64, u64) {
-    let load = book.load(id).unwrap();
+    let load = book.loads().get(id).unwrap();
     (load.pending_pairs, load.output_blocks)
 }
 
@@ -42,11 +47,11 @@ fn every_event_moves_the_columns_of_the_table() {
     let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
     assert_eq!(pairs_and_outputs(&book, w), (100 * 100 - 64 * 64, 0));
-    assert_eq!(book.load(w).unwrap().prompt_blocks, 6);
+    assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 6);
     assert!(book.first_token(id, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
     assert_eq!(pairs_and_outputs(&book, w), (0, 0));
-    assert_eq!(book.load(w).unwrap().prompt_blocks, 0);
+    assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 0);
     assert!(book.tokens(id, 11, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
     assert!(book.tokens(id, 1, T0));
@@ -93,7 +98,7 @@ fn a_worker_generates_as_fast_as_the_tokens_after_first_ones_came() {
         if closed {
             book.close(id);
         }
-        book.load(w).unwrap().decode.get()
+        book.loads().get(w).unwrap().decode.get()
     };
     assert_eq!(end(Some(5), &[], true), None, "no token after the first");
     assert_eq!(end(None, &[(50, 9)], true), None, "all at once");
@@ -119,7 +124,7 @@ fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
         book.validate().unwrap();
         book.close(id);
         book.validate().unwrap();
-        let load = book.load(w).unwrap();
+        let load = book.loads().get(w).unwrap();
         let round = |speed: Option<f64>| speed.map(|speed| (speed * 1_000.0).round());
         (
             book.pace().output_tokens(),
@@ -146,15 +151,15 @@ fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
     book.add_worker(w);
     let first = book.book(w, work(32, 32), T0).unwrap();
     assert_eq!(book.close(first), Some(Phase::Booked));
-    assert_eq!(book.load(w).unwrap().prompt_blocks, 0);
+    assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 0);
     let second = book.book(w, work(48, 48), T0).unwrap();
     assert_eq!(second.entry, first.entry);
     assert_eq!(book.close(first), None);
     assert!(!book.first_token(first, T0));
     assert!(!book.tokens(first, 100, T0));
     assert_eq!(row(&book, w), (1, 48, 0));
-    assert_eq!(book.phase(first), None);
-    assert_eq!(book.phase(second), Some(Phase::Booked));
+    assert_eq!(book.bookings().phase(first), None);
+    assert_eq!(book.bookings().phase(second), Some(Phase::Booked));
 }
 
 #[test]
@@ -188,8 +193,8 @@ fn the_sweep_closes_only_what_shows_no_sign_of_life() {
         }
     }
     assert_eq!(closed, 1);
-    assert_eq!(book.phase(silent), None);
-    assert_eq!(book.phase(streaming), Some(Phase::Decoding));
+    assert_eq!(book.bookings().phase(silent), None);
+    assert_eq!(book.bookings().phase(streaming), Some(Phase::Decoding));
     book.validate().unwrap();
 }
 
@@ -199,47 +204,51 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
     book.add_worker(w);
     for bad in [f64::NAN, f64::INFINITY, -0.1] {
         assert!(
-            book.set_report(
-                w,
-                Report {
-                    kv_usage: Some(bad).into(),
-                    ..Report::default()
-                }
-            )
-            .is_err()
+            book.loads_mut()
+                .set_report(
+                    w,
+                    Report {
+                        kv_usage: Some(bad).into(),
+                        ..Report::default()
+                    }
+                )
+                .is_err()
         );
         assert!(
-            book.set_report(
-                w,
-                Report {
-                    queued_tokens: Some(bad).into(),
-                    ..Report::default()
-                }
-            )
-            .is_err()
+            book.loads_mut()
+                .set_report(
+                    w,
+                    Report {
+                        queued_tokens: Some(bad).into(),
+                        ..Report::default()
+                    }
+                )
+                .is_err()
         );
         assert!(
-            book.set_report(
-                w,
-                Report {
-                    prefill_tps: Some(bad).into(),
-                    ..Report::default()
-                }
-            )
-            .is_err()
+            book.loads_mut()
+                .set_report(
+                    w,
+                    Report {
+                        prefill_tps: Some(bad).into(),
+                        ..Report::default()
+                    }
+                )
+                .is_err()
         );
-        assert!(book.set_weight(w, bad).is_err());
+        assert!(book.loads_mut().set_weight(w, bad).is_err());
     }
-    assert!(book.set_weight(w, 0.0).is_err());
-    assert!(book.set_weight(worker(9, 0), 1.0).is_err());
-    book.set_report(
-        w,
-        Report {
-            kv_usage: Some(1.0).into(),
-            ..Report::default()
-        },
-    )
-    .unwrap();
+    assert!(book.loads_mut().set_weight(w, 0.0).is_err());
+    assert!(book.loads_mut().set_weight(worker(9, 0), 1.0).is_err());
+    book.loads_mut()
+        .set_report(
+            w,
+            Report {
+                kv_usage: Some(1.0).into(),
+                ..Report::default()
+            },
+        )
+        .unwrap();
 }
 
 proptest! {
@@ -270,7 +279,7 @@ proptest! {
         for id in ids {
             book.close(id);
         }
-        prop_assert!(book.is_empty());
+        prop_assert!(book.bookings().is_empty());
         for slot in 0..3_u32 {
             prop_assert_eq!(row(&book, worker(slot, generation[slot as usize])), (0, 0, 0));
         }
@@ -383,22 +392,26 @@ fn blocks_that_requests_share_count_once_until_the_last_of_them_ends() {
     let ids: Vec<BookingId> = (0..3)
         .map(|_| book.book(w, work(64, 64), T0).unwrap())
         .collect();
-    assert_eq!(book.active_blocks(0), 12, "nothing is known of them");
+    assert_eq!(active_blocks(&book, 0), 12, "nothing is known of them");
     for (id, end) in ids.iter().zip([4, 2, 4]) {
         book.hold(*id, 0, &path[..end]);
     }
-    assert_eq!(book.active_blocks(0), 4);
-    assert_eq!(book.shared_blocks(0, (0, &named(b"abxy")), 1), 2);
-    assert_eq!(book.shared_blocks(0, (1, &path), 1), 0, "another model");
+    assert_eq!(active_blocks(&book, 0), 4);
+    assert_eq!(book.named().shared_blocks(0, (0, &named(b"abxy")), 1), 2);
+    assert_eq!(
+        book.named().shared_blocks(0, (1, &path), 1),
+        0,
+        "another model"
+    );
     book.first_token(ids[0], T0);
     book.tokens(ids[0], 400, T0);
-    assert_eq!(book.active_blocks(0), 4, "outputs do not count");
+    assert_eq!(active_blocks(&book, 0), 4, "outputs do not count");
     book.close(ids[0]);
-    assert_eq!(book.active_blocks(0), 4);
+    assert_eq!(active_blocks(&book, 0), 4);
     book.close(ids[2]);
-    assert_eq!(book.active_blocks(0), 2);
+    assert_eq!(active_blocks(&book, 0), 2);
     book.close(ids[1]);
-    assert_eq!(book.active_blocks(0), 0);
+    assert_eq!(active_blocks(&book, 0), 0);
 }
 
 proptest! {
@@ -447,7 +460,7 @@ proptest! {
                     .flat_map(|path| (1..=path.len()).map(move |end| &path[..end]))
                     .collect();
                 let unnamed: u64 = open.iter().filter(on).filter(|e| e.2.is_none()).map(|e| e.3).sum();
-                prop_assert_eq!(book.active_blocks(slot), distinct.len() as u64 + unnamed);
+                prop_assert_eq!(active_blocks(&book, slot), distinct.len() as u64 + unnamed);
                 let asked = [0, 1, 2, 0, 1];
                 for prompts in 1..4 {
                     let with = |end: &usize| {
@@ -455,8 +468,8 @@ proptest! {
                         paths.filter(|path| path.starts_with(&asked[..*end])).count()
                     };
                     let shared = (1..=5).take_while(|end| with(end) >= prompts as usize).count();
-                    prop_assert_eq!(book.shared_blocks(slot, (0, &named(&asked)), prompts), shared as u64);
-                    prop_assert!(shared == 0 || book.shares_any(0, &named(&asked)));
+                    prop_assert_eq!(book.named().shared_blocks(slot, (0, &named(&asked)), prompts), shared as u64);
+                    prop_assert!(shared == 0 || book.named().shares_any(0, &named(&asked)));
                 }
             }
         }

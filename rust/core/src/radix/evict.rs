@@ -5,7 +5,7 @@
 use super::unit::{Key, Unit};
 use super::{RadixTree, STEPS, Trust};
 use crate::error::Result;
-use crate::forest::NONE;
+use crate::forest::{Held, NONE};
 use crate::ids::WorkerId;
 
 /// How far an eviction in parts got.
@@ -17,77 +17,93 @@ pub struct Progress {
     pub done: bool,
 }
 
+impl Progress {
+    /// There is nothing to do.
+    pub(super) const NONE: Self = Self {
+        units: 0,
+        done: true,
+    };
+}
+
 /// Lets the allocator put away what a part freed. glibc leaves that to the next large request: after 100,000 leaves that one
 /// took 5 ms; after every part it takes 0.03.
 fn put_away() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 12)));
 }
 
-impl<U: Unit> RadixTree<U> {
-    /// Evicts until the worker in `slot` lost `units`, what others said first; stops when `steps` are used up.
-    fn evict_slot(&mut self, slot: u32, units: u64, steps: &mut u32) -> u64 {
+/// An eviction in steps of one leaf.
+pub(super) struct Eviction<'a, U: Unit> {
+    tree: &'a mut RadixTree<U>,
+    /// How many are left.
+    steps: u32,
+}
+
+impl<U: Unit> Eviction<'_, U> {
+    /// Evicts until the worker in `slot` lost `units`, what others said first; stops when the steps are used up.
+    fn of_slot(&mut self, slot: u32, units: u64) -> u64 {
         let mut gone = 0;
         for trust in Trust::LEAST_FIRST {
-            if self.lanes.count(slot, trust.medium()) == 0 {
-                continue;
-            }
-            let lane = trust.lane(slot);
-            while gone < units && *steps > 0 {
-                let Some(more) = self.evict_step(lane, units - gone) else {
-                    break;
-                };
-                *steps -= 1;
-                gone += more;
-            }
+            let left = units.saturating_sub(gone);
+            gone += self.tree.evict(trust.lane(slot), left, &mut self.steps);
         }
         gone
     }
 
-    /// Evicts until `units` pairs are gone, of whatever worker; stops when `steps` are used up.
-    fn evict_any(&mut self, units: u64, steps: &mut u32) -> u64 {
+    /// Evicts until `units` pairs are gone, of whatever worker; stops when the steps are used up.
+    fn of_any(&mut self, units: u64) -> u64 {
         let mut gone = 0;
-        while gone < units && *steps > 0 {
-            let Some((_, lane)) = self.oldest_lane() else {
+        while gone < units && self.steps > 0 {
+            let Some((_, lane)) = self.tree.oldest_lane() else {
                 break;
             };
-            gone += self.evict_step(lane, units - gone).unwrap_or(0);
-            *steps -= 1;
+            // One step, after which another lane may have what is oldest.
+            gone += self.tree.evict(lane, units - gone, &mut { 1 });
+            self.steps -= 1;
         }
         gone
-    }
-
-    fn over_capacity(&self, slot: u32) -> u64 {
-        let worker = self.lanes.worker(slot);
-        worker.map_or(0, |w| w.distinct.saturating_sub(w.capacity.into()))
-    }
-
-    fn over_budget(&self) -> u64 {
-        self.total.saturating_sub(self.shape.max_units)
     }
 
     /// Brings a worker down to its capacity, as far as the steps go.
-    pub(super) fn pay(&mut self, slot: u32, steps: &mut u32) {
-        let excess = self.over_capacity(slot);
-        if excess > 0 {
-            self.stats.evicted += self.evict_slot(slot, excess, steps);
-        }
-        if self.over_capacity(slot) > 0 && !self.shape.owing.contains(&slot) {
-            self.shape.owing.push(slot);
+    pub(super) fn pay(&mut self, slot: u32) {
+        self.of_slot(slot, self.tree.held.lanes.excess(slot));
+        let owing = &mut self.tree.held.shape.owing;
+        if self.tree.held.lanes.excess(slot) > 0 && !owing.contains(&slot) {
+            owing.push(slot);
         }
     }
 
     /// Brings the tree down to its budget, as far as the steps go.
-    pub(super) fn pay_total(&mut self, steps: &mut u32) {
-        let excess = self.over_budget();
-        if excess > 0 {
-            self.stats.evicted += self.evict_any(excess, steps);
-        }
+    pub(super) fn pay_total(&mut self) {
+        self.of_any(self.tree.over_budget());
+    }
+
+    /// When what goes next in a lane was used.
+    fn time(&self, lane: u32) -> Option<u64> {
+        let Held { lanes, records, .. } = &self.tree.held;
+        lanes.oldest(lane).map(|record| records[record].epoch)
+    }
+
+    fn end(self, units: u64, done: bool) -> Progress {
+        self.tree.held.finish();
+        put_away();
+        Progress { units, done }
+    }
+}
+
+impl<U: Unit> RadixTree<U> {
+    pub(super) fn evicting(&mut self, steps: u32) -> Eviction<'_, U> {
+        Eviction { tree: self, steps }
+    }
+
+    fn over_budget(&self) -> u64 {
+        let max_units = self.held.shape.max_units;
+        self.held.total.saturating_sub(max_units)
     }
 
     /// Whether an insert had to leave evictions over.
     #[must_use]
     pub fn is_owing(&self) -> bool {
-        !self.shape.owing.is_empty() || self.over_budget() > 0
+        !self.held.shape.owing.is_empty() || self.over_budget() > 0
     }
 
     /// Evicts what an insert left over, [`STEPS`] leaves at most; returns whether all is settled.
@@ -95,13 +111,13 @@ impl<U: Unit> RadixTree<U> {
         if !self.is_owing() {
             return true;
         }
-        let mut steps = STEPS;
-        for slot in std::mem::take(&mut self.shape.owing) {
-            self.pay(slot, &mut steps);
+        let owing = std::mem::take(&mut self.held.shape.owing);
+        let mut evict = self.evicting(STEPS);
+        for slot in owing {
+            evict.pay(slot);
         }
-        self.pay_total(&mut steps);
-        self.finish();
-        put_away();
+        evict.pay_total();
+        evict.end(0, true);
         !self.is_owing()
     }
 
@@ -125,18 +141,18 @@ impl<U: Unit> RadixTree<U> {
         steps: u32,
     ) -> Result<Progress> {
         let excess = self.worker(worker)?.distinct.saturating_sub(max_units);
-        let mut steps = steps;
-        let units = self.evict_slot(worker.slot, excess, &mut steps);
-        Ok(self.part(units, units >= excess))
+        let mut evict = self.evicting(steps);
+        let units = evict.of_slot(worker.slot, excess);
+        Ok(evict.end(units, units >= excess))
     }
 
     /// Evicts least recently used leaves of all workers until at most `max_units` (worker, unit) pairs are held, as far as
     /// `steps` leaves go.
     pub fn evict_part(&mut self, max_units: u64, steps: u32) -> Progress {
-        let excess = self.total.saturating_sub(max_units);
-        let mut steps = steps;
-        let units = self.evict_any(excess, &mut steps);
-        self.part(units, units >= excess)
+        let excess = self.held.total.saturating_sub(max_units);
+        let mut evict = self.evicting(steps);
+        let units = evict.of_any(excess);
+        evict.end(units, units >= excess)
     }
 
     /// Evicts whole edges of the worker, those used longest ago first and all that were used last at the same time
@@ -152,39 +168,24 @@ impl<U: Unit> RadixTree<U> {
         steps: u32,
     ) -> Result<Progress> {
         self.worker(worker)?;
-        let (mut steps, mut units, mut done) = (steps, 0, min_units == 0);
-        let lanes = Trust::LEAST_FIRST.map(|trust| (trust, trust.lane(worker.slot)));
-        for (trust, lane) in lanes {
-            if self.lanes.count(worker.slot, trust.medium()) == 0 {
-                continue;
-            }
+        let mut evict = self.evicting(steps);
+        let mut units = 0;
+        for trust in Trust::LEAST_FIRST {
+            let lane = trust.lane(worker.slot);
             let mut group = None;
-            while !done {
-                let oldest = self.lanes[lane].oldest;
-                if oldest == NONE {
-                    break;
-                }
-                let time = self.records[oldest].epoch;
+            while let Some(time) = evict.time(lane) {
                 if units >= min_units && group != Some(time) {
-                    done = true;
-                    break;
+                    return Ok(evict.end(units, true));
                 }
-                if steps == 0 {
-                    return Ok(self.part(units, false));
+                if evict.steps == 0 {
+                    return Ok(evict.end(units, false));
                 }
                 group = Some(time);
-                steps -= 1;
-                units += self.evict_step(lane, u64::MAX).unwrap_or(0);
+                evict.steps -= 1;
+                units += evict.tree.evict(lane, u64::MAX, &mut { 1 });
             }
         }
-        Ok(self.part(units, true))
-    }
-
-    fn part(&mut self, units: u64, done: bool) -> Progress {
-        self.stats.evicted += units;
-        self.finish();
-        put_away();
-        Progress { units, done }
+        Ok(evict.end(units, true))
     }
 
     /// Takes a placement back: what this process saw of `key` beyond its first `keep` units, as far as nothing else that
@@ -199,31 +200,33 @@ impl<U: Unit> RadixTree<U> {
         keep: u32,
     ) -> Result<u64> {
         let before = self.worker(worker)?.distinct;
-        let keep = keep.next_multiple_of(self.shape.children.page as u32);
+        let keep = keep.next_multiple_of(self.held.shape.children.page as u32);
         let lane = Trust::Local.lane(worker.slot);
-        let spot = self.walk(key, self.whole(key));
+        let Held { shape, nodes, .. } = &self.held;
+        let children = &shape.children;
+        let spot = children.walk(nodes, key, children.whole(key));
         let (mut node, mut upto) = (spot.node, spot.upto);
         while node != NONE {
-            let Some(entry) = self.entry(node, lane) else {
-                node = self.nodes[node].parent;
+            let Some(entry) = self.held.nodes.entry(node, lane) else {
+                node = self.held.nodes[node].parent;
                 upto = u32::MAX;
                 continue;
             };
-            let start = self.nodes[node].start;
-            let leaf = self.records[entry.record].kids == 0 && entry.count <= upto;
+            let start = self.held.nodes[node].start;
+            let leaf = self.held.records[entry.record].kids == 0 && entry.count <= upto;
             if !leaf || start + entry.count <= keep {
                 break;
             }
             if start < keep {
-                self.shorten(node, lane, keep - start);
+                self.held.shorten(node, lane, keep - start);
                 break;
             }
-            node = self.nodes[node].parent;
+            node = self.held.nodes[node].parent;
             upto = u32::MAX;
-            self.reap(entry.record);
+            self.held.reap(entry.record);
         }
         let dropped = before - self.worker(worker)?.distinct;
-        self.finish();
+        self.held.finish();
         Ok(dropped)
     }
 }

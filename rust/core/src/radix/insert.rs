@@ -1,11 +1,10 @@
 //! Recording that a worker holds a key.
 
-use super::labels::stored;
 use super::unit::{Key, Unit};
 use super::walk::Spot;
-use super::{EDGE, RadixTree, STEPS, Trust, Use};
+use super::{EDGE, RadixTree, STEPS, Time, Trust, Use};
 use crate::error::Result;
-use crate::forest::NONE;
+use crate::forest::{Held, NONE};
 use crate::ids::{Millis, WorkerId};
 
 impl<U: Unit> RadixTree<U> {
@@ -43,115 +42,101 @@ impl<U: Unit> RadixTree<U> {
     ) -> Result<u32> {
         let present = self.worker(worker)?;
         let (before, capacity) = (present.distinct, u64::from(present.capacity));
-        self.start_limited();
-        let whole_pages = |units: u64| units - units % self.shape.children.page as u64;
-        let most = whole_pages(capacity.min(self.shape.max_units)) as u32;
-        let (spot, end) = self.reach(key, most);
+        self.limit.cut = None;
+        self.held.shape.lacking = 0;
+        let Held { shape, nodes, .. } = &self.held;
+        let most = capacity.min(shape.max_units);
+        let most = (most - most % shape.children.page as u64) as u32;
+        let (spot, end) = shape.children.reach(nodes, key, most);
         let rest = end - spot.at;
-        let lane = how.trust.lane(worker.slot);
         if spot.node == NONE && rest == 0 {
             return Ok(0);
         }
-        if how.trust == Trust::Remote
-            && rest == 0
-            && self.covered(spot.node, Trust::Local.lane(worker.slot)) >= spot.upto
-        {
+        let local = Trust::Local.lane(worker.slot);
+        if how.trust == Trust::Remote && rest == 0 && nodes.covered(spot.node, local) >= spot.upto {
             return Ok(0);
         }
-        let Some(admitted) = self.admit(lane, spot, rest) else {
+        let room = most - spot.depth(nodes);
+        let mut insert = Insert {
+            tree: self,
+            lane: how.trust.lane(worker.slot),
+            expires: 0,
+        };
+        let Some(admitted) = insert.admit(spot, rest) else {
             return Ok(0);
         };
-        let room = most - self.depth(spot);
-        self.open(lane);
-        let expires = self.deadline(how.expires);
-        let known = self.end_at(spot, lane, admitted > 0);
+        insert.tree.held.open(insert.lane);
+        insert.expires = insert.tree.held.expiry.deadline(how.expires);
+        let known = insert.end_at(spot, admitted > 0);
         if known != NONE {
-            self.hold_path(known, spot.upto, lane, expires);
+            insert.hold_path(known, spot.upto);
         }
-        let last = self.extend(known, lane, key, spot.at..spot.at + admitted, room);
+        let last = insert.extend(known, key, spot.at..spot.at + admitted, room);
         if last != NONE {
-            self.touch(last, lane, how, expires);
+            insert.touch(last, how.time);
             if how.trust == Trust::Local {
-                self.drop_redundant(worker.slot, last);
+                insert.drop_redundant(worker.slot, last);
             }
         }
         let held = self.worker(worker)?.distinct - before;
-        let mut steps = STEPS;
-        self.pay(worker.slot, &mut steps);
-        self.pay_total(&mut steps);
-        self.finish();
+        let mut evict = self.evicting(STEPS);
+        evict.pay(worker.slot);
+        evict.pay_total();
+        self.held.finish();
         Ok(held as u32)
     }
+}
 
-    /// Follows a key as far as it may be held, to a depth of `most`; also returns where the key ends, in stored units.
-    fn reach<K: Key<U> + ?Sized>(&self, key: &K, most: u32) -> (Spot, usize) {
-        let mut end = self.whole(key);
-        if U::PLAIN {
-            end = end.min(most as usize);
-        }
-        let mut spot = self.walk(key, end);
-        if self.depth(spot) < most {
-            return (spot, end);
-        }
-        // Deep enough. The rest of the key does not matter, so neither does how long it is.
-        while spot.node != NONE && self.nodes[spot.node].start >= most {
-            spot.node = self.nodes[spot.node].parent;
-        }
-        if spot.node != NONE {
-            spot.upto = most - self.nodes[spot.node].start;
-            spot.inside = stored(&self.nodes[spot.node], spot.upto);
-        }
-        (spot, spot.at)
-    }
+/// A key is held in one lane, until one time.
+pub(super) struct Insert<'a, U: Unit> {
+    pub(super) tree: &'a mut RadixTree<U>,
+    pub(super) lane: u32,
+    /// End of the time to live, as records have it.
+    expires: u64,
+}
 
+impl<U: Unit> Insert<'_, U> {
     /// The node that ends where the known part of the key does. It is split there if something must hang or end at exactly
     /// this place: a new node (`grows`), or a use by a lane that covers more of it and remembers when it used which part.
-    fn end_at(&mut self, spot: Spot, lane: u32, grows: bool) -> u32 {
-        let Spot { node, upto, .. } = spot;
-        if node == NONE || upto == self.nodes[node].len {
+    fn end_at(&mut self, spot: Spot, grows: bool) -> u32 {
+        let (held, Spot { node, upto, .. }) = (&mut self.tree.held, spot);
+        if node == NONE || upto == held.nodes[node].len {
             return node;
         }
-        if grows || self.covered(node, lane) > upto {
-            return self.split(node, upto);
+        if grows || held.nodes.covered(node, self.lane) > upto {
+            return held.split(node, upto);
         }
         node
     }
 
     /// Makes the lane hold the path down to the first `upto` units of `node`.
-    fn hold_path(&mut self, node: u32, upto: u32, lane: u32, expires: u64) {
-        let mut steps = std::mem::take(&mut self.steps);
+    fn hold_path(&mut self, node: u32, upto: u32) {
+        let (held, lane) = (&mut self.tree.held, self.lane);
+        let mut steps = std::mem::take(&mut held.steps);
         let (mut node, mut want) = (node, upto);
         loop {
-            let entry = self.entry(node, lane);
+            let entry = held.nodes.entry(node, lane);
             let count = entry.map_or(0, |e| e.count);
             if count < want {
-                let longer = entry.is_some_and(|e| self.records[e.record].expires > expires);
+                let longer = entry.is_some_and(|e| held.records[e.record].expires > self.expires);
                 if longer {
                     // What is held lives longer than what is added: two records.
-                    self.split(node, count);
+                    held.split(node, count);
                     want -= count;
                 }
                 steps.push((node, want));
             }
             // Whatever is above a held unit is held.
-            if count > 0 || self.nodes[node].parent == NONE {
+            if count > 0 || held.nodes[node].parent == NONE {
                 break;
             }
-            node = self.nodes[node].parent;
-            want = self.nodes[node].len;
+            node = held.nodes[node].parent;
+            want = held.nodes[node].len;
         }
         while let Some((node, want)) = steps.pop() {
-            self.cover(node, lane, want);
+            held.cover(node, lane, want);
         }
-        self.steps = steps;
-    }
-
-    /// Makes a lane hold the first `count` units of a node, the parent of which it covers.
-    pub(super) fn cover(&mut self, node: u32, lane: u32, count: u32) {
-        if self.entry(node, lane).is_none() {
-            self.add_entry(node, lane);
-        }
-        self.set_count(node, lane, count);
+        held.steps = steps;
     }
 
     /// Adds a stretch of the key behind `node` (`NONE`: the root), at most `room` counted units of it, held by the lane;
@@ -159,17 +144,17 @@ impl<U: Unit> RadixTree<U> {
     fn extend<K: Key<U> + ?Sized>(
         &mut self,
         node: u32,
-        lane: u32,
         key: &K,
         stretch: std::ops::Range<usize>,
         room: u32,
     ) -> u32 {
+        let held = &mut self.tree.held;
         let (mut node, mut at, mut room) = (node, stretch.start, room);
         while at < stretch.end && room > 0 {
             let most = (stretch.end - at).min(EDGE);
             let mut label = Vec::with_capacity(most);
             key.copy_to(at..at + most, &mut label);
-            label.truncate(U::whole(&label, self.shape.children.page));
+            label.truncate(U::whole(&label, held.shape.children.page));
             label.truncate(U::prefix(&label, room as usize));
             if label.is_empty() {
                 break;
@@ -180,49 +165,53 @@ impl<U: Unit> RadixTree<U> {
             let space = if node == NONE { key.namespace() } else { 0 };
             // A key in memory that others write to may not be what was looked up: two children that begin alike would be
             // one too many.
-            if at == stretch.start && self.shape.children.begins(&self.nodes, node, space, &label) {
+            let children = &mut held.shape.children;
+            if at == stretch.start && children.begins(&held.nodes, node, space, &label) {
                 break;
             }
             at += label.len();
-            node = self.shape.children.add(&mut self.nodes, node, space, label);
-            let len = self.nodes[node].len;
+            node = children.add(&mut held.nodes, node, space, label);
+            let len = held.nodes[node].len;
             room -= len;
-            self.cover(node, lane, len);
+            held.cover(node, self.lane, len);
         }
         node
     }
 
     /// Makes the lane's record of a node its latest use.
-    fn touch(&mut self, node: u32, lane: u32, how: Use, expires: u64) {
-        let Some(entry) = self.entry(node, lane) else {
+    fn touch(&mut self, node: u32, time: Option<Time>) {
+        let held = &mut self.tree.held;
+        let Some(entry) = held.nodes.entry(node, self.lane) else {
             return;
         };
-        let l = &mut self.lanes[lane];
-        let time = match how.time {
-            Some(time) => time.0.max(l.clock),
-            None => (self.shape.clock + 1).max(self.records.tick),
+        let lane = &mut held.lanes[self.lane];
+        let time = match time {
+            Some(time) => time.0.max(lane.clock),
+            None => (held.shape.clock + 1).max(held.records.tick),
         };
-        self.shape.clock = self.shape.clock.max(time);
-        self.records.touch_at(l, entry.record, time, expires);
-        self.queue(lane);
-        self.expiry.arm(&mut self.records, entry.record);
+        held.shape.clock = held.shape.clock.max(time);
+        held.records
+            .touch_at(lane, entry.record, time, self.expires);
+        held.expiry.arm(&mut held.records, entry.record);
+        self.tree.queue(self.lane);
     }
 
     /// What others said about the path to `node` and what this process saw there now.
     fn drop_redundant(&mut self, slot: u32, node: u32) {
-        if self.lanes.count(slot, Trust::Remote.medium()) == 0 {
+        let held = &mut self.tree.held;
+        if held.lanes.count(slot, Trust::Remote.medium()) == 0 {
             return;
         }
         let lane = Trust::Remote.lane(slot);
         let mut node = node;
         while node != NONE {
-            if let Some(entry) = self.entry(node, lane) {
-                if self.is_worthless(entry.record) {
-                    self.reap(entry.record);
+            if let Some(entry) = held.nodes.entry(node, lane) {
+                if held.is_worthless(entry.record) {
+                    held.reap(entry.record);
                 }
                 return;
             }
-            node = self.nodes[node].parent;
+            node = held.nodes[node].parent;
         }
     }
 }

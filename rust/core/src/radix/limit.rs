@@ -3,6 +3,7 @@
 //! Nothing is inserted that there is no room for: an insert ends early instead, says how much is lacking, and goes on where
 //! it stopped when the caller has evicted something and inserts the key again.
 
+use super::insert::Insert;
 use super::unit::Unit;
 use super::walk::Spot;
 use super::{EDGE, RadixTree};
@@ -15,55 +16,53 @@ impl<U: Unit> RadixTree<U> {
     /// `tick` is the time of uses from now on, which makes the ages of several indexes comparable.
     pub fn set_limit(&mut self, bytes: usize, tick: u64) {
         self.limit.bytes = bytes;
-        self.records.tick = tick;
+        self.held.records.tick = tick;
     }
 
     /// Whether what the latest insert lacked is there now.
     #[must_use]
     pub fn fits(&self) -> bool {
         let units = self.limit.cut.unwrap_or(0) * size_of::<U>();
-        self.memory_bytes() + self.shape.lacking + units <= self.limit.bytes
+        self.memory_bytes() + self.held.shape.lacking + units <= self.limit.bytes
     }
+}
 
-    pub(super) fn start_limited(&mut self) {
-        self.limit.cut = None;
-        self.shape.lacking = 0;
-    }
-
+impl<U: Unit> Insert<'_, U> {
     /// How many of the `rest` stored units behind `spot` may be added; `None` if there is not even room for holding the
     /// path up to there.
-    pub(super) fn admit(&mut self, lane: u32, spot: Spot, rest: usize) -> Option<usize> {
-        if !self.is_limited() {
+    pub(super) fn admit(&mut self, spot: Spot, rest: usize) -> Option<usize> {
+        if !self.tree.limit.is_set() {
             return Some(rest);
         }
-        let need = self.structure(lane, spot, rest);
-        let used = self.memory_bytes() + need;
-        let room = self.limit.bytes.checked_sub(used);
+        let need = self.structure(spot, rest);
+        let used = self.tree.memory_bytes() + need;
+        let room = self.tree.limit.bytes.checked_sub(used);
         let mut admitted = room.map_or(0, |room| (room / size_of::<U>()).min(rest));
-        admitted -= admitted % self.shape.children.page;
+        admitted -= admitted % self.tree.held.shape.children.page;
         if room.is_none() || admitted < rest {
-            self.limit.cut = Some(rest - admitted);
-            self.shape.lacking = need;
+            self.tree.limit.cut = Some(rest - admitted);
+            self.tree.held.shape.lacking = need;
         }
         room.map(|_| admitted)
     }
 
     /// Bytes that an insert may take beside the units of its labels.
-    fn structure(&self, lane: u32, spot: Spot, rest: usize) -> usize {
-        let nodes = rest.div_ceil(EDGE - self.shape.children.page.max(4)) + 1;
+    fn structure(&self, spot: Spot, rest: usize) -> usize {
+        let (held, lane) = (&self.tree.held, self.lane);
+        let nodes = rest.div_ceil(EDGE - held.shape.children.page.max(4)) + 1;
         let mut need = Need {
             nodes,
             records: nodes,
             sets: 2,
-            heap: Expiry::growth(2) + self.opening(lane),
+            heap: Expiry::growth(2),
         };
         let mut node = spot.node;
-        if node != NONE && spot.upto < self.nodes[node].len {
-            need.split(&self.nodes[node].holders);
+        if node != NONE && spot.upto < held.nodes[node].len {
+            need.split(&held.nodes[node].holders);
         }
         while node != NONE {
-            let n = &self.nodes[node];
-            if self.covered(node, lane) > 0 {
+            let n = &held.nodes[node];
+            if held.nodes.covered(node, lane) > 0 {
                 // It may be split because of deadlines.
                 need.split(&n.holders);
                 break;
@@ -72,6 +71,7 @@ impl<U: Unit> RadixTree<U> {
             need.cover(&n.holders);
             node = n.parent;
         }
-        self.slots(need) + self.shape.children.growth(need.nodes) + need.heap
+        need.open(held, lane);
+        need.slots(held) + held.shape.children.growth(need.nodes) + need.heap
     }
 }

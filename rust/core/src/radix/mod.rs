@@ -61,13 +61,10 @@ impl Trust {
     /// The lane of a worker's slot.
     #[inline]
     fn lane(self, slot: u32) -> u32 {
-        let medium = match self {
-            Self::Local => Medium::Gpu,
-            Self::Remote => Medium::Speculative,
-        };
-        lane_of(slot, medium)
+        lane_of(slot, self.medium())
     }
 
+    #[inline]
     fn medium(self) -> Medium {
         match self {
             Self::Local => Medium::Gpu,
@@ -141,13 +138,13 @@ impl<U: Unit> RadixTree<U> {
     /// Tokens per page.
     #[must_use]
     pub fn page_size(&self) -> usize {
-        self.shape.children.page
+        self.held.shape.children.page
     }
 
     /// Most (worker, unit) pairs, `None` for no limit.
     #[must_use]
     pub fn max_units(&self) -> Option<u64> {
-        (self.shape.max_units < u64::MAX).then_some(self.shape.max_units)
+        (self.held.shape.max_units < u64::MAX).then_some(self.held.shape.max_units)
     }
 
     /// Units held by the worker.
@@ -161,25 +158,19 @@ impl<U: Unit> RadixTree<U> {
     /// (worker, unit) pairs held.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.total
+        self.held.total
     }
 
     /// Distinct units, whoever holds them.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.shape.children.units
-    }
-
-    /// Nodes of the tree, without its root.
-    #[must_use]
-    pub fn node_count(&self) -> u32 {
-        self.nodes.len()
+        self.held.shape.children.units
     }
 
     /// The worker in a slot.
     #[must_use]
     pub fn worker_in(&self, slot: u32) -> Option<WorkerId> {
-        let generation = self.lanes.worker(slot)?.generation;
+        let generation = self.held.lanes.worker(slot)?.generation;
         Some(WorkerId { slot, generation })
     }
 }

@@ -4,11 +4,12 @@
 //! the write lock is held. Long evictions are done in parts, between which whoever waits for the lock goes first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{PrefixOverlaps, Progress, RadixTree, Use};
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
+use crate::locks::at_once;
 use crate::registry::WorkerRegistry;
 use crate::snapshot::{Format, Reader, begin, put_slots, put32, put64, refuse, seal};
 
@@ -149,11 +150,7 @@ impl NamedTree {
 
     /// The read lock, unless that means waiting.
     pub fn try_view(&self) -> Option<TreeView<'_>> {
-        let tree = match self.state.try_read() {
-            Ok(tree) => tree,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let tree = at_once(self.state.try_read())?;
         Some(TreeView { owner: self, tree })
     }
 
@@ -167,11 +164,7 @@ impl NamedTree {
 
     /// The write lock, unless that means waiting.
     pub fn try_edit(&self) -> Option<TreeEdit<'_>> {
-        let tree = match self.state.try_write() {
-            Ok(tree) => tree,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let tree = at_once(self.state.try_write())?;
         Some(TreeEdit { owner: self, tree })
     }
 
@@ -459,10 +452,7 @@ impl TreeEdit<'_> {
     /// # Errors
     /// None today; an unknown name holds nothing.
     pub fn evict(&mut self, name: Option<&str>, max_units: u64, steps: u32) -> Result<Progress> {
-        let done = Progress {
-            units: 0,
-            done: true,
-        };
+        let done = Progress::NONE;
         let Some(name) = name else {
             return Ok(each!(&mut *self.tree, done, tree => tree.evict_part(max_units, steps)));
         };
@@ -481,10 +471,7 @@ impl TreeEdit<'_> {
     /// # Errors
     /// None today; an unknown name holds nothing.
     pub fn evict_oldest(&mut self, name: &str, min_units: u64, steps: u32) -> Result<Progress> {
-        let done = Progress {
-            units: 0,
-            done: true,
-        };
+        let done = Progress::NONE;
         match self.owner.registry.get(name) {
             Some(worker) => each!(
                 &mut *self.tree,

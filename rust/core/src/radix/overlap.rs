@@ -2,10 +2,12 @@
 
 use super::RadixTree;
 use super::labels::Label;
+use super::shape::Labelled;
 use super::unit::{Key, Unit};
-use crate::forest::NONE;
 use crate::forest::leading::Leading;
 use crate::forest::nodes::Node;
+use crate::forest::sets::LaneSets;
+use crate::forest::{Held, NONE};
 
 /// Answer buffer, reused between calls so that a lookup allocates nothing.
 #[derive(Debug, Default, Clone)]
@@ -32,43 +34,45 @@ impl PrefixOverlaps {
     pub fn matched(&self) -> u32 {
         self.matched
     }
+
+    /// Begins the answer to a key. Returns the deepest node of it, and the depth up to which it is asked for.
+    fn begin<'a, U: Unit, K: Key<U> + ?Sized>(
+        &mut self,
+        tree: &'a Held<Labelled<U>>,
+        key: &K,
+    ) -> Option<(&'a Node<Label<U>>, u32)> {
+        let (children, nodes) = (&tree.shape.children, &tree.nodes);
+        let spot = children.walk(nodes, key, children.whole(key));
+        self.matched = spot.depth(nodes);
+        let slots = tree.lanes.workers.len();
+        self.held.reset(slots, tree.sets.words());
+        (spot.node != NONE).then(|| (&nodes[spot.node], self.matched))
+    }
+
+    #[inline]
+    fn climb<U>(&mut self, sets: &LaneSets, node: &Node<Label<U>>, end: u32) {
+        if sets.several_media() {
+            self.held.climb_lanes(sets, node, end, |_, _| {});
+        } else {
+            self.held.climb_device(sets, node, end);
+        }
+    }
 }
 
 impl<U: Unit> RadixTree<U> {
     /// Fills `out` with the leading units of `key` that every worker holds, in whole pages. Changes nothing.
     pub fn overlaps<K: Key<U> + ?Sized>(&self, key: &K, out: &mut PrefixOverlaps) {
-        let Some((node, end)) = self.deepest(key, out) else {
-            return;
-        };
-        self.climb(node, end, |node, end| self.climb_node(node, end, out));
+        let Held { nodes, sets, .. } = &self.held;
+        if let Some((node, end)) = out.begin(&self.held, key) {
+            nodes.climb(node, end, |node, end| out.climb(sets, node, end));
+        }
     }
 
     /// [`Self::overlaps`] for the workers that hold all that anybody holds: the longest match.
     pub fn match_prefix<K: Key<U> + ?Sized>(&self, key: &K, out: &mut PrefixOverlaps) {
-        let Some((node, end)) = self.deepest(key, out) else {
-            return;
-        };
-        self.climb_node(node, end, out);
-        out.held.keep(end);
-    }
-
-    fn deepest<K: Key<U> + ?Sized>(
-        &self,
-        key: &K,
-        out: &mut PrefixOverlaps,
-    ) -> Option<(&Node<Label<U>>, u32)> {
-        let spot = self.walk(key, self.whole(key));
-        out.matched = self.depth(spot);
-        out.held.reset(self.lanes.workers.len(), self.sets.words());
-        (spot.node != NONE).then(|| (&self.nodes[spot.node], out.matched))
-    }
-
-    #[inline]
-    fn climb_node(&self, node: &Node<Label<U>>, end: u32, out: &mut PrefixOverlaps) {
-        if self.sets.several_media() {
-            self.climb_lanes(node, end, &mut out.held, |_, _| {});
-        } else {
-            self.climb_device(node, end, &mut out.held);
+        if let Some((node, end)) = out.begin(&self.held, key) {
+            out.climb(&self.held.sets, node, end);
+            out.held.keep(end);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::unit::Unit;
 use super::{EDGE, STEPS};
 use crate::error::Result;
 use crate::forest::lanes::{is_device, lane_of, slot_of};
-use crate::forest::{Forest, Shape};
+use crate::forest::{Forest, Held, Shape};
 use crate::ids::{Medium, WorkerId};
 
 /// Labels, and the table that finds them.
@@ -74,8 +74,8 @@ impl<U: Unit> Shape for Labelled<U> {
     }
 
     /// What the worker holds in its other lane.
-    fn beside(forest: &Forest<Self>, node: u32, lane: u32) -> u32 {
-        if !forest.sets.several_media() {
+    fn beside(held: &Held<Self>, node: u32, lane: u32) -> u32 {
+        if !held.sets.several_media() {
             return 0;
         }
         let other = if is_device(lane) {
@@ -83,7 +83,7 @@ impl<U: Unit> Shape for Labelled<U> {
         } else {
             Medium::Gpu
         };
-        forest.covered(node, lane_of(slot_of(lane), other))
+        held.nodes.covered(node, lane_of(slot_of(lane), other))
     }
 
     fn step(&self, units: u64) -> u64 {
@@ -99,11 +99,11 @@ impl<U: Unit> Shape for Labelled<U> {
         self.owing.retain(|owing| *owing != slot);
     }
 
-    fn validate_node(forest: &Forest<Self>, node: u32) -> Result<()> {
-        forest.validate_label(node)
+    fn validate_node(held: &Held<Self>, node: u32) -> Result<()> {
+        Self::validate_label(held, node)
     }
 
-    fn validate_sums(forest: &Forest<Self>, units: u64) -> Result<()> {
-        forest.validate_counts(units)
+    fn validate_sums(held: &Held<Self>, units: u64) -> Result<()> {
+        Self::validate_counts(held, units)
     }
 }

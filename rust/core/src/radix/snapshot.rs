@@ -4,11 +4,13 @@
 //! node numbers. Ids, sets and counts are rebuilt. A restore checks every number before it is used and ends with
 //! `validate`, so bytes that do not describe a sound tree are refused, whatever they are.
 
+use super::shape::Labelled;
 use super::unit::Unit;
 use super::{EDGE, RadixTree, Trust};
 use crate::error::Result;
-use crate::forest::NONE;
-use crate::forest::lanes::{medium_of, slot_of};
+use crate::forest::lanes::{Lane, medium_of, slot_of};
+use crate::forest::nodes::Node;
+use crate::forest::{Held, NONE};
 use crate::ids::Millis;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
@@ -19,31 +21,31 @@ impl<U: Unit> RadixTree<U> {
     /// Appends the tree to `out`. `now` anchors times to live, which are kept as the time left; without any, equal states
     /// give equal bytes.
     pub fn snapshot(&self, now: Millis, out: &mut Vec<u8>) {
+        let (held, nodes) = (&self.held, &self.held.nodes);
         put32(out, U::KIND);
-        put32(out, self.shape.children.page as u32);
-        put64(out, self.shape.max_units);
-        put64(out, self.shape.clock);
-        self.put_workers(now, out);
-        let nodes = self.nodes.iter();
-        let mut order: Vec<u64> = nodes
-            .map(|(id, n)| u64::from(n.start) << 32 | u64::from(id))
-            .collect();
+        put32(out, held.shape.children.page as u32);
+        put64(out, held.shape.max_units);
+        put64(out, held.shape.clock);
+        held.put_workers(now, out);
+        let place = |(id, node): (u32, &Node<_>)| u64::from(node.start) << 32 | u64::from(id);
+        let mut order: Vec<u64> = nodes.iter().map(place).collect();
         order.sort_unstable();
         let ids = order.iter().map(|place| *place as u32);
         let number: std::collections::HashMap<u32, u32> = ids.clone().zip(0..).collect();
         put32(out, order.len() as u32);
         for id in ids {
-            let node = &self.nodes[id];
+            let node = &nodes[id];
             put32(out, number.get(&node.parent).copied().unwrap_or(NONE));
             put32(out, node.own.space);
             put32(out, size_of_val(node.own.units.as_slice()) as u32);
             U::put(&node.own.units, out);
-            self.put_entries(id, out);
+            held.records.put_entries(&node.holders, out);
         }
         let number = |node: u32| number.get(&node).copied().unwrap_or(NONE);
-        for slot in self.lanes.slots() {
+        for slot in held.lanes.slots() {
             for trust in Trust::LEAST_FIRST {
-                self.put_list(trust.lane(slot), number, out);
+                held.records
+                    .put_list(held.lanes.get(trust.lane(slot)), number, out);
             }
         }
     }
@@ -62,95 +64,108 @@ impl<U: Unit> RadixTree<U> {
         let max_units = reader.u64()?;
         let tree = Self::new(page, (max_units < u64::MAX).then_some(max_units));
         let mut tree = tree.or_else(|why| refuse(why.to_string()))?;
-        tree.shape.clock = reader.u64()?;
-        if tree.shape.clock > LATEST {
-            return refuse(format!("its clock reads {}", tree.shape.clock));
+        tree.held.shape.clock = reader.u64()?;
+        if tree.held.shape.clock > LATEST {
+            return refuse(format!("its clock reads {}", tree.held.shape.clock));
         }
-        let moved = tree.restore_workers(&mut reader, now)?;
-        let mut ids = Vec::new();
-        for _ in 0..reader.count(16)? {
-            let id = tree.restore_node(&mut reader, &ids, &moved)?;
-            ids.push(id);
+        let moved = tree.held.restore_workers(&mut reader, now)?;
+        let mut restore = Restore {
+            held: &mut tree.held,
+            reader: &mut reader,
+            ids: Vec::new(),
+        };
+        for _ in 0..restore.reader.count(16)? {
+            restore.node(&moved)?;
         }
-        let slots: Vec<u32> = tree.lanes.slots().collect();
-        for slot in slots {
-            for trust in Trust::LEAST_FIRST {
-                let (lane, latest) = (trust.lane(slot), tree.shape.clock);
-                tree.restore_list(&mut reader, lane, latest, |_, node| {
-                    ids.get(node as usize).copied()
-                })?;
-                if tree.lanes.get(lane).is_some_and(|lane| lane.oldest != NONE) {
-                    tree.queue(lane);
-                }
-            }
+        restore.lists()?;
+        restore.reader.end()?;
+        let used = |(id, lane): (u32, &Lane)| (lane.oldest != NONE).then_some(id);
+        let used: Vec<u32> = tree.held.lanes.iter().filter_map(used).collect();
+        for lane in used {
+            tree.queue(lane);
         }
-        reader.end()?;
         tree.restored()?;
         while !tree.settle() {}
         Ok(tree)
     }
+}
 
-    fn restore_node(
-        &mut self,
-        reader: &mut Reader,
-        ids: &[u32],
-        moved: impl Fn(u64) -> u64,
-    ) -> Result<u32> {
-        let (above, space) = (reader.u32()?, reader.u32()?);
-        let parent = match ids.get(above as usize) {
+/// A tree that is read.
+struct Restore<'a, 'b, U: Unit> {
+    held: &'a mut Held<Labelled<U>>,
+    reader: &'a mut Reader<'b>,
+    /// Of the nodes that were read.
+    ids: Vec<u32>,
+}
+
+impl<U: Unit> Restore<'_, '_, U> {
+    fn lists(&mut self) -> Result<()> {
+        let slots: Vec<u32> = self.held.lanes.slots().collect();
+        let latest = self.held.shape.clock;
+        for slot in slots {
+            for lane in Trust::LEAST_FIRST.map(|trust| trust.lane(slot)) {
+                let find = |_: &_, node: u32| self.ids.get(node as usize).copied();
+                self.held.restore_list(self.reader, lane, latest, find)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, moved: impl Fn(u64) -> u64) -> Result<()> {
+        let (above, space) = (self.reader.u32()?, self.reader.u32()?);
+        let parent = match self.ids.get(above as usize) {
             Some(id) => *id,
             None if above == NONE => NONE,
-            None => return refuse(format!("node {} hangs on node {above}", ids.len())),
+            None => return refuse(format!("node {} hangs on node {above}", self.ids.len())),
         };
-        let size = reader.count(1)? as usize;
-        let label = U::read(reader.take(size)?).filter(|label| {
-            let whole = U::whole(label, self.shape.children.page) == label.len();
+        let size = self.reader.count(1)? as usize;
+        let label = U::read(self.reader.take(size)?).filter(|label| {
+            let whole = U::whole(label, self.held.shape.children.page) == label.len();
             !label.is_empty() && label.len() <= EDGE && whole
         });
         let Some(label) = label else {
-            return refuse(format!("node {} has no sound label", ids.len()));
+            return refuse(format!("node {} has no sound label", self.ids.len()));
         };
         let depth = if parent == NONE {
             0
         } else {
-            self.nodes[parent].end()
+            self.held.nodes[parent].end()
         };
         if depth > u32::MAX - EDGE as u32 || (parent != NONE && space != 0) {
-            return refuse(format!("node {} is misplaced", ids.len()));
+            return refuse(format!("node {} is misplaced", self.ids.len()));
         }
-        let node = self
-            .shape
-            .children
-            .add(&mut self.nodes, parent, space, label);
-        for _ in 0..reader.count(24)? {
-            let (lane, held) = (reader.u32()?, reader.u32()?);
-            let (epoch, expires) = (reader.u64()?, reader.u64()?);
-            self.restore_entry(node, lane, held)?;
-            if let Some(entry) = self.entry(node, lane) {
-                let record = &mut self.records[entry.record];
+        let Held { shape, nodes, .. } = &mut *self.held;
+        let node = shape.children.add(nodes, parent, space, label);
+        for _ in 0..self.reader.count(24)? {
+            let (lane, held) = (self.reader.u32()?, self.reader.u32()?);
+            let (epoch, expires) = (self.reader.u64()?, self.reader.u64()?);
+            self.entry(node, lane, held)?;
+            if let Some(entry) = self.held.nodes.entry(node, lane) {
+                let record = &mut self.held.records[entry.record];
                 record.epoch = epoch;
                 record.expires = moved(expires);
             }
         }
-        Ok(node)
+        self.ids.push(node);
+        Ok(())
     }
 
-    fn restore_entry(&mut self, node: u32, lane: u32, held: u32) -> Result<()> {
+    fn entry(&mut self, node: u32, lane: u32, held: u32) -> Result<()> {
         let media = Trust::LEAST_FIRST.map(|trust| trust.medium() as usize);
         if !media.contains(&medium_of(lane)) {
             return refuse(format!("lane {lane} is of no trust"));
         }
-        let n = &self.nodes[node];
-        let known = self.lanes.worker(slot_of(lane)).is_some();
-        let connected =
-            n.parent == NONE || self.covered(n.parent, lane) == self.nodes[n.parent].len;
-        let fits =
-            (1..=n.len).contains(&held) && (held as usize).is_multiple_of(self.shape.children.page);
-        if !known || !fits || !connected || self.entry(node, lane).is_some() {
+        let n = &self.held.nodes[node];
+        let known = self.held.lanes.worker(slot_of(lane)).is_some();
+        let connected = n.parent == NONE
+            || self.held.nodes.covered(n.parent, lane) == self.held.nodes[n.parent].len;
+        let fits = (1..=n.len).contains(&held)
+            && (held as usize).is_multiple_of(self.held.shape.children.page);
+        if !known || !fits || !connected || self.held.nodes.entry(node, lane).is_some() {
             return refuse(format!("lane {lane} holds {held} units wrongly"));
         }
-        self.open(lane);
-        self.cover(node, lane, held);
+        self.held.open(lane);
+        self.held.cover(node, lane, held);
         Ok(())
     }
 }

@@ -36,7 +36,7 @@ fn characters_are_counted_and_never_divided() {
     assert_eq!(tree.record(worker(1), "nè", None), Ok(2));
     assert_eq!(depths(&tree, "né"), [(0, 2), (1, 1)]);
     assert_eq!(depths(&tree, "nê"), [(0, 1), (1, 1)]);
-    assert_eq!((tree.len(), tree.total(), tree.node_count()), (3, 4, 3));
+    assert_eq!((tree.len(), tree.total(), tree.held.nodes.len()), (3, 4, 3));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn long_keys_become_several_edges_that_end_between_characters() {
     let mut tree = text(1);
     let long: String = "日".repeat(EDGE);
     assert_eq!(tree.record(worker(0), long.as_str(), None), Ok(EDGE as u32));
-    assert!(tree.node_count() > 3);
+    assert!(tree.held.nodes.len() > 3);
     assert_eq!(depths(&tree, long.as_str()), [(0, EDGE as u32)]);
     assert_eq!(tree.evict_worker(worker(0), 9000), Ok(EDGE as u64 - 9000));
     assert_eq!(depths(&tree, long.as_str()), [(0, 9000)]);
@@ -60,10 +60,10 @@ fn divided_edges_are_joined_when_the_branch_is_gone() {
     let mut tree = text(2);
     tree.record(worker(0), "helicopter", None).unwrap();
     tree.record(worker(1), "help", None).unwrap();
-    assert_eq!(tree.node_count(), 3);
+    assert_eq!(tree.held.nodes.len(), 3);
     tree.clear(worker(1)).unwrap();
     assert_eq!(depths(&tree, "helicopter"), [(0, 10)]);
-    assert_eq!(tree.node_count(), 1);
+    assert_eq!(tree.held.nodes.len(), 1);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn an_insert_leaves_over_what_takes_too_long() {
             .unwrap();
     }
     let before = tree.total();
-    tree.lanes.workers[0].as_mut().unwrap().capacity = 5000;
+    tree.held.lanes.workers[0].as_mut().unwrap().capacity = 5000;
     tree.record(worker(0), "x", None).unwrap();
     let gone = before + 1 - tree.total();
     assert!(
@@ -336,9 +336,9 @@ fn tokens_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
         tree.record(worker, &[*token][..], None).unwrap();
     }
     assert!(
-        tree.shape.children.longest_bucket(&tree.nodes) <= 16,
+        tree.held.shape.children.longest_bucket(&tree.held.nodes) <= 16,
         "{}",
-        tree.shape.children.longest_bucket(&tree.nodes)
+        tree.held.shape.children.longest_bucket(&tree.held.nodes)
     );
 }
 

@@ -1,15 +1,17 @@
 //! What a recount looks at beside what all forests have.
 
 use super::labels::only_child;
+use super::shape::Labelled;
 use super::unit::Unit;
-use super::{EDGE, NONE, RadixTree};
+use super::{EDGE, NONE};
 use crate::error::Result;
+use crate::forest::Held;
 use crate::forest::validate::ensure;
 
-impl<U: Unit> RadixTree<U> {
-    pub(super) fn validate_label(&self, id: u32) -> Result<()> {
-        let node = &self.nodes[id];
-        let (label, page) = (&node.own.units, self.shape.children.page);
+impl<U: Unit> Labelled<U> {
+    pub(super) fn validate_label(held: &Held<Self>, id: u32) -> Result<()> {
+        let node = &held.nodes[id];
+        let (label, page) = (&node.own.units, held.shape.children.page);
         ensure!(
             !label.is_empty() && label.len() <= EDGE,
             "node {id} has {} stored units",
@@ -30,34 +32,34 @@ impl<U: Unit> RadixTree<U> {
             "node {id} ends inside a step"
         );
         ensure!(
-            self.shape.children.finds(&self.nodes, id),
+            held.shape.children.finds(&held.nodes, id),
             "node {id} is not the one found by its first step"
         );
         if let Some(child) = only_child(node) {
             ensure!(
-                self.nodes.is_live(child) && self.nodes[child].parent == id,
+                held.nodes.is_live(child) && held.nodes[child].parent == id,
                 "node {id} has another only child"
             );
         }
         Ok(())
     }
 
-    pub(super) fn validate_counts(&self, units: u64) -> Result<()> {
-        let counted = self.shape.children.units;
+    pub(super) fn validate_counts(held: &Held<Self>, units: u64) -> Result<()> {
+        let counted = held.shape.children.units;
         ensure!(counted == units, "{units} units, {counted} are counted");
-        let (counted, heap) = self.shape.children.heap_bytes(&self.nodes);
+        let (counted, heap) = held.shape.children.heap_bytes(&held.nodes);
         ensure!(counted == heap, "{heap} heap bytes, {counted} are counted");
-        for slot in self.lanes.slots() {
-            let worker = self.lanes.worker(slot);
+        for slot in held.lanes.slots() {
+            let worker = held.lanes.worker(slot);
             ensure!(
                 worker.is_none_or(|worker| worker.distinct <= u64::from(worker.capacity))
-                    || self.shape.owing.contains(&slot),
+                    || held.shape.owing.contains(&slot),
                 "worker {slot} is over its capacity"
             );
         }
-        for (id, lane) in self.lanes.iter() {
+        for (id, lane) in held.lanes.iter() {
             ensure!(
-                lane.clock <= self.shape.clock,
+                lane.clock <= held.shape.clock,
                 "lane {id} was used in the future"
             );
             ensure!(

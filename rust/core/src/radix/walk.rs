@@ -1,6 +1,6 @@
 //! Following a key from the root.
 
-use super::RadixTree;
+use super::labels::{Children, Labels, stored};
 use super::unit::{Key, Unit};
 use crate::forest::NONE;
 
@@ -17,18 +17,34 @@ pub(super) struct Spot {
     pub(super) at: usize,
 }
 
-impl<U: Unit> RadixTree<U> {
+impl Spot {
+    /// Counted units up to here.
+    pub(super) fn depth<U: Unit>(self, nodes: &Labels<U>) -> u32 {
+        if self.node == NONE {
+            0
+        } else {
+            nodes[self.node].start + self.upto
+        }
+    }
+}
+
+impl Children {
     /// Stored units of the key in whole pages.
-    pub(super) fn whole<K: Key<U> + ?Sized>(&self, key: &K) -> usize {
+    pub(super) fn whole<U: Unit, K: Key<U> + ?Sized>(&self, key: &K) -> usize {
         if U::PLAIN {
-            key.len() - key.len() % self.shape.children.page
+            key.len() - key.len() % self.page
         } else {
             key.len()
         }
     }
 
     /// Follows the first `end` stored units of a key.
-    pub(super) fn walk<K: Key<U> + ?Sized>(&self, key: &K, end: usize) -> Spot {
+    pub(super) fn walk<U: Unit, K: Key<U> + ?Sized>(
+        &self,
+        nodes: &Labels<U>,
+        key: &K,
+        end: usize,
+    ) -> Spot {
         let mut spot = Spot {
             node: NONE,
             inside: 0,
@@ -36,18 +52,14 @@ impl<U: Unit> RadixTree<U> {
             at: 0,
         };
         while spot.at < end {
-            let Some(child) = self
-                .shape
-                .children
-                .child(&self.nodes, spot.node, key, spot.at, end)
-            else {
+            let Some(child) = self.child(nodes, spot.node, key, spot.at, end) else {
                 return spot;
             };
-            let node = &self.nodes[child];
+            let node = &nodes[child];
             let label = &node.own.units;
             let most = label.len().min(end - spot.at);
             let same = key.common(spot.at, &label[..most]);
-            let inside = U::floor(label, same, self.shape.children.page);
+            let inside = U::floor(label, same, self.page);
             if inside == 0 {
                 // A key in memory that others write to is no longer what the child was found by.
                 return spot;
@@ -70,12 +82,29 @@ impl<U: Unit> RadixTree<U> {
         spot
     }
 
-    /// Counted units up to a spot.
-    pub(super) fn depth(&self, spot: Spot) -> u32 {
-        if spot.node == NONE {
-            0
-        } else {
-            self.nodes[spot.node].start + spot.upto
+    /// Follows a key as far as it may be held, to a depth of `most`; also returns where the key ends, in stored units.
+    pub(super) fn reach<U: Unit, K: Key<U> + ?Sized>(
+        &self,
+        nodes: &Labels<U>,
+        key: &K,
+        most: u32,
+    ) -> (Spot, usize) {
+        let mut end = self.whole(key);
+        if U::PLAIN {
+            end = end.min(most as usize);
         }
+        let mut spot = self.walk(nodes, key, end);
+        if spot.depth(nodes) < most {
+            return (spot, end);
+        }
+        // Deep enough. The rest of the key does not matter, so neither does how long it is.
+        while spot.node != NONE && nodes[spot.node].start >= most {
+            spot.node = nodes[spot.node].parent;
+        }
+        if spot.node != NONE {
+            spot.upto = most - nodes[spot.node].start;
+            spot.inside = stored(&nodes[spot.node], spot.upto);
+        }
+        (spot, spot.at)
     }
 }

@@ -23,7 +23,7 @@ impl View<'_> {
     /// # Errors
     /// [`Error::Unsupported`] with position hashes.
     pub fn snapshot(&self, now: Millis) -> Result<Vec<u8>> {
-        let Store::Exact(index) = &self.state.store else {
+        let Some(index) = self.state.store.exact() else {
             return Err(Error::Unsupported("a snapshot"));
         };
         let config = &self.tracker.config;

@@ -71,9 +71,55 @@ impl Depths {
             Store::Tree(_) => self.tree.iter().for_each(each),
         }
     }
+
+    /// Leading blocks in device memory.
+    #[must_use]
+    pub fn confirmed(&self, store: &Store, slot: u32) -> u32 {
+        match store {
+            Store::Exact(_) => self.exact.confirmed(slot),
+            Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
+        }
+    }
+
+    /// Where the worker in `slot` holds the prompt; speculative blocks count as if they were in device memory.
+    #[must_use]
+    pub fn media(&self, store: &Store, slot: u32) -> Reach {
+        match store {
+            Store::Exact(index) => index.media(&self.exact, slot),
+            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
+        }
+    }
+
+    /// The answer of an exact index.
+    #[must_use]
+    pub fn exact(&self) -> &Overlaps {
+        &self.exact
+    }
 }
 
 impl Store {
+    /// The exact index, if it is one.
+    #[must_use]
+    #[inline]
+    pub fn exact(&self) -> Option<&BlockIndex> {
+        match self {
+            Self::Exact(index) => Some(index),
+            _ => None,
+        }
+    }
+
+    /// The exact index, to change what only it has.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] from an index without media.
+    #[inline]
+    pub fn exact_mut(&mut self) -> Result<&mut BlockIndex> {
+        match self {
+            Self::Exact(index) => Ok(index),
+            _ => Err(Error::Unsupported("KV events")),
+        }
+    }
+
     /// Writes how many leading blocks each worker holds into `out`.
     pub fn overlaps(&self, hashes: &[SequenceHash], origin: Origin, out: &mut Depths) {
         match (self, origin) {
@@ -175,6 +221,17 @@ impl Store {
     /// [`Error::UnknownWorker`].
     pub fn clear(&mut self, worker: WorkerId) -> Result<u64> {
         each!(self, index => index.clear(worker))
+    }
+
+    /// Makes what is held in device memory speculative; the other indexes do not tell media apart and keep nothing.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
+        match self {
+            Self::Exact(index) => index.doubt(worker, expires),
+            _ => self.clear(worker),
+        }
     }
 
     pub(crate) fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
@@ -288,133 +345,5 @@ impl Store {
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
         each!(self, index => index.validate())
-    }
-}
-
-// === workers whose engines say what they hold ===
-
-impl Depths {
-    /// Leading blocks in device memory.
-    #[must_use]
-    pub fn confirmed(&self, store: &Store, slot: u32) -> u32 {
-        match store {
-            Store::Exact(_) => self.exact.confirmed(slot),
-            Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
-        }
-    }
-
-    /// Where the worker in `slot` holds the prompt; speculative blocks count as if they were in device memory.
-    #[must_use]
-    pub fn media(&self, store: &Store, slot: u32) -> Reach {
-        match store {
-            Store::Exact(index) => index.media(&self.exact, slot),
-            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
-        }
-    }
-}
-
-impl Store {
-    /// What an engine announced, as a chain computed here.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from an index without media.
-    pub fn announce(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> Result<u32> {
-        match self {
-            Self::Exact(index) => index.announce(worker, parent, hashes, medium),
-            Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
-        }
-    }
-
-    /// Hints that blocks are about to be looked up or changed.
-    pub fn prefetch(&self, hashes: &[SequenceHash]) {
-        if let Self::Exact(index) = self {
-            index.prefetch(hashes);
-        }
-    }
-
-    /// A block that the worker holds elsewhere, in one more medium.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from an index without media.
-    pub fn spread(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> Result<bool> {
-        match self {
-            Self::Exact(index) => index.spread(worker, hash, medium),
-            Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
-        }
-    }
-
-    /// What is on its way into device memory, from depth `from` on.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWorker`], and [`Error::Unsupported`] from an index without media.
-    pub fn expect(
-        &mut self,
-        worker: WorkerId,
-        hashes: &[SequenceHash],
-        from: u32,
-        hint: Option<&Depths>,
-        expires: Option<Millis>,
-    ) -> Result<u32> {
-        match self {
-            Self::Exact(index) => {
-                index.expect(worker, hashes, from, hint.map(|hint| &hint.exact), expires)
-            }
-            Self::Positional(_) | Self::Tree(_) => Err(Error::Unsupported("KV events")),
-        }
-    }
-
-    /// Makes what is held in device memory speculative; the other indexes do not tell media apart and keep nothing.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWorker`].
-    pub fn doubt(&mut self, worker: WorkerId, expires: Option<Millis>) -> Result<u64> {
-        match self {
-            Self::Exact(index) => index.doubt(worker, expires),
-            _ => self.clear(worker),
-        }
-    }
-
-    /// Evicts speculative blocks that exceed the capacity of a worker, with those that are confirmed.
-    ///
-    /// # Errors
-    /// [`Error::UnknownWorker`].
-    pub fn fit_speculative(&mut self, worker: WorkerId) -> Result<u64> {
-        match self {
-            Self::Exact(index) => index.fit_speculative(worker),
-            _ => Ok(0),
-        }
-    }
-
-    /// How many blocks come before a known one on its path.
-    #[must_use]
-    pub fn depth_of(&self, hash: SequenceHash) -> Option<u32> {
-        match self {
-            Self::Exact(index) => index.depth_of(hash),
-            Self::Positional(_) | Self::Tree(_) => None,
-        }
-    }
-
-    /// The path that ends with a known block.
-    #[must_use]
-    pub fn path_to(&self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
-        match self {
-            Self::Exact(index) => index.path_to(hash),
-            Self::Positional(_) | Self::Tree(_) => None,
-        }
-    }
-
-    /// Whether the worker holds a block in a medium.
-    #[must_use]
-    pub fn holds(&self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
-        match self {
-            Self::Exact(index) => index.holds(worker, hash, medium),
-            Self::Positional(_) | Self::Tree(_) => false,
-        }
     }
 }

@@ -27,7 +27,7 @@ fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
     };
     let id = book.book(worker, work, Millis(0)).unwrap();
     book.hold(id, 3, &path);
-    scene.loads = book.loads().to_vec();
+    scene.loads = book.loads().columns().to_vec();
     for (namespace, is_shared, used) in [(3, true, 0.1), (4, true, 0.2), (3, false, 0.2)] {
         let active = Active {
             book: &book,
@@ -63,7 +63,7 @@ fn what_many_requests_share_is_copied_for_all_of_them() {
     for requests in 1..30 {
         let id = book.book(worker, work, Millis(0)).unwrap();
         book.hold(id, 3, &path[..4]);
-        scene.loads = book.loads().to_vec();
+        scene.loads = book.loads().columns().to_vec();
         let active = Active {
             book: &book,
             namespace: 3,

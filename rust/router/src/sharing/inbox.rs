@@ -7,7 +7,6 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
-use cachelb_core::tracker::Store;
 use cachelb_policy::Claim;
 use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 
@@ -126,7 +125,7 @@ impl Adopted<'_> {
         let (worker, anchor, expires) = (self.worker, self.anchor, Some(expires));
         let (mut new, mut refused) = (0, false);
         let grown = pools.grow(self.pool, self.hashes.len(), |index, _| {
-            let Store::Exact(index) = index else {
+            let Ok(index) = index.exact_mut() else {
                 return Ok(true);
             };
             let conflicts = index.stats().conflicts;
@@ -146,7 +145,7 @@ impl Adopted<'_> {
     /// Takes back what [`Self::add`] brought, the last `new` blocks of what is here of the chain.
     fn take_back(&self, pools: &mut Pools, new: u32) {
         pools.change(self.pool, |blocks| {
-            if let (Store::Exact(index), _) = blocks.index_mut() {
+            if let Ok(index) = blocks.index_mut().0.exact_mut() {
                 // A worker that is not in the index holds nothing there.
                 let _ = index.undo(self.worker, self.anchor, self.hashes, new, self.medium);
             }
@@ -449,10 +448,12 @@ impl Inbox<'_> {
         };
         let member = s.fleet.member(worker);
         let has_feed = member.is_some_and(|member| member.feed_in(pool).is_some());
-        let Some(index) = s.pools[pool].index() else {
+        if s.pools[pool].index().is_none() {
             return;
-        };
-        if anchor.is_some_and(|anchor| index.depth_of(anchor).is_none()) {
+        }
+        let exact = s.pools[pool].exact();
+        let depth = |anchor| exact.and_then(|index| index.chains().depth_of(anchor));
+        if anchor.is_some_and(|anchor| depth(anchor).is_none()) {
             sharing.counters.orphans += 1;
             return;
         }
@@ -481,8 +482,8 @@ impl Inbox<'_> {
         let mut path = Vec::new();
         if booking.is_some() {
             // They are remembered until the request ends.
-            let index = s.pools[pool].index();
-            let above = anchor.and_then(|anchor| index?.path_to(anchor));
+            let index = s.pools[pool].exact();
+            let above = anchor.and_then(|anchor| index?.chains().to(anchor));
             path = above.unwrap_or_default();
             let bytes = size_of_val(&*path) + size_of_val(&*hashes);
             if !sharing.peers.take(origin, bytes) {

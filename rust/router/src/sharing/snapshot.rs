@@ -10,7 +10,6 @@ use std::sync::Arc;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Telling};
 use cachelb_core::load::Phase;
-use cachelb_core::tracker::Store;
 use cachelb_share::{Chain, Entry, Kind, Message, put};
 
 use super::{Exchange, Sharing, key};
@@ -88,15 +87,11 @@ struct Stretch {
 
 impl Stretch {
     fn index<'a>(&self, pools: &'a Pools) -> Option<&'a BlockIndex> {
-        match pools.get(self.pool)?.index()? {
-            Store::Exact(index) => Some(index),
-            Store::Positional(_) | Store::Tree(_) => None,
-        }
+        pools.get(self.pool)?.exact()
     }
 
     fn age(&self, pools: &Pools) -> Option<u64> {
-        let index = self.index(pools)?;
-        index.tell_age(self.worker, Medium::Gpu, &self.telling)
+        self.telling.age(self.index(pools)?)
     }
 }
 
@@ -176,7 +171,7 @@ impl Exchange<'_> {
             stretches.extend(pools.iter().map(|&pool| Stretch {
                 pool,
                 worker,
-                telling: Telling::default(),
+                telling: Telling::of(worker, Medium::Gpu),
             }));
         }
         let (mut queue, mut blocks) = (BinaryHeap::new(), 0);
@@ -217,7 +212,6 @@ impl Exchange<'_> {
                 continue;
             };
             let (pool, worker, left) = (stretch.pool.0, stretch.worker, enough - done);
-            let telling = &mut stretch.telling;
             let put = |anchor, chain: &[SequenceHash]| {
                 let entry = Entry::Placed {
                     key: 0,
@@ -228,7 +222,7 @@ impl Exchange<'_> {
                 };
                 parts.put(entry, chain);
             };
-            done += index.tell_on(worker, Medium::Gpu, telling, until, left, put);
+            done += stretch.telling.go_on(index, until, left, put);
             if let Some(age) = stretch.age(pools) {
                 walk.queue.push(Reverse((age, at)));
             }

@@ -80,7 +80,7 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
             (counts.blocks, counts.orphans, counts.strangers),
             (blocks as u64, 0, 0)
         );
-        assert_eq!(b.book().len(), 0);
+        assert_eq!(b.book().bookings().len(), 0);
         assert_eq!(
             tell(&mut b).len(),
             usize::from(shares),

@@ -18,8 +18,8 @@ mod random;
 mod routes;
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::index::Telling;
 use cachelb_core::tracker::Origin;
-use cachelb_core::tracker::Store;
 use cachelb_policy::LeastLoaded;
 use cachelb_policy::{PrefillTimesBatch, Rule};
 
@@ -93,10 +93,11 @@ fn ask_one_of(
 fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
     let worker = selector.fleet().find(name).unwrap();
     let mut found = BTreeSet::new();
-    let Some(Store::Exact(index)) = selector.pools[PoolId(0)].index() else {
+    let Some(index) = selector.pools[PoolId(0)].exact() else {
         panic!("chained blocks are in the exact index");
     };
-    index.tell(worker, Medium::Gpu, |_, chain| {
+    let mut telling = Telling::of(worker, Medium::Gpu);
+    telling.go_on(index, u64::MAX, usize::MAX, |_, chain| {
         found.extend(chain.iter().map(|hash| hash.0));
     });
     found
@@ -108,12 +109,12 @@ type Load = (u32, u64, u64, u64);
 fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
     let load = |name| {
         let worker = selector.fleet().find(name).unwrap();
-        let book = selector.book();
+        let load = selector.book().loads().get(worker).unwrap();
         let columns = (
-            book.inflight(worker),
-            book.pending_prefill_tokens(worker),
-            book.load(worker).unwrap().pending_pairs,
-            book.decode_blocks(worker),
+            load.inflight,
+            load.pending_prefill_tokens,
+            load.pending_pairs,
+            load.decode_blocks,
         );
         (name, columns)
     };
@@ -161,7 +162,7 @@ fn what_one_routes_the_other_knows() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let path = prompt(1, 4, 1, 9);
     let booking = ask(&mut a, &path, 5);
-    let worker = a.book().worker(booking).unwrap();
+    let worker = a.book().bookings().worker(booking).unwrap();
     for message in tell(&mut a) {
         assert!(matches!(
             b.sharing_mut().receive(&message, Millis(6)),
@@ -191,7 +192,12 @@ fn what_one_routes_the_other_knows() {
     assert_eq!((counts.selected(), ended), (0, 0), "not its own requests");
     // It follows where the other cached it.
     let next = ask(&mut b, &prompt(1, 4, 1, 12), 12);
-    assert_eq!(b.fleet.name(b.book().worker(next).unwrap()).unwrap(), name);
+    assert_eq!(
+        b.fleet
+            .name(b.book().bookings().worker(next).unwrap())
+            .unwrap(),
+        name
+    );
     b.validate().unwrap();
 }
 
@@ -199,7 +205,10 @@ fn what_one_routes_the_other_knows() {
 fn a_failed_request_takes_its_blocks_back_everywhere() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    let name = a
+        .fleet
+        .name(a.book().bookings().worker(booking).unwrap())
+        .unwrap();
     for message in tell(&mut a) {
         b.sharing_mut().receive(&message, Millis(6)).unwrap();
     }
@@ -222,7 +231,9 @@ fn hearsay_ends_and_what_was_found_again_stays() {
     let names: Vec<_> = [&one, &two]
         .map(|path| {
             let booking = ask(&mut a, path, 5);
-            a.fleet.name(a.book().worker(booking).unwrap()).unwrap()
+            a.fleet
+                .name(a.book().bookings().worker(booking).unwrap())
+                .unwrap()
         })
         .into();
     for message in tell(&mut a) {
@@ -242,7 +253,10 @@ fn hearsay_ends_and_what_was_found_again_stays() {
 fn a_lost_cache_is_lost_for_all_and_once() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    let name = a
+        .fleet
+        .name(a.book().bookings().worker(booking).unwrap())
+        .unwrap();
     let placed = tell(&mut a);
     // Both see the restart; one hears of the placement from before only now.
     a.workers_mut().reset_cache(&name, Millis(6));
@@ -260,7 +274,10 @@ fn a_lost_cache_is_lost_for_all_and_once() {
     for message in cleared {
         a.sharing_mut().receive(&message, Millis(10)).unwrap();
     }
-    let name = a.fleet.name(a.book().worker(again).unwrap()).unwrap();
+    let name = a
+        .fleet
+        .name(a.book().bookings().worker(again).unwrap())
+        .unwrap();
     assert_eq!(held(&a, &name).len(), 5, "the same loss is no second one");
     for message in tell(&mut a) {
         b.sharing_mut().receive(&message, Millis(11)).unwrap();
@@ -302,28 +319,29 @@ fn a_booking_waits_for_its_worker() {
         b.sharing_mut().receive(&message, Millis(7)).unwrap();
     }
     assert_eq!(
-        (b.book().len(), b.sharing().unwrap().origins()),
+        (b.book().bookings().len(), b.sharing().unwrap().origins()),
         (0, vec![(1, 1)])
     );
     let id = b
         .workers_mut()
         .add("new", crate::Profile::default(), Millis(8));
-    assert_eq!((b.book().inflight(id), b.book().decode_blocks(id)), (1, 9));
+    let load = b.book().loads().get(id).unwrap();
+    assert_eq!((load.inflight, load.decode_blocks), (1, 9));
     // It leaves and comes back; the booking still waits for its end.
     b.workers_mut().remove("new");
     b.validate().unwrap();
-    assert_eq!(b.book().len(), 0);
+    assert_eq!(b.book().bookings().len(), 0);
     let id = b
         .workers_mut()
         .add("new", crate::Profile::default(), Millis(9));
-    assert_eq!(b.book().inflight(id), 1);
+    assert_eq!(b.book().loads().inflight(id), 1);
     // Who made it takes the worker out, and the booking with it.
     a.workers_mut().remove("new");
     for message in tell(&mut a) {
         b.sharing_mut().receive(&message, Millis(10)).unwrap();
     }
     assert_eq!(
-        (b.book().len(), b.sharing().unwrap().origins()),
+        (b.book().bookings().len(), b.sharing().unwrap().origins()),
         (0, vec![(1, 0)])
     );
     b.validate().unwrap();
@@ -391,7 +409,10 @@ fn an_old_snapshot_changes_nothing_and_is_followed_by_what_comes() {
 fn parts_of_a_snapshot_from_before_a_loss_are_stale_after_it() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let name = a.fleet.name(a.book().worker(booking).unwrap()).unwrap();
+    let name = a
+        .fleet
+        .name(a.book().bookings().worker(booking).unwrap())
+        .unwrap();
     tell(&mut a);
     let parts = snapshot(&mut a, Millis(99));
     b.sharing_mut().receive(&parts[0], Millis(6)).unwrap();
@@ -426,7 +447,7 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     }
     assert_eq!(b.sharing().unwrap().origins(), [(1, 9)]);
     assert_eq!(b.sharing_mut().forget_origin(1, Millis(7)), 9);
-    assert_eq!(b.book().len(), 0);
+    assert_eq!(b.book().bookings().len(), 0);
     let mut c = Selector::new(
         Settings::default(),
         PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
@@ -435,7 +456,7 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     for message in snapshot(&mut a, Millis(8)) {
         c.sharing_mut().receive(&message, Millis(8)).unwrap();
     }
-    assert!(counts(&c).strangers > 9 && c.book().is_empty());
+    assert!(counts(&c).strangers > 9 && c.book().bookings().is_empty());
     c.validate().unwrap();
     // Of a worker that it knows it counts the load, whatever the model.
     for name in WORKERS {
@@ -498,7 +519,8 @@ fn speeds_are_learned_from_own_first_tokens_only() {
     let learned = |selector: &Selector| {
         let load = *selector
             .book()
-            .load(selector.fleet().find("a").unwrap())
+            .loads()
+            .get(selector.fleet().find("a").unwrap())
             .unwrap();
         (load.speed.get(), load.observed_prefill_tps.get())
     };

@@ -124,11 +124,12 @@ impl Site {
         let book = self.selector.book();
         let load = |name: &String| {
             let worker = self.selector.fleet().find(name).unwrap();
+            let load = book.loads().get(worker).unwrap();
             (
-                book.inflight(worker),
-                book.pending_prefill_tokens(worker),
-                book.load(worker).unwrap().pending_pairs,
-                book.decode_blocks(worker),
+                load.inflight,
+                load.pending_prefill_tokens,
+                load.pending_pairs,
+                load.decode_blocks,
             )
         };
         self.workers

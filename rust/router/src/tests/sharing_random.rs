@@ -133,7 +133,7 @@ proptest! {
         for router in &routers {
             router.validate().unwrap();
             prop_assert!(loads(router).values().all(|load| *load == (0, 0, 0, 0)));
-            prop_assert!(router.book().loads().iter().all(|load| load.output_blocks == 0));
+            prop_assert!(router.book().loads().columns().iter().all(|load| load.output_blocks == 0));
         }
     }
 }

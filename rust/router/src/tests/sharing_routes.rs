@@ -341,7 +341,7 @@ proptest! {
                     let which = which.index(sites[at].open.len());
                     let (booking, keys) = sites[at].open.swap_remove(which);
                     let selector = &mut sites[at].selector;
-                    let worker = selector.book().worker(booking).unwrap();
+                    let worker = selector.book().bookings().worker(booking).unwrap();
                     let worker = selector.fleet.name(worker).unwrap().to_string();
                     if end {
                         selector.close(booking, Ending::Completed, Usage::default(), Millis(now));

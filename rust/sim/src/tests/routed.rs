@@ -84,7 +84,7 @@ fn the_real_policies_route_and_leave_nothing_behind() {
             cached(&round)
         );
         for (_, id) in selector.fleet().ids() {
-            assert_eq!(selector.book().inflight(id), 0);
+            assert_eq!(selector.book().loads().inflight(id), 0);
         }
     }
 }
@@ -131,7 +131,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
     let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
     selector.validate().unwrap();
     for (_, id) in selector.fleet().ids() {
-        assert_eq!(selector.book().inflight(id), 0);
+        assert_eq!(selector.book().loads().inflight(id), 0);
     }
     let count = |wanted| out.status.iter().filter(|s| **s == wanted).count();
     let (finished, aborted) = (count(Status::Finished), count(Status::Aborted));

@@ -33,12 +33,12 @@ fn confirmations_bit_by_bit_leave_one_run_and_count_each_block_once() {
         let confirmed = at as u64 + 32;
         assert_eq!(counts(&index), [confirmed, 128 - confirmed, 0, 0]);
         assert_eq!(index.block_count(worker(0)), Ok(128));
-        assert!(index.nodes.iter().count() <= 2, "after {confirmed}");
+        assert!(index.held.nodes.iter().count() <= 2, "after {confirmed}");
         let mut out = Overlaps::default();
         index.overlaps(&blocks, &mut out);
         assert_eq!((out.depth(0), out.confirmed(0)), (128, confirmed as u32));
     }
-    assert_eq!(index.nodes.iter().count(), 1);
+    assert_eq!(index.held.nodes.iter().count(), 1);
     assert_eq!(index.expire(Millis(1000)), 0);
     assert_eq!(depth(&index, &blocks, 0), 128);
 }
@@ -106,8 +106,8 @@ fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
     assert_eq!(held, Ok(0));
     assert_eq!(index.stats().orphans, 1);
     assert_eq!((index.len(), counts(&index)), (5, [5, 0, 0, 0]));
-    assert!(!index.holds(worker(0), blocks[10], Medium::Gpu));
-    assert!(index.holds(worker(0), blocks[4], Medium::Gpu));
+    assert!(!index.chains().holds(worker(0), blocks[10], Medium::Gpu));
+    assert!(index.chains().holds(worker(0), blocks[4], Medium::Gpu));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn announced_chains_leave_the_index_without_claims() {
     index
         .announce(worker(0), None, &chain(20), Medium::Gpu)
         .unwrap();
-    assert!(!index.shape.claims);
+    assert!(!index.held.shape.claims);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_removal_from_device_memory_takes_what_was_on_its_way_there() {
     assert_eq!(index.stats().unknown_removals, 0);
     index.validate().unwrap();
     // The hole in the middle is one run, between what is held and what is expected.
-    assert!(index.nodes.iter().count() <= 3);
+    assert!(index.held.nodes.iter().count() <= 3);
 }
 
 #[test]
@@ -154,12 +154,6 @@ fn segments_continue_the_device_run_without_a_gap() {
     let mut out = Overlaps::default();
     index.overlaps(&blocks, &mut out);
     assert_eq!((out.depth(0), out.confirmed(0)), (12, 4));
-    let confirmed = Reach {
-        gpu: 4,
-        cpu: (4, 10),
-        disk: (10, 12),
-    };
-    assert_eq!(index.confirmed_media(&out, 0), confirmed);
     let believed = Reach {
         gpu: 7,
         cpu: (7, 10),
@@ -273,7 +267,7 @@ fn chains_that_grow_in_turns_are_few_runs() {
         }
     }
     index.validate().unwrap();
-    let runs = index.nodes.iter().count();
+    let runs = index.held.nodes.iter().count();
     assert!(runs <= 64 * 4, "{runs} runs");
 }
 
@@ -293,6 +287,6 @@ fn blocks_are_removed_in_any_order() {
         assert_eq!(index.remove(worker(0), &told, Some(Medium::Gpu)), Ok(60));
         index.validate().unwrap();
         assert_eq!((index.len(), index.stats().unknown_removals), (40, 0));
-        assert_eq!(index.nodes.iter().count(), 1);
+        assert_eq!(index.held.nodes.iter().count(), 1);
     }
 }

@@ -103,7 +103,7 @@ fn one_report_does_bounded_work_and_the_next_ones_the_rest() {
             book.close(*id);
         }
         reports += 1;
-        if book.len() == 10 {
+        if book.bookings().len() == 10 {
             break;
         }
     }
@@ -123,11 +123,16 @@ fn ranks_are_counted_together() {
     }
     for at in [40_000, 40_100, 40_200] {
         assert_eq!(book.lost(&ranks, 3, Millis(at), 30_000), []);
-        book.credit_others(&ranks, 3);
+        book.loads_mut().credit_others(&ranks, 3);
     }
-    assert!(book.loads().iter().all(|load| load.others == 0));
-    book.credit_others(&ranks, 9);
-    let others: Vec<_> = book.loads().iter().map(|load| load.others).collect();
+    assert!(book.loads().columns().iter().all(|load| load.others == 0));
+    book.loads_mut().credit_others(&ranks, 9);
+    let others: Vec<_> = book
+        .loads()
+        .columns()
+        .iter()
+        .map(|load| load.others)
+        .collect();
     assert_eq!(others, [2, 2, 1, 1]);
 }
 
@@ -140,17 +145,17 @@ fn requests_that_ended_since_the_report_before_are_no_load_of_others() {
         .collect();
     book.close(ids[0]);
     book.close(ids[1]);
-    book.credit_others(&[w], 5);
-    assert_eq!(book.loads()[0].others, 0);
-    book.credit_others(&[w], 5);
-    assert_eq!(book.loads()[0].others, 2);
+    book.loads_mut().credit_others(&[w], 5);
+    assert_eq!(book.loads().columns()[0].others, 0);
+    book.loads_mut().credit_others(&[w], 5);
+    assert_eq!(book.loads().columns()[0].others, 2);
     let report = Report {
         at: Millis(1_000),
         ..Report::NONE
     };
-    book.set_report(w, report).unwrap();
-    book.credit_others(&[w], 5);
-    let load = &book.loads()[0];
+    book.loads_mut().set_report(w, report).unwrap();
+    book.loads_mut().credit_others(&[w], 5);
+    let load = &book.loads().columns()[0];
     assert_eq!(load.requests(Millis(3_000), 2_000), 5);
     assert_eq!(load.requests(Millis(3_001), 2_000), 3, "too old");
 }

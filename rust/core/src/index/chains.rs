@@ -1,0 +1,262 @@
+//! Blocks by hash, and the paths they end.
+//!
+//! Block existence is prefix-closed: a block is in the table only if all blocks before it are. So the deepest known
+//! block is found by any search over depths, and holder sets are read once, from there up (see `overlap`). Searches
+//! compare 32-bit fingerprints only; the full hash of the answer is checked, and a mismatch falls back to the exact
+//! scan.
+
+use super::hints::prefetch;
+use super::shape::{Hashed, Ids};
+use super::table::Key;
+use super::{Matcher, NONE};
+use crate::forest::Held;
+use crate::forest::lanes::lane_of;
+use crate::forest::nodes::{Holders, Node};
+use crate::ids::{Medium, SequenceHash, WorkerId};
+
+/// Probes per round of the k-ary search. 8 and 16 are equal within noise, 32 is worse.
+const K: u32 = 8;
+/// Blocks whose memory is asked for at once.
+const ROUND: usize = 16;
+
+/// What is known of hashes, whoever holds their blocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Chains<'a>(pub(super) &'a Held<Hashed>);
+
+impl<'a> Chains<'a> {
+    /// How many blocks come before a known one on its path, `None` for one that nobody knows.
+    #[must_use]
+    pub fn depth_of(self, hash: SequenceHash) -> Option<u32> {
+        self.find(hash).map(|block| self.depth(block))
+    }
+
+    /// The path that ends with a known block, `None` for an unknown one.
+    #[must_use]
+    pub fn to(self, hash: SequenceHash) -> Option<Vec<SequenceHash>> {
+        let mut block = self.find(hash)?;
+        let mut path = Vec::with_capacity(self.depth(block) as usize + 1);
+        while block != NONE {
+            path.push(self.0.shape.blocks.hash(block));
+            block = self.before(block);
+        }
+        path.reverse();
+        Some(path)
+    }
+
+    /// Whether the worker holds a block in a medium.
+    #[must_use]
+    pub fn holds(self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        let lanes = &self.0.lanes;
+        if lanes.registered(worker).is_err() || lanes.count(worker.slot, medium) == 0 {
+            return false;
+        }
+        let Some(block) = self.find(hash) else {
+            return false;
+        };
+        let run = self.run(block);
+        let entry = run.holders.get(lane_of(worker.slot, medium));
+        entry.is_some_and(|e| e.count > block - run.own.base)
+    }
+
+    /// Hints that `hashes` are about to be looked up, lengthened or removed, wherever they are known. Where one after the
+    /// other would wait for memory four times, all wait together.
+    pub fn prefetch(self, hashes: &[SequenceHash]) {
+        let Hashed { table, blocks, .. } = &self.0.shape;
+        for hashes in hashes.chunks(ROUND) {
+            for &hash in hashes {
+                table.prefetch(table.key(hash));
+            }
+            let mut places = [0; ROUND];
+            let mut known = 0;
+            for &hash in hashes {
+                if let Some(block) = table.probe(table.key(hash)) {
+                    blocks.prefetch(block);
+                    places[known] = block;
+                    known += 1;
+                }
+            }
+            for place in &mut places[..known] {
+                *place = blocks.run(*place);
+                let run = &self.0.nodes[*place];
+                prefetch(&run.own.base);
+                prefetch(&run.holders);
+            }
+            for &run in &places[..known] {
+                if let Holders::One(entry) = &self.0.nodes[run].holders {
+                    let record = &self.0.records[entry.record];
+                    prefetch(&record.node);
+                    prefetch(&record.armed);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn find(self, hash: SequenceHash) -> Option<u32> {
+        self.0.shape.table.find(hash, &self.0.shape.blocks)
+    }
+
+    /// The run of a block.
+    #[inline]
+    pub(super) fn run(self, block: u32) -> &'a Node<Ids> {
+        &self.0.nodes[self.0.shape.blocks.run(block)]
+    }
+
+    pub(super) fn depth(self, block: u32) -> u32 {
+        let run = self.run(block);
+        run.start + block - run.own.base
+    }
+
+    /// The block before `block` on its path, `NONE` for a first block.
+    pub(super) fn before(self, block: u32) -> u32 {
+        let run = self.run(block);
+        if block > run.own.base {
+            block - 1
+        } else if run.parent == NONE {
+            NONE
+        } else {
+            let above = &self.0.nodes[run.parent];
+            above.own.base + above.len - 1
+        }
+    }
+
+    /// The block at `depth` on the path that ends at `block`.
+    pub(super) fn ancestor(self, block: u32, depth: u32) -> u32 {
+        let mut run = self.run(block);
+        while run.start > depth {
+            run = &self.0.nodes[run.parent];
+        }
+        run.own.base + depth - run.start
+    }
+
+    /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
+    /// from its root or towards it as an engine evicts; and the deepest of them.
+    pub(super) fn stretch(self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
+        let (run, blocks) = (self.run(block), &self.0.shape.blocks);
+        let told = |most: u32| hashes.iter().rev().take(most as usize);
+        let above = block - run.own.base + 1;
+        let stored = blocks.hashes(run.own.base, above).iter().rev();
+        let up = stored.zip(told(above)).take_while(|(a, b)| **a == b.0);
+        let up = up.count() as u32;
+        if up > 1 {
+            return (block, up);
+        }
+        let below = run.own.base + run.len - block;
+        let stored = blocks.hashes(block, below).iter();
+        let down = stored.zip(told(below)).take_while(|(a, b)| **a == b.0);
+        let down = down.count() as u32;
+        (block + down - 1, down)
+    }
+
+    /// How many leading hashes are known as one path, and its last block. Hashes that were stored as given, and with
+    /// `verify` all of them, are compared along the path: elsewhere the last hash vouches for those before it.
+    pub(super) fn known(self, hashes: &[SequenceHash], verify: bool) -> (u32, u32) {
+        let (known, block) = self.search(hashes);
+        let mut end = known as usize;
+        let mut above = (end > 0).then(|| self.run(block));
+        while let Some(run) = above {
+            let start = run.start as usize;
+            if verify || run.own.claimed {
+                let blocks = &self.0.shape.blocks;
+                let stored = blocks.hashes(run.own.base, (end - start) as u32);
+                let mut pairs = stored.iter().zip(&hashes[start..end]);
+                if !pairs.all(|(a, b)| *a == b.0) {
+                    return self.search_linear(hashes);
+                }
+            }
+            end = start;
+            above = (run.parent != NONE).then(|| &self.0.nodes[run.parent]);
+        }
+        (known, block)
+    }
+
+    /// How many leading hashes are known, and the block of the last of them.
+    fn search(self, hashes: &[SequenceHash]) -> (u32, u32) {
+        if hashes.is_empty() || self.0.shape.table.len() == 0 {
+            return (0, NONE);
+        }
+        let (known, block) = match self.0.shape.matcher {
+            Matcher::Kary => self.search_kary(hashes),
+            Matcher::Binary => self.search_binary(hashes),
+            Matcher::Linear => return self.search_linear(hashes),
+        };
+        if known == 0 {
+            return (0, NONE);
+        }
+        prefetch(self.run(block));
+        if self.0.shape.blocks.hash(block) == hashes[known as usize - 1]
+            && self.depth(block) == known - 1
+        {
+            (known, block)
+        } else {
+            self.search_linear(hashes)
+        }
+    }
+
+    /// Block by block with full comparison of hash and position: right for any input.
+    fn search_linear(self, hashes: &[SequenceHash]) -> (u32, u32) {
+        let mut last = NONE;
+        for (i, &hash) in hashes.iter().enumerate() {
+            match self.find(hash) {
+                Some(block) if self.before(block) == last => last = block,
+                _ => return (i as u32, last),
+            }
+        }
+        (hashes.len() as u32, last)
+    }
+
+    fn search_binary(self, hashes: &[SequenceHash]) -> (u32, u32) {
+        let table = &self.0.shape.table;
+        let (mut low, mut high) = (0, hashes.len() as u32 + 1);
+        let mut last = NONE;
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let key = table.key(hashes[middle as usize - 1]);
+            match table.probe(key) {
+                Some(block) => (low, last) = (middle, block),
+                None => high = middle,
+            }
+        }
+        (low, last)
+    }
+
+    fn search_kary(self, hashes: &[SequenceHash]) -> (u32, u32) {
+        // `low` leading hashes are known, `high` are not all.
+        let table = &self.0.shape.table;
+        let (mut low, mut high) = (0, hashes.len() as u32 + 1);
+        let mut last = NONE;
+        let mut first = true;
+        while high - low > 1 {
+            let gap = high - low - 1;
+            let probes = gap.min(K);
+            // The first round asks for both ends: whole prompts and unknown ones are the common cases.
+            let depth = |j: u32| {
+                if first && gap > 1 {
+                    1 + (u64::from(gap - 1) * u64::from(j) / u64::from(probes - 1)) as u32
+                } else {
+                    low + (u64::from(gap + 1) * u64::from(j + 1) / u64::from(probes + 1)) as u32
+                }
+            };
+            let mut depths = [0; K as usize];
+            let mut keys = [Key::NONE; K as usize];
+            for j in 0..probes {
+                depths[j as usize] = depth(j);
+                keys[j as usize] = table.key(hashes[depths[j as usize] as usize - 1]);
+                table.prefetch(keys[j as usize]);
+            }
+            if last != NONE {
+                // The answer is likely in the run of the deepest block so far; its node arrives while the table does.
+                prefetch(self.run(last));
+            }
+            for j in 0..probes as usize {
+                let Some(block) = table.probe(keys[j]) else {
+                    high = depths[j];
+                    break;
+                };
+                (low, last) = (depths[j], block);
+            }
+            first = false;
+        }
+        (low, last)
+    }
+}

@@ -1,0 +1,12 @@
+//! Locks that a panic elsewhere does not close.
+
+use std::sync::{TryLockError, TryLockResult};
+
+/// What was locked, `None` if that means waiting.
+pub(crate) fn at_once<T>(taken: TryLockResult<T>) -> Option<T> {
+    match taken {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

@@ -110,3 +110,26 @@ cachelb_core::counted! {
         pub replays_failed: u64,
     }
 }
+
+impl Tally {
+    /// A message that is known already.
+    pub(super) fn duplicate(&mut self) -> Verdict {
+        self.duplicates += 1;
+        Verdict {
+            clear: None,
+            fate: Fate::Duplicate,
+        }
+    }
+
+    /// The stream starts over from nothing.
+    pub(super) fn cleared(&mut self, cause: Cause, fate: Fate) -> Verdict {
+        match cause {
+            Cause::Restart => self.restarts += 1,
+            Cause::Loss => self.resyncs += 1,
+        }
+        Verdict {
+            clear: Some(cause),
+            fate,
+        }
+    }
+}

@@ -33,7 +33,7 @@ CIRCLES: Final[tuple[str, ...]] = ()
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "tell tells telling told untold": ("publish, report, remote", 28),
     "hear heard hearing hears hearsay": ("receive, remote", 6),
-    "say said saying says": ("publish, announce", 11),
+    "say said saying says": ("publish, announce", 10),
     "standing": ("eligibility, fleet state", 1),
     "sight": ("fleet state", 0),
     "trail trails": ("trace", 0),

@@ -100,7 +100,7 @@ fn read(cursor: &mut Cursor<'_>, len: usize, batch: &mut Batch) -> Result<(), &'
             .skip()
             .map_err(|Bad| "the message ends early or is no valid msgpack")?;
     }
-    if cursor.rest().len() > 0 {
+    if !cursor.rest().is_empty() {
         return Err("bytes follow the batch");
     }
     Ok(())

@@ -6,8 +6,9 @@ use super::batch::{Batch, Event, Place};
 use super::decode::{Undecodable, decode};
 use super::follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally};
 use super::holdings::Holdings;
-use super::ingest::{Ingest, IngestSettings, Refusal};
+use super::ingest::Ingest;
 use super::repair::{Fault, Heard, Pace, Repairs};
+use super::settings::{IngestSettings, Refusal};
 use super::stats::{DropReason, EventStats};
 
 /// What the events of a worker are worth.

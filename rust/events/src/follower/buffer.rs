@@ -72,13 +72,11 @@ impl Buffer {
     /// Keeps a message. Returns whether there is room for more.
     pub fn insert(&mut self, mark: Mark, payload: &[u8]) -> bool {
         self.take(mark.seq);
-        let payload = mark.ts.map(|_| payload.into());
-        self.bytes += payload
-            .as_ref()
-            .map_or(0, |payload: &Box<[u8]>| payload.len());
+        let payload = mark.ts.map(|_| payload);
+        self.bytes += payload.map_or(0, <[u8]>::len);
         let waiting = Waiting {
             ts: mark.ts,
-            payload,
+            payload: payload.map(Into::into),
         };
         self.messages.insert(mark.seq, waiting);
         self.messages.len() <= self.settings.max_messages && self.bytes <= self.settings.max_bytes

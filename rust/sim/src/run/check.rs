@@ -40,7 +40,7 @@ impl<G: Gateway> Run<'_, G> {
             if passes != u32::from(state.engine.in_step()) {
                 return broken(format!("{passes} passes of worker {worker} end"));
             }
-            if transfers as usize != state.engine.arriving() {
+            if transfers as usize != state.engine.arriving().count() {
                 return broken(format!("{transfers} transfers to worker {worker} end"));
             }
         }
@@ -80,8 +80,9 @@ impl<G: Gateway> Run<'_, G> {
                     places.passes[worker as usize] += lives(worker, epoch);
                 }
                 Kind::Fetched { id, worker, epoch } => {
-                    let waits = self.workers[worker as usize].engine.awaits(id);
-                    places.transfers[worker as usize] += lives(worker, epoch) * u32::from(waits);
+                    let mut arriving = self.workers[worker as usize].engine.arriving();
+                    places.transfers[worker as usize] +=
+                        lives(worker, epoch) * u32::from(arriving.any(|other| other == id));
                 }
                 _ => {}
             }

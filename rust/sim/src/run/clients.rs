@@ -18,12 +18,6 @@ impl<G: Gateway> Run<'_, G> {
         self.place(id, now)
     }
 
-    /// Whether a message is about where the request is now.
-    pub(super) fn is_current(&self, id: u32, placed: Placed) -> bool {
-        let progress = &self.progress[id as usize];
-        !progress.done && progress.placed == Some(placed)
-    }
-
     /// Asks the gateway where a request goes, as soon as it is done with the requests before it.
     fn place(&mut self, id: u32, now: f64) -> Outcome<G> {
         if self.options.decision <= 0.0 {
@@ -48,7 +42,7 @@ impl<G: Gateway> Run<'_, G> {
                 }
             }
         }
-        let progress = &self.progress[id as usize];
+        let progress = &self.requests.all[id as usize];
         let others = self.others(id);
         let attempt = Attempt {
             id,
@@ -76,7 +70,7 @@ impl<G: Gateway> Run<'_, G> {
         self.outcomes.prefill_worker[i] = prefill.map_or(-1, |half| half.worker.cast_signed());
         self.outcomes.reason[i] = decode.reason;
         self.outcomes.predicted_tokens[i] = first.predicted_tokens;
-        let progress = &mut self.progress[i];
+        let progress = &mut self.requests.all[i];
         progress.placed = Some(first);
         progress.half = prefill.map(|_| Box::new(Half::Next(decode)));
         let kind = Kind::Enqueue { id, placed: first };
@@ -87,7 +81,7 @@ impl<G: Gateway> Run<'_, G> {
     /// The workers that a pinned request may not go to. One that its worker failed is pinned no longer.
     fn others(&self, id: u32) -> Option<Vec<u32>> {
         let pinned = *self.options.pinned.get(id as usize)?;
-        let is_pinned = pinned >= 0 && self.progress[id as usize].tried.is_empty();
+        let is_pinned = pinned >= 0 && self.requests.all[id as usize].tried.is_empty();
         is_pinned.then(|| {
             let all = 0..self.workers.len() as u32;
             all.filter(|at| at.cast_signed() != pinned).collect()
@@ -95,13 +89,14 @@ impl<G: Gateway> Run<'_, G> {
     }
 
     pub(super) fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
-        if !self.is_current(id, placed) {
+        let progress = &self.requests.all[id as usize];
+        if !progress.is_at(placed) {
             return;
         }
-        let half = self.progress[id as usize].half.as_deref();
+        let half = progress.half.as_deref();
         let worker = &mut self.workers[placed.worker as usize];
         let mut job = self.workload.job(id);
-        if worker.prefill_only || matches!(half, Some(Half::Next(_))) {
+        if worker.prefill_only || progress.prefills() {
             job.output_tokens = 1;
         }
         if !worker.alive || !worker.engine.fits(job) {
@@ -119,7 +114,7 @@ impl<G: Gateway> Run<'_, G> {
 
     pub(super) fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         let cached = self.outcomes.cached_tokens[id as usize];
-        let cached = match self.progress[id as usize].half.as_deref() {
+        let cached = match self.requests.all[id as usize].half.as_deref() {
             Some(&Half::Next(decode)) => return self.prefilled(id, placed, decode, now),
             Some(Half::Computed { .. }) => None,
             None => Some(cached).filter(|_| self.options.report_cached_tokens),
@@ -132,8 +127,10 @@ impl<G: Gateway> Run<'_, G> {
     pub(super) fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         self.gateway.failed(placed, now)?;
         let i = id as usize;
-        let too_long = self.fits_nowhere(id);
-        let progress = &mut self.progress[i];
+        let job = self.workload.job(id);
+        let mut whole = self.workers.iter().filter(|w| w.role != Role::Prefill);
+        let too_long = !whole.any(|worker| worker.engine.fits(job));
+        let progress = &mut self.requests.all[i];
         progress.placed = None;
         progress.unreported = 0;
         progress.tried.push(placed.worker);
@@ -153,15 +150,9 @@ impl<G: Gateway> Run<'_, G> {
         Ok(())
     }
 
-    fn fits_nowhere(&self, id: u32) -> bool {
-        let job = self.workload.job(id);
-        let mut whole = self.workers.iter().filter(|w| w.role != Role::Prefill);
-        !whole.any(|worker| worker.engine.fits(job))
-    }
-
     /// The client goes away; its worker hears of it later.
     pub(super) fn abort(&mut self, id: u32, now: f64) -> Outcome<G> {
-        let progress = &mut self.progress[id as usize];
+        let progress = &mut self.requests.all[id as usize];
         if progress.done {
             return Ok(());
         }
@@ -183,24 +174,13 @@ impl<G: Gateway> Run<'_, G> {
         Ok(())
     }
 
-    /// A worker hears that a client went away.
-    pub(super) fn drop_request(&mut self, id: u32, worker: u32, now: f64) {
-        if self.workers[worker as usize].engine.abort(id) {
-            self.start(worker, now);
-        }
-    }
-
     /// A request is over; those that follow it come after their thought.
     fn over(&mut self, id: u32, status: Status, now: f64) {
         let i = id as usize;
-        debug_assert!(!self.progress[i].done, "a request ends once");
-        self.progress[i].done = true;
-        self.progress[i].tried = Vec::new();
         self.outcomes.status[i] = status;
         self.outcomes.finish[i] = now;
         self.outcomes.end = self.outcomes.end.max(now);
-        self.left -= 1;
-        for child in std::mem::take(&mut self.children[i]) {
+        for child in self.requests.end(id) {
             let think = self.workload.think[child as usize];
             self.heap.at(now + think, Kind::Arrival { id: child });
         }

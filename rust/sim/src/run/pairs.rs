@@ -31,7 +31,7 @@ impl<G: Gateway> Run<'_, G> {
         let cached = Some(cached).filter(|_| self.options.report_cached_tokens);
         self.gateway.finished(placed, cached, now)?;
         let epoch = self.workers[placed.worker as usize].epoch;
-        let progress = &mut self.progress[id as usize];
+        let progress = &mut self.requests.all[id as usize];
         progress.half = Some(Box::new(Half::Computed { placed, epoch }));
         progress.placed = Some(decode);
         let kind = Kind::Enqueue { id, placed: decode };
@@ -45,7 +45,8 @@ impl<G: Gateway> Run<'_, G> {
         let epoch = to.epoch;
         for fetch in to.engine.fetches() {
             let id = fetch.id;
-            let Some(Half::Computed { placed, .. }) = self.progress[id as usize].half.as_deref()
+            let Some(Half::Computed { placed, .. }) =
+                self.requests.all[id as usize].half.as_deref()
             else {
                 continue;
             };
@@ -59,7 +60,7 @@ impl<G: Gateway> Run<'_, G> {
 
     /// Blocks have arrived at a decode worker.
     pub(super) fn fetched(&mut self, id: u32, worker: u32, now: f64) {
-        let progress = &self.progress[id as usize];
+        let progress = &self.requests.all[id as usize];
         let Some(Half::Computed { placed, epoch }) = progress.half.as_deref().copied() else {
             return;
         };

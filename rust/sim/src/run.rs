@@ -36,7 +36,7 @@ use crate::outcome::Outcomes;
 use crate::workload::Workload;
 
 use feeds::Feed;
-use heap::{Heap, Kind, Notice};
+use heap::{Heap, Kind};
 use requests::Requests;
 use worker::Worker;
 
@@ -117,14 +117,15 @@ impl<'a, G: Gateway> Run<'a, G> {
     ) -> Result<Self> {
         workload.check()?;
         options.check(fleet.len())?;
-        let workers = fleet.iter().map(|worker| Worker::new(worker, workload));
+        let workers = (0..).zip(fleet);
+        let workers = workers.map(|(at, settings)| Worker::new(at, settings, workload));
         let workers = workers.collect::<Result<Vec<_>>>()?;
         let lossy = options.event_loss > 0.0;
-        let feeds = (0..workers.len() as u64).filter(|_| lossy);
+        let feeds = (0..workers.len() as u32).filter(|_| lossy);
         let mut heap = Heap::default();
         let requests = Requests::new(workload, &mut heap);
         for &(at, worker, what) in &options.incidents {
-            heap.at(at, Kind::Incident { worker, what });
+            heap.at(at, Kind::Incident(worker, what));
         }
         if options.scrape_interval.is_finite() {
             heap.at(0.0, Kind::Scrape);
@@ -171,73 +172,52 @@ impl<'a, G: Gateway> Run<'a, G> {
 
     fn handle(&mut self, now: f64, kind: Kind) -> Outcome<G> {
         match kind {
-            Kind::StepEnd { worker, epoch } => {
-                if self.workers[worker as usize].epoch == epoch {
-                    self.end_step(worker, now);
+            Kind::StepEnd(life) => {
+                if self.workers[life.worker as usize].life == life {
+                    self.end_step(life.worker, now);
                 }
             }
-            Kind::Fetched { id, worker, epoch } => {
-                if self.workers[worker as usize].epoch == epoch {
-                    self.fetched(id, worker, now);
+            Kind::Fetched(id, life) => {
+                if self.workers[life.worker as usize].life == life {
+                    self.fetched(id, life.worker, now);
                 }
             }
-            Kind::Changes { worker, changes } => self.gateway.changed(worker, &changes, now)?,
-            Kind::Message { worker, epoch, seq } => {
-                self.feeds[worker as usize].receive(epoch, seq);
-                self.relay(worker, now)?;
+            Kind::Changes(worker, changes) => self.gateway.changed(worker, &changes, now)?,
+            Kind::Message(life, seq) => {
+                self.feeds[life.worker as usize].receive(life, seq);
+                self.relay(life.worker, now)?;
             }
-            Kind::Replay {
-                worker,
-                epoch,
-                from,
-            } => {
-                let i = worker as usize;
-                self.feeds[i].replay(epoch, from, self.workers[i].alive);
-                self.relay(worker, now)?;
+            Kind::Replay(life, from) => {
+                let i = life.worker as usize;
+                self.feeds[i].replay(life, from, self.workers[i].alive);
+                self.relay(life.worker, now)?;
             }
-            Kind::Reports { at, loads } => {
+            Kind::Reports(at, loads) => {
                 for (worker, load) in (0..).zip(loads) {
                     if self.workers[worker as usize].alive {
                         self.gateway.report(worker, load, at, now)?;
                     }
                 }
             }
-            Kind::FirstToken { id, placed } => {
+            Kind::Request(id, placed, step) => {
                 if self.requests.all[id as usize].is_at(placed) {
-                    self.outcomes.first_token[id as usize] = now;
-                    self.requests.all[id as usize].noticed = now + self.options.first_token_delay;
-                    self.notice(id, placed, Notice::FirstToken, now)?;
+                    self.proceed(id, placed, step, now)?;
                 }
             }
-            Kind::Tokens { id, placed, n } => {
-                if self.requests.all[id as usize].is_at(placed) {
-                    self.notice(id, placed, Notice::Tokens(n), now)?;
-                }
-            }
-            Kind::Finished { id, placed } => {
-                if self.requests.all[id as usize].is_at(placed) {
-                    self.finished(id, placed, now)?;
-                }
-            }
-            Kind::Notice { id, placed, notice } => {
+            Kind::Notice(id, placed, notice) => {
                 self.unheard -= 1;
                 if self.requests.all[id as usize].placed == Some(placed) {
                     notice.give(self.gateway, placed, now)?;
                 }
             }
-            Kind::Failed { id, placed } => {
-                if self.requests.all[id as usize].is_at(placed) {
-                    self.failed(id, placed, now)?;
-                }
-            }
-            Kind::Ready { worker, ready } => self.gateway.set_ready(worker, ready, now)?,
+            Kind::Ready(worker, ready) => self.gateway.set_ready(worker, ready, now)?,
             Kind::Scrape => {
                 let loads = self
                     .workers
                     .iter()
                     .map(|w| w.report(self.options))
                     .collect();
-                let reports = Kind::Reports { at: now, loads };
+                let reports = Kind::Reports(now, loads);
                 self.heap.at(now + self.options.report_lag, reports);
                 let next = now + self.options.scrape_interval;
                 self.heap.at(next, Kind::Scrape);
@@ -248,14 +228,13 @@ impl<'a, G: Gateway> Run<'a, G> {
                 let next = now + self.options.sample_interval;
                 self.heap.at(next, Kind::Sample);
             }
-            Kind::Incident { worker, what } => self.incident(worker, what, now)?,
+            Kind::Incident(worker, what) => self.incident(worker, what, now)?,
             Kind::Arrival { id } => self.arrive(id, now)?,
             Kind::Decide { id } => {
                 if !self.requests.all[id as usize].done {
                     self.decide(id, now)?;
                 }
             }
-            Kind::Enqueue { id, placed } => self.enqueue(id, placed, now),
             Kind::Abort { id } => self.abort(id, now)?,
             Kind::Drop { id, worker } => {
                 if self.workers[worker as usize].engine.abort(id) {

@@ -6,7 +6,7 @@ use crate::gateway::Gateway;
 use cachelb_core::error::{Error, Result};
 
 use super::Run;
-use super::heap::Kind;
+use super::heap::{Kind, Life, Step};
 
 /// Where requests are, as counted.
 #[derive(Debug, Default)]
@@ -68,27 +68,23 @@ impl Places {
             transfers: vec![0; run.workers.len()],
             ..Self::default()
         };
-        let lives = |worker: u32, epoch| u32::from(run.workers[worker as usize].epoch == epoch);
+        let lives = |life: Life| u32::from(run.workers[life.worker as usize].life == life);
         for event in run.heap.iter() {
             match event.kind {
                 Kind::Arrival { id } => places.messages[id as usize] += 1,
                 Kind::Decide { id } => {
                     places.messages[id as usize] += u32::from(!run.requests.all[id as usize].done);
                 }
-                Kind::Enqueue { id, placed }
-                | Kind::Finished { id, placed }
-                | Kind::Failed { id, placed } => {
-                    places.messages[id as usize] +=
-                        u32::from(run.requests.all[id as usize].is_at(placed));
+                Kind::Request(id, at, Step::Enqueue | Step::Finished | Step::Failed) => {
+                    let is_at = run.requests.all[id as usize].is_at(at);
+                    places.messages[id as usize] += u32::from(is_at);
                 }
                 Kind::Drop { id, worker } => *places.drops.entry((id, worker)).or_default() += 1,
-                Kind::StepEnd { worker, epoch } => {
-                    places.passes[worker as usize] += lives(worker, epoch);
-                }
-                Kind::Fetched { id, worker, epoch } => {
-                    let mut arriving = run.workers[worker as usize].engine.arriving();
-                    places.transfers[worker as usize] +=
-                        lives(worker, epoch) * u32::from(arriving.any(|other| other == id));
+                Kind::StepEnd(life) => places.passes[life.worker as usize] += lives(life),
+                Kind::Fetched(id, life) => {
+                    let at = life.worker as usize;
+                    let waits = run.workers[at].engine.arriving().any(|other| other == id);
+                    places.transfers[at] += lives(life) * u32::from(waits);
                 }
                 _ => {}
             }

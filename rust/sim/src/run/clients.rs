@@ -5,7 +5,7 @@ use cachelb_router::Role;
 use crate::gateway::{Attempt, Gateway, Pair, Placed};
 use crate::outcome::Status;
 
-use super::heap::{Kind, Notice};
+use super::heap::{Kind, Notice, Step};
 use super::pairs::Half;
 use super::{Outcome, Run};
 
@@ -16,6 +16,22 @@ impl<G: Gateway> Run<'_, G> {
             self.heap.at(now + patience, Kind::Abort { id });
         }
         self.place(id, now)
+    }
+
+    /// A request takes its next step where it is.
+    pub(super) fn proceed(&mut self, id: u32, placed: Placed, step: Step, now: f64) -> Outcome<G> {
+        match step {
+            Step::Enqueue => self.enqueue(id, placed, now),
+            Step::FirstToken => {
+                self.outcomes.first_token[id as usize] = now;
+                self.requests.all[id as usize].noticed = now + self.options.first_token_delay;
+                self.notice(id, placed, Notice::FirstToken, now)?;
+            }
+            Step::Tokens(n) => self.notice(id, placed, Notice::Tokens(n), now)?,
+            Step::Finished => self.finished(id, placed, now)?,
+            Step::Failed => self.failed(id, placed, now)?,
+        }
+        Ok(())
     }
 
     /// Asks the gateway where a request goes, as soon as it is done with the requests before it.
@@ -43,7 +59,9 @@ impl<G: Gateway> Run<'_, G> {
             }
         }
         let progress = &self.requests.all[id as usize];
-        let others = self.others(id);
+        // One that its worker failed is pinned no longer.
+        let others = Some(self.workers.len() as u32).filter(|_| progress.tried.is_empty());
+        let others = others.and_then(|workers| self.options.others(id, workers));
         let attempt = Attempt {
             id,
             attempt: progress.tried.len() as u32,
@@ -73,26 +91,13 @@ impl<G: Gateway> Run<'_, G> {
         let progress = &mut self.requests.all[i];
         progress.placed = Some(first);
         progress.half = prefill.map(|_| Box::new(Half::Next(decode)));
-        let kind = Kind::Enqueue { id, placed: first };
+        let kind = Kind::Request(id, first, Step::Enqueue);
         self.heap.at(now + self.options.net_delay, kind);
         Ok(())
     }
 
-    /// The workers that a pinned request may not go to. One that its worker failed is pinned no longer.
-    fn others(&self, id: u32) -> Option<Vec<u32>> {
-        let pinned = *self.options.pinned.get(id as usize)?;
-        let is_pinned = pinned >= 0 && self.requests.all[id as usize].tried.is_empty();
-        is_pinned.then(|| {
-            let all = 0..self.workers.len() as u32;
-            all.filter(|at| at.cast_signed() != pinned).collect()
-        })
-    }
-
-    pub(super) fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
+    fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
         let progress = &self.requests.all[id as usize];
-        if !progress.is_at(placed) {
-            return;
-        }
         let half = progress.half.as_deref();
         let worker = &mut self.workers[placed.worker as usize];
         let mut job = self.workload.job(id);
@@ -100,11 +105,11 @@ impl<G: Gateway> Run<'_, G> {
             job.output_tokens = 1;
         }
         if !worker.alive || !worker.engine.fits(job) {
-            let kind = Kind::Failed { id, placed };
+            let kind = Kind::Request(id, placed, Step::Failed);
             self.heap.at(now + self.options.net_delay, kind);
             return;
         }
-        if matches!(half, Some(Half::Computed { .. })) {
+        if matches!(half, Some(Half::Computed(_))) {
             worker.engine.enqueue_remote(job);
         } else {
             worker.engine.enqueue(job);
@@ -112,11 +117,11 @@ impl<G: Gateway> Run<'_, G> {
         self.start(placed.worker, now);
     }
 
-    pub(super) fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
+    fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         let cached = self.outcomes.cached_tokens[id as usize];
         let cached = match self.requests.all[id as usize].half.as_deref() {
             Some(&Half::Next(decode)) => return self.prefilled(id, placed, decode, now),
-            Some(Half::Computed { .. }) => None,
+            Some(Half::Computed(_)) => None,
             None => Some(cached).filter(|_| self.options.report_cached_tokens),
         };
         self.notice(id, placed, Notice::Finished(cached), now)?;
@@ -124,7 +129,7 @@ impl<G: Gateway> Run<'_, G> {
         Ok(())
     }
 
-    pub(super) fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
+    fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         self.gateway.failed(placed, now)?;
         let i = id as usize;
         let job = self.workload.job(id);

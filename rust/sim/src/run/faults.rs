@@ -4,7 +4,7 @@ use crate::gateway::Gateway;
 use crate::kv::Change;
 use crate::options::Incident;
 
-use super::heap::Kind;
+use super::heap::{Kind, Step};
 use super::{Outcome, Run};
 
 impl<G: Gateway> Run<'_, G> {
@@ -15,7 +15,7 @@ impl<G: Gateway> Run<'_, G> {
                 for id in self.workers[worker as usize].crash() {
                     if let Some(placed) = self.requests.all[id as usize].placed {
                         let told = now + self.options.net_delay;
-                        self.heap.at(told, Kind::Failed { id, placed });
+                        self.heap.at(told, Kind::Request(id, placed, Step::Failed));
                     }
                 }
                 (known, false)
@@ -26,7 +26,7 @@ impl<G: Gateway> Run<'_, G> {
             }
             Incident::Drain => (now, false),
         };
-        self.heap.at(at, Kind::Ready { worker, ready });
+        self.heap.at(at, Kind::Ready(worker, ready));
         Ok(())
     }
 
@@ -37,9 +37,9 @@ impl<G: Gateway> Run<'_, G> {
             return Ok(());
         }
         worker.alive = true;
-        let (epoch, followed) = (worker.epoch, worker.engine.is_followed());
+        let (life, followed) = (worker.life, worker.engine.is_followed());
         if let Some(feed) = self.feeds.get_mut(at as usize) {
-            feed.restart(epoch, self.options.replay_delay.is_some());
+            feed.restart(life, self.options.replay_delay.is_some());
             self.relay(at, now)?;
         }
         if followed {

@@ -13,7 +13,7 @@ use crate::gateway::Gateway;
 use crate::kv::Change;
 use crate::options::Options;
 
-use super::heap::Kind;
+use super::heap::{Kind, Life};
 use super::{Outcome, Run};
 
 /// A message by its life of the engine, its number, and when it was made.
@@ -28,8 +28,7 @@ struct Sent {
 #[derive(Debug)]
 pub(super) struct Feed {
     rng: Rng,
-    /// The life of the engine that it is in.
-    epoch: u32,
+    life: Life,
     next: u64,
     /// What a replay may be asked for: from the last one that was applied on.
     log: VecDeque<Sent>,
@@ -50,9 +49,9 @@ enum News {
 }
 
 impl Feed {
-    pub fn new(options: &Options, worker: u64) -> Self {
+    pub fn new(options: &Options, worker: u32) -> Self {
         // Streams of neighbouring seeds and workers must not be alike.
-        let mut mixed = Rng::new(options.loss_seed ^ worker.rotate_left(32));
+        let mut mixed = Rng::new(options.loss_seed ^ u64::from(worker).rotate_left(32));
         let mut follower = Follower::new(FollowerSettings::default());
         follower.connected(options.replay_delay.is_some());
         // Nothing was sent before: the first replay is over at once.
@@ -61,7 +60,7 @@ impl Feed {
         let _ = follower.due();
         Self {
             rng: Rng::new(mixed.bits()),
-            epoch: 0,
+            life: Life { worker, epoch: 0 },
             next: 0,
             log: VecDeque::new(),
             names: HashSet::new(),
@@ -77,8 +76,8 @@ impl Feed {
     }
 
     /// The engine begins a new life, in which it knows nothing of the old one, and the follower connects again.
-    pub fn restart(&mut self, epoch: u32, replayable: bool) {
-        self.epoch = epoch;
+    pub fn restart(&mut self, life: Life, replayable: bool) {
+        self.life = life;
         self.next = 0;
         self.log.clear();
         self.follower.connected(replayable);
@@ -98,9 +97,9 @@ impl Feed {
     }
 
     /// A message arrives.
-    pub fn receive(&mut self, epoch: u32, seq: u64) {
+    pub fn receive(&mut self, life: Life, seq: u64) {
         // What came before a crash may arrive after the return, and nobody wants it then.
-        let Some(sent) = self.find(seq).filter(|_| self.epoch == epoch) else {
+        let Some(sent) = self.find(seq).filter(|_| self.life == life) else {
             return;
         };
         let mark = Mark {
@@ -117,8 +116,8 @@ impl Feed {
     }
 
     /// The engine answers a request for what was sent from `from` on, if it is alive.
-    pub fn replay(&mut self, epoch: u32, from: u64, alive: bool) {
-        let answers = alive && self.epoch == epoch;
+    pub fn replay(&mut self, life: Life, from: u64, alive: bool) {
+        let answers = alive && self.life == life;
         if answers {
             let marks: Vec<_> = self.log.iter().map(|sent| (sent.seq, sent.at)).collect();
             for (seq, at) in marks.into_iter().filter(|(seq, _)| *seq >= from) {
@@ -194,7 +193,7 @@ impl Feed {
     /// What waits is kept by its life and number.
     fn held(&self, seq: u64) -> [u8; 12] {
         let mut key = [0; 12];
-        key[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        key[..4].copy_from_slice(&self.life.epoch.to_le_bytes());
         key[4..].copy_from_slice(&seq.to_le_bytes());
         key
     }
@@ -230,12 +229,12 @@ impl<G: Gateway> Run<'_, G> {
         let (at, i) = (now + self.options.event_lag, worker as usize);
         self.outcomes.event_messages[i] += 1;
         let Some(feed) = self.feeds.get_mut(i) else {
-            self.heap.at(at, Kind::Changes { worker, changes });
+            self.heap.at(at, Kind::Changes(worker, changes));
             return;
         };
-        let epoch = feed.epoch;
+        let life = feed.life;
         match feed.send(changes, now, self.options.event_loss) {
-            Some(seq) => self.heap.at(at, Kind::Message { worker, epoch, seq }),
+            Some(seq) => self.heap.at(at, Kind::Message(life, seq)),
             None => self.outcomes.lost_messages[i] += 1,
         }
     }
@@ -254,15 +253,7 @@ impl<G: Gateway> Run<'_, G> {
             }
         }
         if let (Some(from), Some(delay)) = (feed.follower.ask(), self.options.replay_delay) {
-            let epoch = feed.epoch;
-            self.heap.at(
-                now + delay,
-                Kind::Replay {
-                    worker,
-                    epoch,
-                    from,
-                },
-            );
+            self.heap.at(now + delay, Kind::Replay(feed.life, from));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ impl<G: Gateway> Run<'_, G> {
         // At the very instant too: the first token was scheduled before.
         if self.options.first_token_delay > 0.0 && now <= noticed {
             self.unheard += 1;
-            self.heap.at(noticed, Kind::Notice { id, placed, notice });
+            self.heap.at(noticed, Kind::Notice(id, placed, notice));
             return Ok(());
         }
         notice.give(self.gateway, placed, now)

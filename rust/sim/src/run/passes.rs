@@ -4,17 +4,16 @@ use crate::engine::Output;
 use crate::gateway::Gateway;
 
 use super::Run;
-use super::heap::Kind;
+use super::heap::{Kind, Step};
 
 impl<G: Gateway> Run<'_, G> {
     /// Begins a pass, unless one is under way.
     pub(super) fn start(&mut self, at: u32, now: f64) {
         let worker = &mut self.workers[at as usize];
         if let Some(seconds) = worker.begin_step(self.workload, now) {
-            let epoch = worker.epoch;
+            let life = worker.life;
             self.outcomes.busy[at as usize] += seconds;
-            self.heap
-                .at(now + seconds, Kind::StepEnd { worker: at, epoch });
+            self.heap.at(now + seconds, Kind::StepEnd(life));
         }
         if self.pairs {
             self.fetch(at, now);
@@ -51,7 +50,8 @@ impl<G: Gateway> Run<'_, G> {
                 if let Some(placed) = progress.placed
                     && !progress.prefills()
                 {
-                    self.heap.at(back, Kind::FirstToken { id, placed });
+                    self.heap
+                        .at(back, Kind::Request(id, placed, Step::FirstToken));
                 }
             }
             Output::Token { id } => {
@@ -62,7 +62,8 @@ impl<G: Gateway> Run<'_, G> {
                 let due = progress.unreported >= self.options.tokens_per_message;
                 if due && let Some(placed) = progress.placed {
                     let n = std::mem::take(&mut progress.unreported);
-                    self.heap.at(back, Kind::Tokens { id, placed, n });
+                    self.heap
+                        .at(back, Kind::Request(id, placed, Step::Tokens(n)));
                 }
                 self.outcomes.gaps.add(gap);
             }
@@ -74,9 +75,11 @@ impl<G: Gateway> Run<'_, G> {
                 };
                 let n = std::mem::take(&mut progress.unreported);
                 if n > 0 {
-                    self.heap.at(back, Kind::Tokens { id, placed, n });
+                    self.heap
+                        .at(back, Kind::Request(id, placed, Step::Tokens(n)));
                 }
-                self.heap.at(back, Kind::Finished { id, placed });
+                self.heap
+                    .at(back, Kind::Request(id, placed, Step::Finished));
             }
         }
     }

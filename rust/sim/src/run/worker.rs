@@ -7,6 +7,8 @@ use crate::engine::{Engine, EngineLoad};
 use crate::options::{Link, Options, WorkerSettings};
 use crate::workload::Workload;
 
+use super::heap::Life;
+
 #[derive(Debug)]
 pub(super) struct Worker {
     pub engine: Engine,
@@ -15,12 +17,12 @@ pub(super) struct Worker {
     pub link: Link,
     slowdown: Vec<(f64, f64)>,
     pub alive: bool,
-    /// Rises with every crash: passes of an earlier life end nowhere.
-    pub epoch: u32,
+    /// Passes of an earlier one end nowhere.
+    pub life: Life,
 }
 
 impl Worker {
-    pub fn new(settings: &WorkerSettings, workload: &Workload) -> Result<Self> {
+    pub fn new(worker: u32, settings: &WorkerSettings, workload: &Workload) -> Result<Self> {
         if settings.engine.block_size != workload.block_size {
             return Err(Error::InvalidSetting {
                 name: "block_size",
@@ -35,7 +37,7 @@ impl Worker {
             link: settings.link,
             slowdown: settings.slowdown.clone(),
             alive: true,
-            epoch: 0,
+            life: Life { worker, epoch: 0 },
         })
     }
 
@@ -59,7 +61,7 @@ impl Worker {
     /// Loses its memory and all requests, which it returns.
     pub fn crash(&mut self) -> Vec<u32> {
         self.alive = false;
-        self.epoch += 1;
+        self.life.epoch += 1;
         let lost = self.engine.crash();
         // Nothing is sent by a worker that crashed; what it held is known to be gone when it is back.
         drop(self.engine.pool_mut().changes());

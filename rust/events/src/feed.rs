@@ -321,12 +321,7 @@ impl Feed {
         }
         // The first store tells the engine's block size, which the host compares with.
         self.tell(host);
-        let heard = Heard {
-            until,
-            device_tokens: self.ingest.device_tokens(),
-            reuses_all: self.ingest.reuses_all(),
-        };
-        if let Some(fault) = host.heard(heard)
+        if let Some(fault) = host.heard(self.ingest.announced(until))
             && self.repairs.begin(fault, now)
         {
             self.follower.start_over();

@@ -172,10 +172,7 @@ impl Follower {
         self.cut_off = false;
         self.buffer.clear();
         if readable {
-            return Verdict {
-                clear: None,
-                fate: Fate::Apply,
-            };
+            return Fate::Apply.into();
         }
         self.degraded = true;
         self.tally.cleared(Cause::Loss, Fate::Drop)
@@ -321,10 +318,7 @@ impl Follower {
         }
         self.marks.push(mark);
         self.buffer.take(mark.seq);
-        Verdict {
-            clear: None,
-            fate: Fate::Apply,
-        }
+        Fate::Apply.into()
     }
 
     /// Goes on at a message although what lies before it is lost, or it cannot be read.
@@ -378,10 +372,7 @@ impl Follower {
         match self.buffer.relation(mark) {
             Relation::Known => self.tally.duplicate(),
             Relation::Stray => self.restarted_live(mark),
-            Relation::Next | Relation::Ahead => Verdict {
-                clear: None,
-                fate: Fate::Hold,
-            },
+            Relation::Next | Relation::Ahead => Fate::Hold.into(),
         }
     }
 }

@@ -20,6 +20,7 @@ use super::batch::{Batch, Event, Place, Remove};
 use super::holdings::Holdings;
 use super::mirror::Mirror;
 use super::orphans::Orphans;
+use super::repair::Heard;
 use super::settings::{IngestSettings, Refusal};
 use super::space::{Removed, Space};
 use super::stats::{DropReason, EventStats};
@@ -172,23 +173,22 @@ impl Ingest {
         self.mirror.spaces.block_size()
     }
 
-    /// Tokens in the copies of blocks in device memory, in the cache group that has most; 0 if not every store said where
-    /// its blocks are: an engine that never says so may mean host memory too.
+    /// What is known once what the engine announced up to `until` is applied.
     #[must_use]
-    pub fn device_tokens(&self) -> u64 {
-        if self.sender.leaves_places_out {
-            return 0;
+    pub fn announced(&self, until: Millis) -> Heard {
+        let device = || self.mirror.spaces.of_medium(Medium::Gpu);
+        let tokens = device().map(Space::tokens).max().unwrap_or(0);
+        let has_groups = self.stats.dropped(DropReason::AttentionGroup) > 0;
+        Heard {
+            until,
+            // An engine that never says where its blocks are may mean host memory too.
+            device_tokens: if self.sender.leaves_places_out {
+                0
+            } else {
+                tokens
+            },
+            reuses_all: !has_groups && device().count() <= 1,
         }
-        let device = self.mirror.spaces.of_medium(Medium::Gpu);
-        device.map(Space::tokens).max().unwrap_or(0)
-    }
-
-    /// Whether a request reuses every leading block it finds in device memory: not if there are cache groups beside the
-    /// one that is indexed, which must hold it too.
-    #[must_use]
-    pub fn reuses_all(&self) -> bool {
-        let device = self.mirror.spaces.of_medium(Medium::Gpu);
-        self.stats.dropped(DropReason::AttentionGroup) == 0 && device.count() <= 1
     }
 
     /// Why nothing of this engine can be used, if so.

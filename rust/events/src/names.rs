@@ -115,7 +115,7 @@ pub(super) struct Names {
     /// Of all entries.
     copies: u64,
     /// Names that are not known and may be held.
-    doubts: Doubts,
+    pub(super) doubts: Doubts,
 }
 
 impl Names {
@@ -199,16 +199,6 @@ impl Names {
         } else {
             self.doubts.insert(name);
         }
-    }
-
-    /// Whether a name that is not known may still be held.
-    pub(super) fn doubts(&self, name: Name) -> bool {
-        self.doubts.contains(name)
-    }
-
-    /// No name that is not known is held.
-    pub(super) fn forget_doubts(&mut self) {
-        self.doubts.clear();
     }
 
     pub(super) fn clear(&mut self) {

@@ -77,6 +77,8 @@ pub struct Job {
     pub prompt_tokens: u32,
     /// Tokens to generate, at least 1.
     pub output_tokens: u32,
+    /// Whether another engine computes the prompt.
+    pub remote: bool,
 }
 
 /// Names of a request's full blocks: those of the prompt, then as far as known those that its output fills.
@@ -203,12 +205,6 @@ impl Engine {
         self.preemptions
     }
 
-    /// Whether there is nothing to do.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.running.len() + self.waiting.len() + self.remote.len() == 0
-    }
-
     /// Whether a pass is under way.
     #[must_use]
     pub fn in_step(&self) -> bool {
@@ -234,18 +230,9 @@ impl Engine {
         self.waiting.push(Sequence {
             job,
             blocks: self.spare.pop().unwrap_or_default(),
-            ..Sequence::default()
-        });
-    }
-
-    /// A request arrives whose prompt was computed elsewhere. It must fit.
-    pub fn enqueue_remote(&mut self, job: Job) {
-        self.waiting.push(Sequence {
-            job,
-            blocks: self.spare.pop().unwrap_or_default(),
-            remote: true,
-            // What is cached here says nothing of what the prompt cost.
-            cached: Some(0),
+            remote: job.remote,
+            // What is cached here says nothing of what the prompt cost elsewhere.
+            cached: job.remote.then_some(0),
             ..Sequence::default()
         });
     }
@@ -265,7 +252,7 @@ impl Engine {
         EngineLoad {
             running: self.running.len() as u32,
             waiting: (self.waiting.len() + self.remote.len()) as u32,
-            queued_tokens: Some(self.waiting.tokens()),
+            queued_tokens: Some(self.waiting.tokens),
             kv_usage: f64::from(self.pool.capacity() - self.pool.free()) / capacity,
         }
     }

@@ -229,14 +229,14 @@ impl<'a, G: Gateway> Run<'a, G> {
                 self.heap.at(next, Kind::Sample);
             }
             Kind::Incident(worker, what) => self.incident(worker, what, now)?,
-            Kind::Arrival { id } => self.arrive(id, now)?,
-            Kind::Decide { id } => {
+            Kind::Arrival(id) => self.arrive(id, now)?,
+            Kind::Decide(id) => {
                 if !self.requests.all[id as usize].done {
                     self.decide(id, now)?;
                 }
             }
-            Kind::Abort { id } => self.abort(id, now)?,
-            Kind::Drop { id, worker } => {
+            Kind::Abort(id) => self.abort(id, now)?,
+            Kind::Drop(id, worker) => {
                 if self.workers[worker as usize].engine.abort(id) {
                     self.start(worker, now);
                 }

@@ -49,6 +49,12 @@ pub struct Verdict {
     pub fate: Fate,
 }
 
+impl From<Fate> for Verdict {
+    fn from(fate: Fate) -> Self {
+        Self { clear: None, fate }
+    }
+}
+
 /// What is due once a replay is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Due {
@@ -115,10 +121,7 @@ impl Tally {
     /// A message that is known already.
     pub(super) fn duplicate(&mut self) -> Verdict {
         self.duplicates += 1;
-        Verdict {
-            clear: None,
-            fate: Fate::Duplicate,
-        }
+        Fate::Duplicate.into()
     }
 
     /// The stream starts over from nothing.

@@ -149,7 +149,7 @@ impl Ingest {
         let mut new = 0;
         for (name, otherwise_known) in unknown {
             // What is missing may be there after all: then this may be a report like one of held blocks alone.
-            let is_there = || space.names.doubts(name) || self.orphans.waits(name, here);
+            let is_there = || space.names.doubts.contains(name) || self.orphans.waits(name, here);
             if !self.mirror.lossy && (otherwise_known || !is_there()) {
                 return Kind::Copies;
             }

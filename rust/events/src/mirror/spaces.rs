@@ -38,11 +38,6 @@ impl Spaces {
         self.find(store.group, store.medium).map(|at| &self.all[at])
     }
 
-    pub fn of_mut(&mut self, store: &Incoming<'_>) -> Option<&mut Space> {
-        self.find(store.group, store.medium)
-            .map(|at| &mut self.all[at])
-    }
-
     /// A new space, if there is room for one more.
     pub fn add(&mut self, group: Option<u32>, medium: Medium) -> Option<usize> {
         let at = self.all.len();
@@ -100,9 +95,9 @@ impl Spaces {
 
     /// Copies of a store that is not applied are not counted.
     pub fn doubt(&mut self, store: &Incoming<'_>) {
-        if let Some(space) = self.of_mut(store) {
+        if let Some(at) = self.find(store.group, store.medium) {
             for &name in store.names {
-                space.names.doubt(name);
+                self.all[at].names.doubt(name);
             }
         }
     }

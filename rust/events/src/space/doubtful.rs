@@ -72,7 +72,7 @@ impl Space {
         keeps: impl Fn(SequenceHash) -> bool,
         namespaces: &mut Namespaces,
     ) {
-        self.names.forget_doubts();
+        self.names.doubts.clear();
         if self.layout.as_ref().is_none_or(|l| l.pages().is_some()) {
             return self.forget_names(namespaces);
         }

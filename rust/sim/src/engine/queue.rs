@@ -10,7 +10,7 @@ use cachelb_core::error::{Error, Result};
 pub(super) struct Queue {
     sequences: VecDeque<Sequence>,
     /// Prompt tokens to be computed.
-    tokens: u64,
+    pub tokens: u64,
     /// The pool's version when the head did not fit.
     blocked_at: Option<u64>,
 }
@@ -59,10 +59,6 @@ impl Queue {
 
     pub fn len(&self) -> usize {
         self.sequences.len()
-    }
-
-    pub fn tokens(&self) -> u64 {
-        self.tokens
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Sequence> {

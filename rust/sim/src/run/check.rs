@@ -71,15 +71,15 @@ impl Places {
         let lives = |life: Life| u32::from(run.workers[life.worker as usize].life == life);
         for event in run.heap.iter() {
             match event.kind {
-                Kind::Arrival { id } => places.messages[id as usize] += 1,
-                Kind::Decide { id } => {
+                Kind::Arrival(id) => places.messages[id as usize] += 1,
+                Kind::Decide(id) => {
                     places.messages[id as usize] += u32::from(!run.requests.all[id as usize].done);
                 }
                 Kind::Request(id, at, Step::Enqueue | Step::Finished | Step::Failed) => {
                     let is_at = run.requests.all[id as usize].is_at(at);
                     places.messages[id as usize] += u32::from(is_at);
                 }
-                Kind::Drop { id, worker } => *places.drops.entry((id, worker)).or_default() += 1,
+                Kind::Drop(id, worker) => *places.drops.entry((id, worker)).or_default() += 1,
                 Kind::StepEnd(life) => places.passes[life.worker as usize] += lives(life),
                 Kind::Fetched(id, life) => {
                     let at = life.worker as usize;

@@ -13,7 +13,7 @@ impl<G: Gateway> Run<'_, G> {
     pub(super) fn arrive(&mut self, id: u32, now: f64) -> Outcome<G> {
         self.outcomes.arrival[id as usize] = now;
         if let Some(patience) = self.workload.patience(id) {
-            self.heap.at(now + patience, Kind::Abort { id });
+            self.heap.at(now + patience, Kind::Abort(id));
         }
         self.place(id, now)
     }
@@ -45,7 +45,7 @@ impl<G: Gateway> Run<'_, G> {
         }
         let decided = self.decided[at].max(now) + self.options.decision;
         self.decided[at] = decided;
-        self.heap.at(decided, Kind::Decide { id });
+        self.heap.at(decided, Kind::Decide(id));
         Ok(())
     }
 
@@ -98,22 +98,18 @@ impl<G: Gateway> Run<'_, G> {
 
     fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
         let progress = &self.requests.all[id as usize];
-        let half = progress.half.as_deref();
         let worker = &mut self.workers[placed.worker as usize];
         let mut job = self.workload.job(id);
         if worker.prefill_only || progress.prefills() {
             job.output_tokens = 1;
         }
+        job.remote = matches!(progress.half.as_deref(), Some(Half::Computed(_)));
         if !worker.alive || !worker.engine.fits(job) {
             let kind = Kind::Request(id, placed, Step::Failed);
             self.heap.at(now + self.options.net_delay, kind);
             return;
         }
-        if matches!(half, Some(Half::Computed(_))) {
-            worker.engine.enqueue_remote(job);
-        } else {
-            worker.engine.enqueue(job);
-        }
+        worker.engine.enqueue(job);
         self.start(placed.worker, now);
     }
 
@@ -173,7 +169,7 @@ impl<G: Gateway> Run<'_, G> {
             }
             let worker = placed.worker;
             let told = now + self.options.net_delay;
-            self.heap.at(told, Kind::Drop { id, worker });
+            self.heap.at(told, Kind::Drop(id, worker));
         }
         self.over(id, Status::Aborted, now);
         Ok(())
@@ -187,7 +183,7 @@ impl<G: Gateway> Run<'_, G> {
         self.outcomes.end = self.outcomes.end.max(now);
         for child in self.requests.end(id) {
             let think = self.workload.think[child as usize];
-            self.heap.at(now + think, Kind::Arrival { id: child });
+            self.heap.at(now + think, Kind::Arrival(child));
         }
     }
 }

@@ -56,19 +56,12 @@ pub(super) enum Kind {
     Ready(u32, bool),
     Scrape,
     Sample,
-    Arrival {
-        id: u32,
-    },
-    Decide {
-        id: u32,
-    },
-    Abort {
-        id: u32,
-    },
-    Drop {
-        id: u32,
-        worker: u32,
-    },
+    Arrival(u32),
+    Decide(u32),
+    /// A client goes away.
+    Abort(u32),
+    /// The worker, the second number, hears of that.
+    Drop(u32, u32),
 }
 
 impl Kind {
@@ -78,10 +71,10 @@ impl Kind {
             Self::Incident(..) => 1,
             Self::Scrape | Self::Sample => 3,
             Self::Request(_, _, Step::Enqueue)
-            | Self::Arrival { .. }
-            | Self::Decide { .. }
-            | Self::Abort { .. }
-            | Self::Drop { .. } => 4,
+            | Self::Arrival(..)
+            | Self::Decide(..)
+            | Self::Abort(..)
+            | Self::Drop(..) => 4,
             Self::Changes(..)
             | Self::Message(..)
             | Self::Replay(..)

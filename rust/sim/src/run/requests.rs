@@ -51,7 +51,7 @@ impl Requests {
         for id in 0..n as u32 {
             match usize::try_from(workload.parent[id as usize]) {
                 Ok(parent) => children[parent].push(id),
-                Err(_) => heap.at(workload.arrival[id as usize], Kind::Arrival { id }),
+                Err(_) => heap.at(workload.arrival[id as usize], Kind::Arrival(id)),
             }
         }
         Self {

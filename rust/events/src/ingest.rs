@@ -55,12 +55,10 @@ impl Ingest {
     /// Applies a message, its events in the order given, and counts it. Returns how many events were applied; stores
     /// that wait for their parent count when they are.
     pub fn apply(&mut self, batch: &Batch, now: Millis, to: &mut dyn Holdings) -> u32 {
-        self.stats.messages += 1;
-        let (unknown, malformed) = (batch.unknown_events, batch.malformed_events);
-        self.stats
-            .drop(DropReason::UnknownEvent, u64::from(unknown));
-        self.stats
-            .drop(DropReason::MalformedEvent, u64::from(malformed));
+        let stats = &mut self.stats;
+        stats.messages += 1;
+        stats.drop(DropReason::UnknownEvent, batch.unknown_events.into());
+        stats.drop(DropReason::MalformedEvent, batch.malformed_events.into());
         self.expire(now);
         let mut applied = 0;
         for (at, event) in batch.events.iter().enumerate() {

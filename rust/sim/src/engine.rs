@@ -5,129 +5,22 @@
 //! tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read in vLLM
 //! 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
 
+mod job;
 mod queue;
 mod remote;
 mod sequence;
+mod settings;
 
+pub use job::{Content, EngineLoad, Job, Output};
 use queue::Queue;
 pub use remote::Fetch;
 use remote::Remote;
 use sequence::Sequence;
+pub use settings::{Commit, EngineSettings};
 
 use crate::cost::{Pass, Timing};
 use crate::kv::KvPool;
 use cachelb_core::error::{Error, Result};
-use cachelb_core::ids::SequenceHash;
-
-/// When a block that a pass computes can be found by others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Commit {
-    /// As soon as it is scheduled, as vLLM does.
-    #[default]
-    Schedule,
-    /// When the pass ends.
-    StepEnd,
-}
-
-/// Settings of one engine, by vLLM's names where it has one.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "switches of their own, by the engine's names"
-)]
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EngineSettings {
-    /// Tokens per block.
-    pub block_size: u32,
-    /// Blocks of the KV cache.
-    pub kv_blocks: u32,
-    /// Tokens one pass may compute.
-    pub max_num_batched_tokens: u64,
-    /// Sequences that may run at once.
-    pub max_num_seqs: usize,
-    /// Most tokens of one prompt per pass, `None` for no limit of its own.
-    pub long_prefill_token_threshold: Option<u64>,
-    /// Share of the blocks that admission leaves free.
-    pub watermark: f64,
-    /// Whether a request is admitted only if all of it fits now.
-    pub scheduler_reserve_full_isl: bool,
-    /// Whether nothing is admitted in a pass that preempted.
-    pub hold_after_preemption: bool,
-    /// Whether prefixes are cached.
-    pub prefix_caching: bool,
-    /// When computed blocks can be found.
-    pub commit: Commit,
-    /// Whether somebody follows the cache.
-    pub followed: bool,
-}
-
-impl EngineSettings {
-    /// Tokens of a prompt that a pass computes which has `left` for it.
-    fn chunk(&self, need: u64, left: u64) -> u32 {
-        let cap = self.long_prefill_token_threshold.unwrap_or(u64::MAX);
-        need.min(cap).min(left) as u32
-    }
-}
-
-/// Where a request's hashes lie, and how long it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Job {
-    /// Number of the request, the caller's.
-    pub id: u32,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u32,
-    /// Tokens to generate, at least 1.
-    pub output_tokens: u32,
-    /// Whether another engine computes the prompt.
-    pub remote: bool,
-}
-
-/// Names of a request's full blocks: those of the prompt, then as far as known those that its output fills.
-pub trait Content {
-    /// Hashes of the full blocks of request `id`.
-    fn blocks(&self, id: u32) -> &[SequenceHash];
-}
-
-/// What a pass brought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
-    /// A request was admitted for the first time with so many prompt tokens cached.
-    Admitted {
-        /// Its number.
-        id: u32,
-        /// Cached prompt tokens.
-        cached_tokens: u32,
-    },
-    /// A request has its first token.
-    FirstToken {
-        /// Its number.
-        id: u32,
-    },
-    /// A request has one more token.
-    Token {
-        /// Its number.
-        id: u32,
-    },
-    /// A request has all its tokens, with the one of this pass.
-    Finished {
-        /// Its number.
-        id: u32,
-        /// How often it was preempted.
-        preemptions: u32,
-    },
-}
-
-/// What an engine reports of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct EngineLoad {
-    /// Sequences being computed.
-    pub running: u32,
-    /// Requests waiting.
-    pub waiting: u32,
-    /// Prompt tokens of those waiting, `None` in a report without them.
-    pub queued_tokens: Option<u64>,
-    /// Share of the KV cache in use by requests.
-    pub kv_usage: f64,
-}
 
 /// One engine.
 #[derive(Debug)]
@@ -151,26 +44,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidSetting`] for a setting outside its range.
     pub fn new(settings: EngineSettings, timing: Timing) -> Result<Self> {
-        for (name, value) in [
-            ("block_size", u64::from(settings.block_size)),
-            ("max_num_batched_tokens", settings.max_num_batched_tokens),
-            ("max_num_seqs", settings.max_num_seqs as u64),
-        ] {
-            if value == 0 {
-                return Err(Error::InvalidSetting {
-                    name,
-                    expected: "at least 1",
-                    got: "0".into(),
-                });
-            }
-        }
-        if !(0.0..1.0).contains(&settings.watermark) {
-            return Err(Error::InvalidSetting {
-                name: "watermark",
-                expected: "at least 0 and less than 1",
-                got: settings.watermark.to_string(),
-            });
-        }
+        settings.check()?;
         #[expect(clippy::cast_sign_loss, reason = "checked to be 0 or more")]
         let watermark_blocks = (settings.watermark * f64::from(settings.kv_blocks)) as u32;
         Ok(Self {

@@ -115,10 +115,21 @@ impl<G: Gateway> Run<'_, G> {
 
     fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         let cached = self.outcomes.cached_tokens[id as usize];
+        let cached = Some(cached).filter(|_| self.options.report_cached_tokens);
         let cached = match self.requests.all[id as usize].half.as_deref() {
-            Some(&Half::Next(decode)) => return self.prefilled(id, placed, decode, now),
+            Some(&Half::Next(decode)) => {
+                // The prompt was computed: the decode half begins.
+                self.gateway.finished(placed, cached, now)?;
+                let life = self.workers[placed.worker as usize].life;
+                let progress = &mut self.requests.all[id as usize];
+                progress.half = Some(Box::new(Half::Computed(life)));
+                progress.placed = Some(decode);
+                let kind = Kind::Request(id, decode, Step::Enqueue);
+                self.heap.at(now + self.options.net_delay, kind);
+                return Ok(());
+            }
             Some(Half::Computed(_)) => None,
-            None => Some(cached).filter(|_| self.options.report_cached_tokens),
+            None => cached,
         };
         self.notice(id, placed, Notice::Finished(cached), now)?;
         self.over(id, Status::Finished, now);

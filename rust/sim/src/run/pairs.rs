@@ -6,8 +6,8 @@
 
 use crate::gateway::{Gateway, Placed};
 
+use super::Run;
 use super::heap::{Kind, Life, Step};
-use super::{Outcome, Run};
 
 /// The other half of a request on two workers.
 #[derive(Debug, Clone, Copy)]
@@ -19,26 +19,6 @@ pub(super) enum Half {
 }
 
 impl<G: Gateway> Run<'_, G> {
-    /// The prompt of a request was computed: its decode half begins.
-    pub(super) fn prefilled(
-        &mut self,
-        id: u32,
-        placed: Placed,
-        decode: Placed,
-        now: f64,
-    ) -> Outcome<G> {
-        let cached = self.outcomes.cached_tokens[id as usize];
-        let cached = Some(cached).filter(|_| self.options.report_cached_tokens);
-        self.gateway.finished(placed, cached, now)?;
-        let life = self.workers[placed.worker as usize].life;
-        let progress = &mut self.requests.all[id as usize];
-        progress.half = Some(Box::new(Half::Computed(life)));
-        progress.placed = Some(decode);
-        let kind = Kind::Request(id, decode, Step::Enqueue);
-        self.heap.at(now + self.options.net_delay, kind);
-        Ok(())
-    }
-
     /// Sends for the blocks that a worker has allocated.
     pub(super) fn fetch(&mut self, worker: u32, now: f64) {
         let to = &mut self.workers[worker as usize];

@@ -32,8 +32,8 @@ CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "tell tells telling told untold": ("publish, report, remote", 21),
-    "hear heard hearing hears hearsay": ("receive, remote", 6),
-    "say said saying says": ("publish, announce", 11),
+    "hear heard hearing hears hearsay": ("receive, remote", 5),
+    "say said saying says": ("publish, announce", 10),
     "standing": ("eligibility, fleet state", 1),
     "sight": ("fleet state", 0),
     "trail trails": ("trace", 0),

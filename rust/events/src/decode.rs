@@ -55,7 +55,7 @@ pub fn decode(payload: &[u8], batch: &mut Batch) -> Result<(), Undecodable> {
         reset(batch);
         Undecodable {
             what,
-            at: payload.len() - cursor.left(),
+            at: payload.len() - cursor.rest().len(),
         }
     })
 }
@@ -100,7 +100,7 @@ fn read(cursor: &mut Cursor<'_>, len: usize, batch: &mut Batch) -> Result<(), &'
             .skip()
             .map_err(|Bad| "the message ends early or is no valid msgpack")?;
     }
-    if cursor.left() > 0 {
+    if !cursor.rest().is_empty() {
         return Err("bytes follow the batch");
     }
     Ok(())

@@ -6,8 +6,9 @@ use super::batch::{Batch, Event, Place};
 use super::decode::{Undecodable, decode};
 use super::follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally};
 use super::holdings::Holdings;
-use super::ingest::{Ingest, IngestSettings, Refusal};
+use super::ingest::Ingest;
 use super::repair::{Fault, Heard, Pace, Repairs};
+use super::settings::{IngestSettings, Refusal};
 use super::stats::{DropReason, EventStats};
 
 /// What the events of a worker are worth.
@@ -320,12 +321,7 @@ impl Feed {
         }
         // The first store tells the engine's block size, which the host compares with.
         self.tell(host);
-        let heard = Heard {
-            until,
-            device_tokens: self.ingest.device_tokens(),
-            reuses_all: self.ingest.reuses_all(),
-        };
-        if let Some(fault) = host.heard(heard)
+        if let Some(fault) = host.heard(self.ingest.announced(until))
             && self.repairs.begin(fault, now)
         {
             self.follower.start_over();

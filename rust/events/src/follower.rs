@@ -9,15 +9,17 @@
 //! once. What cannot be closed is given up: the stream starts over from nothing where the messages are without a hole,
 //! and is degraded, since it misses what was announced before.
 
+mod buffer;
 mod marks;
+mod replay;
 mod verdict;
-
-use std::collections::BTreeMap;
 
 pub use marks::Mark;
 pub use verdict::{Cause, Due, Fate, FeedState, FollowerSettings, Tally, Verdict};
 
+use buffer::Buffer;
 use marks::{Marks, Relation};
+use replay::Replay;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -29,36 +31,6 @@ enum Phase {
     Settling,
 }
 
-/// A live message that waits; without a payload a hole: it could not be read.
-#[derive(Debug)]
-struct Held {
-    ts: Option<f64>,
-    payload: Option<Box<[u8]>>,
-}
-
-/// The replay at work.
-#[derive(Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is true without the others"
-)]
-struct Replay {
-    /// The source was told to ask for one and has not said that it is over.
-    outstanding: bool,
-    /// The one that is outstanding belongs to the past; this one comes after it.
-    next: Option<u64>,
-    /// It answered.
-    answered: bool,
-    /// It brought something.
-    progress: bool,
-    /// It began too late or had holes.
-    short: bool,
-    /// Replays in a row that brought nothing.
-    fruitless: u32,
-    /// Not yet told to the source.
-    wanted: Option<u64>,
-}
-
 /// The state of one stream.
 #[derive(Debug)]
 #[expect(
@@ -66,11 +38,9 @@ struct Replay {
     reason = "each is true without the others"
 )]
 pub struct Follower {
-    settings: FollowerSettings,
     phase: Phase,
     marks: Marks,
-    held: BTreeMap<u64, Held>,
-    held_bytes: usize,
+    buffer: Buffer,
     replay: Replay,
     replayable: bool,
     /// A source said that it is connected, now or earlier.
@@ -80,7 +50,6 @@ pub struct Follower {
     degraded: bool,
     /// The first replay is over, or none was needed.
     started: bool,
-    generation: u64,
     tally: Tally,
 }
 
@@ -89,18 +58,15 @@ impl Follower {
     #[must_use]
     pub fn new(settings: FollowerSettings) -> Self {
         Self {
-            settings,
             phase: Phase::Following,
             marks: Marks::default(),
-            held: BTreeMap::new(),
-            held_bytes: 0,
+            buffer: Buffer::new(settings),
             replay: Replay::default(),
             replayable: false,
             introduced: false,
             cut_off: false,
             degraded: false,
             started: false,
-            generation: 0,
             tally: Tally::default(),
         }
     }
@@ -125,12 +91,6 @@ impl Follower {
         &self.tally
     }
 
-    /// Lives of the engine that were seen to end.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// Number of the last message applied.
     #[must_use]
     pub fn last_seq(&self) -> Option<u64> {
@@ -146,7 +106,7 @@ impl Follower {
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.marks.memory_bytes() + self.held.len() * size_of::<(u64, Held)>() + self.held_bytes
+        self.marks.memory_bytes() + self.buffer.memory_bytes()
     }
 
     /// The number to ask a replay from, once per replay.
@@ -158,14 +118,13 @@ impl Follower {
     pub fn connected(&mut self, replayable: bool) {
         self.replayable = replayable;
         self.introduced = true;
-        self.replay.outstanding = false;
-        self.replay.next = None;
-        self.replay.fruitless = 0;
+        self.replay = Replay::default();
         if replayable {
             self.cut_off = false;
             self.phase = Phase::Replaying;
             // With all that are remembered: what came since the reconnect may be of another life already.
-            self.request(self.marks.first().map_or(0, |mark| mark.seq));
+            let first = self.marks.first();
+            self.replay.request(first.map_or(0, |mark| mark.seq));
         } else if self.phase == Phase::Replaying {
             self.phase = Phase::Settling;
         }
@@ -179,7 +138,7 @@ impl Follower {
     /// A live message came; one without a time could not be read.
     pub fn live(&mut self, mark: Mark) -> Verdict {
         match self.marks.relation(mark) {
-            Relation::Known => self.duplicate(),
+            Relation::Known => self.tally.duplicate(),
             Relation::Stray => self.restarted_live(mark),
             _ if self.phase != Phase::Following => self.wait(mark),
             _ if self.cut_off && self.replayable => {
@@ -190,14 +149,14 @@ impl Follower {
             Relation::Next if mark.ts.is_some() => {
                 self.cut_off = false;
                 self.started = true;
-                self.apply(mark, None)
+                self.apply(mark)
             }
             Relation::Next | Relation::Ahead => {
                 let first = self.marks.last().is_none();
                 self.tally.gaps += u64::from(!first);
                 self.cut_off = false;
                 if self.replayable && !(first && self.degraded) {
-                    self.replay.fruitless = 0;
+                    self.replay.renew();
                     self.begin_replay();
                     return self.wait(mark);
                 }
@@ -211,31 +170,18 @@ impl Follower {
         self.phase = Phase::Following;
         self.started = true;
         self.cut_off = false;
-        self.forget_held();
+        self.buffer.clear();
         if readable {
-            return Verdict {
-                clear: None,
-                fate: Fate::Apply,
-            };
+            return Fate::Apply.into();
         }
         self.degraded = true;
-        self.cleared(Cause::Loss, Fate::Drop)
+        self.tally.cleared(Cause::Loss, Fate::Drop)
     }
 
     /// Keeps a live message whose fate is to wait.
     pub fn hold(&mut self, mark: Mark, payload: &[u8]) {
-        let bytes = if mark.ts.is_some() { payload.len() } else { 0 };
-        self.held_bytes += bytes;
-        let held = Held {
-            ts: mark.ts,
-            payload: mark.ts.map(|_| payload.into()),
-        };
-        if let Some(before) = self.held.insert(mark.seq, held) {
-            self.held_bytes -= before.payload.map_or(0, |payload| payload.len());
-        }
-        let full = self.held.len() > self.settings.max_messages
-            || self.held_bytes > self.settings.max_bytes;
-        if full && self.phase == Phase::Replaying {
+        let has_room = self.buffer.insert(mark, payload);
+        if !has_room && self.phase == Phase::Replaying {
             // Too slow: the replay is not waited for any more.
             self.replay.fruitless = u32::MAX;
             self.phase = Phase::Settling;
@@ -244,26 +190,24 @@ impl Follower {
 
     /// A replayed message came; one without a time could not be read.
     pub fn replayed(&mut self, mark: Mark) -> Verdict {
-        if self.phase != Phase::Replaying || self.replay.next.is_some() || !self.replay.outstanding
-        {
-            return self.duplicate();
+        if self.phase != Phase::Replaying || !self.replay.is_current() {
+            return self.tally.duplicate();
         }
         self.replay.answered = true;
-        let held = self.held.get(&mark.seq);
-        let conflict = held.is_some_and(|held| !marks::same_time(held.ts, mark.ts));
+        let conflict = self.buffer.contradicts(mark);
         match self.marks.relation(mark) {
-            Relation::Known => self.duplicate(),
+            Relation::Known => self.tally.duplicate(),
             Relation::Stray => self.restarted(Some(mark), Fate::Drop),
             Relation::Next | Relation::Ahead if conflict => self.restarted(Some(mark), Fate::Drop),
             Relation::Next if mark.ts.is_some() => {
                 self.replay.progress = true;
-                self.drop_older(mark);
-                self.apply(mark, None)
+                self.buffer.drop_older(mark);
+                self.apply(mark)
             }
             Relation::Next | Relation::Ahead => {
                 self.replay.progress = true;
                 self.replay.short = true;
-                self.drop_older(mark);
+                self.buffer.drop_older(mark);
                 self.skip_to(mark)
             }
         }
@@ -271,10 +215,9 @@ impl Follower {
 
     /// The replay is over: to its end, or because it failed.
     pub fn replay_ended(&mut self, complete: bool) -> Option<Cause> {
-        self.replay.outstanding = false;
-        if let Some(from) = self.replay.next.take() {
+        if let Some(from) = self.replay.end() {
             if self.phase == Phase::Replaying {
-                self.request(from);
+                self.replay.request(from);
             }
             return None;
         }
@@ -292,12 +235,8 @@ impl Follower {
             return None;
         }
         self.phase = Phase::Settling;
-        self.replay.fruitless = match (complete, self.replay.progress) {
-            (false, _) => u32::MAX,
-            (true, true) => 0,
-            (true, false) => self.replay.fruitless.saturating_add(1),
-        };
-        if !self.held.is_empty() {
+        self.replay.count(complete);
+        if !self.buffer.is_empty() {
             return None;
         }
         if !complete {
@@ -320,20 +259,19 @@ impl Follower {
         if self.phase != Phase::Settling {
             return None;
         }
-        let Some((&seq, held)) = self.held.first_key_value() else {
+        let Some((mark, is_readable)) = self.buffer.first() else {
             self.phase = Phase::Following;
             self.started = true;
             return None;
         };
-        let mark = Mark { seq, ts: held.ts };
         match self.marks.relation(mark) {
-            Relation::Next if held.payload.is_some() => {
-                let payload = self.take_held(seq)?;
-                self.advance(mark);
+            Relation::Next if is_readable => {
+                let payload = self.buffer.take(mark.seq)?;
+                self.apply(mark);
                 Some(Due::Apply(payload))
             }
             Relation::Known => {
-                self.take_held(seq);
+                self.buffer.take(mark.seq);
                 self.tally.duplicates += 1;
                 self.due()
             }
@@ -346,7 +284,12 @@ impl Follower {
                     self.begin_replay();
                     return None;
                 }
-                self.give_up();
+                // Given up, to go on behind the last hole.
+                self.degraded = true;
+                self.tally.resyncs += 1;
+                if let Some(seq) = self.buffer.drop_to_hole() {
+                    self.marks.push(Mark { seq, ts: None });
+                }
                 Some(Due::Clear(Cause::Loss))
             }
         }
@@ -357,7 +300,7 @@ impl Follower {
         self.degraded = true;
         if self.replayable && !self.cut_off {
             self.marks.clear();
-            self.replay.fruitless = 0;
+            self.replay.renew();
             self.begin_replay();
         }
     }
@@ -369,39 +312,13 @@ impl Follower {
 
     // --- the steps ---
 
-    fn duplicate(&mut self) -> Verdict {
-        self.tally.duplicates += 1;
-        Verdict {
-            clear: None,
-            fate: Fate::Duplicate,
-        }
-    }
-
-    fn cleared(&mut self, cause: Cause, fate: Fate) -> Verdict {
-        match cause {
-            Cause::Restart => self.tally.restarts += 1,
-            Cause::Loss => self.tally.resyncs += 1,
-        }
-        Verdict {
-            clear: Some(cause),
-            fate,
-        }
-    }
-
-    fn advance(&mut self, mark: Mark) {
+    fn apply(&mut self, mark: Mark) -> Verdict {
         if mark.seq == 0 {
             self.degraded = false;
         }
         self.marks.push(mark);
-        self.take_held(mark.seq);
-    }
-
-    fn apply(&mut self, mark: Mark, clear: Option<Cause>) -> Verdict {
-        self.advance(mark);
-        Verdict {
-            clear,
-            fate: Fate::Apply,
-        }
+        self.buffer.take(mark.seq);
+        Fate::Apply.into()
     }
 
     /// Goes on at a message although what lies before it is lost, or it cannot be read.
@@ -409,20 +326,13 @@ impl Follower {
         self.degraded = true;
         self.started |= self.phase == Phase::Following;
         self.marks.push(mark);
-        self.take_held(mark.seq);
-        while let Some((&seq, _)) = self
-            .held
-            .first_key_value()
-            .filter(|(seq, _)| **seq < mark.seq)
-        {
-            self.take_held(seq);
-        }
+        self.buffer.drop_up_to(mark.seq);
         let fate = if mark.ts.is_some() {
             Fate::Apply
         } else {
             Fate::Drop
         };
-        self.cleared(Cause::Loss, fate)
+        self.tally.cleared(Cause::Loss, fate)
     }
 
     /// The engine restarted, as this live message shows.
@@ -430,10 +340,9 @@ impl Follower {
         if mark.seq == 0 || !self.replayable {
             self.begin_life(Some(mark));
             self.phase = Phase::Following;
-            self.replay.next = None;
             self.degraded = mark.seq != 0;
             self.marks.push(mark);
-            return self.cleared(Cause::Restart, Fate::Apply);
+            return self.tally.cleared(Cause::Restart, Fate::Apply);
         }
         self.restarted(Some(mark), Fate::Hold)
     }
@@ -442,105 +351,29 @@ impl Follower {
     fn restarted(&mut self, shown_by: Option<Mark>, fate: Fate) -> Verdict {
         self.begin_life(shown_by);
         self.begin_replay();
-        self.cleared(Cause::Restart, fate)
+        self.tally.cleared(Cause::Restart, fate)
     }
 
     fn begin_life(&mut self, shown_by: Option<Mark>) {
-        self.generation += 1;
         self.degraded = false;
-        self.replay.fruitless = 0;
+        self.replay.renew();
         self.marks.end_life(shown_by);
-        self.forget_held();
+        self.buffer.clear();
     }
 
     fn begin_replay(&mut self) {
         self.phase = Phase::Replaying;
         // With the last one, to see that it is still the same.
-        self.request(self.last_seq().unwrap_or(0));
-    }
-
-    fn request(&mut self, from: u64) {
-        if self.replay.outstanding {
-            self.replay.next = Some(from);
-            return;
-        }
-        self.replay = Replay {
-            outstanding: true,
-            wanted: Some(from),
-            fruitless: self.replay.fruitless,
-            ..Replay::default()
-        };
+        self.replay.request(self.last_seq().unwrap_or(0));
     }
 
     /// Whether a live message waits, while a replay is under way.
     fn wait(&mut self, mark: Mark) -> Verdict {
-        if let Some(held) = self.held.get(&mark.seq)
-            && held.payload.is_some()
-        {
-            if marks::same_time(held.ts, mark.ts) {
-                return self.duplicate();
-            }
-            return self.restarted_live(mark);
+        match self.buffer.relation(mark) {
+            Relation::Known => self.tally.duplicate(),
+            Relation::Stray => self.restarted_live(mark),
+            Relation::Next | Relation::Ahead => Fate::Hold.into(),
         }
-        // A lower number that is younger than a higher one is of a later life.
-        let above = self.held.range(mark.seq..).find_map(|(_, held)| held.ts);
-        if above.zip(mark.ts).is_some_and(|(above, ts)| ts > above) {
-            return self.restarted_live(mark);
-        }
-        Verdict {
-            clear: None,
-            fate: Fate::Hold,
-        }
-    }
-
-    /// Drops what waited up to its last hole, to go on behind it.
-    fn give_up(&mut self) {
-        self.degraded = true;
-        self.tally.resyncs += 1;
-        let Some(newest) = self.held.last_key_value().map(|(seq, _)| *seq) else {
-            return;
-        };
-        let mut start = newest;
-        let readable = |held: Option<&Held>| held.is_some_and(|held| held.payload.is_some());
-        let before = if readable(self.held.get(&newest)) {
-            while start > 0 && readable(self.held.get(&(start - 1))) {
-                start -= 1;
-            }
-            self.held = self.held.split_off(&start);
-            start.checked_sub(1)
-        } else {
-            self.held.clear();
-            Some(newest)
-        };
-        let payloads = self.held.values().filter_map(|held| held.payload.as_ref());
-        self.held_bytes = payloads.map(|payload| payload.len()).sum();
-        if let Some(seq) = before {
-            self.marks.push(Mark { seq, ts: None });
-        }
-    }
-
-    /// Drops what waits although it is older than a replayed message of a lower number: it is of an earlier life.
-    fn drop_older(&mut self, replayed: Mark) {
-        let older = |held: &Held| held.ts.zip(replayed.ts).is_some_and(|(held, ts)| held < ts);
-        while let Some((&seq, _)) = self
-            .held
-            .range(replayed.seq..)
-            .next()
-            .filter(|(_, held)| older(held))
-        {
-            self.take_held(seq);
-        }
-    }
-
-    fn take_held(&mut self, seq: u64) -> Option<Box<[u8]>> {
-        let payload = self.held.remove(&seq)?.payload?;
-        self.held_bytes -= payload.len();
-        Some(payload)
-    }
-
-    fn forget_held(&mut self) {
-        self.held.clear();
-        self.held_bytes = 0;
     }
 }
 

@@ -11,7 +11,10 @@
 //! | `holdings` | what an ingester needs of the index |
 //! | `ingest` | applies messages to a worker's holdings |
 //! | `incoming` | one store of blocks with tokens, in a message or parked |
+//! | `settings` | how events are taken, and why they may be of no use |
+//! | `mirror` | what an engine holds as far as its events say |
 //! | `space` | the names of one cache group in one medium, and the blocks they stand for |
+//! | `references` | what names refer to, counted |
 //! | `names`, `namespaces`, `table` | what an engine's name stands for, compactly |
 //! | `lane` | how many names refer to an own block |
 //! | `pages` | engine pages smaller than an own block |
@@ -32,11 +35,14 @@ mod holdings;
 mod incoming;
 mod ingest;
 mod lane;
+mod mirror;
 mod names;
 mod namespaces;
 mod orphans;
 mod pages;
+mod references;
 mod repair;
+mod settings;
 mod space;
 mod stats;
 mod streams;
@@ -47,7 +53,8 @@ pub use decode::{MAX_PAYLOAD, Undecodable, decode};
 pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, Received, Worth};
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
-pub use ingest::{Ingest, IngestSettings, Refusal, sizes_fit};
+pub use ingest::Ingest;
 pub use repair::{Fault, Heard};
+pub use settings::{IngestSettings, Refusal, sizes_fit};
 pub use stats::{DropReason, EventStats};
 pub use streams::{Delivery, Streams, Totals};

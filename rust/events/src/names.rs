@@ -3,6 +3,7 @@
 use cachelb_core::error::{Error, Result};
 
 use super::batch::Name;
+use super::doubts::Doubts;
 use super::table::{Table, Value};
 
 /// Bits below the number of the namespace: copies, or that they are doubtful, and whether there may be more than are
@@ -113,6 +114,8 @@ pub(super) struct Names {
     wides: Table<u128, Held>,
     /// Of all entries.
     copies: u64,
+    /// Names that are not known and may be held.
+    pub(super) doubts: Doubts,
 }
 
 impl Names {
@@ -126,17 +129,20 @@ impl Names {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.ints.memory_bytes() + self.wides.memory_bytes()
+        self.ints.memory_bytes() + self.wides.memory_bytes() + self.doubts.memory_bytes()
     }
 
     #[inline]
-    pub(super) fn prefetch(&self, name: Name) {
-        match name {
-            Name::Int(name) => self.ints.prefetch(name),
-            Name::Wide(name) => self.wides.prefetch(name),
+    pub(super) fn prefetch(&self, names: &[Name]) {
+        for name in names {
+            match *name {
+                Name::Int(name) => self.ints.prefetch(name),
+                Name::Wide(name) => self.wides.prefetch(name),
+            }
         }
     }
 
+    /// Hints that what a name stands for will be read; the name was fetched.
     #[inline]
     pub(super) fn prefetch_held(&self, name: Name) {
         match name {
@@ -153,12 +159,15 @@ impl Names {
         }
     }
 
-    /// See [`Table::change`].
+    /// See [`Table::change`]. A new name that the engine may have held already is in doubt.
     #[inline]
     pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
-        let copies = &mut self.copies;
+        let (copies, doubts) = (&mut self.copies, &mut self.doubts);
         let counted = |before: Held| {
-            let after = change(before);
+            let mut after = change(before);
+            if before.is_vacant() && !after.is_vacant() && doubts.remove(name) {
+                after = after.doubted();
+            }
             *copies = *copies + u64::from(after.copies()) - u64::from(before.copies());
             after
         };
@@ -168,10 +177,32 @@ impl Names {
         }
     }
 
+    /// One copy less; what it was before and is now. A name that is gone although it was in doubt may still be held.
+    #[inline]
+    pub(super) fn remove_copy(&mut self, name: Name) -> (Held, Held) {
+        let (mut before, mut after) = (Held::VACANT, Held::VACANT);
+        self.change(name, |held| {
+            before = held;
+            after = held.less();
+            after
+        });
+        if after.is_vacant() && before.is_in_doubt() {
+            self.doubts.insert(name);
+        }
+        (before, after)
+    }
+
+    /// The engine may have a copy of a block that is not counted.
+    pub(super) fn doubt(&mut self, name: Name) {
+        if self.get(name).is_some() {
+            self.change(name, Held::doubted);
+        } else {
+            self.doubts.insert(name);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
-        self.ints.clear();
-        self.wides.clear();
-        self.copies = 0;
+        *self = Self::default();
     }
 
     /// Every entry.

@@ -52,7 +52,7 @@ pub(super) struct Orphans {
     queue: VecDeque<Option<Orphan>>,
     /// Number of the first in the queue.
     first: u64,
-    blocks: u32,
+    pub(super) blocks: u32,
     by_parent: HashMap<Name, Vec<u64>>,
     by_name: HashMap<Name, Vec<u64>>,
 }
@@ -72,11 +72,6 @@ impl Orphans {
 
     pub(super) fn is_empty(&self) -> bool {
         self.blocks == 0
-    }
-
-    /// Blocks that wait.
-    pub(super) fn blocks(&self) -> u32 {
-        self.blocks
     }
 
     /// Parks a store with at least one name; `weight` is its size in blocks. False if there is no room.

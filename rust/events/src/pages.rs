@@ -25,6 +25,15 @@ pub(super) enum Before {
     Page(u64),
 }
 
+/// A page that is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page<'a> {
+    pub(super) hash: u64,
+    pub(super) before: Before,
+    pub(super) tokens: &'a [u32],
+    pub(super) objects: &'a [u64],
+}
+
 /// A block that became complete, or is no longer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
@@ -95,11 +104,6 @@ impl Pages {
         }
     }
 
-    /// Hashes pages.
-    pub(super) fn page_hasher(&self) -> &Hasher {
-        &self.page_hasher
-    }
-
     /// Pages remembered, held or not.
     pub(super) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
@@ -116,20 +120,10 @@ impl Pages {
     }
 
     /// One name more refers to a page.
-    pub(super) fn acquire(
-        &mut self,
-        page: u64,
-        before: Before,
-        tokens: &[u32],
-        objects: &[u64],
-        namespace: Namespace,
-    ) {
-        let at = match self.find(page) {
-            Some(at) => at,
-            None => match self.create(page, before, tokens, objects, namespace) {
-                Some(at) => at,
-                None => return,
-            },
+    pub(super) fn acquire(&mut self, page: &Page<'_>, namespace: Namespace) {
+        let known = self.find(page.hash);
+        let Some(at) = known.or_else(|| self.create(page, namespace)) else {
+            return;
         };
         let node = &mut self.nodes[at as usize];
         node.names += 1;
@@ -159,15 +153,8 @@ impl Pages {
     }
 
     /// `None` if the page before it is unknown.
-    fn create(
-        &mut self,
-        page: u64,
-        before: Before,
-        tokens: &[u32],
-        objects: &[u64],
-        namespace: Namespace,
-    ) -> Option<u32> {
-        let (parent, hash, rooted) = match before {
+    fn create(&mut self, page: &Page<'_>, namespace: Namespace) -> Option<u32> {
+        let (parent, hash, rooted) = match page.before {
             Before::Block(block) => (NONE, block.map_or(0, |b| b.0), block.is_none()),
             Before::Page(page) => (self.find(page)?, 0, false),
         };
@@ -176,7 +163,7 @@ impl Pages {
             Some(above) => (above.place + 1, above.missing + 1),
         };
         let node = Node {
-            page,
+            page: page.hash,
             hash,
             parent,
             first: NONE,
@@ -195,11 +182,11 @@ impl Pages {
         let size = self.page_hasher.block_size();
         let from = at as usize * size;
         self.tokens.resize(self.tokens.len().max(from + size), 0);
-        self.tokens[from..from + size].copy_from_slice(tokens);
-        if !objects.is_empty() {
-            self.objects.insert(at, objects.to_vec());
+        self.tokens[from..from + size].copy_from_slice(page.tokens);
+        if !page.objects.is_empty() {
+            self.objects.insert(at, page.objects.to_vec());
         }
-        self.by_page.change(page, |_| at + 1);
+        self.by_page.change(page.hash, |_| at + 1);
         self.link(at, parent);
         if place + 1 == self.per_block {
             let block = self.hash_block(at, namespace);

@@ -5,119 +5,22 @@
 //! tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read in vLLM
 //! 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
 
+mod job;
+mod queue;
 mod remote;
 mod sequence;
+mod settings;
 
-use std::collections::VecDeque;
-
+pub use job::{Content, EngineLoad, Job, Output};
+use queue::Queue;
 pub use remote::Fetch;
 use remote::Remote;
 use sequence::Sequence;
+pub use settings::{Commit, EngineSettings};
 
 use crate::cost::{Pass, Timing};
 use crate::kv::KvPool;
 use cachelb_core::error::{Error, Result};
-use cachelb_core::ids::SequenceHash;
-
-/// When a block that a pass computes can be found by others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Commit {
-    /// As soon as it is scheduled, as vLLM does.
-    #[default]
-    Schedule,
-    /// When the pass ends.
-    StepEnd,
-}
-
-/// Settings of one engine, by vLLM's names where it has one.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "switches of their own, by the engine's names"
-)]
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EngineSettings {
-    /// Tokens per block.
-    pub block_size: u32,
-    /// Blocks of the KV cache.
-    pub kv_blocks: u32,
-    /// Tokens one pass may compute.
-    pub max_num_batched_tokens: u64,
-    /// Sequences that may run at once.
-    pub max_num_seqs: usize,
-    /// Most tokens of one prompt per pass, `None` for no limit of its own.
-    pub long_prefill_token_threshold: Option<u64>,
-    /// Share of the blocks that admission leaves free.
-    pub watermark: f64,
-    /// Whether a request is admitted only if all of it fits now.
-    pub scheduler_reserve_full_isl: bool,
-    /// Whether nothing is admitted in a pass that preempted.
-    pub hold_after_preemption: bool,
-    /// Whether prefixes are cached.
-    pub prefix_caching: bool,
-    /// When computed blocks can be found.
-    pub commit: Commit,
-    /// Whether somebody follows the cache.
-    pub followed: bool,
-}
-
-/// Where a request's hashes lie, and how long it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Job {
-    /// Number of the request, the caller's.
-    pub id: u32,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u32,
-    /// Tokens to generate, at least 1.
-    pub output_tokens: u32,
-}
-
-/// Names of a request's full blocks: those of the prompt, then as far as known those that its output fills.
-pub trait Content {
-    /// Hashes of the full blocks of request `id`.
-    fn blocks(&self, id: u32) -> &[SequenceHash];
-}
-
-/// What a pass brought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
-    /// A request was admitted for the first time with so many prompt tokens cached.
-    Admitted {
-        /// Its number.
-        id: u32,
-        /// Cached prompt tokens.
-        cached_tokens: u32,
-    },
-    /// A request has its first token.
-    FirstToken {
-        /// Its number.
-        id: u32,
-    },
-    /// A request has one more token.
-    Token {
-        /// Its number.
-        id: u32,
-    },
-    /// A request has all its tokens, with the one of this pass.
-    Finished {
-        /// Its number.
-        id: u32,
-        /// How often it was preempted.
-        preemptions: u32,
-    },
-}
-
-/// What an engine reports of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct EngineLoad {
-    /// Sequences being computed.
-    pub running: u32,
-    /// Requests waiting.
-    pub waiting: u32,
-    /// Prompt tokens of those waiting, `None` in a report without them.
-    pub queued_tokens: Option<u64>,
-    /// Share of the KV cache in use by requests.
-    pub kv_usage: f64,
-}
 
 /// One engine.
 #[derive(Debug)]
@@ -125,13 +28,10 @@ pub struct Engine {
     settings: EngineSettings,
     timing: Timing,
     pool: KvPool,
-    waiting: VecDeque<Sequence>,
+    waiting: Queue,
     running: Vec<Sequence>,
     remote: Remote,
-    queued_tokens: u64,
     preemptions: u64,
-    /// The pool's version when the head of the queue did not fit.
-    blocked_at: Option<u64>,
     admitted: Vec<Output>,
     in_step: bool,
     watermark_blocks: u32,
@@ -144,26 +44,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidSetting`] for a setting outside its range.
     pub fn new(settings: EngineSettings, timing: Timing) -> Result<Self> {
-        for (name, value) in [
-            ("block_size", u64::from(settings.block_size)),
-            ("max_num_batched_tokens", settings.max_num_batched_tokens),
-            ("max_num_seqs", settings.max_num_seqs as u64),
-        ] {
-            if value == 0 {
-                return Err(Error::InvalidSetting {
-                    name,
-                    expected: "at least 1",
-                    got: "0".into(),
-                });
-            }
-        }
-        if !(0.0..1.0).contains(&settings.watermark) {
-            return Err(Error::InvalidSetting {
-                name: "watermark",
-                expected: "at least 0 and less than 1",
-                got: settings.watermark.to_string(),
-            });
-        }
+        settings.check()?;
         #[expect(clippy::cast_sign_loss, reason = "checked to be 0 or more")]
         let watermark_blocks = (settings.watermark * f64::from(settings.kv_blocks)) as u32;
         Ok(Self {
@@ -171,22 +52,14 @@ impl Engine {
             watermark_blocks,
             settings,
             timing,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             running: Vec::new(),
             remote: Remote::default(),
-            queued_tokens: 0,
             preemptions: 0,
-            blocked_at: None,
             admitted: Vec::new(),
             in_step: false,
             spare: Vec::new(),
         })
-    }
-
-    /// The settings.
-    #[must_use]
-    pub fn settings(&self) -> &EngineSettings {
-        &self.settings
     }
 
     /// The cache.
@@ -204,12 +77,6 @@ impl Engine {
     #[must_use]
     pub fn preemptions(&self) -> u64 {
         self.preemptions
-    }
-
-    /// Whether there is nothing to do.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty() && self.remote.len() == 0
     }
 
     /// Whether a pass is under way.
@@ -234,30 +101,20 @@ impl Engine {
     /// A request arrives. It must fit, and have at least one token of prompt and of output.
     pub fn enqueue(&mut self, job: Job) {
         debug_assert!(self.fits(job) && job.prompt_tokens > 0 && job.output_tokens > 0);
-        self.queued_tokens += u64::from(job.prompt_tokens);
-        let sequence = self.sequence(job);
-        self.waiting.push_back(sequence);
-    }
-
-    fn sequence(&mut self, job: Job) -> Sequence {
-        Sequence {
+        self.waiting.push(Sequence {
             job,
             blocks: self.spare.pop().unwrap_or_default(),
-            computed: 0,
-            generated: 0,
-            committed: 0,
-            chunk: 0,
-            preemptions: 0,
-            cached: None,
-            remote: false,
-            aborted: false,
-        }
+            remote: job.remote,
+            // What is cached here says nothing of what the prompt cost elsewhere.
+            cached: job.remote.then_some(0),
+            ..Sequence::default()
+        });
     }
 
     /// Requests it has, but those that leave when the pass at work ends.
     pub fn requests(&self) -> impl Iterator<Item = u32> {
         let admitted = self.running.iter().chain(self.remote.sequences());
-        let all = admitted.chain(&self.waiting);
+        let all = admitted.chain(self.waiting.iter());
         all.filter(|sequence| !sequence.aborted)
             .map(|sequence| sequence.job.id)
     }
@@ -269,7 +126,7 @@ impl Engine {
         EngineLoad {
             running: self.running.len() as u32,
             waiting: (self.waiting.len() + self.remote.len()) as u32,
-            queued_tokens: Some(self.queued_tokens),
+            queued_tokens: Some(self.waiting.tokens),
             kv_usage: f64::from(self.pool.capacity() - self.pool.free()) / capacity,
         }
     }
@@ -345,12 +202,10 @@ impl Engine {
     pub fn crash(&mut self) -> Vec<u32> {
         let lost = self.requests().collect();
         self.running.clear();
-        self.waiting.clear();
+        self.waiting = Queue::default();
         self.remote = Remote::default();
         self.pool.reset();
-        self.queued_tokens = 0;
         self.admitted.clear();
-        self.blocked_at = None;
         self.in_step = false;
         lost
     }
@@ -358,11 +213,7 @@ impl Engine {
     /// Gives up a request, wherever it is; one that the pass at work computes leaves when that ends. Returns whether it was
     /// there.
     pub fn abort(&mut self, id: u32) -> bool {
-        if let Some(at) = self.waiting.iter().position(|s| s.job.id == id) {
-            if let Some(sequence) = self.waiting.remove(at) {
-                self.queued_tokens -= sequence.queued_tokens();
-                self.blocked_at = None;
-            }
+        if self.waiting.remove(id) {
             return true;
         }
         if let Some(sequence) = self.remote.remove(id) {
@@ -389,18 +240,22 @@ impl Engine {
         let mut preempted = false;
         let mut i = 0;
         while i < self.running.len() && *left > 0 {
+            let (pool, settings) = (&mut self.pool, &self.settings);
             let need = u64::from(self.running[i].total() - self.running[i].computed);
-            let chunk = self.chunk(need, *left);
-            while !self.reserve(i, chunk) {
+            let chunk = settings.chunk(need, *left);
+            while !self.running[i].reserve(chunk, pool, settings) {
                 // The last admitted gives way, which may be the one that asks.
                 preempted = true;
-                let last = self.running.len() - 1;
-                self.preempt(last);
-                if last == i {
+                if let Some(mut last) = self.running.pop() {
+                    last.preempt(pool);
+                    self.preemptions += 1;
+                    self.waiting.put_back(last);
+                }
+                if i == self.running.len() {
                     return true;
                 }
             }
-            self.schedule(i, chunk, content, pass);
+            self.running[i].schedule(chunk, pass, pool, settings, content);
             *left -= u64::from(chunk);
             i += 1;
         }
@@ -408,27 +263,33 @@ impl Engine {
     }
 
     fn admit(&mut self, content: &impl Content, left: &mut u64, pass: &mut Pass) {
-        self.admit_ready(left, pass);
-        while *left > 0 && self.running.len() < self.settings.max_num_seqs {
-            let Some(head) = self.waiting.front() else {
+        let (pool, settings) = (&mut self.pool, &self.settings);
+        while *left > 0 && self.running.len() < settings.max_num_seqs {
+            let Some(mut sequence) = self.remote.ready.pop_front() else {
+                break;
+            };
+            sequence.chunk = 1;
+            pass.add_decode(u64::from(sequence.computed));
+            *left -= 1;
+            self.running.push(sequence);
+        }
+        while *left > 0 && self.running.len() < settings.max_num_seqs {
+            let Some(head) = self.waiting.head(pool) else {
                 return;
             };
-            if self.blocked_at == Some(self.pool.version()) {
-                return;
-            }
-            let (total, block_size) = (head.total(), self.settings.block_size);
+            let (total, block_size) = (head.total(), settings.block_size);
             let names = content.blocks(head.job.id);
             // At least one token must be computed.
             let most = ((total - 1) / block_size) as usize;
             let names = &names[..most.min(names.len())];
-            let hit = if self.settings.prefix_caching {
-                self.pool.prefix(names)
+            let hit = if settings.prefix_caching {
+                pool.prefix(names)
             } else {
                 0
             };
             let hit_tokens = hit as u32 * block_size;
-            let chunk = self.chunk(u64::from(total - hit_tokens), *left);
-            let wanted = if self.settings.scheduler_reserve_full_isl || head.remote {
+            let chunk = settings.chunk(u64::from(total - hit_tokens), *left);
+            let wanted = if settings.scheduler_reserve_full_isl || head.remote {
                 total
             } else {
                 hit_tokens + chunk
@@ -439,20 +300,18 @@ impl Engine {
             } else {
                 0
             };
-            if new + self.pool.free_among(&names[..hit]) + reserved > self.pool.free() {
-                self.blocked_at = Some(self.pool.version());
+            if new + pool.free_among(&names[..hit]) + reserved > pool.free() {
+                self.waiting.block(pool);
                 return;
             }
-            self.blocked_at = None;
-            let Some(mut sequence) = self.waiting.pop_front() else {
+            let Some(mut sequence) = self.waiting.pop() else {
                 return;
             };
-            self.queued_tokens -= sequence.queued_tokens();
-            self.pool.share(&names[..hit], &mut sequence.blocks);
+            pool.share(&names[..hit], &mut sequence.blocks);
             sequence.computed = hit_tokens;
             sequence.committed = hit as u32;
             if sequence.remote {
-                self.allocate(sequence, hit as u32);
+                self.remote.allocate(sequence, pool, settings);
                 continue;
             }
             if sequence.cached.is_none() {
@@ -463,58 +322,12 @@ impl Engine {
                     cached_tokens,
                 });
             }
-            self.running.push(sequence);
-            let last = self.running.len() - 1;
-            let fits = self.reserve(last, chunk);
+            let fits = sequence.reserve(chunk, pool, settings);
             debug_assert!(fits, "checked before");
-            self.schedule(last, chunk, content, pass);
+            sequence.schedule(chunk, pass, pool, settings, content);
+            self.running.push(sequence);
             *left -= u64::from(chunk);
         }
-    }
-
-    fn chunk(&self, need: u64, left: u64) -> u32 {
-        let cap = self
-            .settings
-            .long_prefill_token_threshold
-            .unwrap_or(u64::MAX);
-        need.min(cap).min(left) as u32
-    }
-
-    /// Takes the blocks that the next `chunk` tokens of a running sequence need. Returns whether there were enough.
-    fn reserve(&mut self, i: usize, chunk: u32) -> bool {
-        let sequence = &mut self.running[i];
-        let blocks = (sequence.computed + chunk).div_ceil(self.settings.block_size);
-        let more = blocks.saturating_sub(sequence.blocks.len() as u32);
-        self.pool.take(more, &mut sequence.blocks)
-    }
-
-    fn schedule(&mut self, i: usize, chunk: u32, content: &impl Content, pass: &mut Pass) {
-        let sequence = &mut self.running[i];
-        sequence.chunk = chunk;
-        if sequence.decodes() {
-            pass.add_decode(u64::from(sequence.computed));
-        } else {
-            pass.add_prefill(u64::from(chunk), u64::from(sequence.computed));
-        }
-        let end = sequence.computed + chunk;
-        if self.settings.commit == Commit::Schedule {
-            sequence.commit(&mut self.pool, &self.settings, end, content);
-        }
-    }
-
-    fn preempt(&mut self, i: usize) {
-        let mut sequence = self.running.remove(i);
-        self.pool.release(&sequence.blocks);
-        sequence.blocks.clear();
-        sequence.computed = 0;
-        sequence.committed = 0;
-        sequence.preemptions += 1;
-        // What came from elsewhere is computed here now.
-        sequence.remote = false;
-        self.preemptions += 1;
-        self.queued_tokens += u64::from(sequence.job.prompt_tokens);
-        self.waiting.push_front(sequence);
-        self.blocked_at = None;
     }
 
     /// Recounts everything.
@@ -525,13 +338,6 @@ impl Engine {
         let held = self.running.iter().chain(self.remote.sequences());
         let held = held.map(|sequence| sequence.blocks.as_slice());
         self.pool.validate(held)?;
-        let queued = self.waiting.iter().map(Sequence::queued_tokens).sum();
-        if self.queued_tokens != queued {
-            return Err(Error::Invariant(format!(
-                "{queued} tokens are queued, {} counted",
-                self.queued_tokens
-            )));
-        }
         for sequence in &self.running {
             let tokens = sequence.computed + sequence.chunk;
             let needed = tokens.div_ceil(self.settings.block_size) as usize;
@@ -542,13 +348,6 @@ impl Engine {
                 )));
             }
         }
-        if self
-            .waiting
-            .iter()
-            .any(|sequence| !sequence.blocks.is_empty())
-        {
-            return Err(Error::Invariant("a waiting request holds blocks".into()));
-        }
-        Ok(())
+        self.waiting.validate()
     }
 }

@@ -138,12 +138,6 @@ impl KvPool {
         self.version
     }
 
-    /// Whether a block can be found.
-    #[must_use]
-    pub fn holds(&self, hash: SequenceHash) -> bool {
-        self.found.contains_key(&hash)
-    }
-
     /// How many leading `hashes` can be found.
     #[must_use]
     pub fn prefix(&self, hashes: &[SequenceHash]) -> usize {

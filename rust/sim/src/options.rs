@@ -124,6 +124,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The workers that a pinned request may not go to.
+    pub(super) fn others(&self, id: u32, workers: u32) -> Option<Vec<u32>> {
+        let pinned = u32::try_from(*self.pinned.get(id as usize)?).ok()?;
+        Some((0..workers).filter(|at| *at != pinned).collect())
+    }
+
     pub(super) fn check(&self, workers: usize) -> Result<()> {
         let bad = |name: &'static str, expected: &'static str, got: String| {
             Err(Error::InvalidSetting {

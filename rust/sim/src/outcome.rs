@@ -1,5 +1,7 @@
 //! What a run brought, as columns.
 
+use crate::engine::EngineLoad;
+
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -32,6 +34,8 @@ pub struct Gaps {
     bins: Vec<u64>,
     sum: f64,
     count: u64,
+    /// A gap that is not counted yet, and how often it came.
+    pending: (f64, u64),
 }
 
 impl Default for Gaps {
@@ -40,13 +44,23 @@ impl Default for Gaps {
             bins: vec![0; BINS],
             sum: 0.0,
             count: 0,
+            pending: (0.0, 0),
         }
     }
 }
 
 impl Gaps {
-    /// Counts a gap of `seconds`, `n` times.
-    pub fn add(&mut self, seconds: f64, n: u64) {
+    /// Counts a gap. All sequences of a pass have the same one, so counting is put off while it stays the same.
+    pub(super) fn add(&mut self, seconds: f64) {
+        if self.pending.0.total_cmp(&seconds).is_ne() {
+            self.settle();
+        }
+        self.pending = (seconds, self.pending.1 + 1);
+    }
+
+    /// Counts what was put off.
+    pub(super) fn settle(&mut self) {
+        let (seconds, n) = std::mem::take(&mut self.pending);
         let ratio = (seconds / SMALLEST).max(1.0);
         #[expect(
             clippy::cast_sign_loss,
@@ -152,5 +166,17 @@ impl Outcomes {
             resyncs: vec![0; workers],
             ..Self::default()
         }
+    }
+
+    pub(super) fn sample(&mut self, now: f64, loads: impl Iterator<Item = EngineLoad>) {
+        self.sample_time.push(now);
+        self.samples.extend(loads.map(|load| {
+            [
+                load.running as f32,
+                load.waiting as f32,
+                load.queued_tokens.unwrap_or(0) as f32,
+                load.kv_usage as f32,
+            ]
+        }));
     }
 }

@@ -3,10 +3,6 @@
 //! Every read checks what is there; nothing is allocated, and a declared length is believed only as far as the payload
 //! goes. A read that fails leaves the position anywhere: the caller goes back to a place it remembered.
 
-use xxhash_rust::xxh3::xxh3_128;
-
-use crate::batch::Name;
-
 /// Something else than expected stands here, or the payload ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bad;
@@ -24,11 +20,6 @@ impl<'a> Cursor<'a> {
     /// At the start of a payload.
     pub(super) fn new(payload: &'a [u8]) -> Self {
         Self { rest: payload }
-    }
-
-    /// Bytes left.
-    pub(super) fn left(&self) -> usize {
-        self.rest.len()
     }
 
     /// The bytes left.
@@ -130,7 +121,7 @@ impl<'a> Cursor<'a> {
             0xdd => self.length(4)?,
             _ => return Err(Bad),
         };
-        if items > self.left() {
+        if items > self.rest.len() {
             return Err(Bad);
         }
         Ok(items)
@@ -144,7 +135,7 @@ impl<'a> Cursor<'a> {
             0xdf => self.length(4)?,
             _ => return Err(Bad),
         };
-        if pairs > self.left() / 2 {
+        if pairs > self.rest.len() / 2 {
             return Err(Bad);
         }
         Ok(pairs)
@@ -244,14 +235,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// What an engine calls a block.
-    pub(super) fn name(&mut self) -> Read<Name> {
-        match self.peek()? {
-            0xc4..=0xc6 => self.binary().map(|bytes| Name::Wide(xxh3_128(bytes))),
-            _ => self.bits().map(Name::Int),
-        }
-    }
-
     /// Passes over one value, whatever it is. Nesting costs no stack: what is counted is how many values are still to
     /// come, and each takes a byte at least.
     pub(super) fn skip(&mut self) -> Read<()> {
@@ -303,7 +286,7 @@ impl<'a> Cursor<'a> {
                 }
             };
             self.bytes(len)?;
-            if due > self.left() as u64 {
+            if due > self.rest.len() as u64 {
                 return Err(Bad);
             }
         }

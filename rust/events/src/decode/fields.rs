@@ -2,6 +2,7 @@
 
 use cachelb_core::ids::Medium;
 use cachelb_core::sorting::sort_rarely;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::cursor::{Bad, Cursor, Read};
 use super::keys;
@@ -211,7 +212,7 @@ impl<'a> Fields<'a> {
     ) -> Read<()> {
         match field {
             Field::Names => self.names = Some(names(cursor, batch)?),
-            Field::Parent => self.parent = cursor.unless_nil(Cursor::name)?,
+            Field::Parent => self.parent = cursor.unless_nil(name)?,
             Field::Tokens => {
                 let start = batch.tokens.len();
                 tokens::read(cursor, &mut batch.tokens)?;
@@ -345,9 +346,17 @@ fn names(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Span> {
     batch.names.reserve(count.min(FEW));
     batch.names.extend(cursor.words(count).map(Name::Int));
     while batch.names.len() < start + count {
-        batch.names.push(cursor.name()?);
+        batch.names.push(name(cursor)?);
     }
     Ok(span(start, batch.names.len()))
+}
+
+/// An engine's name of a block.
+fn name(cursor: &mut Cursor<'_>) -> Read<Name> {
+    match cursor.peek()? {
+        0xc4..=0xc6 => cursor.binary().map(|bytes| Name::Wide(xxh3_128(bytes))),
+        _ => cursor.bits().map(Name::Int),
+    }
 }
 
 /// Keeps a text; an empty one is none.

@@ -174,7 +174,7 @@ fn numbers_that_go_back_are_another_life() {
         let mut follower = following(42, replayable);
         let verdict = follower.live(later(seq));
         assert_eq!(verdict.clear, Some(Cause::Restart), "{seq}");
-        assert_eq!(follower.generation(), 1);
+        assert_eq!(follower.tally().restarts, 1);
         if seq == 0 {
             assert_eq!(verdict.fate, Fate::Apply, "nothing came before it");
             assert_eq!(follower.state(), FeedState::Live);
@@ -232,7 +232,7 @@ fn a_reconnect_to_the_same_life_keeps_the_state() {
     assert_eq!(follower.replay_ended(true), None);
     assert_eq!(due(&mut follower), []);
     assert_eq!(follower.state(), FeedState::Live);
-    assert_eq!(follower.generation(), 0);
+    assert_eq!(follower.tally().restarts, 0);
 }
 
 #[test]

@@ -49,6 +49,12 @@ pub struct Verdict {
     pub fate: Fate,
 }
 
+impl From<Fate> for Verdict {
+    fn from(fate: Fate) -> Self {
+        Self { clear: None, fate }
+    }
+}
+
 /// What is due once a replay is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Due {
@@ -108,5 +114,25 @@ cachelb_core::counted! {
         pub replays_short: u64,
         /// Replays that did not come to their end.
         pub replays_failed: u64,
+    }
+}
+
+impl Tally {
+    /// A message that is known already.
+    pub(super) fn duplicate(&mut self) -> Verdict {
+        self.duplicates += 1;
+        Fate::Duplicate.into()
+    }
+
+    /// The stream starts over from nothing.
+    pub(super) fn cleared(&mut self, cause: Cause, fate: Fate) -> Verdict {
+        match cause {
+            Cause::Restart => self.restarts += 1,
+            Cause::Loss => self.resyncs += 1,
+        }
+        Verdict {
+            clear: Some(cause),
+            fate,
+        }
     }
 }

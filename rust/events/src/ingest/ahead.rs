@@ -3,101 +3,104 @@
 //! Applied one after the other each event waits for memory a dozen times, since nobody's blocks are in cache when it comes.
 //! So the names of a few events are asked for ahead of time, and then, together, what the holdings know of their blocks.
 
-use cachelb_core::hashing::{Hasher, Namespace};
 use cachelb_core::ids::SequenceHash;
 
 use super::super::batch::{Batch, Event, Name};
 use super::super::holdings::Holdings;
+use super::super::mirror::{Foreseen, Mirror};
 use super::super::space::Space;
-use super::{Ingest, Scratch};
 
 /// Events looked at together.
-pub(super) const WINDOW: usize = 16;
+const WINDOW: usize = 16;
 /// Names of one event that are fetched; stores of more fetch their own.
 const NAMES: usize = 4;
 
-/// The block of a store of one, hashed before its turn so that its place could be fetched.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Foreseen {
-    after: SequenceHash,
-    namespace: Namespace,
-    block: SequenceHash,
+/// What is known of the events of a window before they are applied.
+#[derive(Debug, Default)]
+pub(super) struct Foresight {
+    foreseen: Vec<Option<Foreseen>>,
+    /// To be fetched from the holdings.
+    blocks: Vec<SequenceHash>,
+    /// Of the event at work.
+    hashed: Vec<SequenceHash>,
 }
 
-impl Foreseen {
-    /// The block, if the store follows what it was taken to follow.
-    pub(super) fn after(
-        self,
-        chain: Option<SequenceHash>,
-        namespace: Namespace,
-    ) -> Option<SequenceHash> {
-        (chain == Some(self.after) && namespace == self.namespace).then_some(self.block)
-    }
-}
-
-impl Ingest {
-    /// Before the event at `at` is applied, which starts a window.
-    pub(super) fn look_ahead(&mut self, batch: &Batch, at: usize, to: &dyn Holdings) {
-        if at == 0 {
-            self.fetch_names(batch, 0);
+impl Foresight {
+    /// Looks at the event at `at`, and at all of a window that starts with it, before it is applied.
+    pub fn look(
+        &mut self,
+        mirror: &Mirror,
+        batch: &Batch,
+        at: usize,
+        to: &dyn Holdings,
+    ) -> Option<Foreseen> {
+        if at.is_multiple_of(WINDOW) {
+            self.look_ahead(mirror, batch, at, to);
         }
-        self.fetch_names(batch, at + WINDOW);
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.ahead.clear();
-        scratch.foreseen.clear();
+        self.foreseen.get(at % WINDOW).copied().flatten()
+    }
+
+    fn look_ahead(&mut self, mirror: &Mirror, batch: &Batch, at: usize, to: &dyn Holdings) {
+        if at == 0 {
+            fetch_names(mirror, batch, 0);
+        }
+        fetch_names(mirror, batch, at + WINDOW);
+        self.blocks.clear();
+        self.foreseen.clear();
         let events = window(batch, at);
-        for event in events.iter().filter(|_| events.len() > 1) {
-            for space in spaces(&self.spaces, event) {
-                touched(batch, event).for_each(|name| space.prefetch_held(name));
+        if events.len() < 2 {
+            return;
+        }
+        for event in events {
+            for space in spaces(mirror, event) {
+                touched(batch, event).for_each(|name| space.names.prefetch_held(name));
             }
         }
         let mut before = None;
-        for event in events.iter().filter(|_| events.len() > 1) {
-            for space in spaces(&self.spaces, event) {
+        for event in events {
+            for space in spaces(mirror, event) {
                 let ends = touched(batch, event).filter_map(|name| space.end(name)?.block);
-                scratch.ahead.extend(ends);
+                self.blocks.extend(ends);
             }
-            let foreseen = self.foresee(batch, event, before, &mut scratch);
+            let foreseen = self.foresee(mirror, batch, event, before);
             before = foreseen.zip(only_name(batch, event));
-            scratch
-                .ahead
-                .extend(foreseen.map(|foreseen| foreseen.block));
-            scratch.foreseen.push(foreseen);
+            self.blocks.extend(foreseen.map(|foreseen| foreseen.block));
+            self.foreseen.push(foreseen);
         }
-        if !scratch.ahead.is_empty() {
-            to.prefetch(&scratch.ahead);
+        if !self.blocks.is_empty() {
+            to.prefetch(&self.blocks);
         }
-        self.scratch = scratch;
     }
 
     /// The block of an event that stores one behind a known one, or behind the one that the event `before` it stores.
     fn foresee(
-        &self,
+        &mut self,
+        mirror: &Mirror,
         batch: &Batch,
         event: &Event,
         before: Option<(Foreseen, Name)>,
-        scratch: &mut Scratch,
     ) -> Option<Foreseen> {
         let Event::Store(store) = event else {
             return None;
         };
-        let hasher: &Hasher = &self.settings.hasher;
         let tokens = batch.tokens.get(store.tokens.range())?;
-        if store.names.len != 1 || store.extras.len > 0 || tokens.len() != hasher.block_size() {
+        let is_one = store.names.len == 1 && tokens.len() == mirror.hasher.block_size();
+        if !is_one || store.extras.len > 0 {
             return None;
         }
         let (after, namespace) = match before {
             Some((before, name)) if store.parent == Some(name) => (before.block, before.namespace),
             _ => {
-                let mut ends =
-                    spaces(&self.spaces, event).filter_map(|space| space.end(store.parent?));
+                let mut ends = spaces(mirror, event).filter_map(|space| space.end(store.parent?));
                 let end = ends.next()?;
-                (end.block?, self.namespaces.get(end.namespace))
+                (end.block?, mirror.references.namespaces.get(end.namespace))
             }
         };
-        let blocks = &mut scratch.identities;
-        hasher.hash_after(Some(after), tokens, namespace, &[], blocks);
-        let block = *blocks.first()?;
+        let hashed = &mut self.hashed;
+        mirror
+            .hasher
+            .hash_after(Some(after), tokens, namespace, &[], hashed);
+        let block = *hashed.first()?;
         Some(Foreseen {
             after,
             namespace,
@@ -105,16 +108,21 @@ impl Ingest {
         })
     }
 
-    fn fetch_names(&self, batch: &Batch, at: usize) {
-        for event in window(batch, at) {
-            for space in spaces(&self.spaces, event) {
-                if let Event::Store(store) = event {
-                    let names = batch.names.get(store.names.range()).unwrap_or_default();
-                    space.prefetch(&names[..names.len().min(NAMES)]);
-                }
-                for name in touched(batch, event) {
-                    space.prefetch(&[name]);
-                }
+    pub fn memory_bytes(&self) -> usize {
+        self.foreseen.capacity() * size_of::<Option<Foreseen>>()
+            + (self.blocks.capacity() + self.hashed.capacity()) * size_of::<SequenceHash>()
+    }
+}
+
+fn fetch_names(mirror: &Mirror, batch: &Batch, at: usize) {
+    for event in window(batch, at) {
+        for space in spaces(mirror, event) {
+            if let Event::Store(store) = event {
+                let names = batch.names.get(store.names.range()).unwrap_or_default();
+                space.names.prefetch(&names[..names.len().min(NAMES)]);
+            }
+            for name in touched(batch, event) {
+                space.names.prefetch(&[name]);
             }
         }
     }
@@ -125,13 +133,14 @@ fn window(batch: &Batch, at: usize) -> &[Event] {
     batch.events.get(at..end).unwrap_or_default()
 }
 
-fn spaces<'a>(all: &'a [Space], event: &Event) -> impl Iterator<Item = &'a Space> {
+fn spaces<'a>(mirror: &'a Mirror, event: &Event) -> impl Iterator<Item = &'a Space> {
     let group = match event {
         Event::Store(store) => store.group,
         Event::Remove(remove) => remove.group,
         Event::Clear => None,
     };
-    all.iter().filter(move |space| space.group == group)
+    let all = mirror.spaces.all.iter();
+    all.filter(move |space| space.group == group)
 }
 
 /// The name that a store of one block gives it.

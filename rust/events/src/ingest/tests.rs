@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use cachelb_core::hashing::Namespace;
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme};
+use cachelb_core::ids::SequenceHash;
 
 use super::*;
 use crate::{Attention, Extra, Name, Span, Store};

@@ -12,32 +12,36 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::SequenceHash;
 
 use super::super::batch::Name;
-use super::super::lane::Lane;
-use super::super::names::Held;
+use super::super::names::{Held, Names};
 use super::super::namespaces::Namespaces;
+use super::super::references::Uses;
 use super::super::table::Value;
-use super::{Form, Space};
+use super::Space;
 
 /// What a space keeps once a message is lost.
 #[derive(Debug, Default)]
-pub(super) struct Doubtful {
+pub(in super::super) struct Doubtful {
     /// The name before a name.
     before: HashMap<Name, Name>,
     /// Own blocks that were found to be there, not yet passed on.
-    settled: u64,
+    pub(in super::super) settled: u64,
 }
 
 impl Doubtful {
+    /// Keeps that each of `names` follows the one before it, the first one `parent`.
+    pub(in super::super) fn link(&mut self, parent: Option<Name>, names: &[Name]) {
+        let before = parent.into_iter().chain(names.iter().copied());
+        let skipped = usize::from(parent.is_none());
+        for (name, before) in names.iter().skip(skipped).zip(before) {
+            self.before.insert(*name, before);
+        }
+    }
+
     /// The name is known no longer.
     pub(super) fn forget(&mut self, name: Name) {
         if !self.before.is_empty() {
             self.before.remove(&name);
         }
-    }
-
-    /// A store named what was doubtful.
-    pub(super) fn settle(&mut self, blocks: usize) {
-        self.settled += blocks as u64;
     }
 
     pub(super) fn clear(&mut self) {
@@ -46,6 +50,17 @@ impl Doubtful {
 
     pub(super) fn memory_bytes(&self) -> usize {
         self.before.capacity() * (size_of::<(Name, Name)>() + 1)
+    }
+
+    /// Checks that only of known names it is kept what they follow.
+    pub(super) fn validate(&self, names: &Names) -> Result<()> {
+        let mut linked = self.before.keys();
+        match linked.find(|name| names.get(**name).is_none()) {
+            Some(name) => Err(Error::Invariant(format!(
+                "{name:?} follows another name and is not known"
+            ))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -57,14 +72,15 @@ impl Space {
         keeps: impl Fn(SequenceHash) -> bool,
         namespaces: &mut Namespaces,
     ) {
-        self.doubts.clear();
-        if let Some(Form::Pages(_)) = self.form() {
-            self.forget_names(namespaces);
-            return;
+        self.names.doubts.clear();
+        if self.layout.as_ref().is_none_or(|l| l.pages().is_some()) {
+            return self.forget_names(namespaces);
         }
         let entries: Vec<(Name, Held)> = self.names.entries().collect();
         for (name, held) in entries {
-            if self.last_block(held).is_some_and(&keeps) {
+            let layout = self.layout.as_ref();
+            let end = layout.and_then(|layout| layout.last_block(held));
+            if end.is_some_and(&keeps) {
                 self.names.change(name, Held::doubtful);
             } else {
                 self.vacate(name, held, namespaces);
@@ -80,14 +96,13 @@ impl Space {
         self.reset();
     }
 
-    /// Forgets the doubtful names; what they stood for is no longer followed. Returns whether there were any.
-    pub(in super::super) fn forget_doubtful(&mut self, namespaces: &mut Namespaces) -> bool {
+    /// Forgets the doubtful names; what they stood for is no longer followed.
+    pub(in super::super) fn forget_doubtful(&mut self, namespaces: &mut Namespaces) {
         let doubtful = |(_, held): &(Name, Held)| held.is_doubtful();
         let entries: Vec<(Name, Held)> = self.names.entries().filter(doubtful).collect();
-        for (name, held) in &entries {
-            self.vacate(*name, *held, namespaces);
+        for (name, held) in entries {
+            self.vacate(name, held, namespaces);
         }
-        !entries.is_empty()
     }
 
     /// Forgets a name that the lane does not refer to the blocks of.
@@ -95,34 +110,15 @@ impl Space {
         self.names.change(name, |_| Held::VACANT);
         self.doubtful.forget(name);
         namespaces.give_back(held.namespace());
-        if let Some(Form::Wide(runs)) = self.form() {
-            runs.free.push(held.identity() as u32);
+        if let Some(layout) = &mut self.layout {
+            layout.free(held);
         }
-    }
-
-    /// The last own block of what a name stands for; none in a space of pages.
-    fn last_block(&self, held: Held) -> Option<SequenceHash> {
-        let last = match &self.learned.as_ref()?.form {
-            Form::Same => held.identity(),
-            Form::Wide(runs) => *runs.get(held.identity()).last()?,
-            Form::Pages(_) => return None,
-        };
-        Some(SequenceHash(last))
     }
 
     /// The last own block of a doubtful name.
     pub(in super::super) fn doubtful_end(&self, name: Name) -> Option<SequenceHash> {
         let held = self.names.get(name).filter(|held| held.is_doubtful())?;
-        self.last_block(held)
-    }
-
-    /// Keeps that each of `names` follows the one before it, the first one `parent`.
-    pub(in super::super) fn link(&mut self, parent: Option<Name>, names: &[Name]) {
-        let before = parent.into_iter().chain(names.iter().copied());
-        let skipped = usize::from(parent.is_none());
-        for (name, before) in names.iter().skip(skipped).zip(before) {
-            self.doubtful.before.insert(*name, before);
-        }
+        self.layout.as_ref()?.last_block(held)
     }
 
     /// A doubtful name and all before it are there after all, in one copy each at least. Returns their own blocks, as far as
@@ -130,48 +126,26 @@ impl Space {
     pub(in super::super) fn settle_path(
         &mut self,
         name: Name,
-        lane: &mut Lane,
+        uses: &mut Uses<'_>,
         mut each: impl FnMut(Name),
     ) -> usize {
         let mut blocks = 0;
         let mut next = Some(name);
         while let Some(name) = next.filter(|name| self.doubtful_end(*name).is_some()) {
-            let mut held = Held::VACANT;
-            self.names.change(name, |before| {
-                held = before.more();
-                held
+            let mut settled = Held::VACANT;
+            self.names.change(name, |held| {
+                settled = held.more();
+                settled
             });
-            let mut acquire = |block| {
-                lane.acquire(block);
+            let layout = self.layout.iter();
+            for block in layout.flat_map(|layout| layout.blocks(settled)) {
+                uses.lane.acquire(block.0);
                 blocks += 1;
-            };
-            match self.learned.as_ref().map(|learned| &learned.form) {
-                Some(Form::Same) => acquire(held.identity()),
-                Some(Form::Wide(runs)) => {
-                    runs.get(held.identity()).iter().copied().for_each(acquire);
-                }
-                Some(Form::Pages(_)) | None => {}
             }
             each(name);
             next = self.doubtful.before.get(&name).copied();
         }
-        self.doubtful.settle(blocks);
+        self.doubtful.settled += blocks as u64;
         blocks
-    }
-
-    /// Own blocks that were found to be there since the last call.
-    pub(in super::super) fn take_settled(&mut self) -> u64 {
-        std::mem::take(&mut self.doubtful.settled)
-    }
-
-    /// Checks that only of known names it is kept what they follow.
-    pub(super) fn validate_doubtful(&self) -> Result<()> {
-        let mut linked = self.doubtful.before.keys();
-        match linked.find(|name| !self.knows(**name)) {
-            Some(name) => Err(Error::Invariant(format!(
-                "{name:?} follows another name and is not known"
-            ))),
-            None => Ok(()),
-        }
     }
 }

@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Content, Engine, Job, Sequence};
+use super::{Content, Engine, EngineSettings, Sequence};
+use crate::kv::KvPool;
 
 /// Blocks to be fetched from where a prompt was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,18 @@ impl Remote {
         self.arriving.len() + self.ready.len()
     }
 
+    /// A request gets its blocks beside those it found.
+    pub fn allocate(&mut self, mut sequence: Sequence, pool: &mut KvPool, at: &EngineSettings) {
+        let prompt = sequence.job.prompt_tokens;
+        let fits = sequence.reserve(prompt - sequence.computed, pool, at);
+        debug_assert!(fits, "checked before");
+        self.fetches.push(Fetch {
+            id: sequence.job.id,
+            tokens: prompt - sequence.computed,
+        });
+        self.arriving.push(sequence);
+    }
+
     /// Takes a sequence out.
     pub fn remove(&mut self, id: u32) -> Option<Sequence> {
         if let Some(at) = self.arriving.iter().position(|s| s.job.id == id) {
@@ -49,30 +62,14 @@ impl Remote {
 }
 
 impl Engine {
-    /// A request arrives whose prompt was computed elsewhere. It must fit.
-    pub fn enqueue_remote(&mut self, job: Job) {
-        let mut sequence = self.sequence(job);
-        sequence.remote = true;
-        // What is cached here says nothing of what the prompt cost.
-        sequence.cached = Some(0);
-        self.waiting.push_back(sequence);
-    }
-
     /// What is to be fetched since the last call.
     pub fn fetches(&mut self) -> Vec<Fetch> {
         std::mem::take(&mut self.remote.fetches)
     }
 
     /// Requests whose blocks have not arrived.
-    #[must_use]
-    pub fn arriving(&self) -> usize {
-        self.remote.arriving.len()
-    }
-
-    /// Whether it waits for the blocks of a request.
-    #[must_use]
-    pub fn awaits(&self, id: u32) -> bool {
-        self.remote.arriving.iter().any(|s| s.job.id == id)
+    pub fn arriving(&self) -> impl Iterator<Item = u32> {
+        self.remote.arriving.iter().map(|sequence| sequence.job.id)
     }
 
     /// The blocks of a request have arrived. Returns whether they were waited for.
@@ -87,31 +84,5 @@ impl Engine {
         sequence.computed = prompt - 1;
         self.remote.ready.push_back(sequence);
         true
-    }
-
-    /// The head of the queue gets its blocks, the first `hit` of which were cached.
-    pub(super) fn allocate(&mut self, mut sequence: Sequence, hit: u32) {
-        let prompt = sequence.job.prompt_tokens;
-        let blocks = prompt.div_ceil(self.settings.block_size);
-        let fits = self.pool.take(blocks - hit, &mut sequence.blocks);
-        debug_assert!(fits, "checked before");
-        self.remote.fetches.push(Fetch {
-            id: sequence.job.id,
-            tokens: prompt - sequence.computed,
-        });
-        self.remote.arriving.push(sequence);
-    }
-
-    /// Those whose blocks are there run.
-    pub(super) fn admit_ready(&mut self, left: &mut u64, pass: &mut super::Pass) {
-        while *left > 0 && self.running.len() < self.settings.max_num_seqs {
-            let Some(mut sequence) = self.remote.ready.pop_front() else {
-                return;
-            };
-            sequence.chunk = 1;
-            pass.add_decode(u64::from(sequence.computed));
-            *left -= 1;
-            self.running.push(sequence);
-        }
     }
 }

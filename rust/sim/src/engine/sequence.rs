@@ -1,9 +1,10 @@
 //! A request inside an engine.
 
-use super::{Content, EngineSettings, Job};
+use super::{Commit, Content, EngineSettings, Job};
+use crate::cost::Pass;
 use crate::kv::KvPool;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sequence {
     pub job: Job,
     pub blocks: Vec<u32>,
@@ -40,6 +41,44 @@ impl Sequence {
             return 0;
         }
         u64::from(self.job.prompt_tokens)
+    }
+
+    /// Takes the blocks that the next `chunk` tokens need. Returns whether there were enough.
+    pub fn reserve(&mut self, chunk: u32, pool: &mut KvPool, settings: &EngineSettings) -> bool {
+        let blocks = (self.computed + chunk).div_ceil(settings.block_size);
+        let more = blocks.saturating_sub(self.blocks.len() as u32);
+        pool.take(more, &mut self.blocks)
+    }
+
+    /// A pass computes the next `chunk` tokens.
+    pub fn schedule(
+        &mut self,
+        chunk: u32,
+        pass: &mut Pass,
+        pool: &mut KvPool,
+        settings: &EngineSettings,
+        content: &impl Content,
+    ) {
+        self.chunk = chunk;
+        if self.decodes() {
+            pass.add_decode(u64::from(self.computed));
+        } else {
+            pass.add_prefill(u64::from(chunk), u64::from(self.computed));
+        }
+        if settings.commit == Commit::Schedule {
+            self.commit(pool, settings, self.computed + chunk, content);
+        }
+    }
+
+    /// Gives its blocks back, to be computed again from the first token.
+    pub fn preempt(&mut self, pool: &mut KvPool) {
+        pool.release(&self.blocks);
+        self.blocks.clear();
+        self.computed = 0;
+        self.committed = 0;
+        self.preemptions += 1;
+        // What came from elsewhere is computed here now.
+        self.remote = false;
     }
 
     /// Full blocks among the first `tokens` can be found from now on.

@@ -6,7 +6,7 @@ use crate::gateway::Gateway;
 use cachelb_core::error::{Error, Result};
 
 use super::Run;
-use super::heap::Kind;
+use super::heap::{Kind, Life, Step};
 
 /// Where requests are, as counted.
 #[derive(Debug, Default)]
@@ -34,59 +34,62 @@ impl<G: Gateway> Run<'_, G> {
         if let Some(past) = self.heap.iter().find(|event| event.at < self.now) {
             return broken(format!("at {} there is still {past:?}", self.now));
         }
-        let places = self.places()?;
+        let places = Places::of(self)?;
         for (worker, state) in self.workers.iter().enumerate() {
             let (passes, transfers) = (places.passes[worker], places.transfers[worker]);
             if passes != u32::from(state.engine.in_step()) {
                 return broken(format!("{passes} passes of worker {worker} end"));
             }
-            if transfers as usize != state.engine.arriving() {
+            if transfers as usize != state.engine.arriving().count() {
                 return broken(format!("{transfers} transfers to worker {worker} end"));
             }
         }
         let mut open = 0;
         for id in 0..self.workload.len() as u32 {
-            open += usize::from(self.check_request(id, &places)?);
+            open += usize::from(places.check(self, id)?);
         }
-        if open != self.left {
-            return broken(format!("{open} requests are open, {} counted", self.left));
+        if open != self.requests.left {
+            return broken(format!(
+                "{open} requests are open, {} counted",
+                self.requests.left
+            ));
         }
         Ok(())
     }
+}
 
-    fn places(&self) -> Result<Places> {
-        let n = self.workload.len();
-        let mut places = Places {
+impl Places {
+    fn of<G>(run: &Run<'_, G>) -> Result<Self> {
+        let n = run.workload.len();
+        let mut places = Self {
             messages: vec![0; n],
             held: vec![0; n],
-            passes: vec![0; self.workers.len()],
-            transfers: vec![0; self.workers.len()],
-            ..Places::default()
+            passes: vec![0; run.workers.len()],
+            transfers: vec![0; run.workers.len()],
+            ..Self::default()
         };
-        let lives = |worker: u32, epoch| u32::from(self.workers[worker as usize].epoch == epoch);
-        for event in self.heap.iter() {
+        let lives = |life: Life| u32::from(run.workers[life.worker as usize].life == life);
+        for event in run.heap.iter() {
             match event.kind {
-                Kind::Arrival { id } => places.messages[id as usize] += 1,
-                Kind::Decide { id } => {
-                    places.messages[id as usize] += u32::from(!self.progress[id as usize].done);
+                Kind::Arrival(id) => places.messages[id as usize] += 1,
+                Kind::Decide(id) => {
+                    places.messages[id as usize] += u32::from(!run.requests.all[id as usize].done);
                 }
-                Kind::Enqueue { id, placed }
-                | Kind::Finished { id, placed }
-                | Kind::Failed { id, placed } => {
-                    places.messages[id as usize] += u32::from(self.is_current(id, placed));
+                Kind::Request(id, at, Step::Enqueue | Step::Finished | Step::Failed) => {
+                    let is_at = run.requests.all[id as usize].is_at(at);
+                    places.messages[id as usize] += u32::from(is_at);
                 }
-                Kind::Drop { id, worker } => *places.drops.entry((id, worker)).or_default() += 1,
-                Kind::StepEnd { worker, epoch } => {
-                    places.passes[worker as usize] += lives(worker, epoch);
-                }
-                Kind::Fetched { id, worker, epoch } => {
-                    let waits = self.workers[worker as usize].engine.awaits(id);
-                    places.transfers[worker as usize] += lives(worker, epoch) * u32::from(waits);
+                Kind::Drop(id, worker) => *places.drops.entry((id, worker)).or_default() += 1,
+                Kind::StepEnd(life) => places.passes[life.worker as usize] += lives(life),
+                Kind::Fetched(id, life) => {
+                    let at = life.worker as usize;
+                    let waits = run.workers[at].engine.arriving().any(|other| other == id);
+                    places.transfers[at] += lives(life) * u32::from(waits);
                 }
                 _ => {}
             }
         }
-        for (worker, state) in (0..).zip(&self.workers) {
+        for (worker, state) in (0..).zip(&run.workers) {
             state.engine.validate()?;
             for id in state.engine.requests() {
                 places.held[id as usize] += 1;
@@ -97,19 +100,19 @@ impl<G: Gateway> Run<'_, G> {
     }
 
     /// Returns whether it is open.
-    fn check_request(&self, id: u32, places: &Places) -> Result<bool> {
-        let (i, progress) = (id as usize, &self.progress[id as usize]);
-        let (messages, held) = (places.messages[i], places.held[i]);
-        let parent = usize::try_from(self.workload.parent[i]);
-        let waits = parent.is_ok_and(|parent| !self.progress[parent].done);
+    fn check<G>(&self, run: &Run<'_, G>, id: u32) -> Result<bool> {
+        let (i, progress) = (id as usize, &run.requests.all[id as usize]);
+        let (messages, held) = (self.messages[i], self.held[i]);
+        let parent = usize::try_from(run.workload.parent[i]);
+        let waits = parent.is_ok_and(|parent| !run.requests.all[parent].done);
         let proper = if progress.done {
             // Its engine may not know yet.
-            let mut engines = places.engines.keys().filter(|(of, _)| *of == id);
-            engines.all(|key| places.drops.contains_key(key))
+            let mut engines = self.engines.keys().filter(|(of, _)| *of == id);
+            engines.all(|key| self.drops.contains_key(key))
         } else if waits {
             messages == 0 && held == 0
         } else {
-            let own = |worker: u32| places.engines.get(&(id, worker)).copied();
+            let own = |worker: u32| self.engines.get(&(id, worker)).copied();
             let own = progress.placed.and_then(|placed| own(placed.worker));
             messages + held == 1 && own.unwrap_or(0) == held
         };

@@ -5,7 +5,7 @@ use cachelb_router::Role;
 use crate::gateway::{Attempt, Gateway, Pair, Placed};
 use crate::outcome::Status;
 
-use super::heap::{Kind, Notice};
+use super::heap::{Kind, Notice, Step};
 use super::pairs::Half;
 use super::{Outcome, Run};
 
@@ -13,15 +13,25 @@ impl<G: Gateway> Run<'_, G> {
     pub(super) fn arrive(&mut self, id: u32, now: f64) -> Outcome<G> {
         self.outcomes.arrival[id as usize] = now;
         if let Some(patience) = self.workload.patience(id) {
-            self.heap.at(now + patience, Kind::Abort { id });
+            self.heap.at(now + patience, Kind::Abort(id));
         }
         self.place(id, now)
     }
 
-    /// Whether a message is about where the request is now.
-    pub(super) fn is_current(&self, id: u32, placed: Placed) -> bool {
-        let progress = &self.progress[id as usize];
-        !progress.done && progress.placed == Some(placed)
+    /// A request takes its next step where it is.
+    pub(super) fn proceed(&mut self, id: u32, placed: Placed, step: Step, now: f64) -> Outcome<G> {
+        match step {
+            Step::Enqueue => self.enqueue(id, placed, now),
+            Step::FirstToken => {
+                self.outcomes.first_token[id as usize] = now;
+                self.requests.all[id as usize].noticed = now + self.options.first_token_delay;
+                self.notice(id, placed, Notice::FirstToken, now)?;
+            }
+            Step::Tokens(n) => self.notice(id, placed, Notice::Tokens(n), now)?,
+            Step::Finished => self.finished(id, placed, now)?,
+            Step::Failed => self.failed(id, placed, now)?,
+        }
+        Ok(())
     }
 
     /// Asks the gateway where a request goes, as soon as it is done with the requests before it.
@@ -35,7 +45,7 @@ impl<G: Gateway> Run<'_, G> {
         }
         let decided = self.decided[at].max(now) + self.options.decision;
         self.decided[at] = decided;
-        self.heap.at(decided, Kind::Decide { id });
+        self.heap.at(decided, Kind::Decide(id));
         Ok(())
     }
 
@@ -48,8 +58,10 @@ impl<G: Gateway> Run<'_, G> {
                 }
             }
         }
-        let progress = &self.progress[id as usize];
-        let others = self.others(id);
+        let progress = &self.requests.all[id as usize];
+        // One that its worker failed is pinned no longer.
+        let others = Some(self.workers.len() as u32).filter(|_| progress.tried.is_empty());
+        let others = others.and_then(|workers| self.options.others(id, workers));
         let attempt = Attempt {
             id,
             attempt: progress.tried.len() as u32,
@@ -76,64 +88,61 @@ impl<G: Gateway> Run<'_, G> {
         self.outcomes.prefill_worker[i] = prefill.map_or(-1, |half| half.worker.cast_signed());
         self.outcomes.reason[i] = decode.reason;
         self.outcomes.predicted_tokens[i] = first.predicted_tokens;
-        let progress = &mut self.progress[i];
+        let progress = &mut self.requests.all[i];
         progress.placed = Some(first);
         progress.half = prefill.map(|_| Box::new(Half::Next(decode)));
-        let kind = Kind::Enqueue { id, placed: first };
+        let kind = Kind::Request(id, first, Step::Enqueue);
         self.heap.at(now + self.options.net_delay, kind);
         Ok(())
     }
 
-    /// The workers that a pinned request may not go to. One that its worker failed is pinned no longer.
-    fn others(&self, id: u32) -> Option<Vec<u32>> {
-        let pinned = *self.options.pinned.get(id as usize)?;
-        let is_pinned = pinned >= 0 && self.progress[id as usize].tried.is_empty();
-        is_pinned.then(|| {
-            let all = 0..self.workers.len() as u32;
-            all.filter(|at| at.cast_signed() != pinned).collect()
-        })
-    }
-
-    pub(super) fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
-        if !self.is_current(id, placed) {
-            return;
-        }
-        let half = self.progress[id as usize].half.as_deref();
+    fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
+        let progress = &self.requests.all[id as usize];
         let worker = &mut self.workers[placed.worker as usize];
         let mut job = self.workload.job(id);
-        if worker.prefill_only || matches!(half, Some(Half::Next(_))) {
+        if worker.prefill_only || progress.prefills() {
             job.output_tokens = 1;
         }
+        job.remote = matches!(progress.half.as_deref(), Some(Half::Computed(_)));
         if !worker.alive || !worker.engine.fits(job) {
-            let kind = Kind::Failed { id, placed };
+            let kind = Kind::Request(id, placed, Step::Failed);
             self.heap.at(now + self.options.net_delay, kind);
             return;
         }
-        if matches!(half, Some(Half::Computed { .. })) {
-            worker.engine.enqueue_remote(job);
-        } else {
-            worker.engine.enqueue(job);
-        }
+        worker.engine.enqueue(job);
         self.start(placed.worker, now);
     }
 
-    pub(super) fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
+    fn finished(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         let cached = self.outcomes.cached_tokens[id as usize];
-        let cached = match self.progress[id as usize].half.as_deref() {
-            Some(&Half::Next(decode)) => return self.prefilled(id, placed, decode, now),
-            Some(Half::Computed { .. }) => None,
-            None => Some(cached).filter(|_| self.options.report_cached_tokens),
+        let cached = Some(cached).filter(|_| self.options.report_cached_tokens);
+        let cached = match self.requests.all[id as usize].half.as_deref() {
+            Some(&Half::Next(decode)) => {
+                // The prompt was computed: the decode half begins.
+                self.gateway.finished(placed, cached, now)?;
+                let life = self.workers[placed.worker as usize].life;
+                let progress = &mut self.requests.all[id as usize];
+                progress.half = Some(Box::new(Half::Computed(life)));
+                progress.placed = Some(decode);
+                let kind = Kind::Request(id, decode, Step::Enqueue);
+                self.heap.at(now + self.options.net_delay, kind);
+                return Ok(());
+            }
+            Some(Half::Computed(_)) => None,
+            None => cached,
         };
         self.notice(id, placed, Notice::Finished(cached), now)?;
         self.over(id, Status::Finished, now);
         Ok(())
     }
 
-    pub(super) fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
+    fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
         self.gateway.failed(placed, now)?;
         let i = id as usize;
-        let too_long = self.fits_nowhere(id);
-        let progress = &mut self.progress[i];
+        let job = self.workload.job(id);
+        let mut whole = self.workers.iter().filter(|w| w.role != Role::Prefill);
+        let too_long = !whole.any(|worker| worker.engine.fits(job));
+        let progress = &mut self.requests.all[i];
         progress.placed = None;
         progress.unreported = 0;
         progress.tried.push(placed.worker);
@@ -153,15 +162,9 @@ impl<G: Gateway> Run<'_, G> {
         Ok(())
     }
 
-    fn fits_nowhere(&self, id: u32) -> bool {
-        let job = self.workload.job(id);
-        let mut whole = self.workers.iter().filter(|w| w.role != Role::Prefill);
-        !whole.any(|worker| worker.engine.fits(job))
-    }
-
     /// The client goes away; its worker hears of it later.
     pub(super) fn abort(&mut self, id: u32, now: f64) -> Outcome<G> {
-        let progress = &mut self.progress[id as usize];
+        let progress = &mut self.requests.all[id as usize];
         if progress.done {
             return Ok(());
         }
@@ -177,32 +180,21 @@ impl<G: Gateway> Run<'_, G> {
             }
             let worker = placed.worker;
             let told = now + self.options.net_delay;
-            self.heap.at(told, Kind::Drop { id, worker });
+            self.heap.at(told, Kind::Drop(id, worker));
         }
         self.over(id, Status::Aborted, now);
         Ok(())
     }
 
-    /// A worker hears that a client went away.
-    pub(super) fn drop_request(&mut self, id: u32, worker: u32, now: f64) {
-        if self.workers[worker as usize].engine.abort(id) {
-            self.start(worker, now);
-        }
-    }
-
     /// A request is over; those that follow it come after their thought.
     fn over(&mut self, id: u32, status: Status, now: f64) {
         let i = id as usize;
-        debug_assert!(!self.progress[i].done, "a request ends once");
-        self.progress[i].done = true;
-        self.progress[i].tried = Vec::new();
         self.outcomes.status[i] = status;
         self.outcomes.finish[i] = now;
         self.outcomes.end = self.outcomes.end.max(now);
-        self.left -= 1;
-        for child in std::mem::take(&mut self.children[i]) {
+        for child in self.requests.end(id) {
             let think = self.workload.think[child as usize];
-            self.heap.at(now + think, Kind::Arrival { id: child });
+            self.heap.at(now + think, Kind::Arrival(child));
         }
     }
 }

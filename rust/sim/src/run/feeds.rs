@@ -13,7 +13,7 @@ use crate::gateway::Gateway;
 use crate::kv::Change;
 use crate::options::Options;
 
-use super::heap::Kind;
+use super::heap::{Kind, Life};
 use super::{Outcome, Run};
 
 /// A message by its life of the engine, its number, and when it was made.
@@ -28,8 +28,7 @@ struct Sent {
 #[derive(Debug)]
 pub(super) struct Feed {
     rng: Rng,
-    /// The life of the engine that it is in.
-    epoch: u32,
+    life: Life,
     next: u64,
     /// What a replay may be asked for: from the last one that was applied on.
     log: VecDeque<Sent>,
@@ -37,12 +36,22 @@ pub(super) struct Feed {
     names: HashSet<SequenceHash>,
     follower: Follower,
     told: FeedState,
+    news: Vec<News>,
+}
+
+/// Something that gateways learn of a stream.
+#[derive(Debug)]
+enum News {
+    /// What was announced is doubtful.
+    Lost,
+    Changed(Vec<Change>),
+    State(FeedState),
 }
 
 impl Feed {
-    pub fn new(options: &Options, worker: u64) -> Self {
+    pub fn new(options: &Options, worker: u32) -> Self {
         // Streams of neighbouring seeds and workers must not be alike.
-        let mut mixed = Rng::new(options.loss_seed ^ worker.rotate_left(32));
+        let mut mixed = Rng::new(options.loss_seed ^ u64::from(worker).rotate_left(32));
         let mut follower = Follower::new(FollowerSettings::default());
         follower.connected(options.replay_delay.is_some());
         // Nothing was sent before: the first replay is over at once.
@@ -51,12 +60,13 @@ impl Feed {
         let _ = follower.due();
         Self {
             rng: Rng::new(mixed.bits()),
-            epoch: 0,
+            life: Life { worker, epoch: 0 },
             next: 0,
             log: VecDeque::new(),
             names: HashSet::new(),
             follower,
             told: FeedState::Live,
+            news: Vec::new(),
         }
     }
 
@@ -66,11 +76,113 @@ impl Feed {
     }
 
     /// The engine begins a new life, in which it knows nothing of the old one, and the follower connects again.
-    pub fn restart(&mut self, epoch: u32, replayable: bool) {
-        self.epoch = epoch;
+    pub fn restart(&mut self, life: Life, replayable: bool) {
+        self.life = life;
         self.next = 0;
         self.log.clear();
         self.follower.connected(replayable);
+        self.settle();
+    }
+
+    /// Sends changes. Returns the number of the message, unless it gets lost.
+    fn send(&mut self, changes: Vec<Change>, now: f64, loss: f64) -> Option<u64> {
+        let seq = self.next;
+        self.next += 1;
+        self.log.push_back(Sent {
+            seq,
+            at: now,
+            changes,
+        });
+        (self.rng.unit() >= loss).then_some(seq)
+    }
+
+    /// A message arrives.
+    pub fn receive(&mut self, life: Life, seq: u64) {
+        // What came before a crash may arrive after the return, and nobody wants it then.
+        let Some(sent) = self.find(seq).filter(|_| self.life == life) else {
+            return;
+        };
+        let mark = Mark {
+            seq,
+            ts: Some(sent.at),
+        };
+        let verdict = self.follower.live(mark);
+        if verdict.fate == Fate::Hold {
+            let key = self.held(seq);
+            self.follower.hold(mark, &key);
+        }
+        self.follow(seq, verdict);
+        self.settle();
+    }
+
+    /// The engine answers a request for what was sent from `from` on, if it is alive.
+    pub fn replay(&mut self, life: Life, from: u64, alive: bool) {
+        let answers = alive && self.life == life;
+        if answers {
+            let marks: Vec<_> = self.log.iter().map(|sent| (sent.seq, sent.at)).collect();
+            for (seq, at) in marks.into_iter().filter(|(seq, _)| *seq >= from) {
+                let verdict = self.follower.replayed(Mark { seq, ts: Some(at) });
+                self.follow(seq, verdict);
+            }
+        }
+        if let Some(cause) = self.follower.replay_ended(answers) {
+            self.forget(cause);
+        }
+        self.settle();
+    }
+
+    fn follow(&mut self, seq: u64, verdict: Verdict) {
+        if let Some(cause) = verdict.clear {
+            self.forget(cause);
+        }
+        if verdict.fate == Fate::Apply {
+            self.apply(seq);
+        }
+    }
+
+    fn forget(&mut self, cause: Cause) {
+        self.news.push(match cause {
+            Cause::Loss => News::Lost,
+            Cause::Restart => {
+                self.names.clear();
+                News::Changed(vec![Change::Cleared])
+            }
+        });
+    }
+
+    fn apply(&mut self, seq: u64) {
+        if let Some(changes) = self.find(seq).map(|sent| sent.changes.clone()) {
+            let changes = self.understood(&changes);
+            if changes.contains(&Change::Cleared) {
+                self.follower.cleared_by_engine();
+            }
+            self.news.push(News::Changed(changes));
+            // Nothing before it will be asked for.
+            while self.log.front().is_some_and(|sent| sent.seq < seq) {
+                self.log.pop_front();
+            }
+        }
+    }
+
+    /// Applies what is due.
+    fn settle(&mut self) {
+        while let Some(due) = self.follower.due() {
+            match due {
+                Due::Clear(cause) => self.forget(cause),
+                Due::Apply(key) => {
+                    let seq = key.get(4..12).and_then(|seq| seq.try_into().ok());
+                    let seq = seq.map_or(u64::MAX, u64::from_le_bytes);
+                    if self.held(seq)[..] == key[..] {
+                        self.apply(seq);
+                    }
+                }
+            }
+        }
+        let state = self.follower.state();
+        if state != self.told && state != FeedState::Starting {
+            self.told = state;
+            self.news.push(News::State(state));
+        }
     }
 
     fn find(&self, seq: u64) -> Option<&Sent> {
@@ -81,7 +193,7 @@ impl Feed {
     /// What waits is kept by its life and number.
     fn held(&self, seq: u64) -> [u8; 12] {
         let mut key = [0; 12];
-        key[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        key[..4].copy_from_slice(&self.life.epoch.to_le_bytes());
         key[4..].copy_from_slice(&seq.to_le_bytes());
         key
     }
@@ -109,13 +221,6 @@ impl Feed {
             .filter(|change| is_understood(change))
             .collect()
     }
-
-    /// Nothing before it will be asked for.
-    fn applied(&mut self, seq: u64) {
-        while self.log.front().is_some_and(|sent| sent.seq < seq) {
-            self.log.pop_front();
-        }
-    }
 }
 
 impl<G: Gateway> Run<'_, G> {
@@ -124,124 +229,31 @@ impl<G: Gateway> Run<'_, G> {
         let (at, i) = (now + self.options.event_lag, worker as usize);
         self.outcomes.event_messages[i] += 1;
         let Some(feed) = self.feeds.get_mut(i) else {
-            self.heap.at(at, Kind::Changes { worker, changes });
+            self.heap.at(at, Kind::Changes(worker, changes));
             return;
         };
-        let (seq, epoch) = (feed.next, feed.epoch);
-        feed.next += 1;
-        feed.log.push_back(Sent {
-            seq,
-            at: now,
-            changes,
-        });
-        if feed.rng.unit() < self.options.event_loss {
-            self.outcomes.lost_messages[i] += 1;
-        } else {
-            self.heap.at(at, Kind::Message { worker, epoch, seq });
+        let life = feed.life;
+        match feed.send(changes, now, self.options.event_loss) {
+            Some(seq) => self.heap.at(at, Kind::Message(life, seq)),
+            None => self.outcomes.lost_messages[i] += 1,
         }
     }
 
-    /// A message arrives.
-    pub(super) fn received(&mut self, worker: u32, epoch: u32, seq: u64, now: f64) -> Outcome<G> {
+    /// Passes on what a stream brought, and asks for what is missing.
+    pub(super) fn relay(&mut self, worker: u32, now: f64) -> Outcome<G> {
         let feed = &mut self.feeds[worker as usize];
-        // What came before a crash may arrive after the return, and nobody wants it then.
-        let Some(sent) = feed.find(seq).filter(|_| feed.epoch == epoch) else {
-            return Ok(());
-        };
-        let mark = Mark {
-            seq,
-            ts: Some(sent.at),
-        };
-        let verdict = feed.follower.live(mark);
-        if verdict.fate == Fate::Hold {
-            let key = feed.held(seq);
-            feed.follower.hold(mark, &key);
-        }
-        self.follow(worker, seq, verdict, now)?;
-        self.settle(worker, now)
-    }
-
-    /// An engine answers a request for what was sent from `from` on.
-    pub(super) fn replay(&mut self, worker: u32, epoch: u32, from: u64, now: f64) -> Outcome<G> {
-        let feed = &self.feeds[worker as usize];
-        let answers = self.workers[worker as usize].alive && feed.epoch == epoch;
-        if answers {
-            let marks: Vec<_> = feed.log.iter().map(|sent| (sent.seq, sent.at)).collect();
-            for (seq, at) in marks.into_iter().filter(|(seq, _)| *seq >= from) {
-                let mark = Mark { seq, ts: Some(at) };
-                let verdict = self.feeds[worker as usize].follower.replayed(mark);
-                self.follow(worker, seq, verdict, now)?;
-            }
-        }
-        let follower = &mut self.feeds[worker as usize].follower;
-        if let Some(cause) = follower.replay_ended(answers) {
-            self.forget(worker, cause, now)?;
-        }
-        self.settle(worker, now)
-    }
-
-    fn follow(&mut self, worker: u32, seq: u64, verdict: Verdict, now: f64) -> Outcome<G> {
-        if let Some(cause) = verdict.clear {
-            self.forget(worker, cause, now)?;
-        }
-        if verdict.fate == Fate::Apply {
-            self.apply(worker, seq, now)?;
-        }
-        Ok(())
-    }
-
-    fn forget(&mut self, worker: u32, cause: Cause, now: f64) -> Outcome<G> {
-        if cause == Cause::Loss {
-            self.outcomes.resyncs[worker as usize] += 1;
-            return self.gateway.lost(worker, now);
-        }
-        self.feeds[worker as usize].names.clear();
-        self.gateway.changed(worker, &[Change::Cleared], now)
-    }
-
-    fn apply(&mut self, worker: u32, seq: u64, now: f64) -> Outcome<G> {
-        let feed = &mut self.feeds[worker as usize];
-        if let Some(changes) = feed.find(seq).map(|sent| sent.changes.clone()) {
-            let changes = feed.understood(&changes);
-            self.gateway.changed(worker, &changes, now)?;
-            if changes.contains(&Change::Cleared) {
-                feed.follower.cleared_by_engine();
-            }
-            feed.applied(seq);
-        }
-        Ok(())
-    }
-
-    /// Applies what is due, asks for what is missing, and says what the stream is worth.
-    pub(super) fn settle(&mut self, worker: u32, now: f64) -> Outcome<G> {
-        while let Some(due) = self.feeds[worker as usize].follower.due() {
-            match due {
-                Due::Clear(cause) => self.forget(worker, cause, now)?,
-                Due::Apply(key) => {
-                    let seq = key.get(4..12).and_then(|seq| seq.try_into().ok());
-                    let seq = seq.map_or(u64::MAX, u64::from_le_bytes);
-                    if self.feeds[worker as usize].held(seq)[..] == key[..] {
-                        self.apply(worker, seq, now)?;
-                    }
+        for news in feed.news.drain(..) {
+            match news {
+                News::Lost => {
+                    self.outcomes.resyncs[worker as usize] += 1;
+                    self.gateway.lost(worker, now)?;
                 }
+                News::Changed(changes) => self.gateway.changed(worker, &changes, now)?,
+                News::State(state) => self.gateway.feed(worker, state, now)?,
             }
         }
-        let feed = &mut self.feeds[worker as usize];
         if let (Some(from), Some(delay)) = (feed.follower.ask(), self.options.replay_delay) {
-            let epoch = feed.epoch;
-            self.heap.at(
-                now + delay,
-                Kind::Replay {
-                    worker,
-                    epoch,
-                    from,
-                },
-            );
-        }
-        let state = feed.follower.state();
-        if state != feed.told && state != FeedState::Starting {
-            feed.told = state;
-            self.gateway.feed(worker, state, now)?;
+            self.heap.at(now + delay, Kind::Replay(feed.life, from));
         }
         Ok(())
     }

@@ -19,107 +19,69 @@ pub(super) enum Notice {
     Finished(Option<u32>),
 }
 
+/// A worker between two crashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Life {
+    pub worker: u32,
+    /// Crashes before.
+    pub epoch: u32,
+}
+
+/// Steps of a request; nothing happens once it is placed elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    Enqueue,
+    FirstToken,
+    Tokens(u32),
+    Finished,
+    Failed,
+}
+
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
-    StepEnd {
-        worker: u32,
-        epoch: u32,
-    },
-    Fetched {
-        id: u32,
-        worker: u32,
-        epoch: u32,
-    },
-    Incident {
-        worker: u32,
-        what: Incident,
-    },
-    Changes {
-        worker: u32,
-        changes: Vec<Change>,
-    },
-    Message {
-        worker: u32,
-        epoch: u32,
-        seq: u64,
-    },
-    Replay {
-        worker: u32,
-        epoch: u32,
-        from: u64,
-    },
-    Reports {
-        at: f64,
-        loads: Vec<EngineLoad>,
-    },
-    FirstToken {
-        id: u32,
-        placed: Placed,
-    },
-    Tokens {
-        id: u32,
-        placed: Placed,
-        n: u32,
-    },
-    Finished {
-        id: u32,
-        placed: Placed,
-    },
-    Notice {
-        id: u32,
-        placed: Placed,
-        notice: Notice,
-    },
-    Failed {
-        id: u32,
-        placed: Placed,
-    },
-    Ready {
-        worker: u32,
-        ready: bool,
-    },
+    StepEnd(Life),
+    /// The blocks of a request arrive.
+    Fetched(u32, Life),
+    Incident(u32, Incident),
+    /// What a worker sends, and by number where messages are lost.
+    Changes(u32, Vec<Change>),
+    Message(Life, u64),
+    /// From a number on.
+    Replay(Life, u64),
+    /// Loads of workers, read at that time.
+    Reports(f64, Vec<EngineLoad>),
+    Request(u32, Placed, Step),
+    Notice(u32, Placed, Notice),
+    /// Whether a worker is ready, as it is known then.
+    Ready(u32, bool),
     Scrape,
     Sample,
-    Arrival {
-        id: u32,
-    },
-    Decide {
-        id: u32,
-    },
-    Enqueue {
-        id: u32,
-        placed: Placed,
-    },
-    Abort {
-        id: u32,
-    },
-    Drop {
-        id: u32,
-        worker: u32,
-    },
+    Arrival(u32),
+    Decide(u32),
+    /// A client goes away.
+    Abort(u32),
+    /// The worker, the second number, hears of that.
+    Drop(u32, u32),
 }
 
 impl Kind {
     fn class(&self) -> u8 {
         match self {
-            Self::StepEnd { .. } | Self::Fetched { .. } => 0,
-            Self::Incident { .. } => 1,
-            Self::Changes { .. }
-            | Self::Message { .. }
-            | Self::Replay { .. }
-            | Self::Reports { .. }
-            | Self::FirstToken { .. }
-            | Self::Tokens { .. }
-            | Self::Finished { .. }
-            | Self::Notice { .. }
-            | Self::Failed { .. }
-            | Self::Ready { .. } => 2,
+            Self::StepEnd(_) | Self::Fetched(..) => 0,
+            Self::Incident(..) => 1,
             Self::Scrape | Self::Sample => 3,
-            Self::Arrival { .. }
-            | Self::Decide { .. }
-            | Self::Enqueue { .. }
-            | Self::Abort { .. }
-            | Self::Drop { .. } => 4,
+            Self::Request(_, _, Step::Enqueue)
+            | Self::Arrival(..)
+            | Self::Decide(..)
+            | Self::Abort(..)
+            | Self::Drop(..) => 4,
+            Self::Changes(..)
+            | Self::Message(..)
+            | Self::Replay(..)
+            | Self::Reports(..)
+            | Self::Request(..)
+            | Self::Notice(..)
+            | Self::Ready(..) => 2,
         }
     }
 }

@@ -14,21 +14,23 @@ impl<G: Gateway> Run<'_, G> {
         notice: Notice,
         now: f64,
     ) -> Outcome<G> {
-        let noticed = self.progress[id as usize].noticed;
+        let noticed = self.requests.all[id as usize].noticed;
         // At the very instant too: the first token was scheduled before.
         if self.options.first_token_delay > 0.0 && now <= noticed {
             self.unheard += 1;
-            self.heap.at(noticed, Kind::Notice { id, placed, notice });
+            self.heap.at(noticed, Kind::Notice(id, placed, notice));
             return Ok(());
         }
-        self.hear(placed, notice, now)
+        notice.give(self.gateway, placed, now)
     }
+}
 
-    pub(super) fn hear(&mut self, placed: Placed, notice: Notice, now: f64) -> Outcome<G> {
-        match notice {
-            Notice::FirstToken => self.gateway.first_token(placed, now),
-            Notice::Tokens(n) => self.gateway.tokens(placed, n, now),
-            Notice::Finished(cached) => self.gateway.finished(placed, cached, now),
+impl Notice {
+    pub(super) fn give<G: Gateway>(self, to: &mut G, placed: Placed, now: f64) -> Outcome<G> {
+        match self {
+            Self::FirstToken => to.first_token(placed, now),
+            Self::Tokens(n) => to.tokens(placed, n, now),
+            Self::Finished(cached) => to.finished(placed, cached, now),
         }
     }
 }

@@ -6,65 +6,44 @@
 
 use crate::gateway::{Gateway, Placed};
 
-use super::heap::Kind;
-use super::{Outcome, Run};
+use super::Run;
+use super::heap::{Kind, Life, Step};
 
 /// The other half of a request on two workers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Half {
     /// The prompt is being computed; this comes next.
     Next(Placed),
-    /// The prompt was computed there, in that life of the worker.
-    Computed { placed: Placed, epoch: u32 },
+    /// The prompt was computed there.
+    Computed(Life),
 }
 
 impl<G: Gateway> Run<'_, G> {
-    /// The prompt of a request was computed: its decode half begins.
-    pub(super) fn prefilled(
-        &mut self,
-        id: u32,
-        placed: Placed,
-        decode: Placed,
-        now: f64,
-    ) -> Outcome<G> {
-        let cached = self.outcomes.cached_tokens[id as usize];
-        let cached = Some(cached).filter(|_| self.options.report_cached_tokens);
-        self.gateway.finished(placed, cached, now)?;
-        let epoch = self.workers[placed.worker as usize].epoch;
-        let progress = &mut self.progress[id as usize];
-        progress.half = Some(Box::new(Half::Computed { placed, epoch }));
-        progress.placed = Some(decode);
-        let kind = Kind::Enqueue { id, placed: decode };
-        self.heap.at(now + self.options.net_delay, kind);
-        Ok(())
-    }
-
     /// Sends for the blocks that a worker has allocated.
     pub(super) fn fetch(&mut self, worker: u32, now: f64) {
         let to = &mut self.workers[worker as usize];
-        let epoch = to.epoch;
+        let life = to.life;
         for fetch in to.engine.fetches() {
             let id = fetch.id;
-            let Some(Half::Computed { placed, .. }) = self.progress[id as usize].half.as_deref()
-            else {
+            let half = self.requests.all[id as usize].half.as_deref();
+            let Some(Half::Computed(source)) = half else {
                 continue;
             };
             let link = &self.workers[worker as usize].link;
-            let from = &self.workers[placed.worker as usize].link;
+            let from = &self.workers[source.worker as usize].link;
             let seconds = from.seconds(link, fetch.tokens);
-            self.heap
-                .at(now + seconds, Kind::Fetched { id, worker, epoch });
+            self.heap.at(now + seconds, Kind::Fetched(id, life));
         }
     }
 
     /// Blocks have arrived at a decode worker.
     pub(super) fn fetched(&mut self, id: u32, worker: u32, now: f64) {
-        let progress = &self.progress[id as usize];
-        let Some(Half::Computed { placed, epoch }) = progress.half.as_deref().copied() else {
+        let progress = &self.requests.all[id as usize];
+        let Some(Half::Computed(source)) = progress.half.as_deref().copied() else {
             return;
         };
-        let from = &self.workers[placed.worker as usize];
-        let source_lives = from.alive && from.epoch == epoch;
+        let from = &self.workers[source.worker as usize];
+        let source_lives = from.alive && from.life == source;
         let engine = &mut self.workers[worker as usize].engine;
         if source_lives {
             engine.arrived(id, self.workload);
@@ -72,7 +51,7 @@ impl<G: Gateway> Run<'_, G> {
             && !progress.done
             && let Some(placed) = progress.placed
         {
-            let kind = Kind::Failed { id, placed };
+            let kind = Kind::Request(id, placed, Step::Failed);
             self.heap.at(now + self.options.net_delay, kind);
         }
         self.start(worker, now);

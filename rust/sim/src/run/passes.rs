@@ -4,23 +4,16 @@ use crate::engine::Output;
 use crate::gateway::Gateway;
 
 use super::Run;
-use super::heap::Kind;
+use super::heap::{Kind, Step};
 
 impl<G: Gateway> Run<'_, G> {
     /// Begins a pass, unless one is under way.
     pub(super) fn start(&mut self, at: u32, now: f64) {
         let worker = &mut self.workers[at as usize];
-        if worker.engine.in_step() || !worker.alive {
-            return;
-        }
-        let seconds = worker.engine.begin_step(self.workload);
-        if let Some(seconds) = seconds {
-            let slower = worker.slowdown.iter().rev().find(|(from, _)| *from <= now);
-            let seconds = seconds * slower.map_or(1.0, |(_, factor)| *factor);
-            let epoch = worker.epoch;
+        if let Some(seconds) = worker.begin_step(self.workload, now) {
+            let life = worker.life;
             self.outcomes.busy[at as usize] += seconds;
-            self.heap
-                .at(now + seconds, Kind::StepEnd { worker: at, epoch });
+            self.heap.at(now + seconds, Kind::StepEnd(life));
         }
         if self.pairs {
             self.fetch(at, now);
@@ -51,48 +44,43 @@ impl<G: Gateway> Run<'_, G> {
                 self.outcomes.cached_tokens[id as usize] = cached_tokens;
             }
             Output::FirstToken { id } => {
-                let progress = &mut self.progress[id as usize];
+                let progress = &mut self.requests.all[id as usize];
                 progress.last_token = now;
                 // The token of a prefill half goes nowhere: the other half computes it again.
                 if let Some(placed) = progress.placed
                     && !progress.prefills()
                 {
-                    self.heap.at(back, Kind::FirstToken { id, placed });
+                    self.heap
+                        .at(back, Kind::Request(id, placed, Step::FirstToken));
                 }
             }
             Output::Token { id } => {
-                let progress = &mut self.progress[id as usize];
+                let progress = &mut self.requests.all[id as usize];
                 let gap = now - progress.last_token;
                 progress.last_token = now;
                 progress.unreported += 1;
                 let due = progress.unreported >= self.options.tokens_per_message;
                 if due && let Some(placed) = progress.placed {
                     let n = std::mem::take(&mut progress.unreported);
-                    self.heap.at(back, Kind::Tokens { id, placed, n });
+                    self.heap
+                        .at(back, Kind::Request(id, placed, Step::Tokens(n)));
                 }
-                self.count_gap(gap);
+                self.outcomes.gaps.add(gap);
             }
             Output::Finished { id, preemptions } => {
                 self.outcomes.preemptions[id as usize] += preemptions;
-                let progress = &mut self.progress[id as usize];
+                let progress = &mut self.requests.all[id as usize];
                 let Some(placed) = progress.placed else {
                     return;
                 };
                 let n = std::mem::take(&mut progress.unreported);
                 if n > 0 {
-                    self.heap.at(back, Kind::Tokens { id, placed, n });
+                    self.heap
+                        .at(back, Kind::Request(id, placed, Step::Tokens(n)));
                 }
-                self.heap.at(back, Kind::Finished { id, placed });
+                self.heap
+                    .at(back, Kind::Request(id, placed, Step::Finished));
             }
         }
-    }
-
-    /// All sequences of a pass have the same gap, so counting is put off while it stays the same.
-    fn count_gap(&mut self, gap: f64) {
-        if self.gap.1 > 0 && self.gap.0.total_cmp(&gap).is_ne() {
-            self.outcomes.gaps.add(self.gap.0, self.gap.1);
-            self.gap.1 = 0;
-        }
-        self.gap = (gap, self.gap.1 + 1);
     }
 }

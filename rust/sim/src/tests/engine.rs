@@ -9,6 +9,7 @@ fn job(id: u32, prompt_tokens: u32, output_tokens: u32) -> Job {
         id,
         prompt_tokens,
         output_tokens,
+        remote: false,
     }
 }
 
@@ -26,7 +27,7 @@ fn step(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
 fn drain(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
     let mut all = Vec::new();
     for _ in 0..10_000 {
-        if engine.is_idle() {
+        if is_idle(engine) {
             return all;
         }
         all.extend(step(engine, prompts));
@@ -106,7 +107,7 @@ fn tails_are_evicted_before_their_heads() {
     engine.enqueue(job(b, 96, 1));
     drain(&mut engine, &prompts);
     let held: Vec<u64> = (1..=4)
-        .filter(|h| engine.pool().holds(SequenceHash(*h)))
+        .filter(|h| engine.pool().prefix(&[SequenceHash(*h)]) == 1)
         .collect();
     assert_eq!(held, [1, 2]);
     assert_eq!(engine.pool().evicted(), 2);
@@ -173,7 +174,7 @@ fn equal_blocks_computed_side_by_side_are_two_copies() {
     // Three blocks: two unused ones, and one copy.
     engine.enqueue(job(c, 48, 1));
     drain(&mut engine, &prompts);
-    assert!(engine.pool().holds(SequenceHash(1)));
+    assert_eq!(engine.pool().prefix(&[SequenceHash(1)]), 1);
 }
 
 #[test]
@@ -185,7 +186,8 @@ fn a_crash_loses_everything() {
     engine.enqueue(job(b, 96, 5));
     step(&mut engine, &prompts);
     assert_eq!(engine.crash(), [a, b]);
-    assert!(engine.is_idle() && engine.pool().free() == 8 && !engine.pool().holds(SequenceHash(1)));
+    assert!(is_idle(&engine) && engine.pool().free() == 8);
+    assert_eq!(engine.pool().prefix(&[SequenceHash(1)]), 0);
     engine.validate().unwrap();
 }
 

@@ -13,6 +13,12 @@ mod sharing;
 use super::*;
 use cachelb_core::ids::SequenceHash;
 
+/// Whether an engine has no request.
+fn is_idle(engine: &Engine) -> bool {
+    let load = engine.load();
+    load.running + load.waiting == 0
+}
+
 /// A pass takes a second, whatever it computes.
 fn a_second() -> Timing {
     Timing::Table(Table::new(vec![(1.0, 1.0)], vec![(1.0, 1.0)]).unwrap())

@@ -63,10 +63,11 @@ fn blocks_are_allocated_before_they_are_sent_for() {
     let (a, b) = (prompts.add([1, 2]), prompts.add([3, 4]));
     let mut engine = Engine::new(settings(3), a_second()).unwrap();
     for id in [a, b] {
-        engine.enqueue_remote(Job {
+        engine.enqueue(Job {
             id,
             prompt_tokens: 32,
             output_tokens: 2,
+            remote: true,
         });
     }
     assert_eq!(engine.load().queued_tokens, Some(0), "nothing to compute");
@@ -107,10 +108,11 @@ fn what_came_from_elsewhere_is_computed_here_once_it_is_preempted() {
         id,
         prompt_tokens: 16,
         output_tokens: 20,
+        remote: true,
     };
-    engine.enqueue_remote(job(a));
+    engine.enqueue(job(a));
     assert_eq!(engine.begin_step(&prompts), None);
-    engine.enqueue_remote(job(b));
+    engine.enqueue(job(b));
     assert_eq!(engine.begin_step(&prompts), None);
     assert_eq!(engine.fetches().len(), 2);
     assert!(engine.arrived(a, &prompts) && engine.arrived(b, &prompts));
@@ -121,7 +123,7 @@ fn what_came_from_elsewhere_is_computed_here_once_it_is_preempted() {
             engine.end_step(&prompts, &mut out);
         }
     }
-    assert!(engine.is_idle() && engine.preemptions() > 0);
+    assert!(is_idle(&engine) && engine.preemptions() > 0);
     let tokens = out.iter().filter(|o| matches!(o, Output::Token { .. }));
     assert_eq!(tokens.count(), 2 * 19);
     assert!(!out.iter().any(|o| matches!(o, Output::Admitted { .. })));

@@ -129,12 +129,12 @@ fn a_report_of_a_parked_block_counts_the_copy_that_was_parked() {
             .removed(&[1]),
     );
     b.hear(Says::default().stored(Some(1), &[2], &blocks(&[2])));
-    assert_eq!((b.held(), b.ingest.orphans()), (0, 1));
+    assert_eq!((b.held(), b.ingest.orphans.blocks), (0, 1));
     assert_eq!(
         b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2]))),
         2
     );
-    assert_eq!((b.held(), b.ingest.orphans()), (2, 0));
+    assert_eq!((b.held(), b.ingest.orphans.blocks), (2, 0));
     b.hear(Says::default().removed(&[2]));
     assert_eq!(b.depth(&blocks(&[1, 2])), 1);
 }
@@ -254,7 +254,7 @@ fn orphans_are_held_once_their_parents_are_known() {
         .stored(Some(99), &[100], &blocks(&[1]));
     assert_eq!(b.hear(says), 0);
     assert_eq!(
-        (b.held(), b.ingest.orphans(), b.ingest.stats().parked),
+        (b.held(), b.ingest.orphans.blocks, b.ingest.stats().parked),
         (0, 3, 3)
     );
     assert_eq!(
@@ -262,7 +262,10 @@ fn orphans_are_held_once_their_parents_are_known() {
         3
     );
     assert_eq!((b.depth(&blocks(&[1, 2, 3, 4])), b.held()), (4, 4));
-    assert_eq!((b.ingest.orphans(), b.dropped(DropReason::Orphan)), (1, 0));
+    assert_eq!(
+        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -288,12 +291,18 @@ fn orphans_are_bounded_in_number_and_time() {
     let mut b = Bench::with(4, |s| (s.orphan_blocks, s.orphan_ttl_ms) = (3, 100));
     b.hear(Says::default().stored(Some(1), &[2, 3], &blocks(&[2, 3])));
     b.hear(Says::default().stored(Some(8), &[9, 10], &blocks(&[9, 10])));
-    assert_eq!((b.ingest.orphans(), b.dropped(DropReason::Orphan)), (2, 2));
+    assert_eq!(
+        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
+        (2, 2)
+    );
     b.now = Millis(99);
     b.hear(Says::default().stored(Some(8), &[9], &blocks(&[9])));
     b.now = Millis(100);
     b.hear(Says::default());
-    assert_eq!((b.ingest.orphans(), b.dropped(DropReason::Orphan)), (1, 4));
+    assert_eq!(
+        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
+        (1, 4)
+    );
     b.hear(
         Says::default()
             .stored(None, &[1], &blocks(&[1]))
@@ -308,7 +317,10 @@ fn orphans_are_bounded_in_number_and_time() {
             .stored(Some(70), &[71], &blocks(&[9]))
             .cleared(),
     );
-    assert_eq!((b.ingest.orphans(), b.dropped(DropReason::Orphan)), (0, 5));
+    assert_eq!(
+        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
+        (0, 5)
+    );
 }
 
 #[test]

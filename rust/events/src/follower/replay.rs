@@ -1,0 +1,66 @@
+//! The replay at work.
+
+/// What was asked for, and what came of it.
+#[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is true without the others"
+)]
+pub(super) struct Replay {
+    /// The source was told to ask for one and has not said that it is over.
+    outstanding: bool,
+    /// The one that is outstanding belongs to the past; this one comes after it.
+    next: Option<u64>,
+    /// It answered.
+    pub answered: bool,
+    /// It brought something.
+    pub progress: bool,
+    /// It began too late or had holes.
+    pub short: bool,
+    /// Replays in a row that brought nothing.
+    pub fruitless: u32,
+    /// Not yet told to the source.
+    pub wanted: Option<u64>,
+}
+
+impl Replay {
+    /// Asks for the messages from a number on, after the end of the replay that is outstanding.
+    pub fn request(&mut self, from: u64) {
+        if self.outstanding {
+            self.next = Some(from);
+            return;
+        }
+        *self = Self {
+            outstanding: true,
+            wanted: Some(from),
+            fruitless: self.fruitless,
+            ..Self::default()
+        };
+    }
+
+    /// Whether what comes is what was asked for last.
+    pub fn is_current(&self) -> bool {
+        self.outstanding && self.next.is_none()
+    }
+
+    /// Those before bring nothing that counts any more.
+    pub fn renew(&mut self) {
+        self.next = None;
+        self.fruitless = 0;
+    }
+
+    /// The one that was outstanding is over. Returns the number that another one is due from.
+    pub fn end(&mut self) -> Option<u64> {
+        self.outstanding = false;
+        self.next.take()
+    }
+
+    /// Counts the end of one that was asked for last.
+    pub fn count(&mut self, complete: bool) {
+        self.fruitless = match (complete, self.progress) {
+            (false, _) => u32::MAX,
+            (true, true) => 0,
+            (true, false) => self.fruitless.saturating_add(1),
+        };
+    }
+}

@@ -1,0 +1,56 @@
+//! What is known of the sender of a stream beside its blocks.
+
+use std::collections::BTreeSet;
+
+use cachelb_core::ids::Medium;
+
+use super::super::batch::{Place, Store};
+use super::super::groups::Groups;
+use super::super::stats::DropReason;
+
+/// Adapter names remembered, and the longest of them in bytes.
+const MAX_ADAPTERS: usize = 1024;
+const MAX_ADAPTER_BYTES: usize = 512;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    pub groups: Groups,
+    pub adapters: BTreeSet<String>,
+    /// Whether a store did not say where its blocks are.
+    pub leaves_places_out: bool,
+}
+
+impl Sender {
+    /// The medium a store is in, or why it is dropped.
+    pub fn admit(&mut self, store: &Store) -> Result<Medium, DropReason> {
+        let medium = match store.place {
+            Place::Unsaid => Medium::Gpu,
+            Place::In(medium) => medium,
+            Place::Shared => return Err(DropReason::SharedPool),
+            Place::Unknown => return Err(DropReason::UnknownMedium),
+        };
+        if !self.groups.admit(store.group, store.attention) {
+            return Err(DropReason::AttentionGroup);
+        }
+        self.leaves_places_out |= store.place == Place::Unsaid;
+        Ok(medium)
+    }
+
+    pub fn remember_adapter(&mut self, name: &str) {
+        let fits = !name.is_empty() && name.len() <= MAX_ADAPTER_BYTES;
+        if fits && self.adapters.len() < MAX_ADAPTERS && !self.adapters.contains(name) {
+            self.adapters.insert(name.to_owned());
+        }
+    }
+
+    /// Another engine may be at the other end. The adapters stay.
+    pub fn clear(&mut self) {
+        self.groups.clear();
+        self.leaves_places_out = false;
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.adapters.iter().map(|name| 48 + name.len()).sum()
+    }
+}

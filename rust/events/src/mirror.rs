@@ -1,0 +1,282 @@
+//! What an engine holds as far as its events say: its names for blocks, what they refer to, and the holdings that follow.
+//!
+//! After a lost message no copy counted before is there for sure: it may have held removals, stores and a clear. What names
+//! stand for is still known, since they are hashes of content within one life of an engine. So the names of device memory
+//! become doubtful, and the events that follow settle them one by one. Until the engine says that it dropped everything,
+//! names that are not known may be held too: a store from the root is taken for a report then, whatever it names.
+
+mod hold;
+mod spaces;
+
+use std::collections::HashMap;
+
+use cachelb_core::hashing::{Hasher, Identity, MmObject, Scheme};
+use cachelb_core::ids::{Medium, SequenceHash};
+
+pub(super) use self::hold::Foreseen;
+pub(super) use self::spaces::{Base, Spaces};
+use super::batch::Name;
+use super::holdings::Holdings;
+use super::incoming::Incoming;
+use super::orphans::Orphans;
+use super::pages::{Before, Change};
+use super::references::References;
+use super::settings::{IngestSettings, Refusal, sizes_fit};
+use super::space::Space;
+use super::stats::DropReason;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    pub(super) hasher: Hasher,
+    max_blocks: u64,
+    pub(super) spaces: Spaces,
+    pub(super) references: References,
+    /// Why nothing of the engine can be used.
+    pub(super) refused: Option<Refusal>,
+    /// Whether a message is lost, and the engine did not drop everything since.
+    pub(super) lossy: bool,
+    /// Of the event at work.
+    pub(super) foreseen: Option<Foreseen>,
+    /// Of the store at work: its blocks, or pages.
+    pub(super) identities: Vec<SequenceHash>,
+    objects: Vec<MmObject>,
+    changes: Vec<Change>,
+}
+
+impl Mirror {
+    /// One that knows of no block.
+    pub(super) fn new(settings: &IngestSettings) -> Self {
+        let scheme = settings.hasher.scheme();
+        Self {
+            hasher: settings.hasher,
+            max_blocks: settings.max_blocks,
+            spaces: Spaces::default(),
+            references: References::new(),
+            refused: (scheme != Scheme::Chained).then_some(Refusal::Scheme(scheme)),
+            lossy: false,
+            foreseen: None,
+            identities: Vec::new(),
+            objects: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    /// Whether blocks of this size can be taken, and the space has to start over for them.
+    pub(super) fn check_size(&mut self, store: &Incoming<'_>) -> Result<bool, DropReason> {
+        let ours = self.hasher.block_size() as u32;
+        let layout = self.spaces.of(store).and_then(|s| s.layout.as_ref());
+        let learned = layout.map(|layout| (layout.size, layout.settled));
+        if learned.is_some_and(|(size, _)| size == store.size) {
+            return Ok(false);
+        }
+        if !sizes_fit(store.size, ours) {
+            if self.spaces.block_size().is_none() {
+                self.refused.get_or_insert(Refusal::BlockSize {
+                    engine: store.size,
+                    ours,
+                });
+            }
+            return Err(DropReason::BlockSize);
+        }
+        match learned {
+            None => Ok(false),
+            // All that came so far were single short blocks: ends of prompts shorter than a block.
+            Some((short, false)) if short < store.size && store.parent.is_none() => Ok(true),
+            Some(_) => Err(DropReason::BlockSize),
+        }
+    }
+
+    /// What a store follows; `None` if its parent is not known.
+    pub(super) fn base(&mut self, store: &Incoming<'_>) -> Option<Result<Base, DropReason>> {
+        if let Some(parent) = store.parent {
+            let base = self.spaces.after(store, parent)?;
+            self.references.namespaces.share(base.namespace);
+            return Some(Ok(base));
+        }
+        let namespace = self.hasher.namespace(Identity {
+            lora: store.lora,
+            salt: store.salt,
+            model: None,
+        });
+        let number = self.references.namespaces.take(namespace);
+        Some(number.ok_or(DropReason::Full).map(|namespace| Base {
+            chain: None,
+            before: Before::Block(None),
+            namespace,
+        }))
+    }
+
+    /// The space of a store whose names fit into it and the bound; it is made if it is new.
+    pub(super) fn prepare(
+        &mut self,
+        store: &Incoming<'_>,
+        to: &mut dyn Holdings,
+    ) -> Result<usize, DropReason> {
+        let at = self
+            .space_at(store.group, store.medium)
+            .ok_or(DropReason::AttentionGroup)?;
+        if !self.make_room(at, store, to) {
+            self.spaces.doubt(store);
+            return Err(DropReason::Full);
+        }
+        let space = &mut self.spaces.all[at];
+        space
+            .learn(store.size, &self.hasher)
+            .map_err(|_| DropReason::BlockSize)?;
+        if let Some(layout) = &mut space.layout {
+            layout.settled |= store.parent.is_some() || store.names.len() > 1;
+        }
+        self.refused = None;
+        Ok(at)
+    }
+
+    /// The space of a store, made if it is new and there is room for one more.
+    fn space_at(&mut self, group: Option<u32>, medium: Medium) -> Option<usize> {
+        if let Some(at) = self.spaces.find(group, medium) {
+            return Some(at);
+        }
+        let at = self.spaces.add(group, medium)?;
+        if self.spaces.of_medium(medium).count() > 1 {
+            self.count_references(medium);
+        }
+        Some(at)
+    }
+
+    /// From now on several names may refer to one own block.
+    fn count_references(&mut self, medium: Medium) {
+        let referred = self.spaces.references(medium);
+        self.references.count(medium, referred);
+    }
+
+    /// Sees to it that the names of a store fit the bound. Returns whether they do.
+    fn make_room(&mut self, at: usize, store: &Incoming<'_>, to: &mut dyn Holdings) -> bool {
+        let own = store.tokens.len() / self.hasher.block_size();
+        let more = own.max(store.names.len()) as u64;
+        let fits = |spaces: &Spaces| spaces.weight() + more <= self.max_blocks;
+        if fits(&self.spaces) {
+            return true;
+        }
+        if self.lossy {
+            for space in &mut self.spaces.all {
+                space.forget_doubtful(&mut self.references.namespaces);
+            }
+            if fits(&self.spaces) {
+                return true;
+            }
+        }
+        // A sender that never says what went would fill it for good.
+        if self.spaces.all[at].has_removals || store.parent.is_some() {
+            return false;
+        }
+        self.empty(at, to);
+        self.spaces.weight() + more <= self.max_blocks
+    }
+
+    /// Forgets the names of a space.
+    fn empty(&mut self, at: usize, to: &mut dyn Holdings) {
+        let space = &mut self.spaces.all[at];
+        let medium = space.medium;
+        space.empty(&mut self.references.of(medium, to));
+        space.take_changes(&mut self.changes);
+        self.references.pass_on(&self.changes, medium, to);
+        self.references.flush(to);
+    }
+
+    /// Forgets the names of the space of a store, and their size.
+    pub(super) fn start_over(&mut self, store: &Incoming<'_>, to: &mut dyn Holdings) {
+        if let Some(at) = self.spaces.find(store.group, store.medium) {
+            self.empty(at, to);
+            self.spaces.all[at].layout = None;
+        }
+    }
+
+    /// A message is lost for good: what it may concern is doubtful, and dropped where doubt is not kept, in other media
+    /// than device memory. Returns the blocks that are doubtful now.
+    pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> u64 {
+        let doubted = self.references.doubt(to);
+        let namespaces = &mut self.references.namespaces;
+        let holdings: &dyn Holdings = to;
+        for space in &mut self.spaces.all {
+            if space.medium == Medium::Gpu {
+                let keeps = |block| holdings.holds(block, Medium::Speculative);
+                space.make_doubtful(keeps, namespaces);
+            } else {
+                space.forget_names(namespaces);
+            }
+        }
+        self.lossy = true;
+        doubted
+    }
+
+    /// Whether a store follows a doubtful block that the holdings gave up meanwhile, as if its parent were not known.
+    pub(super) fn follows_nothing(&self, store: &Incoming<'_>, to: &dyn Holdings) -> bool {
+        let space = self.spaces.find(store.group, Medium::Gpu);
+        let parent = space.zip(store.parent).filter(|_| self.lossy);
+        let end = parent.and_then(|(at, parent)| self.spaces.all[at].doubtful_end(parent));
+        end.is_some_and(|end| to.path_to(end).is_empty())
+    }
+
+    /// A block follows the one called `parent`, so that one is there and so are all before it: engines compute and keep what
+    /// a request reuses as long as it runs.
+    pub(super) fn settle_path(
+        &mut self,
+        at: usize,
+        parent: Name,
+        orphans: &mut Orphans,
+        to: &mut dyn Holdings,
+    ) {
+        let space = &mut self.spaces.all[at];
+        let (medium, group) = (space.medium, space.group);
+        let Some(end) = space.doubtful_end(parent) else {
+            return;
+        };
+        self.references.flush(to);
+        let settled = space.settle_path(parent, &mut self.references.of(medium, to), |name| {
+            // The copy that is found may be the one that waits for its parent.
+            orphans.cancel(name, |other, its| other == medium && its == group);
+        });
+        let path = to.path_to(end);
+        let (above, settled) = path.split_at(path.len().saturating_sub(settled));
+        to.store(above.last().copied(), settled, medium);
+    }
+
+    /// Own blocks that were found to be there since the last call.
+    pub(super) fn take_settled(&mut self) -> u64 {
+        let spaces = self.spaces.all.iter_mut();
+        let settled = spaces.map(|space| std::mem::take(&mut space.doubtful.settled));
+        settled.sum()
+    }
+
+    /// Forgets the blocks, not what was learned of their size; the holdings were cleared.
+    pub(super) fn clear(&mut self) {
+        self.spaces.all.iter_mut().for_each(Space::reset);
+        self.references.clear();
+        self.lossy = false;
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let spaces: usize = self.spaces.all.iter().map(Space::memory_bytes).sum();
+        let scratch = self.identities.capacity() * size_of::<SequenceHash>()
+            + self.objects.capacity() * size_of::<MmObject>()
+            + self.changes.capacity() * size_of::<Change>();
+        spaces
+            + scratch
+            + self.spaces.all.capacity() * size_of::<Space>()
+            + self.references.memory_bytes()
+    }
+
+    /// Checks the structure, and that `to` holds every block that a name refers to.
+    pub(super) fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
+        let mut namespaces = HashMap::new();
+        for space in &self.spaces.all {
+            space.validate(&mut namespaces)?;
+        }
+        self.references.validate(&namespaces)?;
+        for medium in Medium::ALL {
+            let found = self.spaces.references(medium);
+            self.references.validate_lane(medium, found, to)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! The spaces of a stream: one per cache group and medium.
+
+use cachelb_core::ids::{Medium, SequenceHash};
+
+use super::super::batch::Name;
+use super::super::incoming::Incoming;
+use super::super::pages::Before;
+use super::super::space::Space;
+
+/// Cache groups times media that are told apart.
+const MAX_SPACES: usize = 64;
+
+/// What comes before a store.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Base {
+    /// The hash that its own chain continues: of an own block, or of a page.
+    pub chain: Option<SequenceHash>,
+    /// The same for own blocks.
+    pub before: Before,
+    /// Number of the namespace, used once.
+    pub namespace: u32,
+}
+
+/// In the order they came.
+#[derive(Debug, Default)]
+pub(in super::super) struct Spaces {
+    pub all: Vec<Space>,
+}
+
+impl Spaces {
+    pub fn find(&self, group: Option<u32>, medium: Medium) -> Option<usize> {
+        let is_it = |space: &Space| space.group == group && space.medium == medium;
+        self.all.iter().position(is_it)
+    }
+
+    /// The space of a store.
+    pub fn of(&self, store: &Incoming<'_>) -> Option<&Space> {
+        self.find(store.group, store.medium).map(|at| &self.all[at])
+    }
+
+    /// A new space, if there is room for one more.
+    pub fn add(&mut self, group: Option<u32>, medium: Medium) -> Option<usize> {
+        let at = self.all.len();
+        (at < MAX_SPACES).then(|| {
+            self.all.push(Space::new(group, medium));
+            at
+        })
+    }
+
+    /// Those of a medium.
+    pub fn of_medium(&self, medium: Medium) -> impl Iterator<Item = &Space> {
+        self.all.iter().filter(move |space| space.medium == medium)
+    }
+
+    /// Own blocks in a medium, each as often as something refers to it.
+    pub fn references(&self, medium: Medium) -> impl Iterator<Item = u64> {
+        self.of_medium(medium).flat_map(Space::references)
+    }
+
+    /// Tokens per block of the engine: in device memory if that is known, else anywhere.
+    pub fn block_size(&self) -> Option<u32> {
+        let mut on_device = self.of_medium(Medium::Gpu).filter_map(Space::block_size);
+        let mut all = self.all.iter().filter_map(Space::block_size);
+        on_device.next().or_else(|| all.next())
+    }
+
+    /// Blocks remembered, the engine's or own ones, whichever are more.
+    pub fn weight(&self) -> u64 {
+        self.all.iter().map(Space::weight).sum()
+    }
+
+    /// What a store behind `parent` follows; `None` if that is not known. The namespace is not used.
+    pub fn after(&self, store: &Incoming<'_>, parent: Name) -> Option<Base> {
+        if let Some(end) = self.of(store).and_then(|space| space.end(parent)) {
+            let (chain, before) = match (end.page, end.block) {
+                (Some(page), None) => (SequenceHash(page), Before::Page(page)),
+                (Some(page), block) => (SequenceHash(page), Before::Block(block)),
+                (None, block) => (block?, Before::Block(block)),
+            };
+            return Some(Base {
+                chain: Some(chain),
+                before,
+                namespace: end.namespace,
+            });
+        }
+        // Offloaded blocks may follow ones that never left the device.
+        let mut elsewhere = self.all.iter().filter_map(|space| space.end(parent));
+        let (end, block) = elsewhere.find_map(|end| Some((end, end.block?)))?;
+        Some(Base {
+            chain: Some(block),
+            before: Before::Block(Some(block)),
+            namespace: end.namespace,
+        })
+    }
+
+    /// Copies of a store that is not applied are not counted.
+    pub fn doubt(&mut self, store: &Incoming<'_>) {
+        if let Some(at) = self.find(store.group, store.medium) {
+            for &name in store.names {
+                self.all[at].names.doubt(name);
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How the events of an engine are taken, and why they may be of no use.
+
+use std::fmt;
+
+use cachelb_core::hashing::{Hasher, Scheme};
+
+/// What an ingester is told once.
+#[derive(Debug, Clone, Copy)]
+pub struct IngestSettings {
+    /// Hashes own blocks.
+    pub hasher: Hasher,
+    /// Most blocks that wait for their parent.
+    pub orphan_blocks: u32,
+    /// For how long they wait, in milliseconds.
+    pub orphan_ttl_ms: u64,
+    /// Whether a store from the root that repeats held blocks adds copies. For engines that are never asked for a full
+    /// report of their cache.
+    pub exact_copies: bool,
+    /// Most blocks remembered, the engine's or own ones, whichever are more; at most 16,777,216.
+    pub max_blocks: u64,
+}
+
+impl IngestSettings {
+    /// The settings that suit an engine that nothing is known about.
+    #[must_use]
+    pub fn new(hasher: Hasher) -> Self {
+        Self {
+            hasher,
+            orphan_blocks: 4096,
+            orphan_ttl_ms: 30_000,
+            exact_copies: false,
+            max_blocks: 4 << 20,
+        }
+    }
+}
+
+/// Why nothing of an engine can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Neither block size is a multiple of the other.
+    BlockSize {
+        /// Tokens per block of the engine.
+        engine: u32,
+        /// Tokens per block here.
+        ours: u32,
+    },
+    /// A scheme whose hashes cannot be continued from a parent and a block's own tokens.
+    Scheme(Scheme),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlockSize { engine, ours } => write!(
+                f,
+                "the engine's blocks hold {engine} tokens and the router's {ours}: one must be a multiple of the other"
+            ),
+            Self::Scheme(scheme) => write!(
+                f,
+                "hashing={:?} cannot follow KV events; use hashing=\"chained\"",
+                scheme.name()
+            ),
+        }
+    }
+}
+
+/// Whether blocks of an engine can be mapped to own ones: one size must be a multiple of the other.
+#[must_use]
+pub fn sizes_fit(engine: u32, ours: u32) -> bool {
+    engine > 0 && (engine.is_multiple_of(ours) || ours.is_multiple_of(engine))
+}

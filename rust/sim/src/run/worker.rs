@@ -1,0 +1,70 @@
+//! One worker of a run.
+
+use cachelb_core::error::{Error, Result};
+use cachelb_router::Role;
+
+use crate::engine::{Engine, EngineLoad};
+use crate::options::{Link, Options, WorkerSettings};
+use crate::workload::Workload;
+
+use super::heap::Life;
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub engine: Engine,
+    pub prefill_only: bool,
+    pub role: Role,
+    pub link: Link,
+    slowdown: Vec<(f64, f64)>,
+    pub alive: bool,
+    /// Passes of an earlier one end nowhere.
+    pub life: Life,
+}
+
+impl Worker {
+    pub fn new(worker: u32, settings: &WorkerSettings, workload: &Workload) -> Result<Self> {
+        if settings.engine.block_size != workload.block_size {
+            return Err(Error::InvalidSetting {
+                name: "block_size",
+                expected: "that of the workload",
+                got: settings.engine.block_size.to_string(),
+            });
+        }
+        Ok(Self {
+            engine: Engine::new(settings.engine, settings.timing.clone())?,
+            prefill_only: settings.prefill_only,
+            role: settings.role,
+            link: settings.link,
+            slowdown: settings.slowdown.clone(),
+            alive: true,
+            life: Life { worker, epoch: 0 },
+        })
+    }
+
+    /// Begins a pass, unless one is under way. Returns its seconds.
+    pub fn begin_step(&mut self, workload: &Workload, now: f64) -> Option<f64> {
+        if self.engine.in_step() || !self.alive {
+            return None;
+        }
+        let seconds = self.engine.begin_step(workload)?;
+        let slower = self.slowdown.iter().rev().find(|(from, _)| *from <= now);
+        Some(seconds * slower.map_or(1.0, |(_, factor)| *factor))
+    }
+
+    /// Its load as it reports it.
+    pub fn report(&self, options: &Options) -> EngineLoad {
+        let mut load = self.engine.load();
+        load.queued_tokens = load.queued_tokens.filter(|_| options.report_queued_tokens);
+        load
+    }
+
+    /// Loses its memory and all requests, which it returns.
+    pub fn crash(&mut self) -> Vec<u32> {
+        self.alive = false;
+        self.life.epoch += 1;
+        let lost = self.engine.crash();
+        // Nothing is sent by a worker that crashed; what it held is known to be gone when it is back.
+        drop(self.engine.pool_mut().changes());
+        lost
+    }
+}

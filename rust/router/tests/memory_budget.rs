@@ -370,8 +370,8 @@ fn what_engines_announce_stays_within_the_budget_too() {
     let mut feed = selector.feed(workers[1]).unwrap();
     assert!(feed.spread(last, Medium::Gpu));
     assert_eq!(feed.withdraw(&[last], Medium::Gpu), 1);
-    let lost = selector.pools().lost().index;
-    assert!(lost.displaced > 10_000, "{lost:?}");
+    let displaced = selector.pools().lost().index.displaced;
+    assert!(displaced > 10_000, "{displaced}");
     selector.validate().unwrap();
     selector.workers_mut().remove("b");
     assert!(selector.feed(workers[1]).is_none());

@@ -129,7 +129,7 @@ impl Site {
     /// The last words, by name and whether they are on readiness.
     fn words(&self) -> BTreeMap<(String, bool), (Version, Word)> {
         let words = self.selector.sharing().unwrap().words.as_ref();
-        let all = words.into_iter().flat_map(|words| words.iter());
+        let all = words.into_iter().flat_map(cachelb_share::Register::iter);
         all.map(|(name, version, word)| {
             let of_readiness = matches!(word, Word::Ready(_));
             ((name.to_owned(), of_readiness), (version, word.clone()))

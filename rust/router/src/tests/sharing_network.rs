@@ -53,7 +53,7 @@ impl<S: Site> Network<S> {
 
     /// Now and then a message comes that is late.
     pub fn pass(&mut self, fates: Fates, now: u64) {
-        if fates[0] % 7 == 0 && !self.late.is_empty() {
+        if fates[0].is_multiple_of(7) && !self.late.is_empty() {
             let at = usize::from(fates[1]) % self.late.len();
             let (_, to, message) = self.late.swap_remove(at);
             let _ = self.sites[to].receive(&message, now);

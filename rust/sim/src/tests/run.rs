@@ -62,11 +62,10 @@ impl InTurn {
         })
     }
 
-    fn heard_of(&mut self, placed: Placed, what: &'static str, now: f64) -> Told {
+    fn heard_of(&mut self, placed: Placed, what: &'static str, now: f64) {
         self.at(now);
         assert!(self.open.contains_key(&placed.ticket));
         self.heard.push((what, now));
-        Ok(())
     }
 
     fn at(&mut self, now: f64) {
@@ -94,11 +93,13 @@ impl Gateway for InTurn {
     }
 
     fn first_token(&mut self, placed: Placed, now: f64) -> Told {
-        self.heard_of(placed, "first token", now)
+        self.heard_of(placed, "first token", now);
+        Ok(())
     }
 
     fn tokens(&mut self, placed: Placed, _n: u32, now: f64) -> Told {
-        self.heard_of(placed, "tokens", now)
+        self.heard_of(placed, "tokens", now);
+        Ok(())
     }
 
     fn finished(&mut self, placed: Placed, cached: Option<u32>, now: f64) -> Told {

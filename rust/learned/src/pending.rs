@@ -309,10 +309,8 @@ mod tests {
             assert_eq!(self::cost(told), Some(cost), "{expected:?} {got:?}");
         }
         rows.open(booking(1), pending(0, None));
-        assert_eq!(
-            cost(rows.served(booking(1), None, Millis(2_000))),
-            Some(1.0)
-        );
+        let told = rows.served(booking(1), None, Millis(2_000));
+        assert_eq!(cost(told), Some(1.0));
     }
 
     #[test]
@@ -320,10 +318,8 @@ mod tests {
         let mut rows = PendingRows::new(Reward::Slo { ttft_ms: 500.0 }, 15.0);
         for (first, missed) in [(1_500, 0.0), (1_501, 1.0)] {
             rows.open(booking(0), pending(0, None));
-            assert_eq!(
-                cost(rows.answered(booking(0), Some(Millis(first)))),
-                Some(missed)
-            );
+            let told = rows.answered(booking(0), Some(Millis(first)));
+            assert_eq!(cost(told), Some(missed));
         }
     }
 

@@ -114,42 +114,17 @@ mod tests {
             disk: (2, 9),
             ..gpu(2)
         };
+        let [mut late, mut host, mut external] = [gpu(4), NOWHERE, gpu(2)];
+        (late.cpu, late.disk) = ((4, 10), (6, 12));
+        (host.cpu, external.external) = ((0, 4), (1, 5));
         let cases = [
             ("gap freezes the run", gpu(2), 96, 32.0, 64),
-            (
-                "disk starts too late",
-                Media {
-                    cpu: (4, 10),
-                    disk: (6, 12),
-                    ..gpu(4)
-                },
-                192,
-                140.8,
-                52,
-            ),
+            ("disk starts too late", late, 192, 140.8, 52),
             ("last token at a block edge", gpu(4), 64, 48.0, 16),
             ("last token past it", gpu(4), 65, 64.0, 1),
-            (
-                "host memory only",
-                Media {
-                    cpu: (0, 4),
-                    ..NOWHERE
-                },
-                64,
-                51.2,
-                13,
-            ),
+            ("host memory only", host, 64, 51.2, 13),
             ("longest", three, 160, 65.6, 95),
-            (
-                "external store",
-                Media {
-                    external: (1, 5),
-                    ..gpu(2)
-                },
-                160,
-                60.8,
-                100,
-            ),
+            ("external store", external, 160, 60.8, 100),
             ("nothing", NOWHERE, 160, 0.0, 160),
             ("one token", gpu(0), 1, 0.0, 1),
             ("no prompt", gpu(3), 0, 0.0, 0),
@@ -191,10 +166,8 @@ mod tests {
             };
             let total = (tokens / 16) as u32;
             let matched = credits.matched(&everywhere, total, 16, tokens);
-            assert!(
-                (0.0..=(tokens - 1) as f64).contains(&matched),
-                "{tokens}: {matched}"
-            );
+            let most = (tokens - 1) as f64;
+            assert!((0.0..=most).contains(&matched), "{tokens}: {matched}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Hand-made views for the table tests of the rules.
 
+use std::ops::Range;
+
 use cachelb_core::error::Result;
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Load, Pace};
@@ -15,15 +17,25 @@ use super::routes::Claim;
 use super::rule::Rule;
 use super::view::{Candidate, Content, Media, View};
 
+/// The gate with the defaults of its options.
+pub const GATE: SpillGate = SpillGate {
+    load_factor: 1.25,
+    margin: Margin::Auto,
+};
+
+pub fn booking(entry: u32) -> BookingId {
+    BookingId {
+        entry,
+        generation: 0,
+    }
+}
+
 /// The rule with the defaults of its options.
 pub fn cache_aware() -> CacheAware {
     CacheAware {
         cache_threshold: Threshold::new(0.3),
         min_matched_tokens: None,
-        gate: SpillGate {
-            load_factor: 1.25,
-            margin: Margin::Auto,
-        },
+        gate: GATE,
     }
 }
 
@@ -217,5 +229,18 @@ impl Scene {
     pub fn share(&self, rule: &dyn Rule, picked: usize) -> f64 {
         let hits = (0..1000).filter(|&seed| self.choose(rule, seed).0 == picked);
         hits.count() as f64 / 1000.0
+    }
+
+    /// Each of `rows` is picked as often as the others, and no other row.
+    pub fn assert_even(&self, rule: &dyn Rule, rows: Range<usize>) {
+        let part = 1.0 / rows.len() as f64;
+        let sigma = (part * (1.0 - part) / 1000.0).sqrt();
+        let shares: Vec<f64> = rows.map(|row| self.share(rule, row)).collect();
+        let even = |share: &f64| (share - part).abs() <= 3.5 * sigma;
+        assert!(shares.iter().all(even), "{shares:?}");
+        assert!(
+            (shares.iter().sum::<f64>() - 1.0).abs() < 1e-9,
+            "{shares:?}"
+        );
     }
 }

@@ -140,14 +140,11 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
         let each = &mut |claim: Claim| told.push((claim.order, claim.key));
         at = rule.publish_routes(from, 8, view.now, each);
     }
-    let rows = 0..view.rows.len();
+    let each = (0..view.rows.len()).map(|row| rule.score(view, row));
     Answers {
         row,
         terms: rule.terms(view),
-        scores: (
-            rule.scores(view),
-            rows.map(|row| rule.score(view, row)).collect(),
-        ),
+        scores: (rule.scores(view), each.collect()),
         flags: [
             rule.higher_is_better(),
             rule.goes_by_events(),
@@ -172,25 +169,20 @@ fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dy
         let by_key = wrapper == "learned" && name != "learned";
         let view = scene.view(by_key.then_some(b"k".as_slice()));
         let latest = booking(step.saturating_sub(1));
-        let (mut one, mut other) = (
-            answers(bare, &view, &rng, latest),
-            answers(twin, &view, &rng, latest),
-        );
-        if scores_differ {
-            // A model ranks by what it expects, which is better when lower.
-            for answers in [&mut one, &mut other] {
+        let [one, other] = [&*bare, &*twin].map(|rule| {
+            let mut answers = answers(rule, &view, &rng, latest);
+            if scores_differ {
+                // A model ranks by what it expects, which is better when lower.
                 answers.scores = (Vec::new(), Vec::new());
                 answers.terms = Vec::new();
                 answers.flags[0] = false;
             }
-        }
+            answers
+        });
         assert_eq!(one, other, "{name} in {wrapper} at {step}");
         let choice = bare.choose(&view, &mut rng);
-        let served = if step % 3 == 0 {
-            rng.below(3)
-        } else {
-            choice.row
-        };
+        let elsewhere = (step % 3 == 0).then(|| rng.below(3));
+        let served = elsewhere.unwrap_or(choice.row);
         for rule in [&mut *bare, &mut *twin] {
             rule.settled(&view, choice, served, booking(step));
             match step % 5 {
@@ -220,10 +212,8 @@ fn a_wrapped_rule_behaves_like_the_bare_one() {
         let wrapped = rules::every_rule().into_iter().map(|(_, rule)| wrap(rule));
         for ((name, mut bare), mut wrapped) in rules::every_rule().into_iter().zip(wrapped) {
             drive(name, wrapper, &mut *bare, &mut *wrapped);
-            assert!(
-                wrapped.memory_bytes() >= bare.memory_bytes(),
-                "{name} in {wrapper}"
-            );
+            let [wrapped, bare] = [&wrapped, &bare].map(|rule| rule.memory_bytes());
+            assert!(wrapped >= bare, "{name} in {wrapper}");
         }
     }
 }
@@ -424,6 +414,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
     };
     rule.teaches(booking(1), Millis(8), &mut |_| ());
     let told = rule.publish_routes(RoutePosition::default(), 1, Millis(8), &mut |_| ());
+    let received = rule.receive_route(claim, Millis(8));
     let passed = [
         ("finish_session", rule.finish_session(b"k")),
         ("score", rule.score(&view, 0) == Some(7.0)),
@@ -439,10 +430,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         ("routes", rule.routes() == 5),
         ("remote_routes", rule.remote_routes() == 4),
         ("publish_routes", told.is_some()),
-        (
-            "receive_route",
-            rule.receive_route(claim, Millis(8)) == Some(true),
-        ),
+        ("receive_route", received == Some(true)),
         ("keeps_prompts", rule.keeps_prompts()),
         ("learned", rule.learned().is_some()),
         ("model", rule.model() == Some(vec![1])),
@@ -481,11 +469,8 @@ fn every_method_of_a_rule_arrives_at_the_wrapped_one() {
     for (wrapper, wrap) in WRAPPERS {
         let calls = Calls::default();
         let mut rule = wrap(Box::new(Probe(Arc::clone(&calls))));
-        let own: &[&str] = if wrapper.contains("learned") {
-            &models
-        } else {
-            &[]
-        };
+        let has_model = wrapper.contains("learned");
+        let own = &models[..if has_model { models.len() } else { 0 }];
         ask_everything(&mut *rule, own);
         let mut arrived = calls.lock().unwrap().clone();
         let methods = methods();

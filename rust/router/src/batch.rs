@@ -135,21 +135,18 @@ fn groups(batch: &[(Offers, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>>
 mod tests {
     use cachelb_core::ids::SequenceHash;
     use cachelb_core::tracker::Origin;
-    use cachelb_policy::{LeastLoaded, Rule};
+    use cachelb_policy::LeastLoaded;
 
     use super::*;
-    use crate::{Offer, Placements, PoolSettings, Settings};
+    use crate::tests::offers;
+    use crate::{Placements, PoolSettings, Settings};
 
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
     fn selector() -> Selector {
-        let rule: Box<dyn Rule> = Box::new(LeastLoaded::default());
+        let rule = Box::new(LeastLoaded::default());
         let pool = PoolSettings::new(rule, 16, Placements::default());
         Selector::new(Settings::default(), pool)
-    }
-
-    fn offers() -> Offers {
-        Offers::new(NAMES.into_iter().map(Offer::new).collect())
     }
 
     fn batch(prompts: &[Vec<SequenceHash>]) -> Vec<(Offers, Request<'_>)> {
@@ -160,7 +157,7 @@ mod tests {
         };
         prompts
             .iter()
-            .map(|hashes| (offers(), request(hashes.as_slice())))
+            .map(|hashes| (offers(&NAMES), request(hashes.as_slice())))
             .collect()
     }
 
@@ -186,28 +183,21 @@ mod tests {
 
     #[test]
     fn identical_requests_fill_one_worker_after_another() {
-        let prompts: Vec<_> = (0..8).map(|_| prompt(1, 2)).collect();
-        let mut s = selector();
-        let picks = s.select_batch(&mut batch(&prompts), at_most(4)).unwrap();
-        assert_eq!(counts(&picks), [4, 4, 0, 0]);
-        assert_eq!(s.book().bookings().len(), 8);
-    }
-
-    #[test]
-    fn more_than_everybodys_share_begins_anew() {
-        let prompts: Vec<_> = (0..10).map(|_| prompt(1, 2)).collect();
-        let picks = selector()
-            .select_batch(&mut batch(&prompts), at_most(2))
-            .unwrap();
-        assert_eq!(counts(&picks), [4, 2, 2, 2]);
+        // More than everybody's share begins anew.
+        for (requests, most, expected) in [(8, 4, [4, 4, 0, 0]), (10, 2, [4, 2, 2, 2])] {
+            let prompts = vec![prompt(1, 2); requests];
+            let mut s = selector();
+            let picks = s.select_batch(&mut batch(&prompts), at_most(most)).unwrap();
+            assert_eq!(counts(&picks), expected);
+            assert_eq!(s.book().bookings().len(), requests);
+        }
     }
 
     #[test]
     fn groups_are_made_by_leading_blocks_and_answers_keep_their_order() {
         let prompts: Vec<_> = (0..12).map(|i| prompt(i % 3, i)).collect();
-        let picks = selector()
-            .select_batch(&mut batch(&prompts), at_most(4))
-            .unwrap();
+        let place = |terms| selector().select_batch(&mut batch(&prompts), terms);
+        let picks = place(at_most(4)).unwrap();
         for at in 3..12 {
             assert_eq!(picks[at].offer, picks[at % 3].offer);
         }
@@ -215,8 +205,8 @@ mod tests {
             min_colocate_blocks: 2,
             ..at_most(4)
         };
-        let picks = selector().select_batch(&mut batch(&prompts), deep).unwrap();
-        assert_eq!(counts(&picks), [3, 3, 3, 3], "no two share both blocks");
+        let counts = counts(&place(deep).unwrap());
+        assert_eq!(counts, [3, 3, 3, 3], "no two share both blocks");
     }
 
     #[test]

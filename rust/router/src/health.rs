@@ -117,11 +117,16 @@ mod tests {
         backpressure_ms: 500,
     };
 
+    /// After a failure at each time.
+    fn failed(times: std::ops::Range<u64>) -> Health {
+        let mut health = Health::NONE;
+        times.for_each(|at| health.failed(BREAKER, Millis(at)));
+        health
+    }
+
     #[test]
     fn consecutive_failures_trip_it_and_one_more_trips_it_again() {
-        let mut health = Health::NONE;
-        health.failed(BREAKER, Millis(0));
-        health.failed(BREAKER, Millis(1));
+        let mut health = failed(0..2);
         assert!(!health.is_out(Millis(1)));
         health.failed(BREAKER, Millis(2));
         assert!(health.is_out(Millis(5_001)));
@@ -132,10 +137,7 @@ mod tests {
 
     #[test]
     fn after_the_cooldown_one_request_tries_and_the_others_wait_for_it() {
-        let mut health = Health::NONE;
-        for at in 0..3 {
-            health.failed(BREAKER, Millis(at));
-        }
+        let mut health = failed(0..3);
         health.tried(BREAKER, Millis(5_002));
         assert!(health.is_out(Millis(10_001)) && !health.is_out(Millis(10_002)));
         health.is_there(BREAKER);
@@ -149,10 +151,7 @@ mod tests {
 
     #[test]
     fn an_answer_forgives() {
-        let mut health = Health::NONE;
-        for at in 0..3 {
-            health.failed(BREAKER, Millis(at));
-        }
+        let mut health = failed(0..3);
         health.answered();
         assert!(!health.is_out(Millis(3)));
         health.failed(BREAKER, Millis(4));

@@ -311,20 +311,11 @@ mod tests {
         hashes.iter().map(|&hash| SequenceHash(hash)).collect()
     }
 
-    /// What the calls of a closure that is told of renewals saw.
-    #[derive(Default)]
-    struct Renewals(Vec<(usize, usize, u64)>);
-
-    impl Renewals {
-        fn of(change: impl FnOnce(Renew<'_>)) -> Vec<(usize, usize, u64)> {
-            let mut seen = Self::default();
-            change(
-                &mut |_, path: &[SequenceHash], from: usize, until: Millis| {
-                    seen.0.push((path.len(), from, until.0));
-                },
-            );
-            seen.0
-        }
+    /// The renewals that a change brings: length of the path, from where on, until when.
+    fn renewals(change: impl FnOnce(Renew<'_>)) -> Vec<(usize, usize, u64)> {
+        let mut seen = Vec::new();
+        change(&mut |_, path, from, until| seen.push((path.len(), from, until.0)));
+        seen
     }
 
     fn one() -> Leases {
@@ -337,10 +328,10 @@ mod tests {
     fn the_deadline_moves_while_nobody_answers_and_then_stands() {
         let mut leases = one();
         assert!(!leases.is_due(Millis(1_999)) && leases.is_due(Millis(2_000)));
-        let at = |leases: &mut Leases, now| Renewals::of(|r| leases.lapse(Millis(now), r));
+        let at = |leases: &mut Leases, now| renewals(|r| leases.lapse(Millis(now), r));
         assert_eq!(at(&mut leases, 2_500), [(4, 1, 4_500)]);
         assert_eq!(at(&mut leases, 3_000), []);
-        let answered = Renewals::of(|r| leases.answered(AT, booking(0), Millis(4_000), r));
+        let answered = renewals(|r| leases.answered(AT, booking(0), Millis(4_000), r));
         assert_eq!(answered, [(4, 1, 6_000)]);
         assert_eq!(at(&mut leases, 6_000), []);
         assert_eq!((leases.blocks, leases.due), (0, None));
@@ -349,11 +340,9 @@ mod tests {
     #[test]
     fn an_owner_that_never_reports_is_waited_for_a_bounded_time() {
         let mut leases = one();
-        let mut renewals = 0;
-        for now in (2_000..40_000).step_by(2_000) {
-            renewals += Renewals::of(|r| leases.lapse(Millis(now), r)).len();
-        }
-        assert_eq!(renewals, 4, "at 2, 4, 6 and 8 seconds");
+        let mut at = |now| renewals(|r| leases.lapse(Millis(now), r)).len();
+        let count: usize = (2_000..40_000).step_by(2_000).map(&mut at).sum();
+        assert_eq!(count, 4, "at 2, 4, 6 and 8 seconds");
         assert_eq!(leases.take(AT, booking(0)), []);
     }
 
@@ -363,16 +352,12 @@ mod tests {
         leases.placed(AT, booking(1), &path(&[1, 2, 9]), 0, Millis(0), TERMS);
         leases.placed(OTHER, booking(2), &path(&[1, 2, 9]), 0, Millis(0), TERMS);
         let confirm = |leases: &mut Leases, depth, hash| {
-            Renewals::of(|r| leases.confirmed(AT, depth, SequenceHash(hash), Millis(500), r))
+            renewals(|r| leases.confirmed(AT, depth, SequenceHash(hash), Millis(500), r))
         };
         assert_eq!(confirm(&mut leases, 1, 2), [(4, 2, 2_500), (3, 2, 2_500)]);
         assert_eq!(confirm(&mut leases, 1, 2), [], "known by now");
         assert_eq!(confirm(&mut leases, 2, 7), [], "nobody waits for it");
-        assert_eq!(
-            confirm(&mut leases, 2, 9),
-            [],
-            "nothing is left of that one"
-        );
+        assert_eq!(confirm(&mut leases, 2, 9), [], "nothing is left");
         assert_eq!(leases.take(AT, booking(1)), []);
         assert_eq!(leases.take(AT, booking(0)), path(&[4, 3]));
         assert_eq!(leases.blocks, 3, "the other worker's");
@@ -399,7 +384,7 @@ mod tests {
         leases.given_up(AT, 2, SequenceHash(3));
         leases.given_up(AT, 0, SequenceHash(1));
         leases.given_up(AT, 1, SequenceHash(9));
-        let renewed = Renewals::of(|r| leases.lapse(Millis(2_000), r));
+        let renewed = renewals(|r| leases.lapse(Millis(2_000), r));
         assert_eq!(renewed, [(2, 1, 4_000)]);
         assert_eq!(leases.take(AT, booking(0)), path(&[2]));
         assert_eq!(leases.blocks, 0);
@@ -417,10 +402,8 @@ mod tests {
         leases.placed(AT, booking(9_000), &long, 0, Millis(0), TERMS);
         assert_eq!((leases.slots[3].len(), leases.blocks), (1, MOST_BLOCKS));
         leases.placed(OTHER, booking(9_001), &path(&[1]), 0, Millis(0), TERMS);
-        assert_eq!(
-            leases.blocks, MOST_BLOCKS,
-            "no room, and nothing of its own to drop"
-        );
+        // No room, and nothing of its own to drop.
+        assert_eq!(leases.blocks, MOST_BLOCKS);
         leases.forget(3);
         assert_eq!(leases.blocks, 0);
         leases.clear();

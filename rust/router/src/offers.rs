@@ -202,12 +202,8 @@ mod tests {
         offers.set_eligibility(0, Eligibility::Failing);
         offers.set_eligibility(2, Eligibility::Candidate);
         offers.restore(&before);
-        let expected = [
-            Eligibility::Candidate,
-            Eligibility::Candidate,
-            Eligibility::Excluded,
-        ];
-        assert_eq!(eligibilities(&offers), expected);
+        assert_eq!(eligibilities(&offers)[..2], [Eligibility::Candidate; 2]);
+        assert_eq!(offers[2].eligibility, Eligibility::Excluded);
         offers.reset();
         assert_eq!(eligibilities(&offers), [Eligibility::Candidate; 3]);
     }

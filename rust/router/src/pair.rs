@@ -267,15 +267,13 @@ mod tests {
             records: 4,
             ..Settings::default()
         };
-        let mut pool =
-            PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default());
+        let rule = Box::new(LeastLoaded::default());
+        let mut pool = PoolSettings::new(rule, 16, Placements::default());
         pool.decode = Some(Box::new(RoundRobin::default()));
         let mut s = Selector::new(settings, pool);
         let names = ["a", "b", "c"];
-        for (name, role) in names
-            .into_iter()
-            .zip([Role::Both, Role::Decode, Role::Decode])
-        {
+        let roles = [Role::Both, Role::Decode, Role::Decode];
+        for (name, role) in names.into_iter().zip(roles) {
             let profile = Profile {
                 role,
                 ..Profile::default()
@@ -289,16 +287,14 @@ mod tests {
             ..Request::default()
         };
         let mut decoded = Vec::new();
+        let close = |s: &mut Selector, pick: Pick, ending, now| {
+            s.close(pick.booking.unwrap(), ending, Usage::default(), now);
+        };
         let mut failed = s.select(&mut offers, &at(0)).unwrap();
         while failed.offer != 0 {
             failed = s.select(&mut offers, &at(0)).unwrap();
         }
-        s.close(
-            failed.booking.unwrap(),
-            Ending::Failed,
-            Usage::default(),
-            Millis(0),
-        );
+        close(&mut s, failed, Ending::Failed, Millis(0));
         for turn in 0..6 {
             offers.reset();
             let request = Request {
@@ -315,19 +311,9 @@ mod tests {
             assert_eq!(eligibilities, [Eligibility::Candidate; 3], "turn {turn}");
             if let Some(prefill) = prefill {
                 assert_eq!(prefill.offer, 0);
-                s.close(
-                    prefill.booking.unwrap(),
-                    Ending::Failed,
-                    Usage::default(),
-                    request.now,
-                );
+                close(&mut s, prefill, Ending::Failed, request.now);
             }
-            s.close(
-                decode.booking.unwrap(),
-                Ending::Completed,
-                Usage::default(),
-                request.now,
-            );
+            close(&mut s, decode, Ending::Completed, request.now);
         }
         decoded.sort_unstable();
         assert_eq!(decoded, [0, 0, 1, 1, 2, 2], "each has its turn");

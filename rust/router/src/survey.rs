@@ -175,14 +175,11 @@ mod tests {
     use cachelb_policy::{Custom, Random, Reason};
 
     use super::*;
-    use crate::{Offer, Placements, PoolSettings, Settings};
+    use crate::{Ending, Placements, PoolSettings, Settings, Usage, tests};
 
     fn selector(shadow: bool) -> Selector {
-        let mut pool = PoolSettings::new(
-            Box::new(Custom { tokens: false }),
-            16,
-            Placements::default(),
-        );
+        let rule = Box::new(Custom { tokens: false });
+        let mut pool = PoolSettings::new(rule, 16, Placements::default());
         if shadow {
             pool.shadows.push(Box::new(Random));
         }
@@ -193,17 +190,11 @@ mod tests {
             records: 8,
             ..Settings::default()
         };
-        let mut selector = Selector::new(settings, pool);
-        for name in ["a", "b", "c"] {
-            selector
-                .workers_mut()
-                .add(name, super::super::Profile::default(), Millis(0));
-        }
-        selector
+        tests::with_workers(settings, pool, &["a", "b", "c"])
     }
 
     fn offers() -> Offers {
-        Offers::new(["a", "b", "c"].map(Offer::new).to_vec())
+        tests::offers(&["a", "b", "c"])
     }
 
     fn floats(survey: &Survey, column: Column) -> Vec<f64> {
@@ -242,10 +233,8 @@ mod tests {
         assert_eq!(survey.column(Column::DpRank), [u64::MAX; 3]);
         assert_eq!(floats(&survey, Column::Weight), [1.0, 1.0, 2.0]);
         assert_eq!(floats(&survey, Column::UncachedTokens), [40.0; 3]);
-        let (usage, age) = (
-            floats(&survey, Column::KvUsage),
-            floats(&survey, Column::ReportAgeS),
-        );
+        let columns = [Column::KvUsage, Column::ReportAgeS];
+        let [usage, age] = columns.map(|column| floats(&survey, column));
         // The report of b is too old to be used, and its age says so.
         assert_eq!(usage[..1], [0.25]);
         assert!(usage[1].is_nan() && usage[2].is_nan());
@@ -263,10 +252,8 @@ mod tests {
         let request = Request::default();
         let first = s.show(&mut offers(), &request).unwrap();
         let again = s.show(&mut offers(), &request).unwrap();
-        assert_eq!(
-            (first.seed, &first.shadow_seeds),
-            (again.seed, &again.shadow_seeds)
-        );
+        assert_eq!(first.seed, again.seed);
+        assert_eq!(first.shadow_seeds, again.shadow_seeds);
         let picks = [Some((2, Reason::Custom))];
         let pinned = Request {
             pinned: Some((1, Reason::Cold)),
@@ -279,12 +266,8 @@ mod tests {
         assert_ne!(next.seed, first.seed);
         assert_ne!(next.shadow_seeds, first.shadow_seeds);
         assert_eq!(next.column(Column::LastColdPick), [0, 1, 0]);
-        s.close(
-            pick.booking.unwrap(),
-            super::super::Ending::Completed,
-            super::super::Usage::default(),
-            Millis(0),
-        );
+        let (id, completed) = (pick.booking.unwrap(), Ending::Completed);
+        s.close(id, completed, Usage::default(), Millis(0));
         let (records, _, _) = s.ledger().since(0, 8);
         assert_eq!(&*records[0].shadows[0].key, "c");
     }

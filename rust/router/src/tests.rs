@@ -26,7 +26,17 @@ fn selector(rule: Box<dyn Rule>) -> Selector {
     seeded(rule, 1)
 }
 
-fn offers(names: &[&str]) -> Offers {
+/// A selector with these workers.
+pub(crate) fn with_workers(settings: Settings, pool: PoolSettings, names: &[&str]) -> Selector {
+    let mut selector = Selector::new(settings, pool);
+    for name in names {
+        let mut workers = selector.workers_mut();
+        workers.add(name, Profile::default(), Millis(0));
+    }
+    selector
+}
+
+pub(crate) fn offers(names: &[&str]) -> Offers {
     Offers::new(names.iter().map(|&name| Offer::new(name)).collect())
 }
 
@@ -65,10 +75,8 @@ fn a_seeded_start_uses_every_worker_as_first() {
         let mut s = seeded(rule, seed);
         *firsts.entry(pick(&mut s, &["a", "b", "c"])).or_default() += 1;
     }
-    assert!(
-        firsts.len() == 3 && firsts.values().all(|&n| n > 60),
-        "{firsts:?}"
-    );
+    assert_eq!(firsts.len(), 3);
+    assert!(firsts.values().all(|&n| n > 60), "{firsts:?}");
 }
 
 #[test]
@@ -90,16 +98,8 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
             assert_eq!(dry.booking, None);
             let again = s.preview(&mut list, &Request::default()).unwrap().0;
             let real = s.select(&mut list, &Request::default()).unwrap();
-            assert_eq!(
-                (dry, dry),
-                (
-                    again,
-                    Pick {
-                        booking: None,
-                        ..real
-                    }
-                )
-            );
+            let booking = None;
+            assert_eq!((dry, dry), (again, Pick { booking, ..real }));
             assert_eq!(s.book().bookings().len(), step + 1);
         }
     }
@@ -107,27 +107,22 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
 
 #[test]
 fn duplicates_and_nobody_ready_are_refused_without_booking() {
-    let mut s = selector(Box::new(Random));
-    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default());
-    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
-    assert_eq!(
-        s.select(&mut offers(&[]), &Request::default()),
-        Err(Error::NoCandidate)
-    );
-    pick(&mut s, &["a", "b"]);
-    let twice = s.select(&mut offers(&["a", "b", "a"]), &Request::default());
-    assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+    let (mut s, request) = (selector(Box::new(Random)), Request::default());
+    let nobody = s.select(&mut offers(&[]), &request);
+    assert_eq!(nobody, Err(Error::NoCandidate));
+    for _ in 0..2 {
+        let twice = s.select(&mut offers(&["a", "b", "a"]), &request);
+        assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
+        if s.book().bookings().is_empty() {
+            pick(&mut s, &["a", "b"]);
+        }
+    }
     s.workers_mut().set_ready("a", false);
     let mut list = offers(&["a", "b"]);
     list.set_eligibility(1, Eligibility::Excluded);
-    assert_eq!(
-        s.select(&mut list, &Request::default()),
-        Err(Error::NoCandidate)
-    );
-    assert_eq!(
-        [list[0].eligibility, list[1].eligibility],
-        [Eligibility::NotReady, Eligibility::Excluded]
-    );
+    assert_eq!(s.select(&mut list, &request), Err(Error::NoCandidate));
+    assert_eq!(list[0].eligibility, Eligibility::NotReady);
+    assert_eq!(list[1].eligibility, Eligibility::Excluded);
     assert_eq!(s.book().bookings().len(), 1);
 }
 
@@ -135,15 +130,11 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
 fn one_candidate_is_booked_under_its_own_reason() {
     let mut s = selector(Box::new(LeastLoaded::default()));
     let mut list = offers(&["a"]);
-    let pick = s
-        .select(
-            &mut list,
-            &Request {
-                prompt_tokens: 40,
-                ..Request::default()
-            },
-        )
-        .unwrap();
+    let request = Request {
+        prompt_tokens: 40,
+        ..Request::default()
+    };
+    let pick = s.select(&mut list, &request).unwrap();
     assert_eq!(pick.reason, Reason::OnlyOne);
     let load = s.book().loads().get(list[0].id.unwrap()).unwrap();
     assert_eq!(load.pending_prefill_tokens, 40);
@@ -155,11 +146,8 @@ fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
     for i in 0..20_000 {
         let names = [format!("pod-{i}"), format!("pod-{}", i + 1)];
         pick(&mut s, &[&names[0], &names[1]]);
-        assert!(
-            s.fleet().ids().len() <= 68 + 1024 + 64,
-            "{}",
-            s.fleet().ids().len()
-        );
+        let known = s.fleet().ids().len();
+        assert!(known <= 68 + 1024 + 64, "{known}");
     }
     assert!(s.ledger().forgotten > 18_000);
     s.validate().unwrap();
@@ -186,13 +174,8 @@ fn silent_bookings_expire() {
         ..Request::default()
     };
     s.select(&mut offers(&["a", "b"]), &late).unwrap();
-    assert_eq!(
-        (
-            s.book().bookings().len(),
-            s.ledger().endings[Ending::Expired as usize]
-        ),
-        (1, 1)
-    );
+    let expired = s.ledger().endings[Ending::Expired as usize];
+    assert_eq!((s.book().bookings().len(), expired), (1, 1));
 }
 
 #[test]

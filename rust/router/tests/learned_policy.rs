@@ -1,12 +1,18 @@
 //! Whatever happens to requests and workers in whatever order, a learned policy keeps a row per open request at most.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
+#[path = "../../policy/tests/rules/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod rules;
+
 use std::sync::Arc;
 
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_core::tracker::Origin;
-use cachelb_learned::{FeatureSet, Fitting, Kind, Replay, Reward, Schedule, Training};
-use cachelb_policy::{Learned, Learning, Outside, PrefixCacheAndLoad, Reason, Scope, Tie};
+use cachelb_learned::{FeatureSet, Replay, Reward, Schedule, Training};
+use cachelb_policy::{Learned, Learning, PrefixCacheAndLoad, Reason, Scope, Tie};
 use cachelb_router::{
     Ending, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings, Usage,
 };
@@ -15,41 +21,28 @@ use proptest::prelude::*;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 fn learning(reward: Reward, training: Training) -> Learning {
-    Learning {
+    let mut learning = Learning {
         epsilon: 0.05,
-        delta: 0.1,
-        crowding: 1.0,
         tie: Tie::Cached,
-        k: 2,
-        k_slack: None,
         tau_sat: 0.5,
         tau_ben: 10.0,
         prefix_tokens: 32,
         max_scored: 3,
-        outside: Outside::Worker,
-        guards: true,
-        timeout: None,
         max_model_age_ms: Some(60_000),
         reward,
-        clip_s: 15.0,
-        schedule: Schedule {
-            n_min: 20,
-            theta: 20,
-            fifo: 40,
-            replay: 40,
-            how: Replay::Weighted,
-            freeze_after: None,
-            fitting: Fitting {
-                kind: Kind::Linear,
-                features: FeatureSet::Extended,
-                ..Fitting::default()
-            },
-            training,
-            seed: 1,
-        },
-        model: None,
-        seed: 1,
-    }
+        ..rules::learning()
+    };
+    learning.schedule = Schedule {
+        n_min: 20,
+        theta: 20,
+        fifo: 40,
+        replay: 40,
+        how: Replay::Weighted,
+        training,
+        ..learning.schedule
+    };
+    learning.schedule.fitting.features = FeatureSet::Extended;
+    learning
 }
 
 fn selector(learning: Learning, shadow: Option<Learning>) -> Selector {
@@ -62,8 +55,8 @@ fn selector(learning: Learning, shadow: Option<Learning>) -> Selector {
     let rule = Box::new(Learned::new(learning, fallback()));
     let mut pool = PoolSettings::new(rule, 16, Placements::default());
     if let Some(shadow) = shadow {
-        pool.shadows
-            .push(Box::new(Learned::new(shadow, fallback())));
+        let shadow = Learned::new(shadow, fallback());
+        pool.shadows.push(Box::new(shadow));
     }
     let settings = Settings {
         registered: true,
@@ -87,11 +80,8 @@ fn profile(name: &str) -> Profile {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Select {
-        prompt: u64,
-        blocks: u64,
-        dry_run: bool,
-    },
+    /// A prompt, its blocks, and whether it is a dry run.
+    Select(u64, u64, bool),
     FirstToken(prop::sample::Index),
     Tokens(prop::sample::Index),
     Close(prop::sample::Index, usize, Option<u64>),
@@ -107,7 +97,7 @@ fn step() -> impl Strategy<Value = Step> {
     let at = any::<prop::sample::Index>;
     prop_oneof![
         8 => (0..6_u64, 0..9_u64, prop::bool::weighted(0.1))
-            .prop_map(|(prompt, blocks, dry_run)| Step::Select { prompt, blocks, dry_run }),
+            .prop_map(|(prompt, blocks, dry_run)| Step::Select(prompt, blocks, dry_run)),
         6 => at().prop_map(Step::FirstToken),
         2 => at().prop_map(Step::Tokens),
         6 => (at(), 0..Ending::ALL.len(), prop::option::of(0..50_u64))
@@ -138,14 +128,19 @@ struct Desk {
 }
 
 impl Desk {
+    fn new(learning: Learning, shadow: Option<Learning>) -> Self {
+        Self {
+            selector: selector(learning, shadow),
+            open: Vec::new(),
+            number: 0,
+            now: Millis(0),
+        }
+    }
+
     fn take(&mut self, step: &Step) -> Option<Reason> {
         let now = self.now;
         match *step {
-            Step::Select {
-                prompt,
-                blocks,
-                dry_run,
-            } => return self.select(prompt, blocks, dry_run),
+            Step::Select(prompt, blocks, dry_run) => return self.select(prompt, blocks, dry_run),
             Step::FirstToken(at) if !self.open.is_empty() => {
                 self.selector.first_token(*at.get(&self.open), now);
             }
@@ -178,9 +173,8 @@ impl Desk {
                 self.selector.workers_mut().remove(NAMES[at]);
             }
             Step::Add(at) => {
-                self.selector
-                    .workers_mut()
-                    .add(NAMES[at], profile(NAMES[at]), now);
+                let mut workers = self.selector.workers_mut();
+                workers.add(NAMES[at], profile(NAMES[at]), now);
             }
             Step::Reset(at) => {
                 self.selector.workers_mut().reset_cache(NAMES[at], now);
@@ -196,9 +190,8 @@ impl Desk {
     }
 
     fn select(&mut self, prompt: u64, blocks: u64, dry_run: bool) -> Option<Reason> {
-        let hashes: Vec<SequenceHash> = (0..blocks)
-            .map(|i| SequenceHash((prompt + 1) * 100 + i))
-            .collect();
+        let hashes = (0..blocks).map(|i| SequenceHash((prompt + 1) * 100 + i));
+        let hashes: Vec<SequenceHash> = hashes.collect();
         self.number += 1;
         let request = Request {
             blocks: Some((&hashes, Origin::Tokens)),
@@ -228,12 +221,7 @@ proptest! {
         shadowed in any::<bool>(),
     ) {
         let shadow = shadowed.then(|| learning(Reward::E2e, Training::Inline));
-        let mut desk = Desk {
-            selector: selector(learning(reward, training), shadow),
-            open: Vec::new(),
-            number: 0,
-            now: Millis(0),
-        };
+        let mut desk = Desk::new(learning(reward, training), shadow);
         for step in &steps {
             desk.take(step);
             desk.selector.validate().unwrap();
@@ -257,9 +245,10 @@ fn traffic(desk: &mut Desk, requests: u64) -> Vec<Reason> {
         let Some(id) = desk.open.pop() else { continue };
         let answered = Millis(desk.now.0 + 5 * blocks);
         desk.selector.first_token(id, answered);
+        let completed = Ending::Completed;
         let closed = desk
             .selector
-            .close(id, Ending::Completed, Usage::default(), answered);
+            .close(id, completed, Usage::default(), answered);
         assert!(closed);
     }
     reasons
@@ -267,12 +256,7 @@ fn traffic(desk: &mut Desk, requests: u64) -> Vec<Reason> {
 
 #[test]
 fn requests_that_are_answered_are_what_is_learned() {
-    let mut desk = Desk {
-        selector: selector(learning(Reward::Ttft, Training::Inline), None),
-        open: Vec::new(),
-        number: 0,
-        now: Millis(0),
-    };
+    let mut desk = Desk::new(learning(Reward::Ttft, Training::Inline), None);
     let reasons = traffic(&mut desk, 500);
     let (_, part, stats) = desk.selector.pools().learned().remove(0);
     assert_eq!((part, stats.samples, stats.pending), ("whole", 500, 0));
@@ -287,12 +271,7 @@ fn requests_that_are_answered_are_what_is_learned() {
 
 #[test]
 fn an_end_without_a_first_token_is_a_missing_reward() {
-    let mut desk = Desk {
-        selector: selector(learning(Reward::Ttft, Training::Inline), None),
-        open: Vec::new(),
-        number: 0,
-        now: Millis(0),
-    };
+    let mut desk = Desk::new(learning(Reward::Ttft, Training::Inline), None);
     for ending in [Ending::Completed, Ending::Failed, Ending::Cancelled] {
         desk.select(1, 4, false);
         let id = desk.open.pop().unwrap();

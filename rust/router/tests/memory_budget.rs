@@ -20,10 +20,8 @@ fn path(family: u64, member: u64, shared: usize, length: usize) -> Vec<SequenceH
     (0..length)
         .map(|at| {
             let content = if at < shared { family } else { !member };
-            hash = (hash ^ content)
-                .wrapping_mul(0xD1B5_4A32_D192_ED03)
-                .rotate_left(31)
-                .wrapping_mul(0x94D0_49BB_1331_11EB);
+            let mixed = (hash ^ content).wrapping_mul(0xD1B5_4A32_D192_ED03);
+            hash = mixed.rotate_left(31).wrapping_mul(0x94D0_49BB_1331_11EB);
             SequenceHash(hash)
         })
         .collect()
@@ -84,9 +82,8 @@ impl Fleet {
     fn add_worker(&mut self) {
         self.number += 1;
         let name = format!("w{}", self.number);
-        self.selector
-            .workers_mut()
-            .add(&name, Profile::default(), self.now);
+        let mut workers = self.selector.workers_mut();
+        workers.add(&name, Profile::default(), self.now);
         self.names.push(name);
     }
 
@@ -124,6 +121,11 @@ impl Fleet {
         name
     }
 
+    fn close(&mut self, booking: BookingId, ending: Ending) {
+        self.selector
+            .close(booking, ending, Usage::default(), self.now);
+    }
+
     /// Leading blocks by worker.
     fn overlaps(&mut self, pool: u32, blocks: &[SequenceHash]) -> HashMap<String, u32> {
         let mut offers = self.offers();
@@ -151,10 +153,8 @@ impl Fleet {
     ) -> Result<(), TestCaseError> {
         for (name, overlap) in self.overlaps(pool, blocks) {
             let placed = self.placed.get(&(pool, name.clone()));
-            let most = blocks
-                .iter()
-                .take_while(|hash| placed.is_some_and(|placed| placed.contains(hash)))
-                .count();
+            let held = |hash: &&SequenceHash| placed.is_some_and(|placed| placed.contains(hash));
+            let most = blocks.iter().take_while(held).count();
             prop_assert!(overlap as usize <= most, "{name}: {overlap} of {most}");
             if whole == Some(name.as_str()) {
                 prop_assert_eq!(overlap as usize, blocks.len());
@@ -166,29 +166,13 @@ impl Fleet {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Place {
-        pool: u32,
-        family: u64,
-        member: u64,
-        shared: usize,
-        length: usize,
-    },
-    Flood {
-        pool: u32,
-        count: u64,
-        length: usize,
-    },
-    Ask {
-        pool: u32,
-        family: u64,
-        member: u64,
-        shared: usize,
-        length: usize,
-    },
+    Place(u32, Vec<SequenceHash>),
+    /// So many prompts of a length.
+    Flood(u32, u64, usize),
+    Ask(u32, Vec<SequenceHash>),
     AddWorker,
-    AddPool {
-        ttl: bool,
-    },
+    /// One with or without a time to live.
+    AddPool(bool),
     RemoveWorker(usize),
     Reset(usize),
     Fail(usize),
@@ -197,14 +181,16 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let place = (0_u32..4, 0_u64..5, 0_u64..40, 0_usize..60, 1_usize..400);
-    let ask = (0_u32..4, 0_u64..5, 0_u64..40, 0_usize..60, 1_usize..400);
+    let blocks = || {
+        let shape = (0_u64..5, 0_u64..40, 0_usize..60, 1_usize..400);
+        shape.prop_map(|(family, member, shared, length)| path(family, member, shared, length))
+    };
     prop_oneof![
-        10 => place.prop_map(|(pool, family, member, shared, length)| Op::Place { pool, family, member, shared, length }),
-        4 => (0_u32..4, 1_u64..300, 1_usize..4).prop_map(|(pool, count, length)| Op::Flood { pool, count, length }),
-        3 => ask.prop_map(|(pool, family, member, shared, length)| Op::Ask { pool, family, member, shared, length }),
+        10 => (0_u32..4, blocks()).prop_map(|(pool, blocks)| Op::Place(pool, blocks)),
+        4 => (0_u32..4, 1_u64..300, 1_usize..4).prop_map(|(pool, count, length)| Op::Flood(pool, count, length)),
+        3 => (0_u32..4, blocks()).prop_map(|(pool, blocks)| Op::Ask(pool, blocks)),
         1 => Just(Op::AddWorker),
-        1 => any::<bool>().prop_map(|ttl| Op::AddPool { ttl }),
+        1 => any::<bool>().prop_map(Op::AddPool),
         1 => any::<usize>().prop_map(Op::RemoveWorker),
         1 => any::<usize>().prop_map(Op::Reset),
         2 => any::<usize>().prop_map(Op::Fail),
@@ -215,49 +201,28 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseError> {
     match *op {
-        Op::Place {
-            pool,
-            family,
-            member,
-            shared,
-            length,
-        } => {
+        Op::Place(pool, ref blocks) => {
             let pool = pool % *pools;
-            let blocks = path(family, member, shared, length);
             let lost = fleet.selector.pools().without_room();
-            let worker = fleet.place(pool, &blocks);
+            let worker = fleet.place(pool, blocks);
             fleet.check()?;
             let whole = (fleet.selector.pools().without_room() == lost).then_some(worker.as_str());
-            fleet.check_overlaps(pool, &blocks, whole)?;
+            fleet.check_overlaps(pool, blocks, whole)?;
         }
-        Op::Flood {
-            pool,
-            count,
-            length,
-        } => {
+        Op::Flood(pool, count, length) => {
             for _ in 0..count {
                 let member = fleet.number;
                 fleet.place(pool % *pools, &path(0, member + 1000, 0, length));
-                prop_assert!(
-                    fleet.selector.pools().index_bytes() <= fleet.budget
-                        || fleet.selector.pools().block_count(None) == 0
-                );
+                let pools = fleet.selector.pools();
+                let within = pools.index_bytes() <= fleet.budget;
+                prop_assert!(within || pools.block_count(None) == 0);
             }
         }
-        Op::Ask {
-            pool,
-            family,
-            member,
-            shared,
-            length,
-        } => {
-            fleet.check_overlaps(pool % *pools, &path(family, member, shared, length), None)?;
-        }
+        Op::Ask(pool, ref blocks) => fleet.check_overlaps(pool % *pools, blocks, None)?,
         Op::AddWorker => fleet.add_worker(),
-        Op::AddPool { ttl } if *pools < 4 => {
-            fleet
-                .selector
-                .add_pool(pool(Scheme::Chained, ttl.then_some(2000)));
+        Op::AddPool(ttl) if *pools < 4 => {
+            let settings = pool(Scheme::Chained, ttl.then_some(2000));
+            fleet.selector.add_pool(settings);
             *pools += 1;
         }
         Op::RemoveWorker(at) if fleet.names.len() > 1 => {
@@ -270,13 +235,13 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
         }
         Op::Fail(at) | Op::Finish(at) if !fleet.open.is_empty() => {
             let booking = fleet.open.swap_remove(at % fleet.open.len());
-            let ending = match op {
-                Op::Fail(_) => Ending::Failed,
-                _ => Ending::Completed,
+            let failed = matches!(op, Op::Fail(_));
+            let ending = if failed {
+                Ending::Failed
+            } else {
+                Ending::Completed
             };
-            fleet
-                .selector
-                .close(booking, ending, Usage::default(), fleet.now);
+            fleet.close(booking, ending);
         }
         Op::Wait(ms) => fleet.now = Millis(fleet.now.0 + ms),
         _ => {}
@@ -309,11 +274,8 @@ fn flood(fleet: &mut Fleet, pool: u32, count: u64, length: usize) -> u64 {
         let member = fleet.number;
         fleet.place(pool, &path(0, member + 1000, 0, length));
         assert!(fleet.selector.pools().index_bytes() <= fleet.budget);
-        let open = std::mem::take(&mut fleet.open);
-        for booking in open {
-            fleet
-                .selector
-                .close(booking, Ending::Completed, Usage::default(), fleet.now);
+        for booking in std::mem::take(&mut fleet.open) {
+            fleet.close(booking, Ending::Completed);
         }
     }
     fleet.selector.validate().unwrap();
@@ -326,17 +288,14 @@ fn fleet(mebibytes: usize) -> Fleet {
 
 #[test]
 fn a_change_of_traffic_leaves_room_for_the_new_kind() {
-    let long = flood(&mut fleet(2), 0, 1000, 256);
-    let short = flood(&mut fleet(2), 0, 60_000, 1);
-    let mut changed = fleet(2);
-    flood(&mut changed, 0, 60_000, 1);
-    let after = flood(&mut changed, 0, 3000, 256);
-    assert!(after * 10 > long * 7, "{after} of {long} long");
-    let mut changed = fleet(2);
-    flood(&mut changed, 0, 1000, 256);
-    let after = flood(&mut changed, 0, 60_000, 1);
-    assert!(after * 10 > short * 7, "{after} of {short} short");
-    assert_eq!(changed.selector.pools().without_room(), 0);
+    for [before, after] in [[(60_000, 1), (3000, 256)], [(1000, 256), (60_000, 1)]] {
+        let alone = flood(&mut fleet(2), 0, after.0, after.1);
+        let mut changed = fleet(2);
+        flood(&mut changed, 0, before.0, before.1);
+        let left = flood(&mut changed, 0, after.0, after.1);
+        assert!(left * 10 > alone * 7, "{left} of {alone} {after:?}");
+        assert_eq!(changed.selector.pools().without_room(), 0);
+    }
 }
 
 #[test]
@@ -358,11 +317,8 @@ fn what_was_used_longest_ago_goes_first_whoever_holds_it() {
         let held = fleet.overlaps(0, &kept).into_values().max();
         assert_eq!(held, Some(32), "round {round}");
     }
-    let lost = fleet.selector.pools().lost();
-    assert!(
-        lost.index.displaced > 1000 && lost.index.evicted == 0,
-        "{lost:?}"
-    );
+    let lost = fleet.selector.pools().lost().index;
+    assert!(lost.displaced > 1000 && lost.evicted == 0, "{lost:?}");
 }
 
 #[test]
@@ -378,11 +334,8 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
             ..Facts::default()
         };
         let names = [name.as_str().into()];
-        fleet
-            .selector
-            .workers_mut()
-            .learn(&name, &names, facts)
-            .unwrap();
+        let mut workers = fleet.selector.workers_mut();
+        workers.learn(&name, &names, facts).unwrap();
     }
     fleet.place(0, &blocks);
     assert_eq!(fleet.selector.pools().without_room(), 1);
@@ -396,53 +349,33 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
 fn what_engines_announce_stays_within_the_budget_too() {
     let (budget, now) = (1 << 20, Millis(1));
     let mut selector = selector(budget, pool(Scheme::Chained, None));
-    let workers = ["a", "b"].map(|name| {
-        selector
-            .workers_mut()
-            .add(name, Profile::default(), Millis(1))
-    });
+    let add = |selector: &mut Selector, name: &str| {
+        let mut workers = selector.workers_mut();
+        workers.add(name, Profile::default(), now)
+    };
+    let workers = ["a", "b"].map(|name| add(&mut selector, name));
     let mut newest = Vec::new();
     for chain in 0..4_000 {
         newest = path(chain, 0, 8, 16);
         let worker = workers[chain as usize % 2];
         let (head, tail) = newest.split_at(8);
-        assert_eq!(
-            selector
-                .feed(worker)
-                .unwrap()
-                .announce(None, head, Medium::Gpu, now),
-            8
-        );
-        assert_eq!(
-            selector
-                .feed(worker)
-                .unwrap()
-                .announce(head.last().copied(), tail, Medium::Cpu, now),
-            8
-        );
+        let mut feed = selector.feed(worker).unwrap();
+        assert_eq!(feed.announce(None, head, Medium::Gpu, now), 8);
+        let parent = head.last().copied();
+        assert_eq!(feed.announce(parent, tail, Medium::Cpu, now), 8);
         assert!(selector.pools().index_bytes() <= budget);
     }
     let last = *newest.last().unwrap();
     assert!(selector.pools()[PoolId(0)].holds(workers[1], last, Medium::Cpu));
-    assert!(selector.feed(workers[1]).unwrap().spread(last, Medium::Gpu));
-    assert_eq!(
-        selector
-            .feed(workers[1])
-            .unwrap()
-            .withdraw(&[last], Medium::Gpu),
-        1
-    );
-    assert!(
-        selector.pools().lost().index.displaced > 10_000,
-        "{:?}",
-        selector.pools().lost()
-    );
+    let mut feed = selector.feed(workers[1]).unwrap();
+    assert!(feed.spread(last, Medium::Gpu));
+    assert_eq!(feed.withdraw(&[last], Medium::Gpu), 1);
+    let displaced = selector.pools().lost().index.displaced;
+    assert!(displaced > 10_000, "{displaced}");
     selector.validate().unwrap();
     selector.workers_mut().remove("b");
     assert!(selector.feed(workers[1]).is_none());
-    selector
-        .workers_mut()
-        .add("b", Profile::default(), Millis(2));
+    add(&mut selector, "b");
     assert!(selector.feed(workers[1]).is_none(), "the earlier life");
     selector.validate().unwrap();
 }

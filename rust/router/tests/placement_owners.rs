@@ -33,7 +33,7 @@ enum Memory {
 }
 
 /// A policy under test: its name, its rule, and where it remembers prompts.
-type Case = (&'static str, fn() -> Box<dyn Rule>, Memory);
+type Case = (&'static str, fn(&str) -> Box<dyn Rule>, Memory);
 
 fn rule(name: &str) -> Box<dyn Rule> {
     let mut all = rules::every_rule().into_iter();
@@ -46,25 +46,13 @@ fn in_session(name: &str) -> Box<dyn Rule> {
 }
 
 const CASES: [Case; 7] = [
-    ("cache-aware", || rule("cache-aware"), Memory::Index),
-    ("cache-aware, radix", || rule("cache-aware"), Memory::Tree),
-    ("kv-aware", || rule("kv-aware"), Memory::Index),
-    ("learned", || rule("learned"), Memory::Index),
-    (
-        "prefix-affinity",
-        || rule("prefix-affinity"),
-        Memory::Prompts,
-    ),
-    (
-        "session over prefix-affinity",
-        || in_session("prefix-affinity"),
-        Memory::Prompts,
-    ),
-    (
-        "session over overlap-cost",
-        || in_session("overlap-cost"),
-        Memory::Index,
-    ),
+    ("cache-aware", rule, Memory::Index),
+    ("cache-aware", rule, Memory::Tree),
+    ("kv-aware", rule, Memory::Index),
+    ("learned", rule, Memory::Index),
+    ("prefix-affinity", rule, Memory::Prompts),
+    ("prefix-affinity", in_session, Memory::Prompts),
+    ("overlap-cost", in_session, Memory::Index),
 ];
 
 #[derive(Debug, Clone)]
@@ -125,14 +113,10 @@ struct World {
 fn hashes(memory: Memory, path: &[u64]) -> Vec<SequenceHash> {
     let mut chained = 0x1234_5678_u64;
     let link = |unit: &u64| {
-        chained = (chained ^ unit)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29);
-        SequenceHash(if memory == Memory::Tree {
-            *unit
-        } else {
-            chained
-        })
+        let mixed = (chained ^ unit).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        chained = mixed.rotate_left(29);
+        let in_tree = memory == Memory::Tree;
+        SequenceHash(if in_tree { *unit } else { chained })
     };
     path.iter().map(link).collect()
 }
@@ -142,7 +126,7 @@ fn offers() -> Offers {
 }
 
 impl World {
-    fn new((_, rule, memory): Case) -> Self {
+    fn new((name, rule, memory): Case) -> Self {
         let settings = Settings {
             registered: true,
             booking_ttl_ms: TTL_MS,
@@ -150,19 +134,17 @@ impl World {
         };
         let placements = Placements {
             max_blocks_per_worker: 10_000,
-            scheme: if memory == Memory::Tree {
-                Scheme::Units
-            } else {
-                Scheme::Chained
+            scheme: match memory {
+                Memory::Tree => Scheme::Units,
+                Memory::Index | Memory::Prompts => Scheme::Chained,
             },
             ..Placements::default()
         };
-        let pool = PoolSettings::new(rule(), 16, placements);
+        let pool = PoolSettings::new(rule(name), 16, placements);
         let mut selector = Selector::new(settings, pool);
         for name in WORKERS {
-            selector
-                .workers_mut()
-                .add(name, Profile::default(), Millis(0));
+            let mut workers = selector.workers_mut();
+            workers.add(name, Profile::default(), Millis(0));
         }
         Self {
             selector,
@@ -207,23 +189,20 @@ impl World {
     }
 
     fn batch(&mut self, paths: &[Vec<u64>], fits: bool) {
-        let known: Vec<_> = paths
+        let known = |path: &Vec<u64>| (hashes(self.memory, path), units(path));
+        let known: Vec<_> = paths.iter().map(known).collect();
+        let requests = known
             .iter()
-            .map(|path| (hashes(self.memory, path), units(path)))
-            .collect();
-        let mut batch: Vec<_> = known
-            .iter()
-            .map(|(blocks, tokens)| (offers(), self.request(blocks, tokens)))
-            .collect();
+            .map(|(blocks, tokens)| self.request(blocks, tokens));
+        let mut batch: Vec<_> = requests.map(|request| (offers(), request)).collect();
         if !fits {
             let last = batch.last_mut().unwrap();
             for at in 0..WORKERS.len() {
                 last.0.set_eligibility(at, Eligibility::Excluded);
             }
         }
-        let picks = self
-            .selector
-            .select_batch(&mut batch, BatchTerms::default());
+        let terms = BatchTerms::default();
+        let picks = self.selector.select_batch(&mut batch, terms);
         assert_eq!(picks.is_ok(), fits);
         for (pick, path) in picks.unwrap_or_default().iter().zip(paths) {
             self.booked(pick.offer, pick.booking.unwrap(), path);
@@ -281,12 +260,11 @@ impl World {
                 }
             }
             Op::Leave(worker) => {
-                self.selector.workers_mut().remove(WORKERS[worker]);
-                self.selector.workers_mut().add(
-                    WORKERS[worker],
-                    Profile::default(),
-                    Millis(self.now),
-                );
+                let (name, now) = (WORKERS[worker], Millis(self.now));
+                self.selector.workers_mut().remove(name);
+                self.selector
+                    .workers_mut()
+                    .add(name, Profile::default(), now);
                 self.ledger.forget(worker);
                 let book = self.selector.book();
                 self.open
@@ -311,21 +289,15 @@ impl World {
     fn check(&mut self, paths: &[Vec<u64>]) {
         self.selector.validate().unwrap();
         for path in paths {
-            let held = &self.ledger.held;
-            let depth = |at| {
-                blocks(at, path)
-                    .take_while(|block| held.contains(block))
-                    .count()
-            };
+            let held = |block: &_| self.ledger.held.contains(block);
+            let depth = |at| blocks(at, path).take_while(held).count();
             let expected: Vec<usize> = (0..3).map(depth).collect();
             assert_eq!(self.seen(path), expected, "{path:?}");
         }
         if self.memory != Memory::Prompts {
             for (at, name) in WORKERS.into_iter().enumerate() {
-                let count =
-                    self.selector
-                        .pools()
-                        .block_count(self.selector.fleet().find(name)) as usize;
+                let worker = self.selector.fleet().find(name);
+                let count = self.selector.pools().block_count(worker) as usize;
                 let placed = self.ledger.held.iter().filter(|(on, _)| *on == at);
                 assert_eq!(count, placed.count(), "blocks of {name}");
             }
@@ -377,9 +349,6 @@ fn requests_that_all_fail_leave_no_credit_behind() {
             Ending::Backpressure,
         ] {
             let prompt = vec![1, 2, 1, 2];
-            let mut ops = vec![Op::Select(prompt.clone()); 9];
-            ops.extend((0..9).map(|_| Op::End(0, ending)));
-            run(case, ops);
             let mut world = World::new(case);
             for _ in 0..300 {
                 world.select(&prompt, Wanted::Whole);

@@ -50,21 +50,13 @@ fn only_the_weighted_distance_asks_how_wrong_the_model_is() {
 #[test]
 fn picks_are_those_of_the_obvious_algorithm() {
     let mut rng = Rng::new(7);
-    for (n, width, keep) in [
-        (40, 3, 35),
-        (300, 128, 250),
-        (200, 17, 16),
-        (90, 9, 90),
-        (5, 2, 9),
-    ] {
+    let sizes = [(40, 3, 35), (300, 128, 250), (200, 17, 16)];
+    for (n, width, keep) in sizes.into_iter().chain([(90, 9, 90), (5, 2, 9)]) {
         let vectors: Vec<f32> = (0..n * width).map(|_| (rng.unit() - 0.3) as f32).collect();
         for distance in BOTH {
             let fast = select(&vectors, width, keep, distance);
-            assert_eq!(
-                fast,
-                obvious(&vectors, width, keep, distance),
-                "{n} {width}"
-            );
+            let slow = obvious(&vectors, width, keep, distance);
+            assert_eq!(fast, slow, "{n} {width}");
         }
     }
 }

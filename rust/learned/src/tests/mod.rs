@@ -27,14 +27,17 @@ fn gpus() -> Vec<String> {
     vec!["H100".into(), "A100".into()]
 }
 
-fn fit(samples: &[Sample], kind: Kind, seed: u64) -> Model {
-    let fitting = Fitting {
+fn of(kind: Kind) -> Fitting {
+    Fitting {
         kind,
         ..Fitting::default()
-    };
-    Model::fit(samples, &gpus(), &fitting, seed, 1, &AtomicBool::new(false))
-        .unwrap()
-        .unwrap()
+    }
+}
+
+fn fit(samples: &[Sample], kind: Kind, seed: u64) -> Model {
+    let no = AtomicBool::new(false);
+    let model = Model::fit(samples, &gpus(), &of(kind), seed, 1, &no);
+    model.unwrap().unwrap()
 }
 
 #[test]
@@ -88,9 +91,8 @@ fn bounds_belong_to_what_was_seen() {
 fn a_column_outside_the_feature_set_has_no_bounds() {
     let samples = samples(50, 6);
     let fitting = Fitting {
-        kind: Kind::Linear,
         features: FeatureSet::Paper,
-        ..Fitting::default()
+        ..of(Kind::Linear)
     };
     let model = Model::fit(&samples, &gpus(), &fitting, 1, 1, &AtomicBool::new(false));
     let model = model.unwrap().unwrap();
@@ -138,53 +140,34 @@ fn constant_columns_and_constant_costs_do_no_harm() {
 fn what_cannot_be_learned_from_is_refused() {
     let fitting = Fitting::default();
     let no = AtomicBool::new(false);
-    let refused = |samples: &[Sample], fitting: &Fitting| {
-        Model::fit(samples, &[], fitting, 1, 1, &no)
-            .unwrap_err()
-            .to_string()
+    let refused = |samples: &[Sample], fitting: &Fitting, why: &str| {
+        let error = Model::fit(samples, &[], fitting, 1, 1, &no).unwrap_err();
+        assert_eq!(error.to_string(), why);
     };
     let good = samples(10, 9);
-    assert_eq!(
-        refused(&good[..1], &fitting),
-        "samples must be at least 2, got 1"
-    );
+    refused(&good[..1], &fitting, "samples must be at least 2, got 1");
+    let finite = |bad, at| format!("samples must be finite numbers, got {bad} in sample {at}");
     for (at, bad) in [(0, f32::NAN), (3, f32::INFINITY)] {
         let mut samples = good.clone();
         samples[at].row.values[2] = bad;
-        let text = refused(&samples, &fitting);
-        assert_eq!(
-            text,
-            format!("samples must be finite numbers, got {bad} in sample {at}")
-        );
+        refused(&samples, &fitting, &finite(bad, at));
     }
     let mut samples = good.clone();
     samples[9].cost = f32::NAN;
-    assert!(refused(&samples, &fitting).ends_with("NaN in sample 9"));
-    let wrong = Fitting {
-        holdout: 1.0,
-        ..fitting
-    };
-    assert_eq!(
-        refused(&good, &wrong),
-        "holdout must be at least 0 and below 1, got 1"
-    );
-    let wrong = Fitting {
-        batch: 0,
-        ..fitting
-    };
-    assert_eq!(refused(&good, &wrong), "batch must be at least 1, got 0");
+    refused(&samples, &fitting, &finite(f32::NAN, 9));
+    let (mut all_held, mut no_batch) = (fitting, fitting);
+    (all_held.holdout, no_batch.batch) = (1.0, 0);
+    let why = "holdout must be at least 0 and below 1, got 1";
+    refused(&good, &all_held, why);
+    refused(&good, &no_batch, "batch must be at least 1, got 0");
 }
 
 #[test]
 fn a_cancelled_training_gives_no_model() {
     let yes = AtomicBool::new(true);
     for kind in [Kind::Mlp, Kind::Trees] {
-        let fitting = Fitting {
-            kind,
-            ..Fitting::default()
-        };
-        let model = Model::fit(&samples(100, 1), &gpus(), &fitting, 1, 1, &yes).unwrap();
-        assert!(model.is_none());
+        let model = Model::fit(&samples(100, 1), &gpus(), &of(kind), 1, 1, &yes);
+        assert!(model.unwrap().is_none());
     }
 }
 
@@ -209,11 +192,8 @@ fn a_damaged_file_is_refused() {
                 1 => damaged[rng.below(bytes.len())] ^= 1 << rng.below(8),
                 _ => damaged.push(rng.bits() as u8),
             }
-            let error = Model::from_bytes(&damaged).unwrap_err();
-            assert!(
-                matches!(error, cachelb_core::Error::BadSnapshot(_)),
-                "{error}"
-            );
+            let read = Model::from_bytes(&damaged);
+            assert!(matches!(read, Err(cachelb_core::Error::BadSnapshot(_))));
         }
     }
     assert!(Model::from_bytes(b"").is_err());
@@ -261,20 +241,15 @@ fn pools_hold_the_newest_and_what_the_rule_keeps_of_the_others() {
         pools.add(&all[100..120], None);
         assert_eq!(pools.replay_len(), kept.min(20));
         pools.add(&all[120..], Some(&model));
-        assert_eq!(
-            (pools.fifo_len(), pools.replay_len()),
-            (100, kept),
-            "{rule:?}"
-        );
+        let lengths = (pools.fifo_len(), pools.replay_len());
+        assert_eq!(lengths, (100, kept), "{rule:?}");
         let samples = pools.samples();
         assert_eq!(samples.len(), pools.len());
         assert_eq!(samples[..100], all[200..]);
         let mut at = 0;
         for sample in &samples[100..] {
-            at += 1 + all[at..200]
-                .iter()
-                .position(|other| other == sample)
-                .unwrap();
+            let mut left = all[at..200].iter();
+            at += 1 + left.position(|other| other == sample).unwrap();
         }
         assert!(pools.memory_bytes() >= pools.len() * size_of::<Sample>());
     }
@@ -302,10 +277,7 @@ fn the_replay_pool_keeps_what_the_model_gets_wrong() {
     }
     let mut pools = Pools::new(0, 40, Replay::Weighted, 1);
     pools.add(&all, Some(&model));
-    let kept = pools
-        .samples()
-        .iter()
-        .filter(|sample| sample.cost > 4.0)
-        .count();
+    let samples = pools.samples();
+    let kept = samples.iter().filter(|sample| sample.cost > 4.0).count();
     assert!(kept >= 15, "{kept} of 20");
 }

@@ -159,16 +159,12 @@ mod tests {
         for (order, gpu) in [(1, "a30"), (2, "l20"), (3, "a30")] {
             gpus.describe(order, Some(gpu));
         }
-        assert_eq!(
-            [1, 2, 3, 4].map(|order| gpus.of(order)),
-            [1, 0, 1, Row::NO_GPU]
-        );
+        let of = |gpus: &Gpus| [1, 2, 3, 4].map(|order| gpus.of(order));
+        assert_eq!(of(&gpus), [1, 0, 1, Row::NO_GPU]);
         gpus.describe(1, None);
         gpus.forget(2);
-        assert_eq!(
-            [1, 2, 3].map(|order| gpus.of(order)),
-            [Row::NO_GPU, Row::NO_GPU, 1]
-        );
+        let none = Row::NO_GPU;
+        assert_eq!(of(&gpus), [none, none, 1, none]);
         for i in 0..1_000 {
             gpus.describe(i, Some(&format!("gpu{i}")));
         }

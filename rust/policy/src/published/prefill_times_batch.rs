@@ -158,8 +158,7 @@ impl Rule for PrefillTimesBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Calls;
-    use crate::testing::Scene;
+    use crate::testing::{Calls, Scene, booking};
 
     /// (uncached tokens of 3,000, pending tokens, requests)
     type Row = (u64, u64, u32);
@@ -184,66 +183,40 @@ mod tests {
             (&[(1, 0, 100), (2_000, 0, 0)], 0),
             (&[(1_000, 500, 3), (3_000, 0, 0)], 1),
         ];
+        let rule = PrefillTimesBatch::default();
         for (rows, picked) in cases {
-            let scene = scene(rows);
-            assert_eq!(
-                scene.choose(&PrefillTimesBatch::default(), 1).0,
-                picked,
-                "{rows:?}"
-            );
+            assert_eq!(scene(rows).choose(&rule, 1).0, picked, "{rows:?}");
         }
         let view = scene(&[(1_000, 500, 3), (3_000, 0, 0)]);
-        let score = |row| PrefillTimesBatch::default().score(&view.view(), row);
-        assert_eq!((score(0), score(1)), (Some(6_000.0), Some(3_000.0)));
+        let scores = [0, 1].map(|row| rule.score(&view.view(), row));
+        assert_eq!(scores, [Some(6_000.0), Some(3_000.0)]);
+        let mut weighted = scene(&[(1_500, 0, 0), (1_000, 0, 0)]);
+        weighted.rows[0].weight = 2.0;
+        assert_eq!(weighted.choose(&rule, 1).0, 0);
     }
 
     #[test]
     fn an_idle_and_cold_fleet_is_drawn_from() {
         let scene = Scene::new(&[(0, 0); 4]).blocks(Some(10));
-        for picked in 0..4 {
-            let share = scene.share(&PrefillTimesBatch::default(), picked);
-            assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
-        }
-        assert_eq!(
-            scene.choose(&PrefillTimesBatch::default(), 1).1,
-            Reason::Cold
-        );
-    }
-
-    #[test]
-    fn a_weight_divides_the_cost() {
-        let mut view = scene(&[(1_500, 0, 0), (1_000, 0, 0)]);
-        view.rows[0].weight = 2.0;
-        assert_eq!(view.choose(&PrefillTimesBatch::default(), 1).0, 0);
+        let rule = PrefillTimesBatch::default();
+        scene.assert_even(&rule, 0..4);
+        assert_eq!(scene.choose(&rule, 1).1, Reason::Cold);
     }
 
     #[test]
     fn the_reason_tells_whether_a_holder_was_passed_over() {
-        let holder = Scene::new(&[(9, 0), (0, 0)]).blocks(Some(10));
-        assert_eq!(
-            holder.choose(&PrefillTimesBatch::default(), 1),
-            (0, Reason::Prefix)
-        );
-        let busy = Scene::new(&[(9, 50), (0, 0)]).blocks(Some(10));
-        assert_eq!(
-            busy.choose(&PrefillTimesBatch::default(), 1),
-            (1, Reason::Spill)
-        );
+        let mut unknown = Scene::new(&[(0, 1), (0, 2)]);
+        unknown.rows[0].pending_prefill_tokens = 100_000;
         let short = Scene::new(&[(0, 5), (0, 0)]).blocks(Some(0)).tokens(10);
-        assert_eq!(
-            short.choose(&PrefillTimesBatch::default(), 1),
-            (1, Reason::ShortPrompt)
-        );
-    }
-
-    #[test]
-    fn without_tokens_only_requests_count() {
-        let mut scene = Scene::new(&[(0, 1), (0, 2)]);
-        scene.rows[0].pending_prefill_tokens = 100_000;
-        assert_eq!(
-            scene.choose(&PrefillTimesBatch::default(), 1),
-            (0, Reason::NoKey)
-        );
+        let holder = |inflight| Scene::new(&[(9, inflight), (0, 0)]).blocks(Some(10));
+        for (scene, expected) in [
+            (holder(0), (0, Reason::Prefix)),
+            (holder(50), (1, Reason::Spill)),
+            (short, (1, Reason::ShortPrompt)),
+            (unknown, (0, Reason::NoKey)),
+        ] {
+            assert_eq!(scene.choose(&PrefillTimesBatch::default(), 1), expected);
+        }
     }
 
     #[test]
@@ -253,14 +226,7 @@ mod tests {
         let mut rule = PrefillTimesBatch::new(1.0);
         assert_eq!(scene(rows).choose(&PrefillTimesBatch::default(), 1).0, 1);
         let seen = scene(&[(500, 0, 0)]);
-        rule.settle(
-            &seen.view(),
-            seen.pick(&rule, 1),
-            BookingId {
-                entry: 0,
-                generation: 0,
-            },
-        );
+        rule.settle(&seen.view(), seen.pick(&rule, 1), booking(0));
         // 2,000 tokens wait per worker, four times the usual 500; 2.5 requests run on each.
         let view = scene(rows);
         let score = |row| rule.score(&view.view(), row);

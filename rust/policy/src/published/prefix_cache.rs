@@ -98,8 +98,7 @@ impl Rule for PrefixCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Margin;
-    use crate::testing::Scene;
+    use crate::testing::{GATE, Scene};
 
     fn rule(tau: f64) -> PrefixCache {
         PrefixCache {
@@ -128,17 +127,7 @@ mod tests {
     #[test]
     fn equal_holders_share_over_seeds() {
         let scene = Scene::new(&[(90, 2), (90, 2), (0, 0)]).blocks(Some(100));
-        let half = scene.share(&rule(0.5), 0);
-        assert!((0.45..=0.55).contains(&half), "{half}");
-    }
-
-    #[test]
-    fn without_a_prompt_load_decides() {
-        let scene = Scene::new(&[(0, 3), (0, 0)]);
-        for (total, reason) in [(None, Reason::NoKey), (Some(0), Reason::ShortPrompt)] {
-            let scene = scene.clone().blocks(total);
-            assert_eq!(scene.choose(&rule(0.5), 1), (1, reason));
-        }
+        scene.assert_even(&rule(0.5), 0..2);
     }
 
     #[test]
@@ -146,10 +135,7 @@ mod tests {
         let scene = Scene::new(&[(90, 100), (0, 0)]).blocks(Some(100));
         assert_eq!(scene.choose(&rule(0.5), 1), (0, Reason::Prefix));
         let gated = PrefixCache {
-            gate: Some(SpillGate {
-                load_factor: 1.25,
-                margin: Margin::Auto,
-            }),
+            gate: Some(GATE),
             ..rule(0.5)
         };
         assert_eq!(scene.choose(&gated, 1), (1, Reason::Spill));

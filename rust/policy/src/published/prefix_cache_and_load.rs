@@ -150,8 +150,7 @@ impl PrefixCacheAndLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Margin;
-    use crate::testing::Scene;
+    use crate::testing::{GATE, Scene};
 
     fn rule() -> PrefixCacheAndLoad {
         PrefixCacheAndLoad {
@@ -182,20 +181,13 @@ mod tests {
         assert!((0.45..=0.55).contains(&half), "{half}");
         assert_eq!(scene.choose(&rule(), 1).1, Reason::Imbalance);
         let eight = Scene::new(&[(9, 0), (0, 8)]).blocks(Some(10));
-        assert_eq!(
-            eight.choose(&rule(), 1),
-            (0, Reason::Prefix),
-            "8 is not > 8"
-        );
+        assert_eq!(eight.choose(&rule(), 1), (0, Reason::Prefix));
     }
 
     #[test]
     fn asking_the_candidate_keeps_affinity_to_idle_holders() {
         let rule = PrefixCacheAndLoad {
-            scope: Scope::Candidate(SpillGate {
-                load_factor: 1.25,
-                margin: Margin::Auto,
-            }),
+            scope: Scope::Candidate(GATE),
             ..rule()
         };
         let other = Scene::new(&[(9, 0), (0, 50)]).blocks(Some(10));
@@ -212,17 +204,6 @@ mod tests {
             row.weight = 3.0;
         }
         let rule = PrefixCacheAndLoad { k: 0.0, ..rule() };
-        for picked in 0..7 {
-            let share = scene.share(&rule, picked);
-            assert!((0.1..=0.19).contains(&share), "worker {picked}: {share}");
-        }
-    }
-
-    #[test]
-    fn without_a_prompt_load_decides() {
-        for (total, reason) in [(None, Reason::NoKey), (Some(0), Reason::ShortPrompt)] {
-            let scene = Scene::new(&[(0, 20), (0, 0)]).blocks(total);
-            assert_eq!(scene.choose(&rule(), 1), (1, reason));
-        }
+        scene.assert_even(&rule, 0..7);
     }
 }

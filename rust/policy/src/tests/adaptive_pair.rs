@@ -1,23 +1,13 @@
 //! Pairs against a slow model that weighs every worker with every other, and named cases.
 
-use cachelb_core::load::Load;
 use proptest::prelude::*;
 
-use super::super::tests::{Case, Plain, case, close, model_speeds, speed};
+use super::super::tests::{Case, OBJECTIVES, Plain, case, close, model_speeds, speed};
 use super::*;
 use crate::pair::Handover;
 use crate::parts::Pairs;
 use crate::testing::Scene;
-use crate::{Objective, Reason, Rng};
-
-const BALANCED: Adaptive = Adaptive {
-    objective: Objective::Balanced,
-};
-const HANDOVER: Handover = Handover::DEFAULT;
-
-fn any(_: &Candidate) -> Prefiller {
-    Prefiller::Any
-}
+use crate::{Reason, Rng};
 
 /// The view of some rows of a scene.
 fn half<'a>(scene: &'a Scene, rows: &'a [Candidate]) -> View<'a> {
@@ -130,11 +120,7 @@ proptest! {
     #[test]
     fn pairs_are_those_of_the_model((case, parts, handover) in pair_case()) {
         let Case { scene, plain } = &case;
-        for (objective, weight) in [
-            (Objective::Balanced, 0.3),
-            (Objective::Ttft, 0.1),
-            (Objective::E2e, 1.0),
-        ] {
+        for (objective, weight) in OBJECTIVES {
             let prefill = rows(scene, |at| parts[at].prefills);
             let decode = rows(scene, |at| parts[at].decodes);
             prop_assume!(!decode.is_empty());
@@ -209,124 +195,27 @@ fn fleet(overlaps: [u32; 4]) -> Scene {
     scene
 }
 
-/// The prefill worker, if there is one, and the decode worker.
-fn pick(scene: &Scene) -> (Option<u32>, u32) {
+fn pick(scene: &Scene) -> PairChoice {
     let (prefill, decode) = (rows(scene, |at| at < 2), rows(scene, |at| at >= 2));
     let pairing = Pairing {
         prefill: half(scene, &prefill),
         decode: half(scene, &decode),
-        prefiller: &any,
-        handover: HANDOVER,
+        prefiller: &|_| Prefiller::Any,
+        handover: Handover::DEFAULT,
     };
-    let found = BALANCED.choose_pair(&pairing, &mut Rng::new(1)).unwrap();
-    let other = found.prefill.map(|choice| prefill[choice.row].offer);
-    (other, decode[found.decode.row].offer)
+    Adaptive::default()
+        .choose_pair(&pairing, &mut Rng::new(1))
+        .unwrap()
 }
 
 #[test]
 fn an_idle_decode_worker_does_it_all_and_one_that_generates_for_many_does_not() {
     let mut scene = fleet([0; 4]);
-    assert_eq!(pick(&scene).0, None);
+    assert_eq!(pick(&scene).prefill, None);
     // 1,472 of 1,600 tokens that each delay one in three by more than the handover's 28 ms.
     scene.rows[2].inflight = 3;
     scene.rows[3].inflight = 3;
-    assert!(pick(&scene).0.is_some());
-}
-
-#[test]
-fn what_a_decode_worker_holds_decides_where_the_rest_is_computed() {
-    let mut scene = fleet([0, 0, 0, 95]);
-    for row in &mut scene.rows[2..] {
-        row.inflight = 8;
-    }
-    assert_eq!(pick(&scene), (None, 3), "80 tokens fit beside a step");
-    let mut scene = fleet([0, 60, 0, 60]);
-    for row in &mut scene.rows[2..] {
-        row.inflight = 8;
-    }
-    assert_eq!(pick(&scene), (Some(1), 3), "the nearer way of two");
-}
-
-#[test]
-fn prompts_that_wait_elsewhere_queue_nobody_here() {
-    let mut scene = fleet([50; 4]);
-    for at in 2..4 {
-        scene.rows[at].inflight = 1;
-        scene.loads[at].pending = 1;
-    }
-    assert!(pick(&scene).0.is_some(), "each would delay a queue of one");
-    scene.apart = vec![0, 0, 1, 1];
-    assert_eq!(pick(&scene).0, None, "each delays one that generates");
-}
-
-#[test]
-fn a_long_prefill_queue_brings_prompts_back() {
-    let mut scene = fleet([0; 4]);
-    for row in &mut scene.rows[2..] {
-        row.inflight = 8;
-    }
-    assert!(pick(&scene).0.is_some());
-    for row in &mut scene.rows[..2] {
-        row.pending_prefill_tokens = 10_000;
-    }
-    assert_eq!(pick(&scene).0, None);
-}
-
-#[test]
-fn the_answer_goes_where_less_context_is_read() {
-    let mut scene = fleet([0; 4]);
-    for (row, load) in scene.rows.iter_mut().zip(&mut scene.loads).skip(2) {
-        row.inflight = 8;
-        load.active_blocks = 10_000;
-    }
-    scene.loads[2].active_blocks = 9_000;
-    assert_eq!(pick(&scene).1, 2);
-    scene.loads[2].output_blocks = 2_000;
-    assert_eq!(pick(&scene).1, 3);
-}
-
-#[test]
-fn a_decode_worker_that_never_computed_a_prompt_is_as_fast_as_those_that_did() {
-    let mut scene = fleet([0; 4]);
-    for at in 2..4 {
-        scene.loads[at] = Load::VACANT;
-    }
-    for load in &mut scene.loads[..2] {
-        load.speed = speed(50.0, 10_000.0);
-    }
-    let (prefill, decode) = (rows(&scene, |at| at < 2), rows(&scene, |at| at >= 2));
-    let pairing = Pairing {
-        prefill: half(&scene, &prefill),
-        decode: half(&scene, &decode),
-        prefiller: &|_| Prefiller::Itself,
-        handover: HANDOVER,
-    };
-    let found = BALANCED.choose_pair(&pairing, &mut Rng::new(1)).unwrap();
-    let score = found.decode_scores[0].get().unwrap();
-    assert!(close(score, 1_600.0 * 2.5 / 50.0), "{score}");
-}
-
-#[test]
-fn a_worker_of_both_roles_is_no_pair_with_itself() {
-    let scene = fleet([0, 90, 0, 0]);
-    for told in [Prefiller::Another, Prefiller::Any] {
-        let (one, all) = (rows(&scene, |at| at == 1), scene.rows.clone());
-        let choose = |prefill: &[Candidate], decode: &[Candidate]| {
-            let pairing = Pairing {
-                prefill: half(&scene, prefill),
-                decode: half(&scene, decode),
-                prefiller: &|_| told,
-                handover: HANDOVER,
-            };
-            BALANCED.choose_pair(&pairing, &mut Rng::new(1)).unwrap()
-        };
-        let alone = choose(&one, &one);
-        assert_eq!((alone.prefill, alone.decode.row), (None, 0));
-        let found = choose(&all, &one);
-        let other = found.prefill.map(|choice| all[choice.row].offer);
-        assert_eq!(other.is_some(), told == Prefiller::Another);
-        assert_ne!(other, Some(1));
-    }
+    assert!(pick(&scene).prefill.is_some());
 }
 
 #[test]
@@ -335,14 +224,7 @@ fn reasons_tell_what_each_half_holds() {
     for row in &mut scene.rows[2..] {
         row.inflight = 8;
     }
-    let (prefill, decode) = (rows(&scene, |at| at < 2), rows(&scene, |at| at >= 2));
-    let pairing = Pairing {
-        prefill: half(&scene, &prefill),
-        decode: half(&scene, &decode),
-        prefiller: &any,
-        handover: HANDOVER,
-    };
-    let found = BALANCED.choose_pair(&pairing, &mut Rng::new(1)).unwrap();
+    let found = pick(&scene);
     assert_eq!(found.prefill.unwrap().reason, Reason::Prefix);
     assert_eq!(found.decode.reason, Reason::Cold);
 }

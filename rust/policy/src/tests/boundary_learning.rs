@@ -1,13 +1,12 @@
 //! Routes at the ends of messages: what is learned, what is found, when it is left.
 
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::load::BookingId;
 
 use super::super::testing::Scene;
 use super::super::{
     BoundaryLearning, BoundaryLearningOptions, Choice, Claim, Ended, Reason, Rng, Rule, Teaches,
 };
-use crate::testing::Calls;
+use crate::testing::{Calls, booking};
 
 fn learner(options: BoundaryLearningOptions) -> BoundaryLearning {
     BoundaryLearning::new(options, 1.0, 1337)
@@ -29,13 +28,6 @@ fn scene(loads: &[u32], blocks: Vec<SequenceHash>, boundaries: &[u32]) -> Scene 
     scene.blocks = Some(blocks);
     scene.boundaries = boundaries.to_vec();
     scene
-}
-
-fn booking(entry: u32) -> BookingId {
-    BookingId {
-        entry,
-        generation: 0,
-    }
 }
 
 /// Serves the scene's request on row `row`.
@@ -122,11 +114,8 @@ fn boundaries_before_the_least_length_are_left_out() {
         min_prefix_boundary_tokens: 64,
         ..BoundaryLearningOptions::default()
     });
-    serve(
-        &mut rule,
-        &scene(&[0; 2], path(0, 0, 1, 9), &[1, 3, 4, 9]),
-        0,
-    );
+    let asked = scene(&[0; 2], path(0, 0, 1, 9), &[1, 3, 4, 9]);
+    serve(&mut rule, &asked, 0);
     let nine = scene(&[0; 2], path(0, 0, 1, 9), &[]);
     assert_eq!(rule.depths(&nine.view()), [4, 9]);
 }
@@ -208,9 +197,8 @@ fn what_nobody_served_goes_by_hash_of_its_first_message_within_the_bound() {
         let other = scene(&[0; 4], path(16, 1, own, 24), &[16, 24]);
         assert_eq!(pick(&rule, &other), home);
     }
-    let homes: Vec<usize> = (2..40)
-        .map(|own| pick(&rule, &scene(&[0; 4], path(0, 0, own, 24), &[16, 24])).0)
-        .collect();
+    let of = |own| pick(&rule, &scene(&[0; 4], path(0, 0, own, 24), &[16, 24])).0;
+    let homes: Vec<usize> = (2..40).map(of).collect();
     assert!((0..4).all(|row| homes.contains(&row)), "{homes:?}");
     let mut loads = [0; 4];
     loads[home.0] = 9;
@@ -292,11 +280,7 @@ fn at_the_cap_the_deepest_of_the_idlest_conversation_goes_first() {
     // The idle conversation lost its last turn, and its system prompt lives on with the busy one.
     let shared = scene(&[0; 4], path(16, 1, 9, 30), &[]);
     assert_eq!(pick(&rule, &shared).1, Reason::Prefix);
-    serve(
-        &mut rule,
-        &scene(&[0, 0, 5, 5], path(16, 1, 2, 24), &[16, 20, 24]),
-        1,
-    );
+    serve(&mut rule, &busy, 1);
     assert_eq!(rule.routes(), 5);
 }
 
@@ -313,11 +297,8 @@ fn what_others_saw_goes_first_and_never_overwrites() {
     let system = scene(&[9, 9, 9, 0], path(16, 1, 2, 16), &[]);
     let calm = scene(&[0; 4], path(16, 1, 2, 16), &[]);
     assert_eq!(pick(&rule, &calm), (0, Reason::Prefix));
-    assert_eq!(
-        pick(&rule, &system).1,
-        Reason::Prefix,
-        "w0 is no more loaded than most"
-    );
+    // The first is no more loaded than most.
+    assert_eq!(pick(&rule, &system).1, Reason::Prefix);
     let heard = path(0, 0, 5, 20);
     hear(&mut rule, heard[19], 20, 2, Millis(9));
     let of_others = scene(&[0; 4], heard.clone(), &[20]);

@@ -1,34 +1,19 @@
 //! Every rule there is, with settings that let it do what it does.
 
-use std::collections::HashMap;
-
 use cachelb_learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_policy::{
-    Adaptive, Affinity, Assignment, BoundaryLearning, BoundaryLearningOptions, CacheAware, Compare,
-    ConsistentHash, Credits, Custom, EstimatedTtft, EstimatedTtftOptions, ExploitExplore,
-    Exploiting, Forgetting, KvAware, Learned, Learning, LeastExpectedWait, LeastLoaded,
-    LengthBucket, LengthBucketOptions, LoadUnit, Margin, Objective, Outside, OverlapCost,
-    PowerOfTwo, PrefillTime, PrefillTimesBatch, PrefixAffinity, PrefixCache, PrefixCacheAndLoad,
-    PrefixHash, PrefixHashOptions, QueueOverThroughput, Random, Rendezvous, RoundRobin, Rule,
-    Scope, Scoring, Seconds, Session, SessionMode, Sessions, SpillGate, StickyUntilSaturated,
-    StickyUntilSaturatedOptions, Threshold, Tie,
-};
-
-const GATE: SpillGate = SpillGate {
-    load_factor: 1.25,
-    margin: Margin::Auto,
-};
-const PREFILL: PrefillTime = PrefillTime {
-    square: 0.0,
-    linear: 0.1,
-    constant: 5.0,
+    Assignment, Learned, Learning, Margin, Outside, POLICIES, Rule, Session, SessionMode, Sessions,
+    Setup, SpillGate, Tie, Value, named,
 };
 
 pub fn sessions(mode: SessionMode) -> Sessions {
     Sessions {
         mode,
         hard: false,
-        gate: GATE,
+        gate: SpillGate {
+            load_factor: 1.25,
+            margin: Margin::Auto,
+        },
         idle_ms: 7_200_000,
         max_sessions: 1 << 20,
         seed: 1337,
@@ -72,187 +57,72 @@ pub fn learning() -> Learning {
     }
 }
 
-fn boundary_learning() -> BoundaryLearning {
-    BoundaryLearning::new(BoundaryLearningOptions::default(), 1.0, 1337)
+/// The rule of a policy with its defaults, but for some options.
+fn ruled(name: &str, changes: &[(&str, Value)]) -> Box<dyn Rule> {
+    let policy = named(name).unwrap();
+    let mut options = (policy.declared)();
+    for (option, value) in changes {
+        let declared = options.iter_mut().find(|found| found.name == *option);
+        declared.unwrap().default = value.clone();
+    }
+    let values = options.into_iter().map(|option| option.default).collect();
+    let setup = Setup {
+        own_seed: None,
+        seed: 1337,
+        replicas: 1.0,
+        block_size: 16,
+    };
+    (policy.read)(values).unwrap().ruled(&setup).unwrap().rule
 }
 
-fn hashing() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let prefix_hash = PrefixHashOptions {
-        balance_abs_threshold: 2.0,
-        cache_boundaries: vec![64, 128],
-        ..PrefixHashOptions::default()
-    };
-    vec![
-        (
-            "consistent-hash",
-            Box::new(ConsistentHash::new(100, Some(0.25), 1337)),
-        ),
-        ("prefix-hash", Box::new(PrefixHash::new(prefix_hash, 1337))),
-        (
-            "rendezvous",
-            Box::new(Rendezvous {
-                seed: 1337,
-                epsilon: None,
-            }),
-        ),
-        (
-            "session-hash",
-            Box::new(Session::new(sessions(SessionMode::Hash), None)),
-        ),
-        (
-            "session-sticky",
-            Box::new(Session::new(sessions(SessionMode::Sticky), None)),
-        ),
-        (
-            "session-manual",
-            Box::new(Session::new(
-                sessions(SessionMode::Manual(Assignment::MinGroup)),
-                None,
-            )),
-        ),
-        ("boundary-learning", Box::new(boundary_learning())),
-    ]
-}
-
-fn plain() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let bucketing = LengthBucketOptions {
-        l_max: 8_192,
-        balance_abs_threshold: 20_000.0,
-        balance_rel_threshold: 2.0,
-        bucket_adjust_interval_secs: Seconds::of(60),
-    };
-    vec![
-        ("custom", Box::new(Custom { tokens: true })),
-        (
-            "least-loaded",
-            Box::new(LeastLoaded {
-                load: LoadUnit::Tokens,
-            }),
-        ),
-        ("length-bucket", Box::new(LengthBucket::new(bucketing))),
-        (
-            "power-of-two",
-            Box::new(PowerOfTwo {
-                choices: 2,
-                load: Compare::Inflight,
-            }),
-        ),
-        (
-            "queue-over-throughput",
-            Box::new(QueueOverThroughput {
-                throughput: HashMap::from([("b".to_owned(), 2.0)]),
-                default_throughput: 1.0,
-            }),
-        ),
-        ("random", Box::new(Random)),
-        ("round-robin", Box::new(RoundRobin::new(false))),
-    ]
-}
-
-fn by_cache() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let affinity = Affinity {
-        imbalanced_threshold: 10.0,
-        match_rate_threshold: 0.1,
-        forgetting: Some(Forgetting {
-            threshold: 40_000_000,
-            target: 36_000_000,
-            interval_ms: 10_000,
-        }),
-        gate: None,
-    };
-    vec![
-        (
-            "cache-aware",
-            Box::new(CacheAware {
-                cache_threshold: Threshold::new(0.3),
-                min_matched_tokens: None,
-                gate: GATE,
-            }),
-        ),
-        (
-            "kv-aware",
-            Box::new(KvAware {
-                scoring: Scoring::Cost,
-                credits: Credits {
-                    cpu: 0.5,
-                    ..Credits::DEFAULT
-                },
-                gate: GATE,
-                router_temperature: 0.0,
-                speculative_ttl_ms: Some(1_234),
-            }),
-        ),
-        ("prefix-affinity", Box::new(PrefixAffinity::new(affinity))),
-        (
-            "prefix-cache",
-            Box::new(PrefixCache {
-                tau: Threshold::new(0.5),
-                gate: None,
-            }),
-        ),
-        (
-            "prefix-cache-and-load",
-            Box::new(PrefixCacheAndLoad {
-                k: 1.0,
-                scope: Scope::Fleet(8.0),
-            }),
-        ),
-    ]
-}
-
-fn by_cost() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let exploiting = Exploiting {
-        tpot_s: 0.15,
-        min_requests_per_worker: 50,
-        prefill: PREFILL,
-        gate: None,
-    };
-    let estimated = EstimatedTtft {
-        options: EstimatedTtftOptions {
-            prefill: Some(PREFILL),
-            transfer_ms_per_token: Some(0.008),
-            ..EstimatedTtftOptions::default()
-        },
-        gate: None,
-    };
-    vec![
-        ("adaptive", Box::new(Adaptive::new(Objective::Balanced))),
-        ("estimated-ttft", Box::new(estimated)),
-        ("exploit-explore", Box::new(ExploitExplore::new(exploiting))),
-        (
-            "least-expected-wait",
-            Box::new(LeastExpectedWait {
-                kv_pressure_weight: 1.0,
-                cache_aware: true,
-                max_waiting_requests: 0,
-            }),
-        ),
-        ("overlap-cost", Box::new(OverlapCost::default())),
-        ("prefill-times-batch", Box::new(PrefillTimesBatch::new(1.0))),
-        (
-            "sticky-until-saturated",
-            Box::new(StickyUntilSaturated {
-                options: StickyUntilSaturatedOptions {
-                    affinity_threshold: Threshold::new(0.5),
-                    exploration_probability: 0.01,
-                    max_ttft_penalty_ms: 5_000.0,
-                    ..StickyUntilSaturatedOptions::default()
-                },
-                gate: None,
-            }),
-        ),
-    ]
+/// What differs from the defaults.
+fn changes(name: &str) -> Vec<(&'static str, Value)> {
+    match name {
+        "custom" => vec![("tokens", Value::Flag(true))],
+        "kv-aware" => vec![
+            ("scoring", Value::Word("cost")),
+            ("credits", Value::Named(vec![("cpu".to_owned(), 0.5)])),
+            ("speculative_ttl_ms", Value::Integer(1_234)),
+        ],
+        "least-loaded" => vec![("load", Value::Word("tokens"))],
+        "length-bucket" => vec![("balance_rel_threshold", Value::Number(2.0))],
+        "prefill-times-batch" => vec![("crowding", Value::Number(1.0))],
+        "prefix-affinity" => vec![
+            ("eviction_threshold_chars", Value::Integer(40_000_000)),
+            ("gate", Value::Flag(false)),
+        ],
+        "prefix-hash" => vec![
+            ("balance_abs_threshold", Value::Number(2.0)),
+            ("cache_boundaries", Value::Integers(vec![64, 128])),
+        ],
+        "queue-over-throughput" => {
+            let named = vec![("b".to_owned(), 2.0)];
+            vec![("throughput", Value::Named(named))]
+        }
+        "sticky-until-saturated" => vec![("exploration_probability", Value::Number(0.01))],
+        "estimated-ttft" => vec![("transfer_ms_per_token", Value::Number(0.008))],
+        _ => vec![],
+    }
 }
 
 /// Every rule by the name of its policy.
 pub fn every_rule() -> Vec<(&'static str, Box<dyn Rule>)> {
-    let fallback = Box::new(PrefixCache {
-        tau: Threshold::new(0.5),
-        gate: None,
-    });
-    let learned: Box<dyn Rule> = Box::new(Learned::new(learning(), fallback));
-    let groups = [hashing(), plain(), by_cache(), by_cost()];
-    let mut all: Vec<_> = groups.into_iter().flatten().collect();
-    all.push(("learned", learned));
+    let names = POLICIES.iter().map(|policy| policy.about.name);
+    let plain = names.filter(|name| !["learned", "session"].contains(name));
+    let mut all: Vec<(&'static str, Box<dyn Rule>)> = Vec::new();
+    all.extend(
+        plain
+            .chain(["custom"])
+            .map(|name| (name, ruled(name, &changes(name)))),
+    );
+    for (name, mode) in [
+        ("session-hash", SessionMode::Hash),
+        ("session-sticky", SessionMode::Sticky),
+        ("session-manual", SessionMode::Manual(Assignment::MinGroup)),
+    ] {
+        all.push((name, Box::new(Session::new(sessions(mode), None))));
+    }
+    let learned = Learned::new(learning(), ruled("prefix-cache", &[]));
+    all.push(("learned", Box::new(learned)));
     all
 }

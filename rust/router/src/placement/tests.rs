@@ -1,7 +1,8 @@
 //! Workers whose events tell: what is expected, what is confirmed, and what a request is worth there.
 
+use crate::tests::{offers, with_workers};
 use crate::{
-    Ending, Facts, Held, Offer, Offers, Pick, Placements, PoolSettings, Profile, Request, Selector,
+    Ending, Facts, Feed, Held, Pick, Placements, PoolSettings, Profile, Request, Seen, Selector,
     Settings, Usage,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -25,9 +26,11 @@ const RULE: KvAware = KvAware {
     speculative_ttl_ms: Some(2_000),
 };
 
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
 struct Fleet {
     selector: Selector,
-    ids: Vec<WorkerId>,
+    ids: [WorkerId; 3],
 }
 
 fn prompt(from: u64, blocks: u64) -> Vec<SequenceHash> {
@@ -36,10 +39,12 @@ fn prompt(from: u64, blocks: u64) -> Vec<SequenceHash> {
         .collect()
 }
 
-fn believed(state: FeedState, engine_block_size: u32) -> Worth {
-    Worth::Believed {
-        state,
-        engine_block_size: Some(engine_block_size),
+fn request(blocks: (&[SequenceHash], Origin), prompt_tokens: u64, now: u64) -> Request<'_> {
+    Request {
+        blocks: Some(blocks),
+        prompt_tokens,
+        now: Millis(now),
+        ..Request::default()
     }
 }
 
@@ -66,22 +71,24 @@ impl Fleet {
             ..Placements::default()
         };
         let pool = PoolSettings::new(Box::new(rule), 16, placements);
-        let mut selector = Selector::new(settings, pool);
-        let ids = ["a", "b", "c"].map(|name| {
-            selector
-                .workers_mut()
-                .add(name, Profile::default(), Millis(0))
+        let selector = with_workers(settings, pool, &NAMES);
+        let ids = NAMES.map(|name| selector.fleet().find(name).unwrap());
+        let mut fleet = Self { selector, ids };
+        for worker in 0..3 {
+            fleet.trust(worker, FeedState::Live, 16);
+        }
+        fleet
+    }
+
+    fn feed(&mut self, worker: usize) -> Feed<'_> {
+        self.selector.feed(self.ids[worker]).unwrap()
+    }
+
+    fn trust(&mut self, worker: usize, state: FeedState, engine_block_size: u32) {
+        self.feed(worker).set_trust(Worth::Believed {
+            state,
+            engine_block_size: Some(engine_block_size),
         });
-        for id in ids {
-            selector
-                .feed(id)
-                .unwrap()
-                .set_trust(believed(FeedState::Live, 16));
-        }
-        Self {
-            selector,
-            ids: ids.into(),
-        }
     }
 
     fn select(&mut self, blocks: &[SequenceHash], now: u64) -> Pick {
@@ -97,23 +104,22 @@ impl Fleet {
     }
 
     fn choose(&mut self, prompt: (&[SequenceHash], Origin), now: u64, dry_run: bool) -> Pick {
-        let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
-        let blocks = prompt.0;
-        let request = Request {
-            blocks: Some(prompt),
-            prompt_tokens: blocks.len() as u64 * 16 + 1,
-            now: Millis(now),
-            ..Request::default()
-        };
+        let tokens = prompt.0.len() as u64 * 16 + 1;
+        let request = request(prompt, tokens, now);
         let pick = if dry_run {
-            self.selector.preview(&mut offers, &request).unwrap().0
+            self.preview(&request).0
         } else {
-            self.selector.select(&mut offers, &request).unwrap()
+            self.selector.select(&mut offers(&NAMES), &request).unwrap()
         };
         self.selector.validate().unwrap();
         pick
     }
 
+    fn preview(&mut self, request: &Request<'_>) -> (Pick, Vec<Seen>) {
+        self.selector.preview(&mut offers(&NAMES), request).unwrap()
+    }
+
+    /// An event: stored in `medium` is what of `path` is behind its first `from` blocks.
     fn announce(
         &mut self,
         worker: usize,
@@ -123,12 +129,14 @@ impl Fleet {
         now: u64,
     ) {
         let parent = from.checked_sub(1).map(|at| path[at]);
-        let worker = self.ids[worker];
-        self.selector
-            .feed(worker)
-            .unwrap()
-            .announce(parent, &path[from..], medium, Millis(now));
+        let mut feed = self.feed(worker);
+        feed.announce(parent, &path[from..], medium, Millis(now));
         self.selector.validate().unwrap();
+    }
+
+    /// An event: stored in device memory is all of `path`.
+    fn store(&mut self, worker: usize, path: &[SequenceHash], now: u64) {
+        self.announce(worker, path, 0, Medium::Gpu, now);
     }
 
     fn close(&mut self, booking: BookingId, ending: Ending, now: u64) {
@@ -147,15 +155,9 @@ impl Fleet {
     }
 
     fn seen(&mut self, worker: usize, blocks: &[SequenceHash], now: u64) -> Held {
-        let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
-        let request = Request {
-            blocks: Some((blocks, Origin::Tokens)),
-            prompt_tokens: blocks.len() as u64 * 16 + 1,
-            now: Millis(now),
-            ..Request::default()
-        };
-        let (_, seen) = self.selector.preview(&mut offers, &request).unwrap();
-        seen[worker].held
+        let tokens = blocks.len() as u64 * 16 + 1;
+        let request = request((blocks, Origin::Tokens), tokens, now);
+        self.preview(&request).1[worker].held
     }
 
     fn matched(&mut self, blocks: &[SequenceHash], now: u64) -> u64 {
@@ -169,16 +171,15 @@ fn found(fleet: &mut Fleet, pick: Pick, cached_tokens: u64, now: u64) -> (u64, u
         cached_tokens: Some(cached_tokens),
         ..Usage::default()
     };
-    let (booking, worker) = (pick.booking.unwrap(), fleet.ids[pick.offer]);
-    let completed = Ending::Completed;
+    let (booking, completed) = (pick.booking.unwrap(), Ending::Completed);
     fleet.selector.close(booking, completed, usage, Millis(now));
     let heard = Heard {
         until: Millis(now + 1_000),
         device_tokens: 0,
         reuses_all: true,
     };
-    assert_eq!(fleet.selector.feed(worker).unwrap().applied(heard), None);
-    fleet.selector.feed(worker).unwrap().checked()
+    assert_eq!(fleet.feed(pick.offer).applied(heard), None);
+    fleet.feed(pick.offer).checked()
 }
 
 #[test]
@@ -192,9 +193,8 @@ fn an_answer_may_be_one_block_of_the_engine_less_than_promised() {
         (4, 176, 0),
     ] {
         let mut fleet = Fleet::new(RULE);
-        let worth = believed(FeedState::Live, size);
-        fleet.selector.feed(fleet.ids[1]).unwrap().set_trust(worth);
-        fleet.announce(1, &path, 0, Medium::Gpu, 0);
+        fleet.trust(1, FeedState::Live, size);
+        fleet.store(1, &path, 0);
         let pick = fleet.select(&path, 1);
         assert_eq!(found(&mut fleet, pick, 192, 2), (1, 0));
         let pick = fleet.select(&path, 3);
@@ -207,7 +207,7 @@ fn an_answer_may_be_one_block_of_the_engine_less_than_promised() {
 fn only_what_events_confirmed_in_device_memory_was_promised() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 12);
-    fleet.announce(1, &path[..2], 0, Medium::Gpu, 0);
+    fleet.store(1, &path[..2], 0);
     fleet.announce(1, &path[..8], 0, Medium::Cpu, 0);
     let pick = fleet.select(&path, 1);
     assert_eq!(found(&mut fleet, pick, 32, 2), (1, 0));
@@ -227,18 +227,10 @@ fn what_was_asked_while_messages_were_missing_is_not_compared() {
         (FeedState::Degraded, FeedState::Degraded),
     ] {
         let mut fleet = Fleet::new(RULE);
-        fleet.announce(1, &path, 0, Medium::Gpu, 0);
-        fleet
-            .selector
-            .feed(fleet.ids[1])
-            .unwrap()
-            .set_trust(believed(before, 16));
+        fleet.store(1, &path, 0);
+        fleet.trust(1, before, 16);
         let pick = fleet.select(&path, 1);
-        fleet
-            .selector
-            .feed(fleet.ids[1])
-            .unwrap()
-            .set_trust(believed(after, 16));
+        fleet.trust(1, after, 16);
         let counted = u64::from(before == FeedState::Degraded);
         assert_eq!(found(&mut fleet, pick, 192, 2), (counted, 0), "{before:?}");
     }
@@ -248,12 +240,8 @@ fn what_was_asked_while_messages_were_missing_is_not_compared() {
 fn a_block_that_is_missing_ends_the_credit() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 6);
-    fleet.announce(1, &path[..4], 0, Medium::Gpu, 0);
-    fleet
-        .selector
-        .feed(fleet.ids[1])
-        .unwrap()
-        .withdraw(&path[2..3], Medium::Gpu);
+    fleet.store(1, &path[..4], 0);
+    fleet.feed(1).withdraw(&path[2..3], Medium::Gpu);
     let pick = fleet.look(&path, 1);
     assert_eq!((pick.offer, pick.matched_tokens), (1, 32));
 }
@@ -284,7 +272,7 @@ fn what_an_event_confirmed_stays() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 10);
     let pick = fleet.select(&path, 0);
-    fleet.announce(pick.offer, &path, 0, Medium::Gpu, 500);
+    fleet.store(pick.offer, &path, 500);
     fleet.close(pick.booking.unwrap(), Ending::Completed, 600);
     assert_eq!(fleet.matched(&path, 10_000), 10);
 }
@@ -294,7 +282,7 @@ fn a_failure_before_the_first_token_takes_back_what_nobody_confirmed() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 10);
     let pick = fleet.select(&path, 0);
-    fleet.announce(pick.offer, &path[..3], 0, Medium::Gpu, 50);
+    fleet.store(pick.offer, &path[..3], 50);
     fleet.close(pick.booking.unwrap(), Ending::Failed, 100);
     assert_eq!(fleet.matched(&path, 101), 3);
 }
@@ -304,11 +292,7 @@ fn what_an_event_gives_up_is_not_expected_again() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 1_024);
     let at = fleet.select(&path, 0).offer;
-    fleet
-        .selector
-        .feed(fleet.ids[at])
-        .unwrap()
-        .withdraw(&path[600..601], Medium::Gpu);
+    fleet.feed(at).withdraw(&path[600..601], Medium::Gpu);
     assert_eq!(fleet.matched(&path, 1), 600);
     // The owner still waits, so what is left is renewed.
     assert_eq!(fleet.matched(&path, 3_000), 600);
@@ -349,22 +333,14 @@ fn what_was_confirmed_is_doubtful_while_a_stream_is_suspect_and_placements_count
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 10);
     let at = fleet.select(&path, 0).offer;
-    fleet.announce(at, &path[..4], 0, Medium::Gpu, 1);
+    fleet.store(at, &path[..4], 1);
     assert_eq!(fleet.matched(&path, 2), 10);
-    fleet
-        .selector
-        .feed(fleet.ids[at])
-        .unwrap()
-        .set_trust(believed(FeedState::Suspect, 16));
+    fleet.trust(at, FeedState::Suspect, 16);
     assert_eq!(fleet.matched(&path, 3), 10);
     assert_eq!(fleet.held(at, &path, 3), ([0; 3], 6));
     assert_eq!(fleet.doubtful(at, &path, 3), [4, 0, 0]);
     assert_eq!(fleet.matched(&path, 100_000), 10, "no event can confirm it");
-    fleet
-        .selector
-        .feed(fleet.ids[at])
-        .unwrap()
-        .set_trust(believed(FeedState::Live, 16));
+    fleet.trust(at, FeedState::Live, 16);
     assert_eq!(fleet.held(at, &path, 100_001), ([4, 0, 0], 6));
     assert_eq!(fleet.doubtful(at, &path, 100_001), [0; 3]);
     fleet.matched(&path, 103_000);
@@ -375,12 +351,8 @@ fn what_was_confirmed_is_doubtful_while_a_stream_is_suspect_and_placements_count
 fn only_whole_engine_blocks_count() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 8);
-    fleet
-        .selector
-        .feed(fleet.ids[0])
-        .unwrap()
-        .set_trust(believed(FeedState::Live, 64));
-    fleet.announce(0, &path[..4], 0, Medium::Gpu, 0);
+    fleet.trust(0, FeedState::Live, 64);
+    fleet.store(0, &path[..4], 0);
     let mut other = path[..3].to_vec();
     other.extend(prompt(500, 5));
     assert_eq!(fleet.matched(&path, 1), 4);
@@ -391,21 +363,11 @@ fn only_whole_engine_blocks_count() {
 fn the_engine_block_of_the_last_token_is_computed_again() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 8);
-    fleet
-        .selector
-        .feed(fleet.ids[0])
-        .unwrap()
-        .set_trust(believed(FeedState::Live, 64));
-    fleet.announce(0, &path, 0, Medium::Gpu, 0);
+    fleet.trust(0, FeedState::Live, 64);
+    fleet.store(0, &path, 0);
     for (prompt_tokens, matched) in [(128, 64), (129, 128), (130, 128)] {
-        let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
-        let request = Request {
-            blocks: Some((&path, Origin::Tokens)),
-            prompt_tokens,
-            now: Millis(1),
-            ..Request::default()
-        };
-        let pick = fleet.selector.preview(&mut offers, &request).unwrap().0;
+        let request = request((&path, Origin::Tokens), prompt_tokens, 1);
+        let pick = fleet.preview(&request).0;
         assert_eq!(pick.matched_tokens, matched, "of {prompt_tokens}");
     }
 }
@@ -414,66 +376,30 @@ fn the_engine_block_of_the_last_token_is_computed_again() {
 fn blocks_in_other_media_count_by_their_credit() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 12);
-    fleet.announce(2, &path[..4], 0, Medium::Gpu, 0);
+    fleet.store(2, &path[..4], 0);
     fleet.announce(2, &path[..10], 4, Medium::Cpu, 0);
     fleet.announce(2, &path[..12], 6, Medium::Disk, 0);
-    let mut offers = Offers::new(["a", "b", "c"].map(Offer::new).into());
-    let request = Request {
-        blocks: Some((&path, Origin::Tokens)),
-        prompt_tokens: 192,
-        now: Millis(1),
-        ..Request::default()
-    };
-    let (pick, seen) = fleet.selector.preview(&mut offers, &request).unwrap();
+    let (pick, seen) = fleet.preview(&request((&path, Origin::Tokens), 192, 1));
     assert_eq!(pick.offer, 2);
     let held = seen[2].held;
     assert_eq!((held.confirmed, held.speculative), ([4, 6, 2], 0));
     // Credits are for one continuation of device memory, the longest.
-    assert!(
-        (seen[2].matched_tokens - 140.8).abs() < 1e-9,
-        "{}",
-        seen[2].matched_tokens
-    );
+    let matched = seen[2].matched_tokens;
+    assert!((matched - 140.8).abs() < 1e-9, "{matched}");
 }
 
 /// The host tier behind the device, and disk behind that: Dynamo's cost follows all three.
 #[test]
 fn disk_that_begins_where_host_memory_ends_is_credited() {
     let cost = |disk: bool| {
-        let settings = Settings {
-            registered: true,
-            ..Settings::default()
-        };
-        let rule = Box::new(OverlapCost::default());
-        let pool = PoolSettings::new(rule, 16, Placements::default());
-        let mut selector = Selector::new(settings, pool);
-        let worker = selector
-            .workers_mut()
-            .add("a", Profile::default(), Millis(0));
-        selector
-            .feed(worker)
-            .unwrap()
-            .set_trust(believed(FeedState::Live, 16));
+        let mut fleet = Fleet::new(OverlapCost::default());
         let path = prompt(0, 16);
-        let mut announce = |from: usize, to: usize, medium| {
-            let parent = from.checked_sub(1).map(|at| path[at]);
-            selector
-                .feed(worker)
-                .unwrap()
-                .announce(parent, &path[from..to], medium, Millis(0));
-        };
-        announce(0, 4, Medium::Gpu);
-        announce(4, 8, Medium::Cpu);
+        fleet.store(0, &path[..4], 0);
+        fleet.announce(0, &path[..8], 4, Medium::Cpu, 0);
         if disk {
-            announce(8, 12, Medium::Disk);
+            fleet.announce(0, &path[..12], 8, Medium::Disk, 0);
         }
-        let request = Request {
-            blocks: Some((&path, Origin::Tokens)),
-            prompt_tokens: 256,
-            ..Request::default()
-        };
-        let mut offers = Offers::new(vec![Offer::new("a")]);
-        let (_, seen) = selector.preview(&mut offers, &request).unwrap();
+        let (_, seen) = fleet.preview(&request((&path, Origin::Tokens), 256, 0));
         (seen[0].score.get().unwrap(), seen[0].overlap_blocks)
     };
     // 16 blocks less 4 on the device, 4 in host memory by 0.75 and 4 on disk by 0.25.
@@ -502,7 +428,7 @@ fn dynamos_cost_credits_placements_before_their_events_only_if_told_to() {
         });
         let pick = fleet.select(&path, 0);
         assert_eq!(fleet.matched(&path, 1), matched);
-        fleet.announce(pick.offer, &path, 0, Medium::Gpu, 2);
+        fleet.store(pick.offer, &path, 2);
         assert_eq!(fleet.matched(&path, 3), 10);
     }
 }
@@ -521,8 +447,7 @@ fn text_is_believed_as_if_there_were_no_events_and_said_so() {
     let failed = fleet.select_text(&other, 60_001);
     fleet.close(failed.booking.unwrap(), Ending::Failed, 60_002);
     assert_eq!(fleet.matched(&other, 60_003), 0);
-    let worker = fleet.ids[pick.offer];
-    fleet.selector.feed(worker).unwrap().withdraw_all();
+    fleet.feed(pick.offer).withdraw_all();
     assert_eq!(fleet.matched(&path, 60_004), 0, "the cache was dropped");
 }
 
@@ -530,22 +455,15 @@ fn text_is_believed_as_if_there_were_no_events_and_said_so() {
 fn a_pick_on_a_suspect_stream_says_so() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 10);
-    fleet.announce(0, &path, 0, Medium::Gpu, 0);
-    fleet.announce(1, &path[..2], 0, Medium::Gpu, 0);
+    fleet.store(0, &path, 0);
+    fleet.store(1, &path[..2], 0);
     assert_eq!(fleet.look(&path, 1).reason, Reason::Prefix);
-    let suspect = |fleet: &mut Fleet, worker: usize| {
-        fleet
-            .selector
-            .feed(fleet.ids[worker])
-            .unwrap()
-            .set_trust(believed(FeedState::Suspect, 16));
-    };
-    suspect(&mut fleet, 1);
+    fleet.trust(1, FeedState::Suspect, 16);
     assert_eq!(fleet.look(&path, 2).reason, Reason::Prefix, "not its own");
-    suspect(&mut fleet, 0);
+    fleet.trust(0, FeedState::Suspect, 16);
     let pick = fleet.look(&path, 3);
     assert_eq!((pick.offer, pick.reason), (0, Reason::StaleEvents));
-    suspect(&mut fleet, 2);
+    fleet.trust(2, FeedState::Suspect, 16);
     assert_eq!(fleet.look(&prompt(500, 4), 4).reason, Reason::StaleEvents);
 }
 
@@ -553,10 +471,10 @@ fn a_pick_on_a_suspect_stream_says_so() {
 fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
     for events in [true, false] {
         let mut fleet = Fleet::new(RULE);
-        for (name, id) in ["a", "b", "c"].into_iter().zip(fleet.ids.clone()) {
+        for (worker, name) in NAMES.into_iter().enumerate() {
             fleet.selector.workers_mut().add(name, small(20), Millis(0));
             if !events {
-                fleet.selector.feed(id).unwrap().set_trust(Worth::Refused);
+                fleet.feed(worker).set_trust(Worth::Refused);
             }
         }
         let kept: Vec<_> = (0..3).map(|i| prompt(100 * i, 15)).collect();
@@ -569,11 +487,8 @@ fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
         }
         for (path, pick) in kept.iter().zip(&picks) {
             let again = fleet.look(path, 4);
-            assert_eq!(
-                (again.offer, again.matched_tokens),
-                (pick.offer, 240),
-                "{events}"
-            );
+            let again = (again.offer, again.matched_tokens);
+            assert_eq!(again, (pick.offer, 240), "{events}");
         }
         fleet.select(&large, 5);
         assert_eq!(fleet.look(&large, 6).matched_tokens, 304, "{events}");

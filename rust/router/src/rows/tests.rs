@@ -12,19 +12,10 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 #[derive(Debug, Clone)]
 enum Step {
-    Select {
-        prompt: u64,
-        pool: u32,
-        wanted: usize,
-        excluded: Option<usize>,
-        dry_run: bool,
-    },
-    Pair {
-        prompt: u64,
-    },
-    Pass {
-        ms: u64,
-    },
+    /// A prompt, the pool, what is wanted, who is excluded, and whether it is a dry run.
+    Select(u64, u32, usize, Option<usize>, bool),
+    Pair(u64),
+    Pass(u64),
     Rewind,
     FirstToken(usize),
     End(usize, Ending),
@@ -44,28 +35,19 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let worker = || 0..NAMES.len();
     let role = prop::sample::select(vec![Role::Both, Role::Prefill, Role::Decode]);
-    let ending = prop::sample::select(vec![
-        Ending::Completed,
-        Ending::Failed,
-        Ending::Backpressure,
-        Ending::Client,
-    ]);
+    let ending = prop::sample::select(Ending::ALL.to_vec());
     let excluded = prop_oneof![3 => Just(None), 1 => worker().prop_map(Some)];
     let wanted = prop_oneof![4 => Just(0_usize), 1 => 1_usize..3];
     let pool = prop_oneof![4 => Just(0_u32), 1 => Just(1_u32)];
     let select = (0_u64..4, pool, wanted, excluded, any::<bool>());
-    let select = select.prop_map(|(prompt, pool, wanted, excluded, dry_run)| Step::Select {
-        prompt,
-        pool,
-        wanted,
-        excluded,
-        dry_run,
+    let select = select.prop_map(|(prompt, pool, wanted, excluded, dry_run)| {
+        Step::Select(prompt, pool, wanted, excluded, dry_run)
     });
     let add = (worker(), role, 0_u64..60, prop::option::of(0_u32..2));
     prop_oneof![
         12 => select,
-        4 => (0_u64..4).prop_map(|prompt| Step::Pair { prompt }),
-        3 => (0_u64..40).prop_map(|ms| Step::Pass { ms }),
+        4 => (0_u64..4).prop_map(Step::Pair),
+        3 => (0_u64..40).prop_map(Step::Pass),
         1 => Just(Step::Rewind),
         2 => (0_usize..64).prop_map(Step::FirstToken),
         4 => (0_usize..64, ending).prop_map(|(at, ending)| Step::End(at, ending)),
@@ -128,13 +110,9 @@ fn selector(veto: Option<f64>, registered: bool) -> Selector {
         records: 4,
         ..Settings::default()
     };
-    let mut selector = Selector::new(settings, PoolSettings::new(cache_aware(), 16, placements));
-    selector.add_pool(PoolSettings::new(cache_aware(), 16, placements));
-    for name in NAMES {
-        selector
-            .workers_mut()
-            .add(name, Profile::default(), Millis(0));
-    }
+    let pool = || PoolSettings::new(cache_aware(), 16, placements);
+    let mut selector = crate::tests::with_workers(settings, pool(), &NAMES);
+    selector.add_pool(pool());
     selector
 }
 
@@ -159,13 +137,7 @@ impl Side {
         let (s, offers) = (&mut self.selector, &mut self.offers);
         let name = |at: usize| NAMES[at];
         match *step {
-            Step::Select {
-                prompt,
-                pool,
-                wanted,
-                excluded,
-                dry_run,
-            } => {
+            Step::Select(prompt, pool, wanted, excluded, dry_run) => {
                 let hashes: Vec<_> = (1..4).map(|i| SequenceHash(prompt * 8 + i)).collect();
                 let request = Request {
                     pool: PoolId(pool),
@@ -197,7 +169,7 @@ impl Side {
                     s.trace().get(number)
                 )
             }
-            Step::Pair { prompt } => {
+            Step::Pair(prompt) => {
                 let hashes = [SequenceHash(prompt * 8 + 1)];
                 let request = Request {
                     blocks: Some((&hashes, Origin::Caller)),
@@ -277,7 +249,7 @@ proptest! {
         anew.list(list, None);
         for (number, step) in (0..).step_by(2).zip(&steps) {
             match *step {
-                Step::Pass { ms } => now += ms,
+                Step::Pass(ms) => now += ms,
                 Step::Rewind => now -= 10,
                 Step::List(from) => {
                     (list, version) = (from, version + 1);

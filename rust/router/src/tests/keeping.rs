@@ -42,21 +42,16 @@ fn limited(bytes: Option<usize>) -> Selector {
         max_memory_bytes: bytes,
         ..Settings::default()
     };
-    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch::default());
-    let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, Placements::default()));
-    for name in WORKERS {
-        selector
-            .workers_mut()
-            .add(name, crate::Profile::default(), Millis(0));
-    }
-    selector
+    let rule = Box::new(PrefillTimesBatch::default());
+    let pool = PoolSettings::new(rule, 16, Placements::default());
+    with_workers(settings, pool, &WORKERS)
 }
 
 fn traffic(selector: &mut Selector, steps: std::ops::Range<u64>) {
     for step in steps {
         let path = prompt(step % 7, 3, step % 23, 3 + (step % 11) as usize);
         let booking = ask(selector, &path, step);
-        selector.close(booking, Ending::Completed, Usage::default(), Millis(step));
+        complete(selector, booking, step);
     }
 }
 
@@ -76,26 +71,19 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
         let counts = restore(&mut b, &bytes, 200).unwrap();
         assert_eq!(all_held(&a), all_held(&b));
         let blocks: usize = all_held(&b).iter().map(BTreeSet::len).sum();
-        assert_eq!(
-            (counts.blocks, counts.orphans, counts.strangers),
-            (blocks as u64, 0, 0)
-        );
-        assert_eq!(b.book().bookings().len(), 0);
-        assert_eq!(
-            tell(&mut b).len(),
-            usize::from(shares),
-            "its own workers and nothing of the snapshot"
-        );
+        assert_eq!(counts.blocks, blocks as u64);
+        assert_eq!((counts.orphans, counts.strangers), (0, 0));
+        assert!(b.book().bookings().is_empty());
+        // Its own workers and nothing of the snapshot.
+        assert_eq!(tell(&mut b).len(), usize::from(shares));
         b.validate().unwrap();
     }
     // What it shares goes on as before.
     assert!(a.close(open, Ending::Failed, Usage::default(), Millis(101)));
     let mut c = router(3, 1000);
     for message in told.into_iter().chain(tell(&mut a)) {
-        assert!(matches!(
-            c.sharing_mut().receive(&message, Millis(102)),
-            Ok(Receipt::Applied(_))
-        ));
+        let heard = hear(&mut c, &message, 102);
+        assert!(matches!(heard, Ok(Receipt::Applied(_))));
     }
     assert_eq!(all_held(&a), all_held(&c));
 }
@@ -112,17 +100,11 @@ fn less_memory_keeps_what_was_used_last_on_every_worker() {
     restore(&mut b, &bytes, 1000).unwrap();
     b.validate().unwrap();
     let (all, left) = (all_held(&a), all_held(&b));
-    let newest: Vec<u64> = (380..400)
-        .flat_map(|own| prompt(100 + own, 1, own, 200))
-        .map(|hash| hash.0)
-        .collect();
+    let newest = (380..400).flat_map(|own| prompt(100 + own, 1, own, 200));
+    let newest: BTreeSet<u64> = newest.map(|hash| hash.0).collect();
     for (all, left) in all.iter().zip(&left) {
         assert!(left.is_subset(all) && !left.is_empty() && left.len() < all.len());
-        assert!(
-            newest
-                .iter()
-                .all(|hash| all.contains(hash) == left.contains(hash))
-        );
+        assert!((all - left).is_disjoint(&newest));
     }
 }
 
@@ -152,10 +134,8 @@ fn other_hashes_are_refused_and_strangers_are_skipped() {
     traffic(&mut a, 0..50);
     let bytes = keep(&mut a);
     let kept = Kept::read(&bytes, SEED).unwrap();
-    assert!(matches!(
-        kept.restore(&[78], 1),
-        Err(cachelb_core::Error::BadSnapshot(_))
-    ));
+    let other = kept.restore(&[78], 1);
+    assert!(matches!(other, Err(cachelb_core::Error::BadSnapshot(_))));
     assert_eq!(kept.workers().collect::<Vec<_>>(), WORKERS);
     let mut b = router(2, 1000);
     b.workers_mut().remove("c");
@@ -167,7 +147,7 @@ fn other_hashes_are_refused_and_strangers_are_skipped() {
         assert!(Kept::read(message, SEED).is_err());
         assert!(restore(&mut b, message, 60).is_err());
     }
-    assert!(b.sharing_mut().receive(&bytes, Millis(61)).is_err());
+    assert!(hear(&mut b, &bytes, 61).is_err());
 }
 
 /// Entries with seal and checksum, as only one who knows the seed can write them.
@@ -182,12 +162,10 @@ fn sealed(entries: &[u8]) -> Vec<u8> {
 
 #[test]
 fn entries_out_of_place_are_refused() {
-    let pool = Entry::Pool {
-        index: 0,
-        fingerprint: 77,
-    };
-    let worker = Entry::Worker {
-        index: 0,
+    let (index, fingerprint) = (0, 77);
+    let pool = Entry::Pool { index, fingerprint };
+    let worker = |index| Entry::Worker {
+        index,
         epoch: 0,
         name: "a",
     };
@@ -199,41 +177,25 @@ fn entries_out_of_place_are_refused() {
         chain: Chain::default(),
     };
     let cases = [
-        (vec![pool, worker, placed(0, 0)], true),
+        (vec![], true),
+        (vec![pool, worker(0), placed(0, 0)], true),
         (vec![pool, placed(0, 0)], false),
-        (vec![worker, placed(0, 0)], false),
-        (vec![pool, worker, placed(0, 1)], false),
-        (vec![pool, worker, placed(u32::MAX, 0)], false),
-        (vec![pool, worker, Entry::FirstToken { key: 0 }], false),
-        (
-            vec![Entry::Worker {
-                index: u32::MAX,
-                epoch: 0,
-                name: "a",
-            }],
-            false,
-        ),
+        (vec![worker(0), placed(0, 0)], false),
+        (vec![pool, worker(0), placed(0, 1)], false),
+        (vec![pool, worker(0), placed(u32::MAX, 0)], false),
+        (vec![pool, worker(0), Entry::FirstToken { key: 0 }], false),
+        (vec![worker(u32::MAX)], false),
     ];
+    let chain = [SequenceHash(9)];
     for (entries, fine) in cases {
         let mut bytes = Vec::new();
         for entry in &entries {
-            let chain: &[SequenceHash] = if matches!(entry, Entry::Placed { .. }) {
-                &[SequenceHash(9)]
-            } else {
-                &[]
-            };
-            put(&mut bytes, *entry, chain);
+            let is_placed = matches!(entry, Entry::Placed { .. });
+            put(&mut bytes, *entry, &chain[..usize::from(is_placed)]);
         }
-        assert_eq!(
-            Kept::read(&sealed(&bytes), SEED).is_ok(),
-            fine,
-            "{entries:?}"
-        );
+        let bytes = sealed(&bytes);
+        assert_eq!(Kept::read(&bytes, SEED).is_ok(), fine, "{entries:?}");
     }
-    assert!(
-        Kept::read(&sealed(&[]), SEED).is_ok(),
-        "nothing at all is fine"
-    );
     assert!(Kept::read(&sealed(&[]), SEED + 1).is_err());
 }
 

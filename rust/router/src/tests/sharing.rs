@@ -12,44 +12,58 @@ mod faults;
 mod fleet;
 #[path = "sharing_hostile.rs"]
 mod hostile;
-#[path = "sharing_random.rs"]
-mod random;
+#[path = "sharing_network.rs"]
+mod network;
 #[path = "sharing_routes.rs"]
 mod routes;
 
-use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::Telling;
 use cachelb_core::tracker::Origin;
-use cachelb_policy::LeastLoaded;
-use cachelb_policy::{PrefillTimesBatch, Rule};
+use cachelb_policy::{LeastLoaded, PrefillTimesBatch};
 
 use super::*;
 use crate::PoolId;
 use crate::ledger::{Ending, Usage};
-use crate::{Offer, Offers, Placements, PoolSettings, Request, Selector, Settings};
+use crate::tests::with_workers;
+use crate::{Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings};
 
 const WORKERS: [&str; 4] = ["a", "b", "c", "d"];
 const TTL_MS: u64 = 1_000_000;
 
 fn router(origin: u64, capacity: u32) -> Selector {
-    let rule: Box<dyn Rule> = Box::new(PrefillTimesBatch::default());
     let placements = Placements {
         max_blocks_per_worker: capacity,
         ..Placements::default()
     };
+    let rule = Box::new(PrefillTimesBatch::default());
+    sharing(origin, PoolSettings::new(rule, 16, placements))
+}
+
+fn sharing(origin: u64, pool: PoolSettings) -> Selector {
     let settings = Settings {
         seed: origin,
         registered: true,
         ..Settings::default()
     };
-    let mut selector = Selector::new(settings, PoolSettings::new(rule, 16, placements));
-    for name in WORKERS {
-        selector
-            .workers_mut()
-            .add(name, crate::Profile::default(), Millis(0));
-    }
+    let mut selector = with_workers(settings, pool, &WORKERS);
     selector.sharing_mut().share(origin, &[77], TTL_MS, 1 << 20);
     selector
+}
+
+fn add(selector: &mut Selector, name: &str, now: u64) -> WorkerId {
+    let mut workers = selector.workers_mut();
+    workers.add(name, Profile::default(), Millis(now))
+}
+
+fn complete(selector: &mut Selector, booking: BookingId, now: u64) {
+    let completed = Ending::Completed;
+    selector.close(booking, completed, Usage::default(), Millis(now));
+}
+
+fn worker_of(selector: &Selector, booking: BookingId) -> String {
+    let worker = selector.book().bookings().worker(booking).unwrap();
+    selector.fleet.name(worker).unwrap().to_string()
 }
 
 fn counts(selector: &Selector) -> SharingCounters {
@@ -107,18 +121,19 @@ fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
 type Load = (u32, u64, u64, u64);
 
 fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
-    let load = |name| {
-        let worker = selector.fleet().find(name).unwrap();
-        let load = selector.book().loads().get(worker).unwrap();
-        let columns = (
-            load.inflight,
-            load.pending_prefill_tokens,
-            load.pending_pairs,
-            load.decode_blocks,
-        );
-        (name, columns)
-    };
+    let load = |name| (name, load(selector, name));
     WORKERS.into_iter().map(load).collect()
+}
+
+fn load(selector: &Selector, name: &str) -> Load {
+    let worker = selector.fleet().find(name).unwrap();
+    let load = selector.book().loads().get(worker).unwrap();
+    (
+        load.inflight,
+        load.pending_prefill_tokens,
+        load.pending_pairs,
+        load.decode_blocks,
+    )
 }
 
 /// All that `from` waits to tell.
@@ -144,17 +159,20 @@ fn snapshot(from: &mut Selector, now: Millis) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Lets `to` hear `message`; asks `from` for a snapshot if something is missing.
-fn deliver(from: &mut Selector, to: &mut Selector, message: &[u8], now: u64) {
-    if to.sharing_mut().receive(message, Millis(now)) != Ok(Receipt::Gap) {
-        return;
+fn hear(to: &mut Selector, message: &[u8], now: u64) -> cachelb_core::Result<Receipt> {
+    to.sharing_mut().receive(message, Millis(now))
+}
+
+fn hear_all(to: &mut Selector, messages: &[Vec<u8>], now: u64) {
+    for message in messages {
+        hear(to, message, now).unwrap();
+        to.validate().unwrap();
     }
-    for part in snapshot(from, Millis(now)) {
-        assert_ne!(
-            to.sharing_mut().receive(&part, Millis(now)),
-            Ok(Receipt::Gap)
-        );
-    }
+}
+
+/// All that `from` waits to tell arrives.
+fn pass(from: &mut Selector, to: &mut Selector, now: u64) {
+    hear_all(to, &tell(from), now);
 }
 
 #[test]
@@ -162,42 +180,26 @@ fn what_one_routes_the_other_knows() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let path = prompt(1, 4, 1, 9);
     let booking = ask(&mut a, &path, 5);
-    let worker = a.book().bookings().worker(booking).unwrap();
+    let name = worker_of(&a, booking);
     for message in tell(&mut a) {
-        assert!(matches!(
-            b.sharing_mut().receive(&message, Millis(6)),
-            Ok(Receipt::Applied(_))
-        ));
-        assert_eq!(
-            b.sharing_mut().receive(&message, Millis(6)),
-            Ok(Receipt::Applied(0)),
-            "again"
-        );
-        assert_eq!(
-            a.sharing_mut().receive(&message, Millis(6)),
-            Ok(Receipt::Own)
-        );
+        let applied = hear(&mut b, &message, 6);
+        assert!(matches!(applied, Ok(Receipt::Applied(_))));
+        let again = hear(&mut b, &message, 6);
+        assert_eq!(again, Ok(Receipt::Applied(0)));
+        assert_eq!(hear(&mut a, &message, 6), Ok(Receipt::Own));
     }
     assert_eq!(loads(&a), loads(&b));
-    let name = a.fleet.name(worker).unwrap();
     assert_eq!(held(&b, &name).len(), 9);
     assert!(a.first_token(booking, Millis(9)));
-    a.close(booking, Ending::Completed, Usage::default(), Millis(10));
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(11)).unwrap();
-    }
+    complete(&mut a, booking, 10);
+    pass(&mut a, &mut b, 11);
     assert_eq!(loads(&a), loads(&b));
     let counts = b.ledger();
     let ended: u64 = counts.endings.iter().sum();
     assert_eq!((counts.selected(), ended), (0, 0), "not its own requests");
     // It follows where the other cached it.
     let next = ask(&mut b, &prompt(1, 4, 1, 12), 12);
-    assert_eq!(
-        b.fleet
-            .name(b.book().bookings().worker(next).unwrap())
-            .unwrap(),
-        name
-    );
+    assert_eq!(worker_of(&b, next), name);
     b.validate().unwrap();
 }
 
@@ -205,20 +207,13 @@ fn what_one_routes_the_other_knows() {
 fn a_failed_request_takes_its_blocks_back_everywhere() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let name = a
-        .fleet
-        .name(a.book().bookings().worker(booking).unwrap())
-        .unwrap();
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(6)).unwrap();
-    }
+    let name = worker_of(&a, booking);
+    pass(&mut a, &mut b, 6);
     // Shares the first four blocks, at the same worker.
     ask_one_of(&[&name], &mut b, &prompt(1, 4, 2, 6), 7);
     assert_eq!(held(&b, &name).len(), 11);
     a.close(booking, Ending::Failed, Usage::default(), Millis(8));
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(9)).unwrap();
-    }
+    pass(&mut a, &mut b, 9);
     assert_eq!(held(&b, &name).len(), 6);
     assert_eq!(held(&a, &name).len(), 0);
     b.validate().unwrap();
@@ -228,60 +223,38 @@ fn a_failed_request_takes_its_blocks_back_everywhere() {
 fn hearsay_ends_and_what_was_found_again_stays() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let (one, two) = (prompt(1, 4, 1, 4), prompt(2, 4, 2, 4));
-    let names: Vec<_> = [&one, &two]
-        .map(|path| {
-            let booking = ask(&mut a, path, 5);
-            a.fleet
-                .name(a.book().bookings().worker(booking).unwrap())
-                .unwrap()
-        })
-        .into();
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(6)).unwrap();
-    }
+    let names = [&one, &two].map(|path| {
+        let booking = ask(&mut a, path, 5);
+        worker_of(&a, booking)
+    });
+    pass(&mut a, &mut b, 6);
     ask_one_of(&[&names[0]], &mut b, &one, 7);
     let other = ["a", "b", "c"].into_iter().find(|name| **name != *names[1]);
     ask_one_of(&[other.unwrap()], &mut b, &prompt(9, 1, 9, 1), TTL_MS + 7);
     assert!(one.iter().all(|hash| held(&b, &names[0]).contains(&hash.0)));
-    assert!(
-        two.iter()
-            .all(|hash| !held(&b, &names[1]).contains(&hash.0))
-    );
+    let ended = held(&b, &names[1]);
+    assert!(two.iter().all(|hash| !ended.contains(&hash.0)));
 }
 
 #[test]
 fn a_lost_cache_is_lost_for_all_and_once() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let name = a
-        .fleet
-        .name(a.book().bookings().worker(booking).unwrap())
-        .unwrap();
+    let name = worker_of(&a, booking);
     let placed = tell(&mut a);
     // Both see the restart; one hears of the placement from before only now.
     a.workers_mut().reset_cache(&name, Millis(6));
     b.workers_mut().reset_cache(&name, Millis(6));
-    for message in &placed {
-        b.sharing_mut().receive(message, Millis(7)).unwrap();
-    }
+    hear_all(&mut b, &placed, 7);
     assert_eq!((held(&b, &name).len(), counts(&b).stale), (0, 1));
     let cleared = tell(&mut b);
     let new = prompt(2, 1, 3, 5);
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(8)).unwrap();
-    }
+    pass(&mut a, &mut b, 8);
     let again = ask(&mut a, &new, 9);
-    for message in cleared {
-        a.sharing_mut().receive(&message, Millis(10)).unwrap();
-    }
-    let name = a
-        .fleet
-        .name(a.book().bookings().worker(again).unwrap())
-        .unwrap();
+    hear_all(&mut a, &cleared, 10);
+    let name = worker_of(&a, again);
     assert_eq!(held(&a, &name).len(), 5, "the same loss is no second one");
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(11)).unwrap();
-    }
+    pass(&mut a, &mut b, 11);
     assert_eq!(held(&b, &name).len(), 5);
 }
 
@@ -289,90 +262,63 @@ fn a_lost_cache_is_lost_for_all_and_once() {
 fn who_hears_of_a_lost_cache_places_on_the_new_one() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     ask_one_of(&["a"], &mut a, &prompt(1, 4, 1, 9), 5);
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(6)).unwrap();
-    }
+    pass(&mut a, &mut b, 6);
     b.workers_mut().reset_cache("a", Millis(7));
-    for message in tell(&mut b) {
-        a.sharing_mut().receive(&message, Millis(8)).unwrap();
-    }
+    pass(&mut b, &mut a, 8);
     ask_one_of(&["a"], &mut a, &prompt(2, 4, 1, 5), 9);
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(10)).unwrap();
-    }
+    pass(&mut a, &mut b, 10);
     assert_eq!((held(&b, "a").len(), counts(&b).stale), (5, 0));
-    assert_eq!(
-        tell(&mut b),
-        [] as [Vec<u8>; 0],
-        "the same loss is told once"
-    );
+    assert!(tell(&mut b).is_empty(), "the same loss is told once");
 }
 
 #[test]
 fn a_booking_waits_for_its_worker() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
-    a.workers_mut()
-        .add("new", crate::Profile::default(), Millis(1));
+    add(&mut a, "new", 1);
     let booking = ask_one_of(&["new"], &mut a, &prompt(1, 4, 1, 9), 5);
     a.first_token(booking, Millis(6));
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(7)).unwrap();
-    }
+    pass(&mut a, &mut b, 7);
+    assert!(b.book().bookings().is_empty());
+    assert_eq!(b.sharing().unwrap().origins(), [(1, 1)]);
+    let id = add(&mut b, "new", 8);
     assert_eq!(
-        (b.book().bookings().len(), b.sharing().unwrap().origins()),
-        (0, vec![(1, 1)])
+        (
+            b.book().loads().inflight(id),
+            b.book().loads().get(id).unwrap().decode_blocks
+        ),
+        (1, 9)
     );
-    let id = b
-        .workers_mut()
-        .add("new", crate::Profile::default(), Millis(8));
-    let load = b.book().loads().get(id).unwrap();
-    assert_eq!((load.inflight, load.decode_blocks), (1, 9));
     // It leaves and comes back; the booking still waits for its end.
     b.workers_mut().remove("new");
     b.validate().unwrap();
     assert_eq!(b.book().bookings().len(), 0);
-    let id = b
-        .workers_mut()
-        .add("new", crate::Profile::default(), Millis(9));
+    let id = add(&mut b, "new", 9);
     assert_eq!(b.book().loads().inflight(id), 1);
     // Who made it takes the worker out, and the booking with it.
     a.workers_mut().remove("new");
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(10)).unwrap();
-    }
-    assert_eq!(
-        (b.book().bookings().len(), b.sharing().unwrap().origins()),
-        (0, vec![(1, 0)])
-    );
-    b.validate().unwrap();
+    pass(&mut a, &mut b, 10);
+    assert!(b.book().bookings().is_empty());
+    assert_eq!(b.sharing().unwrap().origins(), [(1, 0)]);
 }
 
 #[test]
 fn after_a_loss_that_one_saw_what_the_other_places_counts() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
-    for message in tell(&mut b) {
-        a.sharing_mut().receive(&message, Millis(1)).unwrap();
-    }
+    pass(&mut b, &mut a, 1);
     let name = WORKERS[0];
     let before = ask_one_of(&[name], &mut b, &prompt(1, 4, 1, 9), 2);
     a.workers_mut().reset_cache(name, Millis(5));
     // Placed by one who did not know yet.
-    for message in tell(&mut b) {
-        a.sharing_mut().receive(&message, Millis(6)).unwrap();
-    }
+    pass(&mut b, &mut a, 6);
     assert_eq!((held(&a, name).len(), counts(&a).stale), (0, 1));
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(6)).unwrap();
-    }
+    pass(&mut a, &mut b, 6);
     assert_eq!(held(&b, name).len(), 0);
     ask_one_of(&[name], &mut b, &prompt(2, 4, 1, 5), 7);
-    for message in tell(&mut b) {
-        a.sharing_mut().receive(&message, Millis(8)).unwrap();
-    }
+    pass(&mut b, &mut a, 8);
     assert_eq!((held(&a, name).len(), counts(&a).stale), (5, 1));
     assert_eq!(held(&a, name), held(&b, name));
     assert!(tell(&mut a).is_empty(), "it ends there");
-    b.close(before, Ending::Completed, Usage::default(), Millis(9));
+    complete(&mut b, before, 9);
 }
 
 #[test]
@@ -381,25 +327,18 @@ fn an_old_snapshot_changes_nothing_and_is_followed_by_what_comes() {
     let first = ask(&mut a, &prompt(1, 4, 1, 9), 5);
     let old = snapshot(&mut a, Millis(99));
     tell(&mut a);
-    a.close(first, Ending::Completed, Usage::default(), Millis(6));
+    complete(&mut a, first, 6);
     ask(&mut a, &prompt(2, 4, 1, 9), 6);
-    for message in snapshot(&mut a, Millis(99)) {
-        b.sharing_mut().receive(&message, Millis(7)).unwrap();
-    }
+    hear_all(&mut b, &snapshot(&mut a, Millis(99)), 7);
     tell(&mut a);
     for message in &old {
-        assert_ne!(
-            b.sharing_mut().receive(message, Millis(8)),
-            Ok(Receipt::Gap)
-        );
+        assert_ne!(hear(&mut b, message, 8), Ok(Receipt::Gap));
     }
     assert_eq!(loads(&a), loads(&b));
     ask(&mut a, &prompt(3, 4, 1, 9), 9);
     for message in tell(&mut a) {
-        assert!(matches!(
-            b.sharing_mut().receive(&message, Millis(9)),
-            Ok(Receipt::Applied(1..))
-        ));
+        let news = hear(&mut b, &message, 9);
+        assert!(matches!(news, Ok(Receipt::Applied(1..))));
     }
     assert_eq!(loads(&a), loads(&b));
     b.validate().unwrap();
@@ -409,30 +348,19 @@ fn an_old_snapshot_changes_nothing_and_is_followed_by_what_comes() {
 fn parts_of_a_snapshot_from_before_a_loss_are_stale_after_it() {
     let (mut a, mut b) = (router(1, 1000), router(2, 1000));
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
-    let name = a
-        .fleet
-        .name(a.book().bookings().worker(booking).unwrap())
-        .unwrap();
+    let name = worker_of(&a, booking);
     tell(&mut a);
     let parts = snapshot(&mut a, Millis(99));
-    b.sharing_mut().receive(&parts[0], Millis(6)).unwrap();
+    hear_all(&mut b, &parts[..1], 6);
     // News go another way than snapshots, and faster.
     a.workers_mut().reset_cache(&name, Millis(7));
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(8)).unwrap();
-    }
-    for part in &parts[1..] {
-        b.sharing_mut().receive(part, Millis(9)).unwrap();
-    }
+    pass(&mut a, &mut b, 8);
+    hear_all(&mut b, &parts[1..], 9);
     assert_eq!(held(&b, &name).len(), 0);
     assert!(counts(&b).stale > 0);
-    for part in snapshot(&mut a, Millis(99)) {
-        b.sharing_mut().receive(&part, Millis(10)).unwrap();
-    }
+    hear_all(&mut b, &snapshot(&mut a, Millis(99)), 10);
     ask_one_of(&[&name], &mut a, &prompt(2, 4, 1, 5), 11);
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(12)).unwrap();
-    }
+    pass(&mut a, &mut b, 12);
     assert_eq!(held(&b, &name).len(), 5);
 }
 
@@ -442,9 +370,7 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     for own in 0..9 {
         ask(&mut a, &prompt(1, 4, own, 9), 5);
     }
-    for message in tell(&mut a) {
-        b.sharing_mut().receive(&message, Millis(6)).unwrap();
-    }
+    pass(&mut a, &mut b, 6);
     assert_eq!(b.sharing().unwrap().origins(), [(1, 9)]);
     assert_eq!(b.sharing_mut().forget_origin(1, Millis(7)), 9);
     assert_eq!(b.book().bookings().len(), 0);
@@ -453,15 +379,12 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
         PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
     );
     c.sharing_mut().share(3, &[78], TTL_MS, 1 << 20);
-    for message in snapshot(&mut a, Millis(8)) {
-        c.sharing_mut().receive(&message, Millis(8)).unwrap();
-    }
+    hear_all(&mut c, &snapshot(&mut a, Millis(8)), 8);
     assert!(counts(&c).strangers > 9 && c.book().bookings().is_empty());
     c.validate().unwrap();
     // Of a worker that it knows it counts the load, whatever the model.
     for name in WORKERS {
-        c.workers_mut()
-            .add(name, crate::Profile::default(), Millis(9));
+        add(&mut c, name, 9);
     }
     assert_eq!(loads(&c), loads(&a));
     c.validate().unwrap();
@@ -473,12 +396,10 @@ fn a_snapshot_keeps_the_order_of_evictions() {
     for step in 0..200_u64 {
         let path = prompt(step % 7, 3, step % 23, 3 + (step % 11) as usize);
         let booking = ask(&mut a, &path, step);
-        a.close(booking, Ending::Completed, Usage::default(), Millis(step));
+        complete(&mut a, booking, step);
     }
     let mut b = router(2, 60);
-    for message in snapshot(&mut a, Millis(300)) {
-        b.sharing_mut().receive(&message, Millis(300)).unwrap();
-    }
+    hear_all(&mut b, &snapshot(&mut a, Millis(300)), 300);
     for name in WORKERS {
         assert_eq!(held(&a, name), held(&b, name));
     }
@@ -488,8 +409,8 @@ fn a_snapshot_keeps_the_order_of_evictions() {
         ask(&mut c, &prompt(step % 5, 3, step, 9), step);
     }
     for message in tell(&mut c) {
-        a.sharing_mut().receive(&message, Millis(400)).unwrap();
-        b.sharing_mut().receive(&message, Millis(400)).unwrap();
+        hear(&mut a, &message, 400).unwrap();
+        hear(&mut b, &message, 400).unwrap();
         for name in WORKERS {
             assert_eq!(held(&a, name), held(&b, name));
         }
@@ -504,24 +425,15 @@ fn speeds_are_learned_from_own_first_tokens_only() {
     for i in 0..10_u64 {
         let now = i * 10_000;
         let id = ask_one_of(&["a"], &mut a, &prompt(i, 0, i, 50), now);
-        for message in tell(&mut a) {
-            b.sharing_mut().receive(&message, Millis(now + 5)).unwrap();
-        }
+        pass(&mut a, &mut b, now + 5);
         a.first_token(id, Millis(now + 100));
-        for message in tell(&mut a) {
-            // SharingCounters with the next round of messages.
-            b.sharing_mut()
-                .receive(&message, Millis(now + 1_000))
-                .unwrap();
-        }
-        a.close(id, Ending::Completed, Usage::default(), Millis(now + 2_000));
+        // With the next round of messages.
+        pass(&mut a, &mut b, now + 1_000);
+        complete(&mut a, id, now + 2_000);
     }
     let learned = |selector: &Selector| {
-        let load = *selector
-            .book()
-            .loads()
-            .get(selector.fleet().find("a").unwrap())
-            .unwrap();
+        let worker = selector.fleet().find("a").unwrap();
+        let load = selector.book().loads().get(worker).unwrap();
         (load.speed.get(), load.observed_prefill_tps.get())
     };
     let (speed, observed) = learned(&a);

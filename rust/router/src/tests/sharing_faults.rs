@@ -18,22 +18,13 @@ fn numbers_beyond_all_bounds_are_a_gap() {
         }
         .encode()
     };
-    b.sharing_mut()
-        .receive(&message(Kind::Snapshot, u64::MAX, 0), Millis(6))
-        .unwrap();
-    b.sharing_mut()
-        .receive(&message(Kind::Heartbeat, u64::MAX, 7), Millis(6))
-        .unwrap();
-    assert_eq!(
-        b.sharing_mut()
-            .receive(&message(Kind::Heartbeat, 5, 7), Millis(6)),
-        Ok(Receipt::Applied(0))
-    );
+    hear(&mut b, &message(Kind::Snapshot, u64::MAX, 0), 6).unwrap();
+    hear(&mut b, &message(Kind::Heartbeat, u64::MAX, 7), 6).unwrap();
+    let known = hear(&mut b, &message(Kind::Heartbeat, 5, 7), 6);
+    assert_eq!(known, Ok(Receipt::Applied(0)));
     for message in tell(&mut a) {
-        assert!(matches!(
-            b.sharing_mut().receive(&message, Millis(7)),
-            Ok(Receipt::Applied(1..))
-        ));
+        let news = hear(&mut b, &message, 7);
+        assert!(matches!(news, Ok(Receipt::Applied(1..))));
     }
 }
 
@@ -41,22 +32,15 @@ fn numbers_beyond_all_bounds_are_a_gap() {
 fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
     for more in [-1, 1] {
         let (mut from, mut to) = (router(1, 100), router(2, 100));
-        for message in snapshot(&mut from, Millis(0)) {
-            to.sharing_mut().receive(&message, Millis(0)).unwrap();
-        }
+        hear_all(&mut to, &snapshot(&mut from, Millis(0)), 0);
         ask(&mut from, &prompt(1, 2, 3, 4), 1);
         let bytes = tell(&mut from).remove(0);
         let message = Message::decode(&bytes).unwrap();
         let count = message.count.wrapping_add_signed(more);
-        let error = to
-            .sharing_mut()
-            .receive(&Message { count, ..message }.encode(), Millis(1))
-            .unwrap_err();
+        let wrong = Message { count, ..message }.encode();
+        let error = hear(&mut to, &wrong, 1).unwrap_err();
         assert!(error.to_string().contains("says that it has"), "{error}");
-        assert!(
-            to.sharing().unwrap().origins().is_empty(),
-            "it is heard anew"
-        );
+        assert_eq!(to.sharing().unwrap().origins(), [], "it is heard anew");
         assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
         to.validate().unwrap();
     }
@@ -71,7 +55,7 @@ fn what_is_used_all_the_time_is_in_a_snapshot() {
     let mut serve = |from: &mut Selector, path: &[SequenceHash]| {
         now += 1;
         let booking = ask(from, path, now);
-        from.close(booking, Ending::Completed, Usage::default(), Millis(now));
+        complete(from, booking, now);
     };
     for path in others.iter().chain([&lasting]) {
         serve(&mut from, path);
@@ -86,9 +70,7 @@ fn what_is_used_all_the_time_is_in_a_snapshot() {
         }
     }
     messages.push(from.sharing().unwrap().snapshot_end());
-    for message in &messages {
-        to.sharing_mut().receive(message, Millis(9)).unwrap();
-    }
+    hear_all(&mut to, &messages, 9);
     let all: BTreeSet<u64> = lasting.iter().map(|hash| hash.0).collect();
     let known = WORKERS.map(|name| all.is_subset(&held(&to, name)));
     assert_eq!(known, WORKERS.map(|name| all.is_subset(&held(&from, name))));

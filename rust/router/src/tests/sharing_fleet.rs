@@ -2,8 +2,8 @@
 
 use cachelb_share::{About, Version, Word};
 
+use super::network::{Fates, Network, Site as _};
 use super::*;
-use crate::Profile;
 
 /// A router and the list of its workers, which is kept outside of a selector.
 struct Site {
@@ -32,14 +32,16 @@ fn weight(about: &About) -> u32 {
 
 impl Site {
     fn new(origin: u64) -> Self {
-        let mut selector = router(origin, 100_000);
-        selector.sharing_mut().share_fleet();
+        let mut site = Self::alone(origin);
+        site.selector.sharing_mut().share_fleet();
+        site
+    }
+
+    /// One that does not share its fleet.
+    fn alone(origin: u64) -> Self {
         Self {
-            selector,
-            workers: WORKERS
-                .iter()
-                .map(|&name| (name.into(), (1, true)))
-                .collect(),
+            selector: router(origin, 100_000),
+            workers: WORKERS.map(|name| (name.into(), (1, true))).into(),
             open: Vec::new(),
         }
     }
@@ -55,9 +57,8 @@ impl Site {
     fn set_ready(&mut self, name: &str, ready: bool, now: u64) {
         if self.workers.contains_key(name) {
             self.act(name, Word::Ready(ready), now);
-            self.selector
-                .sharing_mut()
-                .publish_changes(name, [Word::Ready(ready)]);
+            let mut sharing = self.selector.sharing_mut();
+            sharing.publish_changes(name, [Word::Ready(ready)]);
         }
     }
 
@@ -80,13 +81,9 @@ impl Site {
                 self.workers.remove(name);
             }
             Word::Here(about) => {
-                self.selector
-                    .workers_mut()
-                    .add(name, Profile::default(), Millis(now));
-                self.selector
-                    .workers_mut()
-                    .set_weight(name, about.weight)
-                    .unwrap();
+                add(&mut self.selector, name, now);
+                let mut workers = self.selector.workers_mut();
+                workers.set_weight(name, about.weight).unwrap();
                 let entry = self.workers.entry(name.into()).or_insert((0, true));
                 entry.0 = weight(&about);
             }
@@ -96,18 +93,6 @@ impl Site {
             }
             _ => {}
         }
-    }
-
-    fn receive(&mut self, message: &[u8], now: u64) -> cachelb_core::error::Result<Receipt> {
-        let heard = self.selector.sharing_mut().receive(message, Millis(now));
-        for (name, _) in self.selector.sharing().unwrap().changes_due() {
-            let due = self.selector.sharing_mut().take_change(&name).unwrap();
-            let ready = due.ready.map(Word::Ready);
-            for word in due.standing.into_iter().chain(ready) {
-                self.act(&name, word, now);
-            }
-        }
-        heard
     }
 
     fn ask(&mut self, path: &[SequenceHash], now: u64) {
@@ -121,20 +106,9 @@ impl Site {
 
     /// Load by listed worker.
     fn loads(&self) -> BTreeMap<&str, Load> {
-        let book = self.selector.book();
-        let load = |name: &String| {
-            let worker = self.selector.fleet().find(name).unwrap();
-            let load = book.loads().get(worker).unwrap();
-            (
-                load.inflight,
-                load.pending_prefill_tokens,
-                load.pending_pairs,
-                load.decode_blocks,
-            )
-        };
-        self.workers
-            .keys()
-            .map(|name| (name.as_str(), load(name)))
+        let names = self.workers.keys().map(String::as_str);
+        names
+            .map(|name| (name, load(&self.selector, name)))
             .collect()
     }
 
@@ -154,8 +128,8 @@ impl Site {
 
     /// The last words, by name and whether they are on readiness.
     fn words(&self) -> BTreeMap<(String, bool), (Version, Word)> {
-        let words = self.selector.sharing.as_ref().unwrap().words.as_ref();
-        let all = words.unwrap().iter();
+        let words = self.selector.sharing().unwrap().words.as_ref();
+        let all = words.into_iter().flat_map(cachelb_share::Register::iter);
         all.map(|(name, version, word)| {
             let of_readiness = matches!(word, Word::Ready(_));
             ((name.to_owned(), of_readiness), (version, word.clone()))
@@ -164,19 +138,28 @@ impl Site {
     }
 }
 
-fn hear_all(from: &mut Site, to: &mut Site, now: u64) {
-    for message in tell(&mut from.selector) {
-        to.receive(&message, now).unwrap();
-        to.selector.validate().unwrap();
+impl network::Site for Site {
+    fn selector(&mut self) -> &mut Selector {
+        &mut self.selector
+    }
+
+    fn receive(&mut self, message: &[u8], now: u64) -> cachelb_core::Result<Receipt> {
+        let heard = hear(&mut self.selector, message, now);
+        for (name, _) in self.selector.sharing().unwrap().changes_due() {
+            let due = self.selector.sharing_mut().take_change(&name).unwrap();
+            let ready = due.ready.map(Word::Ready);
+            for word in due.standing.into_iter().chain(ready) {
+                self.act(&name, word, now);
+            }
+        }
+        heard
     }
 }
 
-fn deliver_to(from: &mut Site, to: &mut Site, message: &[u8], now: u64) {
-    if to.receive(message, now) != Ok(Receipt::Gap) {
-        return;
-    }
-    for part in snapshot(&mut from.selector, Millis(now)) {
-        assert_ne!(to.receive(&part, now), Ok(Receipt::Gap));
+fn pass(from: &mut Site, to: &mut Site, now: u64) {
+    for message in tell(&mut from.selector) {
+        to.receive(&message, now).unwrap();
+        to.selector.validate().unwrap();
     }
 }
 
@@ -189,15 +172,11 @@ fn a_new_worker_is_there_before_what_is_booked_on_it() {
         a.remove(name, Word::Gone, 3);
     }
     a.ask(&prompt(1, 3, 2, 4), 4);
-    hear_all(&mut a, &mut b, 5);
+    pass(&mut a, &mut b, 5);
     assert_eq!(b.workers, BTreeMap::from([("new".into(), (3, true))]));
     assert_eq!((a.loads(), counts(&b.selector).strangers), (b.loads(), 0));
     assert_eq!(counts(&b.selector).changes, 6);
-    assert_eq!(
-        tell(&mut b.selector).len(),
-        1,
-        "what was heard is not told again"
-    );
+    assert_eq!(tell(&mut b.selector).len(), 1, "nothing is told again");
     // And before what a snapshot says.
     let mut c = Site::new(3);
     for part in snapshot(&mut a.selector, Millis(6)) {
@@ -212,14 +191,10 @@ fn who_does_not_share_the_fleet_keeps_its_own() {
     let (mut a, mut b) = (Site::new(1), router(2, 1000));
     a.add("new", 3, 2);
     a.remove("a", Word::Gone, 3);
-    for message in tell(&mut a.selector) {
-        b.sharing_mut().receive(&message, Millis(4)).unwrap();
-    }
+    super::pass(&mut a.selector, &mut b, 4);
     assert!(b.fleet().find("new").is_none() && b.fleet().find("a").is_some());
-    assert_eq!(
-        (b.sharing().unwrap().changes_due(), counts(&b).changes),
-        (vec![], 0)
-    );
+    assert_eq!(b.sharing().unwrap().changes_due(), []);
+    assert_eq!(counts(&b).changes, 0);
     b.sharing_mut().publish_changes("a", [Word::Gone]);
     assert_eq!(b.sharing().unwrap().snapshot_changes(), [] as [Vec<u8>; 0]);
 }
@@ -227,19 +202,19 @@ fn who_does_not_share_the_fleet_keeps_its_own() {
 #[test]
 fn what_one_said_outlives_it() {
     let (mut a, mut b, mut c) = (Site::new(1), Site::new(2), Site::new(3));
-    hear_all(&mut b, &mut c, 1);
+    pass(&mut b, &mut c, 1);
     a.set_ready("a", false, 2);
-    hear_all(&mut a, &mut b, 3);
-    hear_all(&mut b, &mut c, 4);
+    pass(&mut a, &mut b, 3);
+    pass(&mut b, &mut c, 4);
     assert_eq!(c.workers["a"], (1, true), "only who said it says it");
     b.selector.sharing_mut().forget_origin(1, Millis(5));
-    hear_all(&mut b, &mut c, 6);
+    pass(&mut b, &mut c, 6);
     assert_eq!(c.workers["a"], (1, false));
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    Ask(u64),
+    Ask(u64, u64, usize),
     First(prop::sample::Index),
     Close(prop::sample::Index, bool),
     Add(usize, u32),
@@ -255,7 +230,7 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 fn steps() -> impl Strategy<Value = Step> {
     let index = any::<prop::sample::Index>;
     prop_oneof![
-        5 => (0..40_u64).prop_map(Step::Ask),
+        5 => (0..4_u64, 0..40_u64, 1..12_usize).prop_map(|(f, o, n)| Step::Ask(f, o, n)),
         2 => index().prop_map(Step::First),
         3 => (index(), any::<bool>()).prop_map(|(i, f)| Step::Close(i, f)),
         3 => (0..6_usize, 1..4_u32).prop_map(|(n, w)| Step::Add(n, w)),
@@ -267,108 +242,99 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What a random case comes to.
+type Outcome = std::result::Result<(), TestCaseError>;
+
+/// Messages are lost, come twice or late, routers restart with the workers of the beginning; then all is delivered.
+/// All have the same workers, as the last word on each says, and the same load, which is that of their open requests.
+fn run(plan: &[(usize, Step, Fates)], new: fn(u64) -> Site) -> Outcome {
+    let shares = new(9).selector.sharing().unwrap().words.is_some();
+    let mut network = Network::new(new);
+    for (now, (at, step, fates)) in (0..).zip(plan) {
+        let (at, fates) = (*at, *fates);
+        let site = &mut network.sites[at];
+        match step.clone() {
+            Step::Ask(family, own, length) => site.ask(&prompt(family, 3, own, length), now),
+            Step::First(which) if !site.open.is_empty() => {
+                site.selector
+                    .first_token(*which.get(&site.open), Millis(now));
+            }
+            Step::Close(which, failed) if !site.open.is_empty() => {
+                let booking = site.open.swap_remove(which.index(site.open.len()));
+                let ending = if failed {
+                    Ending::Failed
+                } else {
+                    Ending::Completed
+                };
+                site.selector
+                    .close(booking, ending, Usage::default(), Millis(now));
+            }
+            Step::Add(name, weight) if shares => site.add(NAMES[name], weight, now),
+            Step::Ready(name, ready) if shares => site.set_ready(NAMES[name], ready, now),
+            Step::Remove(name, drain) if shares => {
+                let word = if drain { Word::Draining } else { Word::Gone };
+                site.remove(NAMES[name], word, now);
+            }
+            Step::Reset(name) => {
+                let mut workers = site.selector.workers_mut();
+                workers.reset_cache(WORKERS[name], Millis(now));
+            }
+            Step::Restart => network.restart(at, now),
+            Step::Tell => network.tell(at, fates, now),
+            _ => {}
+        }
+        network.pass(fates, now);
+    }
+    network.heal();
+    let sites = &network.sites;
+    let words = sites[0].words();
+    let mut inflight = BTreeMap::new();
+    for site in sites {
+        site.selector.validate().unwrap();
+        prop_assert_eq!(&site.words(), &words);
+        prop_assert_eq!(&site.workers, &sites[0].workers);
+        prop_assert_eq!(site.loads(), sites[0].loads());
+        for (name, open) in site.own() {
+            *inflight.entry(name).or_insert(0) += open;
+        }
+    }
+    for (name, load) in sites[0].loads() {
+        prop_assert_eq!(load.0, inflight.get(name).copied().unwrap_or(0), "{}", name);
+    }
+    for ((name, _), (_, word)) in &words {
+        let listed = sites[0].workers.get(name);
+        let as_said = match word {
+            Word::Gone | Word::Draining => listed.is_none(),
+            Word::Here(about) => listed.is_some_and(|l| l.0 == weight(about)),
+            Word::Ready(ready) => listed.is_none_or(|l| l.1 == *ready),
+        };
+        prop_assert!(as_said, "{name}: {word:?}, {listed:?}");
+    }
+    // All requests end, and nothing is left of them anywhere.
+    for site in &mut network.sites {
+        for (i, booking) in std::mem::take(&mut site.open).into_iter().enumerate() {
+            let ending = [Ending::Failed, Ending::Completed][i % 2];
+            site.selector.tokens(booking, 40, Millis(1_000));
+            site.selector
+                .close(booking, ending, Usage::default(), Millis(1_000));
+        }
+    }
+    (0..3).for_each(|from| network.deliver(from));
+    for site in &network.sites {
+        site.selector.validate().unwrap();
+        prop_assert!(site.loads().values().all(|load| *load == (0, 0, 0, 0)));
+        let mut loads = site.selector.book().loads().columns().iter();
+        prop_assert!(loads.all(|load| load.output_blocks == 0));
+    }
+    Ok(())
+}
+
 proptest! {
-    /// Messages are lost, come twice or late, routers restart with the workers of the beginning; then all is delivered.
-    /// All have the same workers, as the last word on each says, and the same load, which is that of their open requests.
     #[test]
     fn all_have_the_same_fleet_and_load_once_the_network_heals(
-        plan in proptest::collection::vec((0..3_usize, steps(), any::<[u8; 2]>()), 1..120),
+        plan in proptest::collection::vec((0..3_usize, steps(), any::<Fates>()), 1..150),
     ) {
-        let mut sites: Vec<Site> = (1..=3).map(Site::new).collect();
-        let mut late: Vec<(usize, usize, Vec<u8>)> = Vec::new();
-        let mut born = 10;
-        for (now, (at, step, fates)) in plan.into_iter().enumerate() {
-            let now = now as u64;
-            let site = &mut sites[at];
-            match step {
-                Step::Ask(own) => site.ask(&prompt(own % 3, 3, own, 5), now),
-                Step::First(which) if !site.open.is_empty() => {
-                    let booking = site.open[which.index(site.open.len())];
-                    site.selector.first_token(booking, Millis(now));
-                }
-                Step::Close(which, failed) if !site.open.is_empty() => {
-                    let booking = site.open.swap_remove(which.index(site.open.len()));
-                    let ending = if failed { Ending::Failed } else { Ending::Completed };
-                    site.selector.close(booking, ending, Usage::default(), Millis(now));
-                }
-                Step::Add(name, weight) => site.add(NAMES[name], weight, now),
-                Step::Ready(name, ready) => site.set_ready(NAMES[name], ready, now),
-                Step::Remove(name, drain) => {
-                    let word = if drain { Word::Draining } else { Word::Gone };
-                    site.remove(NAMES[name], word, now);
-                }
-                Step::Reset(name) => {
-                    site.selector.workers_mut().reset_cache(WORKERS[name], Millis(now));
-                }
-                Step::Restart => {
-                    let gone = site.selector.sharing.as_ref().unwrap().origin;
-                    *site = Site::new(born);
-                    born += 1;
-                    late.retain(|(from, to, _)| *from != at && *to != at);
-                    for site in &mut sites {
-                        site.selector.sharing_mut().forget_origin(gone, Millis(now));
-                    }
-                }
-                Step::Tell => {
-                    let messages = tell(&mut site.selector);
-                    for to in (0..3).filter(|&to| to != at) {
-                        for (i, message) in messages.iter().enumerate() {
-                            match fates[(i + to) % 2] % 5 {
-                                0 => {}
-                                1 => late.push((at, to, message.clone())),
-                                twice => {
-                                    for _ in 0..=u8::from(twice == 2) {
-                                        let _ = sites[to].receive(message, now);
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
-                _ => {}
-            }
-            if fates[0] % 7 == 0 && !late.is_empty() {
-                let (_, to, message) = late.swap_remove(usize::from(fates[1]) % late.len());
-                let _ = sites[to].receive(&message, now);
-            }
-        }
-        for (_, to, message) in late {
-            let _ = sites[to].receive(&message, 1_000);
-        }
-        for _ in 0..3 {
-            for from in 0..3 {
-                let mut messages = tell(&mut sites[from].selector);
-                messages.extend(sites[from].selector.sharing().unwrap().heartbeat(7));
-                for to in (0..3).filter(|&to| to != from) {
-                    let [from, to] = sites.get_disjoint_mut([from, to]).unwrap();
-                    for message in &messages {
-                        deliver_to(from, to, message, 1_000);
-                    }
-                }
-            }
-        }
-        let words = sites[0].words();
-        let mut inflight = BTreeMap::new();
-        for site in &sites {
-            site.selector.validate().unwrap();
-            prop_assert_eq!(&site.words(), &words);
-            prop_assert_eq!(&site.workers, &sites[0].workers);
-            prop_assert_eq!(site.loads(), sites[0].loads());
-            for (name, open) in site.own() {
-                *inflight.entry(name).or_insert(0) += open;
-            }
-        }
-        for (name, load) in sites[0].loads() {
-            prop_assert_eq!(load.0, inflight.get(name).copied().unwrap_or(0), "{}", name);
-        }
-        for ((name, _), (_, word)) in &words {
-            let listed = sites[0].workers.get(name);
-            let as_said = match word {
-                Word::Gone | Word::Draining => listed.is_none(),
-                Word::Here(about) => listed.is_some_and(|l| l.0 == weight(about)),
-                Word::Ready(ready) => listed.is_none_or(|l| l.1 == *ready),
-            };
-            prop_assert!(as_said, "{name}: {word:?}, {listed:?}");
-        }
+        run(&plan, Site::new)?;
+        run(&plan, Site::alone)?;
     }
 }

@@ -36,6 +36,17 @@ fn placed(key: u64, worker: u32, anchor: Option<u64>, chain: &[u64], out: &mut V
     put(out, entry, &hashes(chain));
 }
 
+fn booked(key: u64, worker: u32, tokens: u64, out: &mut Vec<u8>) {
+    let entry = Entry::Booked {
+        key,
+        pool: 0,
+        worker,
+        prompt_tokens: tokens,
+        prefill_tokens: tokens,
+    };
+    put(out, entry, &[]);
+}
+
 fn hashes(chain: &[u64]) -> Vec<SequenceHash> {
     chain.iter().copied().map(SequenceHash).collect()
 }
@@ -58,17 +69,13 @@ fn a_chain_that_contradicts_another_is_refused_whole_and_counted() {
     placed(0, 0, None, &[31, 32, 31], &mut entries);
     placed(0, 1, Some(12), &[11], &mut entries);
     placed(0, 1, Some(12), &[13, 14], &mut entries);
-    let outcome = selector
-        .sharing_mut()
-        .receive(&encoded(Kind::Delta, 9, 0, 10, &entries), Millis(1));
-    assert_eq!(outcome, Ok(Receipt::Applied(10)));
+    let told = encoded(Kind::Delta, 9, 0, 10, &entries);
+    assert_eq!(hear(&mut selector, &told, 1), Ok(Receipt::Applied(10)));
     selector.validate().unwrap();
     assert_eq!(held(&selector, "a"), [11, 12, 13].into());
     assert_eq!(held(&selector, "b"), [13, 14].into());
-    assert_eq!(
-        (counts(&selector).conflicts, counts(&selector).blocks),
-        (3, 5)
-    );
+    let counts = counts(&selector);
+    assert_eq!((counts.conflicts, counts.blocks), (3, 5));
 }
 
 #[test]
@@ -78,10 +85,7 @@ fn a_block_that_a_peer_put_elsewhere_does_not_stand_twice() {
     introduction(&mut entries);
     placed(0, 0, None, &[21, 12], &mut entries);
     placed(0, 0, None, &[13], &mut entries);
-    selector
-        .sharing_mut()
-        .receive(&encoded(Kind::Delta, 9, 0, 7, &entries), Millis(1))
-        .unwrap();
+    hear(&mut selector, &encoded(Kind::Delta, 9, 0, 7, &entries), 1).unwrap();
     ask(&mut selector, &hashes(&[11, 12, 13, 14]), 2);
     selector.validate().unwrap();
     ask(&mut selector, &hashes(&[11, 13, 15]), 3);
@@ -97,21 +101,13 @@ fn numbers_of_workers_and_models_cost_nothing_but_what_is_named() {
         put(&mut entries, Entry::Pool { index, fingerprint }, &[]);
         let name = "w";
         put(&mut entries, Entry::Worker { index, epoch, name }, &[]);
-        selector
-            .sharing_mut()
-            .receive(&encoded(Kind::Delta, origin, 0, 2, &entries), Millis(1))
-            .unwrap();
+        let told = encoded(Kind::Delta, origin, 0, 2, &entries);
+        hear(&mut selector, &told, 1).unwrap();
     }
-    let sharing = selector.sharing.as_ref().unwrap();
-    assert_eq!(
-        (sharing.peers.iter().count(), counts(&selector).crowded),
-        (40, 0)
-    );
-    assert!(
-        sharing.memory_bytes() < 40 * 512,
-        "{}",
-        sharing.memory_bytes()
-    );
+    let sharing = selector.sharing().unwrap();
+    let peers = sharing.peers.iter().count();
+    assert_eq!((peers, counts(&selector).crowded), (40, 0));
+    assert!(sharing.memory_bytes() < 40 * 512);
 }
 
 #[test]
@@ -119,29 +115,21 @@ fn one_router_too_many_is_refused_and_none_is_forgotten_for_it() {
     let mut selector = small_router();
     let hello = |origin| encoded(Kind::Snapshot, origin, 5, 0, &[]);
     for origin in 0..MOST_ORIGINS as u64 {
-        selector
-            .sharing_mut()
-            .receive(&hello(100 + origin), Millis(1))
-            .unwrap();
+        hear(&mut selector, &hello(100 + origin), 1).unwrap();
     }
+    let mut refused = |message: &[u8], why: &str| {
+        let error = hear(&mut selector, message, 1).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    };
     for kind in [Kind::Snapshot, Kind::Delta, Kind::Heartbeat] {
-        let error = selector
-            .sharing_mut()
-            .receive(&encoded(kind, 7, 0, 1, &[0]), Millis(1));
-        assert!(error.unwrap_err().to_string().contains("1024 routers"));
+        refused(&encoded(kind, 7, 0, 1, &[0]), "1024 routers");
     }
     let (mut entries, index, fingerprint) = (Vec::new(), 0, 77);
     put(&mut entries, Entry::Pool { index, fingerprint }, &[]);
-    let error = selector
-        .sharing_mut()
-        .receive(&encoded(Kind::Words, 7, 0, 1, &entries), Millis(1));
-    assert!(error.unwrap_err().to_string().contains("more than words"));
+    refused(&encoded(Kind::Words, 7, 0, 1, &entries), "more than words");
     assert_eq!(selector.sharing().unwrap().origins().len(), MOST_ORIGINS);
     selector.sharing_mut().forget_origin(100, Millis(2));
-    selector
-        .sharing_mut()
-        .receive(&hello(7), Millis(2))
-        .unwrap();
+    hear(&mut selector, &hello(7), 2).unwrap();
     selector.validate().unwrap();
 }
 
@@ -151,19 +139,9 @@ fn a_router_has_so_many_bytes_and_has_them_again_once_bookings_end() {
     let mut entries = Vec::new();
     introduction(&mut entries);
     for key in 0..100 {
-        let entry = Entry::Booked {
-            key,
-            pool: 0,
-            worker: 0,
-            prompt_tokens: u64::MAX,
-            prefill_tokens: u64::MAX,
-        };
-        put(&mut entries, entry, &[]);
+        booked(key, 0, u64::MAX, &mut entries);
     }
-    selector
-        .sharing_mut()
-        .receive(&encoded(Kind::Delta, 9, 0, 105, &entries), Millis(1))
-        .unwrap();
+    hear(&mut selector, &encoded(Kind::Delta, 9, 0, 105, &entries), 1).unwrap();
     selector.validate().unwrap();
     let open = selector.sharing().unwrap().origins()[0].1;
     let most = LIMIT / Remote::BYTES;
@@ -173,18 +151,11 @@ fn a_router_has_so_many_bytes_and_has_them_again_once_bookings_end() {
     for key in 0..100 {
         put(&mut entries, Entry::Closed { key, failed: false }, &[]);
     }
-    selector
-        .sharing_mut()
-        .receive(&encoded(Kind::Delta, 9, 105, 100, &entries), Millis(2))
-        .unwrap();
+    let told = encoded(Kind::Delta, 9, 105, 100, &entries);
+    hear(&mut selector, &told, 2).unwrap();
     selector.validate().unwrap();
-    assert_eq!(
-        (
-            selector.sharing().unwrap().origins()[0].1,
-            loads(&selector)["a"].0
-        ),
-        (0, 0)
-    );
+    assert_eq!(selector.sharing().unwrap().origins()[0].1, 0);
+    assert_eq!(loads(&selector)["a"].0, 0);
     let heard = selector.sharing().unwrap().peers.memory_bytes();
     assert!(heard < LIMIT / 4, "{heard}");
 }
@@ -243,23 +214,16 @@ fn written(lies: &[Lie]) -> Vec<u8> {
                 put(&mut out, Entry::Pool { index, fingerprint }, &[]);
             }
             &Lie::Worker(index, epoch, length) => {
+                let long = "x".repeat(length);
                 let name = if length < 40 {
-                    WORKERS[length % 4].into()
+                    WORKERS[length % 4]
                 } else {
-                    "x".repeat(length)
+                    &long
                 };
-                let name = &name;
                 put(&mut out, Entry::Worker { index, epoch, name }, &[]);
             }
             &Lie::Booked(key, worker, tokens) => {
-                let entry = Entry::Booked {
-                    key,
-                    pool: 0,
-                    worker,
-                    prompt_tokens: tokens,
-                    prefill_tokens: tokens,
-                };
-                put(&mut out, entry, &[]);
+                booked(key, worker, tokens, &mut out);
             }
             Lie::Placed(key, worker, anchor, chain) => {
                 placed(*key, *worker, *anchor, chain, &mut out);
@@ -286,8 +250,8 @@ proptest! {
     ) {
         let mut selector = small_router();
         let mut open = Vec::new();
-        for (now, attack) in plan.into_iter().enumerate() {
-            let at = Millis(now as u64);
+        for (now, attack) in (0..).zip(plan) {
+            let at = Millis(now);
             match attack {
                 Attack::Message(origin, kind, lies) => {
                     let entries = written(&lies);
@@ -295,7 +259,7 @@ proptest! {
                     let next = selector.sharing.as_ref().unwrap().peers.get(origin);
                     let first = next.map_or(0, |peer| peer.next);
                     let first = if kind == Kind::Snapshot { first + 1 } else { first };
-                    let _ = selector.sharing_mut().receive(&encoded(kind, origin, first, count, &entries), at);
+                    let _ = hear(&mut selector, &encoded(kind, origin, first, count, &entries), now);
                 }
                 Attack::Kept(lies) => {
                     let mut bytes = Vec::new();
@@ -315,7 +279,7 @@ proptest! {
                         .take_while(|block| *block > 0)
                         .collect();
                     path.reverse();
-                    open.push(ask(&mut selector, &hashes(&path), now as u64));
+                    open.push(ask(&mut selector, &hashes(&path), now));
                 }
                 Attack::Close(which, failed) if !open.is_empty() => {
                     let booking = open.swap_remove(which.index(open.len()));

@@ -1,9 +1,10 @@
 //! Routes that are learned at message boundaries, among three routers.
 
+use super::network::{Fates, Network};
 use super::*;
 use crate::Wanted;
 use cachelb_core::hashing::Scheme;
-use cachelb_policy::{BoundaryLearning, BoundaryLearningOptions, RoutePosition, Seconds};
+use cachelb_policy::{BoundaryLearning, BoundaryLearningOptions, Claim, RoutePosition, Seconds};
 
 fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
     let options = BoundaryLearningOptions {
@@ -13,20 +14,8 @@ fn learner(origin: u64, max_routes: usize, ttl_ms: u64) -> Selector {
         ..BoundaryLearningOptions::default()
     };
     let rule = BoundaryLearning::new(options, 1.0, 1337);
-    let settings = Settings {
-        seed: origin,
-        registered: true,
-        ..Settings::default()
-    };
     let pool = PoolSettings::new(Box::new(rule), 16, Placements::default());
-    let mut selector = Selector::new(settings, pool);
-    for name in WORKERS {
-        selector
-            .workers_mut()
-            .add(name, crate::Profile::default(), Millis(0));
-    }
-    selector.sharing_mut().share(origin, &[77], TTL_MS, 1 << 20);
-    selector
+    sharing(origin, pool)
 }
 
 /// Asks with messages that end after three blocks and at the end.
@@ -46,7 +35,7 @@ fn ask_chat(selector: &mut Selector, path: &[SequenceHash], names: &[&str], now:
 
 fn serve(selector: &mut Selector, path: &[SequenceHash], name: &str, now: u64) {
     let booking = ask_chat(selector, path, &[name], now);
-    selector.close(booking, Ending::Completed, Usage::default(), Millis(now));
+    complete(selector, booking, now);
 }
 
 fn routes(selector: &Selector) -> usize {
@@ -65,25 +54,14 @@ type Known = BTreeMap<(u64, u32), BTreeSet<String>>;
 fn known(selector: &Selector, now: u64) -> Known {
     let mut found = Known::new();
     let rule = selector.pools[PoolId(0)].rules().get(Wanted::Whole);
-    rule.publish_routes(
-        RoutePosition::default(),
-        usize::MAX,
-        Millis(now),
-        &mut |claim| {
-            let worker = selector.fleet.by_order(claim.order).unwrap();
-            let holders = found.entry((claim.key.0, claim.depth)).or_default();
-            holders.insert(selector.fleet.name(worker).unwrap().to_string());
-        },
-    );
+    let mut note = |claim: Claim| {
+        let worker = selector.fleet.by_order(claim.order).unwrap();
+        let holders = found.entry((claim.key.0, claim.depth)).or_default();
+        holders.insert(selector.fleet.name(worker).unwrap().to_string());
+    };
+    rule.publish_routes(RoutePosition::default(), usize::MAX, Millis(now), &mut note);
     assert_eq!(found.len(), rule.routes());
     found
-}
-
-fn hear_all(to: &mut Selector, messages: &[Vec<u8>], now: u64) {
-    for message in messages {
-        to.sharing_mut().receive(message, Millis(now)).unwrap();
-        to.validate().unwrap();
-    }
 }
 
 #[test]
@@ -101,10 +79,7 @@ fn a_route_is_told_when_it_is_learned_and_nothing_of_its_blocks() {
     }
     hear_all(&mut b, &told, 8);
     assert_eq!(known(&b, 8), known(&a, 8));
-    assert_eq!(
-        (routes(&b), remote_routes(&b), counts(&b).routes),
-        (2, 2, 2)
-    );
+    assert_eq!((remote_routes(&b), counts(&b).routes), (2, 2));
     a.close(booking, Ending::Failed, Usage::default(), Millis(9));
     assert_eq!(routes(&a), 2, "it answered");
     let failing = ask_chat(&mut a, &prompt(2, 3, 1, 9), &WORKERS, 10);
@@ -131,11 +106,12 @@ fn an_age_is_told_too_and_a_route_ends_everywhere_at_once() {
         let pick = selector.preview(&mut offers, &request).unwrap().0;
         pick.reason.name()
     };
-    assert_eq!(
-        (pick(&mut a, 1099), pick(&mut b, 1049)),
-        ("prefix", "prefix")
-    );
-    assert_eq!((pick(&mut a, 1100), pick(&mut b, 1050)), ("hash", "hash"));
+    for (now, reason) in [(1099, "prefix"), (1100, "hash")] {
+        assert_eq!(
+            (pick(&mut a, now), pick(&mut b, now - 50)),
+            (reason, reason)
+        );
+    }
     // What is over is not told, and not taken in if it was told before.
     let mut c = learner(3, 100, 1000);
     hear_all(&mut c, &snapshot(&mut a, Millis(1100)), 9000);
@@ -152,11 +128,8 @@ fn heard_routes_go_first_and_own_ones_are_never_overwritten() {
     serve(&mut b, &own, "b", 1);
     serve(&mut a, &own, "a", 2);
     hear_all(&mut b, &tell(&mut a), 3);
-    assert!(
-        known(&b, 3)
-            .values()
-            .all(|holders| holders.iter().eq(["b"]))
-    );
+    let holders = known(&b, 3).into_values();
+    assert!({ holders }.all(|holders| holders.iter().eq(["b"])));
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 4);
     serve(&mut a, &prompt(3, 3, 1, 9), "a", 5);
     hear_all(&mut b, &tell(&mut a), 6);
@@ -166,11 +139,8 @@ fn heard_routes_go_first_and_own_ones_are_never_overwritten() {
     serve(&mut a, &prompt(4, 3, 1, 9), "a", 8);
     hear_all(&mut b, &tell(&mut a), 9);
     assert_eq!((routes(&b), remote_routes(&b)), (4, 0), "no room");
-    assert!(
-        known(&b, 9)
-            .keys()
-            .all(|key| known(&a, 9).contains_key(key))
-    );
+    let all = known(&a, 9);
+    assert!(known(&b, 9).keys().all(|key| all.contains_key(key)));
 }
 
 #[test]
@@ -197,15 +167,13 @@ fn routes_on_a_lost_cache_end_and_older_ones_are_ignored() {
 
 #[test]
 fn a_snapshot_of_many_routes_comes_in_parts_and_in_the_order_of_evictions() {
+    let serve_all = |selector: &mut Selector| {
+        for (own, name) in (0..1200).zip(WORKERS.into_iter().cycle()) {
+            serve(selector, &prompt(own, 0, own, 9), name, own);
+        }
+    };
     let mut a = learner(1, 3000, TTL_MS);
-    for own in 0..1200 {
-        serve(
-            &mut a,
-            &prompt(own, 0, own, 9),
-            WORKERS[own as usize % 4],
-            own,
-        );
-    }
+    serve_all(&mut a);
     assert_eq!(routes(&a), 2400);
     let mut b = learner(2, 1000, TTL_MS);
     let parts = snapshot(&mut a, Millis(2000));
@@ -213,27 +181,12 @@ fn a_snapshot_of_many_routes_comes_in_parts_and_in_the_order_of_evictions() {
     hear_all(&mut b, &parts, 2000);
     let (all, kept) = (known(&a, 2000), known(&b, 2000));
     assert_eq!(kept.len(), 1000);
-    for own in 700..1200 {
-        serve(
-            &mut a,
-            &prompt(own, 0, own, 9),
-            WORKERS[own as usize % 4],
-            own,
-        );
-    }
     for (key, holders) in &kept {
         assert_eq!(all.get(key), Some(holders));
     }
     // The newest were kept: what the last thousand were, a table of that size would have kept too.
     let mut small = learner(3, 1000, TTL_MS);
-    for own in 0..1200 {
-        serve(
-            &mut small,
-            &prompt(own, 0, own, 9),
-            WORKERS[own as usize % 4],
-            own,
-        );
-    }
+    serve_all(&mut small);
     assert_eq!(kept, known(&small, 2000));
 }
 
@@ -255,11 +208,10 @@ fn rules_that_learn_no_routes_and_pools_that_compare_tokens_hear_none() {
     hear_all(&mut b, &told, 4);
     hear_all(&mut b, &tell(&mut a), 5);
     assert_eq!(routes(&b), 2, "those of before");
-    assert!(
-        a.sharing_mut()
-            .snapshot_routes(PoolId(0), &mut RouteCursor::default(), Millis(6))
-            .is_none()
-    );
+    let mut from = RouteCursor::default();
+    let mut sharing = a.sharing_mut();
+    let part = sharing.snapshot_routes(PoolId(0), &mut from, Millis(6));
+    assert_eq!(part, None);
 }
 
 /// A lesson: at which router, what, on whose cache.
@@ -311,6 +263,12 @@ impl Site {
     }
 }
 
+impl network::Site for Site {
+    fn selector(&mut self) -> &mut Selector {
+        &mut self.selector
+    }
+}
+
 /// Keys of the routes of a prompt, learned by a router of its own.
 fn keys(path: &[SequenceHash]) -> Vec<(u64, u32)> {
     let mut scratch = learner(99, 100, TTL_MS);
@@ -323,14 +281,12 @@ proptest! {
     /// not learned on the worker's present cache, and everybody knows all that were, but where it has learned its own.
     #[test]
     fn all_know_the_routes_of_all_once_the_network_heals(
-        plan in proptest::collection::vec((0..3_usize, moves(), any::<[u8; 2]>()), 1..80),
+        plan in proptest::collection::vec((0..3_usize, moves(), any::<Fates>()), 1..80),
     ) {
-        let mut sites: Vec<Site> = (1..=3).map(Site::new).collect();
+        let mut network = Network::new(Site::new);
         let mut lessons: Vec<Lesson> = Vec::new();
-        let mut late: Vec<(usize, usize, Vec<u8>)> = Vec::new();
-        let mut born = 10;
-        for (now, (at, step, fates)) in plan.into_iter().enumerate() {
-            let now = now as u64;
+        for (now, (at, step, fates)) in (0..).zip(plan) {
+            let sites = &mut network.sites;
             match step {
                 Move::Ask(family, own, length) => {
                     let path = prompt(family, 3, own, length);
@@ -341,10 +297,9 @@ proptest! {
                     let which = which.index(sites[at].open.len());
                     let (booking, keys) = sites[at].open.swap_remove(which);
                     let selector = &mut sites[at].selector;
-                    let worker = selector.book().bookings().worker(booking).unwrap();
-                    let worker = selector.fleet.name(worker).unwrap().to_string();
+                    let worker = worker_of(selector, booking);
                     if end {
-                        selector.close(booking, Ending::Completed, Usage::default(), Millis(now));
+                        complete(selector, booking, now);
                     } else {
                         selector.first_token(booking, Millis(now));
                     }
@@ -366,54 +321,17 @@ proptest! {
                     sites[at].selector.workers_mut().reset_cache(WORKERS[worker], Millis(now));
                 }
                 Move::Restart => {
-                    let gone = sites[at].selector.sharing.as_ref().unwrap().origin;
-                    sites[at] = Site::new(born);
-                    born += 1;
-                    late.retain(|(from, to, _)| *from != at && *to != at);
-                    for site in &mut sites {
-                        site.selector.sharing_mut().forget_origin(gone, Millis(now));
-                    }
+                    network.restart(at, now);
                     // What nobody heard of it nobody knows.
                     lessons.retain(|lesson| lesson.at != at);
                 }
-                Move::Tell => {
-                    let messages = tell(&mut sites[at].selector);
-                    for to in (0..3).filter(|&to| to != at) {
-                        for (i, message) in messages.iter().enumerate() {
-                            match fates[(i + to) % 2] % 5 {
-                                0 => {}
-                                1 => late.push((at, to, message.clone())),
-                                twice => {
-                                    for _ in 0..=u8::from(twice == 2) {
-                                        let _ = sites[to].selector.sharing_mut().receive(message, Millis(now));
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
+                Move::Tell => network.tell(at, fates, now),
                 _ => {}
             }
-            if fates[0] % 7 == 0 && !late.is_empty() {
-                let (_, to, message) = late.swap_remove(usize::from(fates[1]) % late.len());
-                let _ = sites[to].selector.sharing_mut().receive(&message, Millis(now));
-            }
+            network.pass(fates, now);
         }
-        for (_, to, message) in late {
-            let _ = sites[to].selector.sharing_mut().receive(&message, Millis(1_000));
-        }
-        for _ in 0..3 {
-            for from in 0..3 {
-                let mut messages = tell(&mut sites[from].selector);
-                messages.extend(sites[from].selector.sharing().unwrap().heartbeat(7));
-                for to in (0..3).filter(|&to| to != from) {
-                    let [from, to] = sites.get_disjoint_mut([from, to]).unwrap();
-                    for message in &messages {
-                        deliver(&mut from.selector, &mut to.selector, message, 1_000);
-                    }
-                }
-            }
-        }
+        network.heal();
+        let sites = &network.sites;
         let epoch = |name: &str| sites.iter().map(|site| site.epoch(name)).max().unwrap();
         for (at, site) in sites.iter().enumerate() {
             site.selector.validate().unwrap();
@@ -425,8 +343,8 @@ proptest! {
             }
         }
         // Only routers that are gone can have taught anything else.
-        if born == 10 {
-            for site in &sites {
+        if network.restarts == 0 {
+            for site in sites {
                 for ((key, depth), holders) in known(&site.selector, 1_000) {
                     for worker in holders {
                         let taught = lessons.iter().any(|lesson| {

@@ -83,6 +83,12 @@ struct Rank<'a> {
     now: Millis,
 }
 
+impl Rank<'_> {
+    fn feed(&mut self) -> cachelb_router::Feed<'_> {
+        self.selector.feed(self.worker).unwrap()
+    }
+}
+
 impl Holdings for Rank<'_> {
     fn store(
         &mut self,
@@ -90,32 +96,25 @@ impl Holdings for Rank<'_> {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> u32 {
-        self.selector
-            .feed(self.worker)
-            .unwrap()
-            .announce(parent, hashes, medium, self.now)
+        let now = self.now;
+        self.feed().announce(parent, hashes, medium, now)
     }
 
     fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.selector
-            .feed(self.worker)
-            .unwrap()
-            .spread(hash, medium)
+        self.feed().spread(hash, medium)
     }
 
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        self.selector
-            .feed(self.worker)
-            .unwrap()
-            .withdraw(hashes, medium)
+        self.feed().withdraw(hashes, medium)
     }
 
     fn clear(&mut self) -> u64 {
-        self.selector.feed(self.worker).unwrap().withdraw_all()
+        self.feed().withdraw_all()
     }
 
     fn doubt(&mut self) -> u64 {
-        self.selector.feed(self.worker).unwrap().doubt(self.now)
+        let now = self.now;
+        self.feed().doubt(now)
     }
 
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
@@ -129,11 +128,11 @@ impl Holdings for Rank<'_> {
 
 impl Host for Rank<'_> {
     fn worth(&mut self, worth: Worth) {
-        self.selector.feed(self.worker).unwrap().set_trust(worth);
+        self.feed().set_trust(worth);
     }
 
     fn heard(&mut self, heard: Heard) -> Option<Fault> {
-        self.selector.feed(self.worker).unwrap().applied(heard)
+        self.feed().applied(heard)
     }
 }
 
@@ -312,12 +311,8 @@ impl World {
             let progress = self.on_feed(|feed, host| feed.live(message(&sent), at, host));
             self.replay(progress);
         }
-        let due: Vec<Served> = self
-            .answers
-            .extract_if(.., |(due, _)| *due <= self.now)
-            .map(|(_, served)| served)
-            .collect();
-        for served in due {
+        let due = self.answers.extract_if(.., |(due, _)| *due <= self.now);
+        for (_, served) in due.collect::<Vec<_>>() {
             self.answer(served);
         }
     }
@@ -379,9 +374,8 @@ impl World {
             cached_tokens: Some(served.cached_tokens),
             ..Usage::default()
         };
-        let now = Millis(self.now);
-        self.selector
-            .close(served.booking, Ending::Completed, usage, now);
+        let (now, completed) = (Millis(self.now), Ending::Completed);
+        self.selector.close(served.booking, completed, usage, now);
     }
 
     /// Answers a request for a replay at once.

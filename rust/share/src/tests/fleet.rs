@@ -54,51 +54,17 @@ fn impossible_workers_are_refused_by_what_is_wrong() {
         gpu: None,
         models: vec![],
     };
-    let cases = [
-        (
-            About {
-                weight: 0.0,
-                ..about.clone()
-            },
-            "cannot be 0",
-        ),
-        (
-            About {
-                weight: f64::NAN,
-                ..about.clone()
-            },
-            "cannot be NaN",
-        ),
-        (
-            About {
-                role: 3,
-                ..about.clone()
-            },
-            "role 3 and 1 ranks",
-        ),
-        (
-            About {
-                dp_size: 0,
-                ..about.clone()
-            },
-            "role 0 and 0 ranks",
-        ),
-        (
-            About {
-                dp_size: 4097,
-                ..about.clone()
-            },
-            "role 0 and 4097 ranks",
-        ),
-        (
-            About {
-                models: vec![String::new(); 1025],
-                ..about
-            },
-            "1025 models",
-        ),
+    let changes: [(fn(&mut About), _); 6] = [
+        (|bad| bad.weight = 0.0, "cannot be 0"),
+        (|bad| bad.weight = f64::NAN, "cannot be NaN"),
+        (|bad| bad.role = 3, "role 3 and 1 ranks"),
+        (|bad| bad.dp_size = 0, "role 0 and 0 ranks"),
+        (|bad| bad.dp_size = 4097, "role 0 and 4097 ranks"),
+        (|bad| bad.models = vec![String::new(); 1025], "1025 models"),
     ];
-    for (about, expected) in cases {
+    for (change, expected) in changes {
+        let mut about = about.clone();
+        change(&mut about);
         let mut bytes = Vec::new();
         Word::Here(about).put(&mut bytes);
         let Err(Error::BadMessage(text)) = Word::decode(&bytes) else {
@@ -118,11 +84,8 @@ fn what_is_said_again_is_no_news_and_what_is_due_is_done_once() {
     assert!(b.hear("w", first, Word::Gone));
     assert!(!b.hear("w", first, Word::Gone), "again");
     assert_eq!(b.take("w"), due(Some(Word::Gone), None));
-    assert_eq!(
-        (b.take("w"), a.take("w")),
-        (None, None),
-        "its own word is done"
-    );
+    // Its own word is done.
+    assert_eq!((b.take("w"), a.take("w")), (None, None));
     // Of readiness somebody has a word of their own.
     let ready = a.say("w", Word::Ready(false)).unwrap();
     assert!(b.hear("w", ready, Word::Ready(false)));
@@ -131,10 +94,8 @@ fn what_is_said_again_is_no_news_and_what_is_due_is_done_once() {
     let back = a.say("w", Word::Draining).unwrap();
     assert!(b.hear("w", back, Word::Draining));
     assert!(b.say("w", Word::Ready(true)).unwrap() > back);
-    assert_eq!(
-        b.due(),
-        [("w".into(), due(Some(Word::Draining), Some(true)).unwrap())]
-    );
+    let both = due(Some(Word::Draining), Some(true)).unwrap();
+    assert_eq!(b.due(), [("w".into(), both)]);
     assert!(b.say("w", Word::Gone).unwrap() > back);
     assert_eq!((b.take("w"), b.due()), (None, vec![]));
 }

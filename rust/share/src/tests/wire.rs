@@ -1,105 +1,85 @@
 use super::*;
 use crate::fleet::tests::words;
 use proptest::prelude::*;
+use proptest::{collection, option};
 
 fn entries() -> impl Strategy<Value = (Entry<'static>, Vec<SequenceHash>)> {
-    let hash = any::<u64>().prop_map(SequenceHash);
-    let empty = Chain(&[]);
-    prop_oneof![
-        (any::<u32>(), any::<u64>())
-            .prop_map(|(index, fingerprint)| (Entry::Pool { index, fingerprint }, vec![])),
-        (any::<u32>(), any::<u64>()).prop_map(|(index, epoch)| (
-            Entry::Worker {
-                index,
-                epoch,
-                name: "gpu-ä"
-            },
-            vec![]
-        )),
-        (
-            any::<u64>(),
-            0..9_u32,
-            0..300_u32,
-            any::<u64>(),
-            any::<u64>()
-        )
-            .prop_map(|(key, pool, worker, prompt_tokens, prefill_tokens)| (
-                Entry::Booked {
-                    key,
-                    pool,
-                    worker,
-                    prompt_tokens,
-                    prefill_tokens
-                },
-                vec![]
-            )),
-        (
-            any::<u64>(),
-            any::<u32>(),
-            proptest::option::of(hash),
-            proptest::collection::vec(any::<u64>().prop_map(SequenceHash), 1..40)
-        )
-            .prop_map(move |(key, worker, anchor, chain)| (
-                Entry::Placed {
-                    key,
-                    pool: 0,
-                    worker,
-                    anchor,
-                    chain: empty
-                },
-                chain
-            )),
-        (any::<u64>(), any::<bool>()).prop_map(|(key, failed)| if failed {
-            (Entry::FirstToken { key }, vec![])
-        } else {
-            (Entry::Closed { key, failed: true }, vec![])
+    let alone = prop_oneof![
+        any::<(u32, u64)>().prop_map(|(index, fingerprint)| Entry::Pool { index, fingerprint }),
+        any::<(u32, u64)>().prop_map(|(index, epoch)| {
+            let name = "gpu-ä";
+            Entry::Worker { index, epoch, name }
         }),
-        any::<u64>().prop_map(|epoch| (Entry::Cleared { worker: 7, epoch }, vec![])),
+        (0..9_u32, 0..300_u32, any::<(u64, u64, u64)>()).prop_map(|(pool, worker, numbers)| {
+            let (key, prompt_tokens, prefill_tokens) = numbers;
+            Entry::Booked {
+                key,
+                pool,
+                worker,
+                prompt_tokens,
+                prefill_tokens,
+            }
+        }),
+        any::<u64>().prop_map(|key| Entry::FirstToken { key }),
+        any::<(u64, bool)>().prop_map(|(key, failed)| Entry::Closed { key, failed }),
+        any::<u64>().prop_map(|epoch| Entry::Cleared { worker: 7, epoch }),
         (
             any::<(u32, u32, u64)>(),
-            proptest::collection::vec((any::<u64>(), 1..u32::MAX), 1..9)
+            collection::vec((any::<u64>(), 1..u32::MAX), 1..9)
         )
             .prop_map(|((part, worker, age_ms), keys)| {
                 let packed = keys
                     .iter()
                     .map(|&(key, depth)| Keys::pack(RouteKey(key), depth));
                 let packed: Vec<_> = packed.collect();
-                let entry = Entry::Learned {
+                Entry::Learned {
                     pool: 1,
                     part,
                     worker,
                     age_ms,
                     keys: Keys::of(packed.leak()),
-                };
-                (entry, vec![])
+                }
             }),
         (any::<(u64, u64)>(), words()).prop_map(|((counter, origin), word)| {
             let mut bytes = Vec::new();
             word.put(&mut bytes);
-            let entry = Entry::Stated {
+            Entry::Stated {
                 name: "http://gpu-ä:8000",
                 version: Version { counter, origin },
                 word: bytes.leak(),
-            };
-            (entry, vec![])
+            }
         }),
-    ]
+    ];
+    let hash = || any::<u64>().prop_map(SequenceHash);
+    let placed = (
+        any::<(u64, u32)>(),
+        option::of(hash()),
+        collection::vec(hash(), 1..40),
+    );
+    let placed = placed.prop_map(|((key, worker), anchor, chain)| {
+        let entry = Entry::Placed {
+            key,
+            pool: 0,
+            worker,
+            anchor,
+            chain: Chain(&[]),
+        };
+        (entry, chain)
+    });
+    prop_oneof![8 => alone.prop_map(|entry| (entry, vec![])), 1 => placed]
 }
 
 /// The entry with the chain in it, comparable.
 fn plain(entry: Entry<'_>) -> (String, Vec<SequenceHash>) {
     match entry {
-        Entry::Placed { chain, .. } => {
-            let bare = match entry {
-                Entry::Placed {
-                    key,
-                    pool,
-                    worker,
-                    anchor,
-                    ..
-                } => format!("{key} {pool} {worker} {anchor:?}"),
-                _ => String::new(),
-            };
+        Entry::Placed {
+            key,
+            pool,
+            worker,
+            anchor,
+            chain,
+        } => {
+            let bare = format!("{key} {pool} {worker} {anchor:?}");
             (bare, chain.iter().collect())
         }
         other => (format!("{other:?}"), vec![]),
@@ -109,7 +89,7 @@ fn plain(entry: Entry<'_>) -> (String, Vec<SequenceHash>) {
 proptest! {
     #[test]
     fn entries_come_back_and_cut_ones_are_refused(
-        all in proptest::collection::vec(entries(), 0..20),
+        all in collection::vec(entries(), 0..20),
         cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = Vec::new();
@@ -131,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_end(bytes in collection::vec(any::<u8>(), 0..200)) {
         let read = Entries::new(&bytes).count();
         prop_assert!(read <= bytes.len());
     }
@@ -140,11 +120,8 @@ proptest! {
 #[test]
 fn an_unknown_entry_and_a_route_of_no_blocks_are_refused() {
     let read = |bytes: &[u8]| Entries::new(bytes).next().unwrap().unwrap_err();
-    assert_eq!(
-        read(&[99]),
-        Error::BadMessage("unknown entry 99".into()),
-        "who does not know an entry cannot skip it"
-    );
+    // Who does not know an entry cannot skip it.
+    assert_eq!(read(&[99]), Error::BadMessage("unknown entry 99".into()));
     let packed = [Keys::pack(RouteKey(5), 0)];
     let entry = Entry::Learned {
         pool: 0,
@@ -155,8 +132,6 @@ fn an_unknown_entry_and_a_route_of_no_blocks_are_refused() {
     };
     let mut bytes = Vec::new();
     put(&mut bytes, entry, &[]);
-    assert_eq!(
-        read(&bytes),
-        Error::BadMessage("a route has no blocks".into())
-    );
+    let error = Error::BadMessage("a route has no blocks".into());
+    assert_eq!(read(&bytes), error);
 }

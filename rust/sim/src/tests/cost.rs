@@ -27,7 +27,7 @@ fn roofline() -> Roofline {
     }
 }
 
-fn close(one: f64, other: f64) {
+pub fn close(one: f64, other: f64) {
     assert!((one - other).abs() < 1e-9, "{one} {other}");
 }
 

@@ -1,15 +1,8 @@
 //! Clients that go away and KV events that get lost.
 
+use super::pairs::at_once;
 use super::run::{done, fleet, workload};
 use super::*;
-
-fn at_once() -> Options {
-    Options {
-        net_delay: 0.0,
-        event_lag: 0.0,
-        ..Options::default()
-    }
-}
 
 #[test]
 fn a_client_that_goes_away_frees_its_worker_for_the_next() {
@@ -48,17 +41,15 @@ fn a_request_that_is_over_is_not_aborted_and_a_follower_comes_after_an_aborted_o
     w.think[2] = 1.0;
     w.abort = vec![20.0, 4.0, f64::INFINITY];
     let (out, _) = done(&w, &fleet(1, 64), &at_once());
-    let wanted = [Status::Finished, Status::Aborted, Status::Finished];
-    assert_eq!(out.status, wanted);
+    let finished = Status::Finished;
+    assert_eq!(out.status, [finished, Status::Aborted, finished]);
     assert_eq!(out.arrival[2..], [5.0]);
 }
 
 /// Two families in turn on a small cache, so that blocks come and go.
 fn churn() -> Workload {
-    let rows: Vec<_> = (0..60_u32)
-        .map(|i| (f64::from(i) * 3.0, 64, 2, u64::from(i % 5)))
-        .collect();
-    workload(&rows)
+    let rows = (0..60_u32).map(|i| (f64::from(i) * 3.0, 64, 2, u64::from(i % 5)));
+    workload(&rows.collect::<Vec<_>>())
 }
 
 #[test]
@@ -137,22 +128,13 @@ fn a_worker_that_comes_back_is_followed_from_its_first_message() {
 #[test]
 fn settings_outside_their_range_are_named() {
     let w = churn();
-    for (options, name) in [
-        (
-            Options {
-                event_loss: 1.5,
-                ..at_once()
-            },
-            "event_loss",
-        ),
-        (
-            Options {
-                replay_delay: Some(-1.0),
-                ..at_once()
-            },
-            "replay_delay",
-        ),
-    ] {
+    let changes: [(fn(&mut Options), _); 2] = [
+        (|bad| bad.event_loss = 1.5, "event_loss"),
+        (|bad| bad.replay_delay = Some(-1.0), "replay_delay"),
+    ];
+    for (change, name) in changes {
+        let mut options = at_once();
+        change(&mut options);
         let mut gateway = run::InTurn::new(2);
         let error = Run::new(&w, &fleet(2, 12), &mut gateway, &options).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");

@@ -1,20 +1,16 @@
 //! What gateways are told of answers and loads, late or in part, and decisions that take time.
 
-use super::run::{done, fleet, workload};
+use super::run::{InTurn, delayed, done, fleet, workload};
 use super::*;
 
 #[test]
 fn late_notices_of_first_tokens_hold_up_those_behind_them_and_no_client() {
     let w = workload(&[(0.0, 32, 40, 1)]);
-    let on_time = Options {
-        net_delay: 0.25,
-        ..Options::default()
-    };
     let late = Options {
         first_token_delay: 20.0,
-        ..on_time.clone()
+        ..delayed(0.25)
     };
-    let (before, told) = done(&w, &fleet(1, 64), &on_time);
+    let (before, told) = done(&w, &fleet(1, 64), &delayed(0.25));
     let expected = [
         ("first token", 1.5),
         ("tokens", 17.5),
@@ -34,9 +30,8 @@ fn late_notices_of_first_tokens_hold_up_those_behind_them_and_no_client() {
 fn an_end_that_is_heard_late_is_heard_after_the_client_has_it() {
     let w = workload(&[(0.0, 32, 3, 1)]);
     let options = Options {
-        net_delay: 0.25,
         first_token_delay: 9.0,
-        ..Options::default()
+        ..delayed(0.25)
     };
     let (out, told) = done(&w, &fleet(1, 64), &options);
     assert_eq!((out.first_token[0], out.finish[0]), (1.5, 3.5));
@@ -68,9 +63,8 @@ fn reports_and_answers_leave_out_what_engines_do_not_say() {
 fn decisions_of_one_gateway_queue() {
     let w = workload(&[(0.0, 16, 1, 1), (0.0, 16, 1, 2), (9.0, 16, 1, 3)]);
     let options = Options {
-        net_delay: 0.0,
         decision: 2.0,
-        ..Options::default()
+        ..delayed(0.0)
     };
     let (out, _) = done(&w, &fleet(3, 64), &options);
     assert_eq!(out.first_token, [3.0, 5.0, 12.0]);
@@ -81,11 +75,10 @@ fn decisions_of_one_gateway_queue() {
 fn two_gateways_decide_at_the_same_time() {
     let w = workload(&[(0.0, 16, 1, 1), (0.0, 16, 1, 2), (0.0, 16, 1, 3)]);
     let options = Options {
-        net_delay: 0.0,
         decision: 2.0,
-        ..Options::default()
+        ..delayed(0.0)
     };
-    let gateways = vec![super::run::InTurn::new(3), super::run::InTurn::new(3)];
+    let gateways = vec![InTurn::new(3), InTurn::new(3)];
     let mut gateway = Several::new(gateways, &[0, 1, 0]);
     let out = run(&w, &fleet(3, 64), &mut gateway, &options, |_| true).unwrap();
     assert_eq!(out.first_token[0].to_bits(), 3.0_f64.to_bits());

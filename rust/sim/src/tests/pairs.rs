@@ -2,6 +2,8 @@
 
 use cachelb_router::Role;
 
+use super::cost::close;
+use super::engine::job;
 use super::run::{done, fleet, workload};
 use super::*;
 
@@ -9,16 +11,14 @@ use super::*;
 pub fn split(decode: usize, prefill: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
     let mut all = fleet(decode + prefill, kv_blocks);
     for (i, worker) in all.iter_mut().enumerate() {
-        worker.role = if i < decode {
-            Role::Decode
-        } else {
-            Role::Prefill
-        };
+        let decodes = i < decode;
+        worker.role = if decodes { Role::Decode } else { Role::Prefill };
     }
     all
 }
 
-fn at_once() -> Options {
+/// Nothing takes time on the way.
+pub fn at_once() -> Options {
     Options {
         net_delay: 0.0,
         event_lag: 0.0,
@@ -39,20 +39,12 @@ fn a_request_is_computed_here_and_generated_there() {
     assert_eq!((out.prefill_worker[0], out.worker[0]), (1, 0));
     // To the prefill worker, a pass, back, to the decode worker, transfer, a pass, back.
     let first = 0.25 + 1.0 + 0.25 + 0.25 + 0.564 + 1.0 + 0.25;
-    assert!(
-        (out.first_token[0] - first).abs() < 1e-9,
-        "{}",
-        out.first_token[0]
-    );
-    assert!((out.finish[0] - first - 2.0).abs() < 1e-9);
+    close(out.first_token[0], first);
+    close(out.finish[0], first + 2.0);
     // Both hold the prompt now: all but the last block need not be computed, nor sent.
     assert_eq!(out.cached_tokens, [0, 48]);
     let again = 10.0 + 0.25 * 4.0 + 2.0 + 0.5 + 0.016;
-    assert!(
-        (out.first_token[1] - again).abs() < 1e-9,
-        "{}",
-        out.first_token[1]
-    );
+    close(out.first_token[1], again);
     assert_eq!(gateway.held[&0], gateway.held[&1]);
     assert_eq!(gateway.held[&0].len(), 4);
 }
@@ -64,10 +56,8 @@ fn blocks_are_allocated_before_they_are_sent_for() {
     let mut engine = Engine::new(settings(3), a_second()).unwrap();
     for id in [a, b] {
         engine.enqueue(Job {
-            id,
-            prompt_tokens: 32,
-            output_tokens: 2,
             remote: true,
+            ..job(id, 32, 2)
         });
     }
     assert_eq!(engine.load().queued_tokens, Some(0), "nothing to compute");
@@ -83,18 +73,9 @@ fn blocks_are_allocated_before_they_are_sent_for() {
         engine.validate().unwrap();
         engine.end_step(&prompts, &mut out);
     }
-    let finished = Output::Finished {
-        id: a,
-        preemptions: 0,
-    };
-    assert_eq!(
-        out,
-        [
-            Output::FirstToken { id: a },
-            Output::Token { id: a },
-            finished
-        ]
-    );
+    let (id, preemptions) = (a, 0);
+    let [first, second] = [Output::FirstToken { id }, Output::Token { id }];
+    assert_eq!(out, [first, second, Output::Finished { id, preemptions }]);
     assert_eq!(engine.begin_step(&prompts), None);
     assert_eq!(engine.fetches(), [Fetch { id: b, tokens: 32 }]);
 }
@@ -104,16 +85,13 @@ fn what_came_from_elsewhere_is_computed_here_once_it_is_preempted() {
     let mut prompts = Prompts::default();
     let (a, b) = (prompts.add([1]), prompts.add([2]));
     let mut engine = Engine::new(settings(3), a_second()).unwrap();
-    let job = |id| Job {
-        id,
-        prompt_tokens: 16,
-        output_tokens: 20,
-        remote: true,
-    };
-    engine.enqueue(job(a));
-    assert_eq!(engine.begin_step(&prompts), None);
-    engine.enqueue(job(b));
-    assert_eq!(engine.begin_step(&prompts), None);
+    for id in [a, b] {
+        engine.enqueue(Job {
+            remote: true,
+            ..job(id, 16, 20)
+        });
+        assert_eq!(engine.begin_step(&prompts), None);
+    }
     assert_eq!(engine.fetches().len(), 2);
     assert!(engine.arrived(a, &prompts) && engine.arrived(b, &prompts));
     let mut out = Vec::new();

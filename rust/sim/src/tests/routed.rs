@@ -1,10 +1,10 @@
 //! The real selector in simulated time.
 
 use cachelb_core::ids::Millis;
-use cachelb_policy::{RoundRobin, Rule, Setup, named};
+use cachelb_policy::{Rule, Setup, named};
 use cachelb_router::{Placements, PoolSettings, Profile, Selector, Settings};
 
-use super::pairs::split;
+use super::pairs::{at_once, split};
 use super::run::{fleet, workload};
 use super::*;
 
@@ -19,15 +19,14 @@ pub fn selector(rule: Box<dyn Rule>) -> Selector {
     let pool = PoolSettings::new(rule, 16, Placements::default());
     let mut selector = Selector::new(settings, pool);
     for name in NAMES {
-        selector
-            .workers_mut()
-            .add(name, Profile::default(), Millis(0));
+        let mut workers = selector.workers_mut();
+        workers.add(name, Profile::default(), Millis(0));
     }
     selector
 }
 
 /// The rule of a policy with its defaults.
-fn rule(name: &str) -> Box<dyn Rule> {
+pub fn rule(name: &str) -> Box<dyn Rule> {
     let policy = named(name).unwrap();
     let options = (policy.declared)().into_iter().map(|option| option.default);
     let setup = Setup {
@@ -40,30 +39,18 @@ fn rule(name: &str) -> Box<dyn Rule> {
     options.ruled(&setup).unwrap().rule
 }
 
-pub fn cache_aware() -> Box<dyn Rule> {
-    rule("cache-aware")
-}
-
-fn kv_aware() -> Box<dyn Rule> {
-    rule("kv-aware")
-}
-
 /// Prompts of forty-one families in turn, two seconds apart: going round meets another worker each time.
 pub fn families() -> Workload {
-    let rows: Vec<_> = (0..200_u32)
-        .map(|i| (f64::from(i) * 2.0, 128, 4, u64::from(i % 41)))
-        .collect();
-    workload(&rows)
+    let rows = (0..200_u32).map(|i| (f64::from(i) * 2.0, 128, 4, u64::from(i % 41)));
+    workload(&rows.collect::<Vec<_>>())
 }
 
-fn outcomes(rule: Box<dyn Rule>, options: &Options) -> (Outcomes, Selector) {
+fn outcomes(name: &str, options: &Options) -> (Outcomes, Selector) {
     let w = families();
-    let mut selector = selector(rule);
+    let mut selector = selector(rule(name));
     let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
-    let outcomes = run(&w, &fleet(NAMES.len(), 128), &mut gateway, options, |_| {
-        true
-    })
-    .unwrap();
+    let workers = fleet(NAMES.len(), 128);
+    let outcomes = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
     selector.validate().unwrap();
     (outcomes, selector)
 }
@@ -74,15 +61,11 @@ fn cached(outcomes: &Outcomes) -> u32 {
 
 #[test]
 fn the_real_policies_route_and_leave_nothing_behind() {
-    for rule in [cache_aware(), kv_aware()] {
-        let (aware, selector) = outcomes(rule, &Options::default());
-        let (round, _) = outcomes(Box::new(RoundRobin::new(false)), &Options::default());
-        assert!(
-            cached(&aware) > 3 * cached(&round) / 2,
-            "{} of {}",
-            cached(&aware),
-            cached(&round)
-        );
+    let (round, _) = outcomes("round-robin", &Options::default());
+    for name in ["cache-aware", "kv-aware"] {
+        let (aware, selector) = outcomes(name, &Options::default());
+        let [aware, round] = [&aware, &round].map(cached);
+        assert!(aware > 3 * round / 2, "{aware} of {round}");
         for (_, id) in selector.fleet().ids() {
             assert_eq!(selector.book().loads().inflight(id), 0);
         }
@@ -91,12 +74,7 @@ fn the_real_policies_route_and_leave_nothing_behind() {
 
 #[test]
 fn with_events_at_once_what_is_predicted_is_what_is_cached() {
-    let instant = Options {
-        event_lag: 0.0,
-        net_delay: 0.0,
-        ..Options::default()
-    };
-    let (out, _) = outcomes(kv_aware(), &instant);
+    let (out, _) = outcomes("kv-aware", &at_once());
     assert_eq!(out.predicted_tokens, out.cached_tokens);
     assert!(cached(&out) > 0);
 }
@@ -104,11 +82,10 @@ fn with_events_at_once_what_is_predicted_is_what_is_cached() {
 #[test]
 fn pairs_leave_nothing_behind_whatever_fails() {
     let mut w = families();
-    w.abort = (0..w.len())
-        .map(|i| if i % 3 == 0 { 2.5 } else { f64::NAN })
-        .collect();
+    let patience = [2.5, f64::NAN, f64::NAN].into_iter().cycle();
+    w.abort = patience.take(w.len()).collect();
     let workers = split(2, 2, 128);
-    let mut selector = selector(kv_aware());
+    let mut selector = selector(rule("kv-aware"));
     for (name, worker) in NAMES.iter().zip(&workers) {
         let profile = Profile {
             role: worker.role,
@@ -145,7 +122,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
 #[test]
 fn a_worker_nobody_registered_is_named() {
     let w = families();
-    let mut selector = selector(cache_aware());
+    let mut selector = selector(rule("cache-aware"));
     let error = Routed::new(&mut selector, &w, &["z"], Keys::default()).unwrap_err();
     assert!(error.to_string().contains("\"z\""), "{error}");
 }

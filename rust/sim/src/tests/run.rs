@@ -7,6 +7,8 @@ use cachelb_router::Role;
 
 use super::*;
 
+type Told = Result<(), Infallible>;
+
 /// Sends requests to one worker after another, and checks what it is told.
 #[derive(Debug, Default)]
 pub struct InTurn {
@@ -21,7 +23,6 @@ pub struct InTurn {
     pub heard: Vec<(&'static str, f64)>,
     /// What load reports said of queued tokens, and answers of cached ones.
     pub known: [std::collections::BTreeSet<bool>; 2],
-    stored: i64,
     /// What the workers are believed to hold.
     pub held: std::collections::BTreeMap<u32, std::collections::BTreeSet<SequenceHash>>,
     cleared: std::collections::BTreeSet<u32>,
@@ -61,6 +62,12 @@ impl InTurn {
         })
     }
 
+    fn heard_of(&mut self, placed: Placed, what: &'static str, now: f64) {
+        self.at(now);
+        assert!(self.open.contains_key(&placed.ticket));
+        self.heard.push((what, now));
+    }
+
     fn at(&mut self, now: f64) {
         assert!(now >= self.now, "time goes back from {} to {now}", self.now);
         self.now = now;
@@ -85,50 +92,33 @@ impl Gateway for InTurn {
         Ok(Some(Pair { prefill, decode }))
     }
 
-    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Infallible> {
-        self.at(now);
-        assert!(self.open.contains_key(&placed.ticket));
-        self.heard.push(("first token", now));
+    fn first_token(&mut self, placed: Placed, now: f64) -> Told {
+        self.heard_of(placed, "first token", now);
         Ok(())
     }
 
-    fn tokens(&mut self, placed: Placed, _n: u32, now: f64) -> Result<(), Infallible> {
-        self.at(now);
-        assert!(self.open.contains_key(&placed.ticket));
-        self.heard.push(("tokens", now));
+    fn tokens(&mut self, placed: Placed, _n: u32, now: f64) -> Told {
+        self.heard_of(placed, "tokens", now);
         Ok(())
     }
 
-    fn finished(
-        &mut self,
-        placed: Placed,
-        cached: Option<u32>,
-        now: f64,
-    ) -> Result<(), Infallible> {
-        self.at(now);
-        assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
+    fn finished(&mut self, placed: Placed, cached: Option<u32>, now: f64) -> Told {
         self.heard.push(("finished", now));
         self.known[1].insert(cached.is_some());
-        Ok(())
-    }
-
-    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Infallible> {
-        self.at(now);
-        assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
-        Ok(())
-    }
-
-    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Infallible> {
         self.failed(placed, now)
     }
 
-    fn report(
-        &mut self,
-        _worker: u32,
-        load: EngineLoad,
-        at: f64,
-        now: f64,
-    ) -> Result<(), Infallible> {
+    fn failed(&mut self, placed: Placed, now: f64) -> Told {
+        self.at(now);
+        assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
+        Ok(())
+    }
+
+    fn cancelled(&mut self, placed: Placed, now: f64) -> Told {
+        self.failed(placed, now)
+    }
+
+    fn report(&mut self, _worker: u32, load: EngineLoad, at: f64, now: f64) -> Told {
         self.at(now);
         assert!(at <= now && (0.0..=1.0).contains(&load.kv_usage));
         self.reports += 1;
@@ -136,7 +126,7 @@ impl Gateway for InTurn {
         Ok(())
     }
 
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Infallible> {
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Told {
         self.at(now);
         let held = self.held.entry(worker).or_default();
         for change in changes {
@@ -152,16 +142,11 @@ impl Gateway for InTurn {
                     self.cleared.insert(worker);
                 }
             }
-            self.stored += match change {
-                Change::Stored { .. } => 1,
-                Change::Removed { .. } => -1,
-                Change::Cleared => 0,
-            };
         }
         Ok(())
     }
 
-    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), Infallible> {
+    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Told {
         self.at(now);
         self.down.retain(|down| *down != worker);
         if !ready {
@@ -208,15 +193,19 @@ pub fn workload(rows: &[(f64, u32, u32, u64)]) -> Workload {
     w
 }
 
+/// Options with so much network delay.
+pub fn delayed(net_delay: f64) -> Options {
+    Options {
+        net_delay,
+        ..Options::default()
+    }
+}
+
 /// Runs to the end, and recounts everything after each event.
-pub fn done(
-    workload: &Workload,
-    fleet: &[WorkerSettings],
-    options: &Options,
-) -> (Outcomes, InTurn) {
+pub fn done(w: &Workload, fleet: &[WorkerSettings], options: &Options) -> (Outcomes, InTurn) {
     let prefill = fleet.iter().filter(|w| w.role == Role::Prefill).count();
     let mut gateway = InTurn::with_prefill(fleet.len() as u32, prefill as u32);
-    let mut run = Run::new(workload, fleet, &mut gateway, options).unwrap();
+    let mut run = Run::new(w, fleet, &mut gateway, options).unwrap();
     run.validate().unwrap();
     while run.step().unwrap_or_else(|never| match never {}) {
         run.validate().unwrap();
@@ -229,17 +218,14 @@ pub fn done(
 #[test]
 fn times_are_those_of_passes_and_delays() {
     let w = workload(&[(0.0, 32, 3, 1)]);
-    let options = Options {
-        net_delay: 0.25,
-        ..Options::default()
-    };
-    let (out, gateway) = done(&w, &fleet(1, 64), &options);
+    let (out, gateway) = done(&w, &fleet(1, 64), &delayed(0.25));
     assert_eq!(out.status, [Status::Finished]);
     assert_eq!((out.first_token[0], out.finish[0]), (1.5, 3.5));
     assert_eq!(out.gaps.mean(), Some(1.0));
     let p50 = out.gaps.quantile(0.5).unwrap();
     assert!((p50 - 1.0).abs() < 0.005, "{p50}");
-    assert!((out.busy[0] - 3.0).abs() < 1e-9 && gateway.reports >= 30 && gateway.stored == 2);
+    assert!((out.busy[0] - 3.0).abs() < 1e-9 && gateway.reports >= 30);
+    assert_eq!(gateway.held[&0].len(), 2);
 }
 
 #[test]
@@ -248,11 +234,7 @@ fn a_follower_arrives_when_its_parent_is_over_and_its_thought_too() {
     w.arrival[1] = f64::NAN;
     w.parent[1] = 0;
     w.think[1] = 10.0;
-    let options = Options {
-        net_delay: 0.0,
-        ..Options::default()
-    };
-    let (out, _) = done(&w, &fleet(1, 64), &options);
+    let (out, _) = done(&w, &fleet(1, 64), &delayed(0.0));
     assert_eq!(out.arrival, [2.0, 13.0]);
     assert_eq!(out.cached_tokens, [0, 16]);
 }
@@ -268,24 +250,17 @@ fn a_crash_is_retried_elsewhere_and_the_worker_comes_back_empty() {
     assert_eq!(out.status, [Status::Finished; 3]);
     assert_eq!((out.retries[0], out.worker[0]), (1, 1));
     let (out, _) = done(&w, &fleet(1, 64), &options);
-    assert_eq!(
-        out.status[..2],
-        [Status::Rejected; 2],
-        "tried there already"
-    );
+    // Tried there already.
+    assert_eq!(out.status[..2], [Status::Rejected; 2]);
 }
 
 #[test]
 fn a_pinned_request_goes_nowhere_else_until_its_worker_fails_it() {
-    let w = workload(&[
-        (0.0, 32, 2, 1),
-        (10.0, 32, 2, 2),
-        (20.0, 32, 2, 3),
-        (30.0, 32, 20, 4),
-    ]);
+    let rows = (1..=4).map(|i| (i as f64 * 10.0, 32, if i < 4 { 2 } else { 20 }, i));
+    let w = workload(&rows.collect::<Vec<_>>());
     let options = Options {
         pinned: vec![1, 1, -1, 1],
-        incidents: vec![(32.0, 1, Incident::Crash)],
+        incidents: vec![(42.0, 1, Incident::Crash)],
         ..Options::default()
     };
     let (out, _) = done(&w, &fleet(2, 64), &options);
@@ -320,14 +295,8 @@ fn columns_that_disagree_are_refused() {
     for change in changes {
         let mut bad = good.clone();
         change(&mut bad);
-        let mut gateway = InTurn::new(1);
-        let stopped = run(
-            &bad,
-            &fleet(1, 64),
-            &mut gateway,
-            &Options::default(),
-            |_| true,
-        );
+        let (mut gateway, options) = (InTurn::new(1), Options::default());
+        let stopped = run(&bad, &fleet(1, 64), &mut gateway, &options, |_| true);
         assert!(matches!(stopped, Err(Stopped::Invalid(_))));
     }
 }

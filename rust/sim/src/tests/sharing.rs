@@ -2,7 +2,7 @@
 
 use cachelb_router::Selector;
 
-use super::routed::{NAMES, cache_aware, families, selector};
+use super::routed::{NAMES, families, rule, selector};
 use super::run::fleet;
 use super::*;
 
@@ -12,12 +12,11 @@ const LAGS: [f64; 3] = [0.0, 0.005, 0.5];
 fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
     let w = families();
     let of: Vec<u16> = (0..w.len() as u16).map(|id| id % 4).collect();
-    let mut selectors: Vec<_> = (0..4).map(|_| selector(cache_aware())).collect();
+    let mut selectors: Vec<_> = (0..4).map(|_| selector(rule("cache-aware"))).collect();
     let routed = (1_u64..).zip(&mut selectors).map(|(origin, selector)| {
         if lag.is_some() {
-            selector
-                .sharing_mut()
-                .share(origin, &[77], 3_600_000, 1 << 24);
+            let mut sharing = selector.sharing_mut();
+            sharing.share(origin, &[77], 3_600_000, 1 << 24);
         }
         Routed::new(selector, &w, &NAMES, Keys::default()).unwrap()
     });
@@ -44,12 +43,8 @@ fn gateways_that_share_find_what_another_placed() {
     for lag in LAGS {
         let (shared, selectors) = outcomes(Some(lag), &Options::default());
         // Alone, each gateway must meet every family once.
-        assert!(
-            predicted(&shared) > 4 * predicted(&alone),
-            "{lag}: {} of {}",
-            predicted(&shared),
-            predicted(&alone)
-        );
+        let [shared, alone] = [&shared, &alone].map(predicted);
+        assert!(shared > 4 * alone, "{lag}: {shared} of {alone}");
         for selector in &selectors {
             let told = selector.sharing().unwrap().counters();
             assert!(told.applied > 300 && told.blocks > 0, "{told:?}");
@@ -76,13 +71,8 @@ fn bookings_of_all_are_known_to_all_and_end_with_their_requests() {
     let (out, selectors) = outcomes(Some(0.005), &late);
     assert!(out.status.iter().all(|s| *s == Status::Finished));
     for selector in &selectors {
-        let open: usize = selector
-            .sharing()
-            .unwrap()
-            .origins()
-            .iter()
-            .map(|(_, open)| open)
-            .sum();
+        let origins = selector.sharing().unwrap().origins();
+        let open: usize = origins.iter().map(|(_, open)| open).sum();
         assert!(open <= 1, "{open}");
     }
     let (again, _) = outcomes(Some(0.005), &late);

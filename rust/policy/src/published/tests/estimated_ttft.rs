@@ -4,8 +4,7 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::Speed;
 
 use super::*;
-use crate::Margin;
-use crate::testing::Scene;
+use crate::testing::{GATE, Scene};
 
 const RULE: EstimatedTtft = EstimatedTtft {
     options: EstimatedTtftOptions {
@@ -49,21 +48,13 @@ fn estimates(rule: &EstimatedTtft, scene: &Scene) -> Vec<f64> {
 
 #[test]
 fn the_earliest_first_token_wins() {
-    for (rows, expected, picked) in [
-        (
-            [(7_000, 100.0), (0, 0.0)],
-            [132.1, 164.9],
-            (0, Reason::Prefix),
-        ),
-        (
-            [(7_000, 200.0), (0, 0.0)],
-            [232.1, 164.9],
-            (1, Reason::Spill),
-        ),
-        ([(0, 5.0), (0, 0.0)], [169.9, 164.9], (1, Reason::Cold)),
+    for (held, queue, expected, picked) in [
+        (7_000, 100.0, 132.1, (0, Reason::Prefix)),
+        (7_000, 200.0, 232.1, (1, Reason::Spill)),
+        (0, 5.0, 169.9, (1, Reason::Cold)),
     ] {
-        let scene = scene(&rows);
-        assert_eq!(estimates(&RULE, &scene), expected);
+        let scene = scene(&[(held, queue), (0, 0.0)]);
+        assert_eq!(estimates(&RULE, &scene), [expected, 164.9]);
         assert_eq!(scene.choose(&RULE, 1), picked);
     }
 }
@@ -146,21 +137,15 @@ fn an_objective_nobody_meets_is_named_or_refused() {
             ..RULE.options
         })
     };
-    let late = rows.pick(&meeting(100.0, OnSlo::Route), 1);
-    assert_eq!(
-        (late.row, late.reason, late.refused),
-        (0, Reason::SloUnattainable, false)
-    );
-    let refused = rows.pick(&meeting(100.0, OnSlo::Reject), 1);
-    assert_eq!(
-        (refused.reason, refused.refused),
-        (Reason::SloUnattainable, true)
-    );
-    let met = rows.pick(&meeting(133.0, OnSlo::Reject), 1);
-    assert_eq!(
-        (met.row, met.reason, met.refused),
-        (0, Reason::Prefix, false)
-    );
+    for (slo, on_slo, reason, refused) in [
+        (100.0, OnSlo::Route, Reason::SloUnattainable, false),
+        (100.0, OnSlo::Reject, Reason::SloUnattainable, true),
+        (133.0, OnSlo::Reject, Reason::Prefix, false),
+    ] {
+        let found = rows.pick(&meeting(slo, on_slo), 1);
+        let found = (found.row, found.reason, found.refused);
+        assert_eq!(found, (0, reason, refused), "{slo}");
+    }
 }
 
 #[test]
@@ -184,10 +169,7 @@ fn who_decodes_too_slowly_is_passed_over_while_another_meets_the_objectives() {
 #[test]
 fn an_overloaded_winner_is_left_unless_that_breaks_the_objective() {
     let gated = EstimatedTtft {
-        gate: Some(SpillGate {
-            load_factor: 1.25,
-            margin: Margin::Auto,
-        }),
+        gate: Some(GATE),
         ..RULE
     };
     let mut scene = scene(&[(7_000, 0.0), (0, 0.0)]);
@@ -207,10 +189,7 @@ fn an_overloaded_winner_is_left_unless_that_breaks_the_objective() {
 #[test]
 fn equal_estimates_go_to_the_lower_load_and_are_drawn() {
     let mut idle = scene(&[(0, 0.0); 4]);
-    for picked in 0..4 {
-        let share = idle.share(&RULE, picked);
-        assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
-    }
+    idle.assert_even(&RULE, 0..4);
     idle.rows[2].weight = 2.0;
     assert_eq!(idle.choose(&RULE, 1).0, 2, "twice as fast");
     let busy = Scene::new(&[(0, 2), (0, 1)]);

@@ -51,31 +51,18 @@ fn work_over_speed_plus_pressure_decides() {
         let full = scene(&[report(0.0, 2_000.0, usage)]);
         assert!(is(seconds(&RULE, &full, 0), expected), "{usage}");
     }
-}
-
-#[test]
-fn what_was_sent_since_the_report_counts() {
-    let mut scene = scene(&[report(3_000.0, 2_000.0, 0.5)]);
-    scene.loads[0].dispatched_tokens = 1_000;
-    assert!(is(seconds(&RULE, &scene, 0), 2.15));
-}
-
-#[test]
-fn waiting_requests_stand_for_tokens_nobody_counted() {
-    let waiting = Report {
-        waiting: known(3.0),
-        ..Report::NONE
-    };
-    assert!(is(seconds(&RULE, &scene(&[waiting]), 0), 3_072.0 / 2_000.0));
+    let mut sent = scene(&[report(3_000.0, 2_000.0, 0.5), Report::NONE]);
+    sent.loads[0].dispatched_tokens = 1_000;
+    sent.loads[1].report.waiting = known(3.0);
+    assert!(is(seconds(&RULE, &sent, 0), 2.15));
+    // Tokens that nobody counted.
+    assert!(is(seconds(&RULE, &sent, 1), 3_072.0 / 2_000.0));
 }
 
 #[test]
 fn speed_is_reported_or_seen_or_assumed() {
-    let queue = Report {
-        queued_tokens: known(4_000.0),
-        ..Report::NONE
-    };
-    let mut scene = scene(&[queue]);
+    let mut scene = scene(&[Report::NONE]);
+    scene.loads[0].report.queued_tokens = known(4_000.0);
     assert!(is(seconds(&RULE, &scene, 0), 2.0));
     scene.loads[0].observed_prefill_tps = known(8_000.0);
     assert!(is(seconds(&RULE, &scene, 0), 0.5));
@@ -98,11 +85,7 @@ fn a_worker_without_a_report_is_guessed_by_its_requests() {
 fn without_any_report_requests_decide() {
     let scene = Scene::new(&[(0, 2), (0, 1)]);
     assert_eq!(scene.choose(&RULE, 1), (1, Reason::LeastLoaded));
-    assert_eq!(
-        RULE.score(&scene.view(), 0),
-        None,
-        "requests are not seconds"
-    );
+    assert_eq!(RULE.score(&scene.view(), 0), None, "no seconds");
 }
 
 #[test]
@@ -114,11 +97,8 @@ fn old_reports_are_named_and_not_used() {
     scene.now = Millis(2_001);
     assert_eq!(scene.choose(&RULE, 1), (1, Reason::StaleLoad));
     scene.loads[0].report.at = Millis(1_000);
-    assert_eq!(
-        scene.choose(&RULE, 1).1,
-        Reason::LeastLoaded,
-        "one is fresh"
-    );
+    let one_is_fresh = scene.choose(&RULE, 1).1;
+    assert_eq!(one_is_fresh, Reason::LeastLoaded);
 }
 
 #[test]
@@ -131,11 +111,8 @@ fn uncached_tokens_of_the_request_count_if_asked() {
         cache_aware: true,
         ..RULE
     };
-    assert_eq!(
-        scene.choose(&aware, 1),
-        (0, Reason::LeastLoaded),
-        "0.5 s against 1 s"
-    );
+    // 0.5 s against 1 s.
+    assert_eq!(scene.choose(&aware, 1), (0, Reason::LeastLoaded));
     scene.blocks = None;
     assert_eq!(scene.choose(&aware, 1).1, Reason::NoKey);
 }
@@ -164,6 +141,5 @@ fn full_workers_are_skipped_and_an_all_full_fleet_refuses() {
 #[test]
 fn equal_waits_are_drawn() {
     let same = scene(&[report(10.0, 2_000.0, 0.1); 2]);
-    let half = same.share(&RULE, 0);
-    assert!((0.45..=0.55).contains(&half), "{half}");
+    same.assert_even(&RULE, 0..2);
 }

@@ -1,14 +1,8 @@
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 
-use crate::testing::Calls;
-use crate::testing::{Scene, row};
+use crate::testing::{Calls, Scene, booking, row};
 use crate::*;
 
-const BOOKING: BookingId = BookingId {
-    entry: 0,
-    generation: 0,
-};
 fn rule() -> LengthBucket {
     LengthBucket::new(LengthBucketOptions::default())
 }
@@ -31,7 +25,7 @@ fn pick(rule: &LengthBucket, scene: &Scene, seed: u64) -> (u32, Reason) {
 /// Routes one prompt.
 fn send(rule: &mut LengthBucket, scene: &Scene) -> (u32, Reason) {
     let choice = scene.pick(rule, 1);
-    rule.settle(&scene.view(), choice, BOOKING);
+    rule.settle(&scene.view(), choice, booking(0));
     (scene.rows[choice.row].offer, choice.reason)
 }
 
@@ -39,16 +33,12 @@ const ALL: [u32; 4] = [0, 1, 2, 3];
 
 #[test]
 fn equal_ranges_divide_l_max_and_the_last_is_open() {
-    let cases = [
-        (0, 0),
-        (1_023, 0),
-        (1_024, 1),
-        (2_047, 1),
-        (3_071, 2),
-        (3_072, 3),
-        (9_999, 3),
-    ];
-    for (tokens, worker) in cases {
+    let mut unknown = scene(&[0, 1], 0, 0);
+    unknown.blocks = None;
+    unknown.rows[0].inflight = 1;
+    assert_eq!(pick(&rule(), &unknown, 1), (1, Reason::NoKey));
+    let lengths = [0, 1_023, 1_024, 2_047, 3_071, 3_072, 9_999];
+    for (tokens, worker) in lengths.into_iter().zip([0, 0, 1, 1, 2, 3, 3]) {
         let mut settled = rule();
         send(&mut settled, &scene(&ALL, 0, 0));
         for rule in [rule(), settled] {
@@ -65,63 +55,33 @@ fn the_range_of_an_unready_worker_is_served_by_its_neighbours() {
     let mut rule = rule();
     send(&mut rule, &scene(&ALL, 0, 0));
     let without = |tokens| scene(&[0, 2, 3], tokens, 0);
-    let picks: Vec<u32> = (0..1000)
-        .map(|seed| pick(&rule, &without(1_500), seed).0)
-        .collect();
-    let first = picks.iter().filter(|&&offer| offer == 0).count() as f64;
-    assert!(picks.iter().all(|offer| [0, 2].contains(offer)));
-    assert!(
-        (first - 500.0).abs() < 5.0 * (1000.0_f64 / 4.0).sqrt(),
-        "{first}"
-    );
+    // Workers 0 and 2.
+    without(1_500).assert_even(&rule, 0..2);
     send(&mut rule, &scene(&ALL, 2_100, 0));
-    assert_eq!(
-        pick(&rule, &without(1_500), 1).0,
-        0,
-        "the less loaded neighbour"
-    );
-    assert_eq!(
-        pick(&rule, &without(500), 1).0,
-        0,
-        "others keep their range"
-    );
+    // The less loaded neighbour; others keep their range.
+    assert_eq!(pick(&rule, &without(1_500), 1).0, 0);
+    assert_eq!(pick(&rule, &without(500), 1).0, 0);
     assert_eq!(pick(&rule, &scene(&[0, 1], 9_000, 0), 1).0, 1);
     assert_eq!(pick(&rule, &scene(&[3], 0, 0), 1).0, 3);
-}
-
-#[test]
-fn an_unknown_length_goes_to_the_least_loaded() {
-    let mut scene = scene(&[0, 1], 0, 0);
-    scene.blocks = None;
-    scene.rows[0].inflight = 1;
-    assert_eq!(pick(&rule(), &scene, 1), (1, Reason::NoKey));
 }
 
 #[test]
 fn a_window_out_of_balance_by_both_thresholds_goes_to_the_least() {
     let mut rule = rule();
     assert_eq!(send(&mut rule, &scene(&ALL, 8_192, 0)).0, 3);
-    assert_eq!(
-        send(&mut rule, &scene(&ALL, 4_000, 1)),
-        (3, Reason::LengthBucket),
-        "8,192 apart is not more"
-    );
+    // 8,192 apart is not more.
+    let third = send(&mut rule, &scene(&ALL, 4_000, 1));
+    assert_eq!(third, (3, Reason::LengthBucket));
     let (least, reason) = send(&mut rule, &scene(&ALL, 4_000, 2));
     assert_eq!(reason, Reason::Imbalance);
     assert_ne!(least, 3);
     for worker in (0..3).filter(|&worker| worker != least) {
-        let ties = (0..1000).filter(|&seed| pick(&rule, &scene(&ALL, 1, 3), seed).0 == worker);
-        let half = ties.count() as f64;
-        assert!(
-            (half - 500.0).abs() < 5.0 * (1000.0_f64 / 4.0).sqrt(),
-            "{half}"
-        );
+        let half = scene(&ALL, 1, 3).share(&rule, worker as usize);
+        assert!((0.45..=0.55).contains(&half), "{half}");
     }
-    assert_eq!(
-        pick(&rule, &scene(&ALL, 4_000, 5_000), 1).1,
-        Reason::LengthBucket,
-        "the first prompt has left the window"
-    );
+    // The first prompt has left the window.
+    let (_, reason) = pick(&rule, &scene(&ALL, 4_000, 5_000), 1);
+    assert_eq!(reason, Reason::LengthBucket);
     let relative = LengthBucketOptions {
         balance_abs_threshold: 0.0,
         balance_rel_threshold: 2.0,
@@ -129,15 +89,11 @@ fn a_window_out_of_balance_by_both_thresholds_goes_to_the_least() {
     };
     let mut rule = LengthBucket::new(relative);
     assert_eq!(send(&mut rule, &scene(&[0, 1], 1_000, 0)).0, 0);
-    assert_eq!(
-        send(&mut rule, &scene(&[0, 1], 2_000, 0)),
-        (1, Reason::Imbalance)
-    );
-    assert_eq!(
-        pick(&rule, &scene(&[0, 1], 1, 0), 1),
-        (0, Reason::LengthBucket),
-        "2,000 is not more than twice 1,000"
-    );
+    let second = send(&mut rule, &scene(&[0, 1], 2_000, 0));
+    assert_eq!(second, (1, Reason::Imbalance));
+    // 2,000 is not more than twice 1,000.
+    let third = pick(&rule, &scene(&[0, 1], 1, 0), 1);
+    assert_eq!(third, (0, Reason::LengthBucket));
 }
 
 #[test]
@@ -146,11 +102,7 @@ fn loads_are_per_weight() {
     let mut all = scene(&[0, 1], 10_000, 0);
     all.rows[1].weight = 10.0;
     assert_eq!(send(&mut rule, &all).0, 1);
-    assert_eq!(
-        pick(&rule, &all, 1),
-        (1, Reason::LengthBucket),
-        "1,000 per weight"
-    );
+    assert_eq!(pick(&rule, &all, 1), (1, Reason::LengthBucket));
     assert_eq!(rule.score(&all.view(), 1), Some(1_000.0));
 }
 
@@ -165,11 +117,8 @@ fn ranges_are_cut_anew_so_that_tokens_are_equal() {
         let tokens = if i % 11 == 10 { 1_000 } else { 100 };
         send(&mut rule, &scene(&[0, 1], tokens, i));
     }
-    assert_eq!(
-        pick(&rule, &scene(&[0, 1], 1_000, 200), 1).0,
-        0,
-        "2,048 is the cut"
-    );
+    let at = |rule: &LengthBucket, tokens| pick(rule, &scene(&[0, 1], tokens, 200), 1).0;
+    assert_eq!(at(&rule, 1_000), 0, "2,048 is the cut");
     send(&mut rule, &scene(&[0, 1], 100, 5_000));
     let at = |rule: &LengthBucket, tokens| pick(rule, &scene(&[0, 1], tokens, 5_001), 1).0;
     assert_eq!((at(&rule, 100), at(&rule, 101)), (0, 1));

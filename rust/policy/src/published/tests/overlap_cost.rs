@@ -4,6 +4,10 @@ use super::*;
 use crate::Reason;
 use crate::testing::Scene;
 
+fn plain() -> OverlapCost {
+    OverlapCost::default()
+}
+
 /// One worker: blocks on device, in host memory, on disk, in the shared store; prefill and decode blocks.
 #[derive(Clone, Copy, Default)]
 struct At {
@@ -61,7 +65,7 @@ fn decode(decode: u64) -> At {
 
 #[test]
 fn prefill_and_decode_add_up_and_cached_blocks_are_taken_off() {
-    let with = |gpu, cpu, disk, prefill, decode| At {
+    let with = |[gpu, cpu, disk]: [u32; 3], prefill, decode| At {
         gpu,
         cpu,
         disk,
@@ -69,59 +73,25 @@ fn prefill_and_decode_add_up_and_cached_blocks_are_taken_off() {
         decode,
         ..At::default()
     };
-    let credit = |overlap_score_credit| OverlapCost {
-        overlap_score_credit,
-        ..OverlapCost::default()
-    };
+    // Credit, blocks, one worker, decode blocks of the other, costs.
     let cases = [
-        (
-            OverlapCost::default(),
-            10,
-            [with(8, 0, 0, 0, 20), decode(5)],
-            [22.0, 15.0],
-        ),
-        (
-            OverlapCost::default(),
-            10,
-            [with(8, 0, 0, 0, 10), decode(5)],
-            [12.0, 15.0],
-        ),
-        (
-            OverlapCost::default(),
-            10,
-            [with(0, 8, 0, 0, 10), decode(5)],
-            [14.0, 15.0],
-        ),
-        (
-            OverlapCost::default(),
-            10,
-            [with(0, 0, 8, 0, 10), decode(5)],
-            [18.0, 15.0],
-        ),
-        (
-            OverlapCost::default(),
-            20,
-            [with(8, 0, 0, 10, 30), decode(45)],
-            [52.0, 65.0],
-        ),
-        (
-            credit(0.0),
-            20,
-            [with(8, 0, 0, 10, 30), decode(45)],
-            [60.0, 65.0],
-        ),
-        (
-            credit(2.0),
-            10,
-            [with(8, 0, 0, 0, 0), decode(5)],
-            [0.0, 15.0],
-        ),
+        (1.0, 10, with([8, 0, 0], 0, 20), 5, [22.0, 15.0]),
+        (1.0, 10, with([8, 0, 0], 0, 10), 5, [12.0, 15.0]),
+        (1.0, 10, with([0, 8, 0], 0, 10), 5, [14.0, 15.0]),
+        (1.0, 10, with([0, 0, 8], 0, 10), 5, [18.0, 15.0]),
+        (1.0, 20, with([8, 0, 0], 10, 30), 45, [52.0, 65.0]),
+        (0.0, 20, with([8, 0, 0], 10, 30), 45, [60.0, 65.0]),
+        (2.0, 10, with([8, 0, 0], 0, 0), 5, [0.0, 15.0]),
     ];
-    for (rule, total, workers, expected) in cases {
-        let scene = scene(total, &workers);
-        assert_eq!(costs(&rule, &scene), expected, "{rule:?}");
+    for (credit, total, worker, other, expected) in cases {
+        let rule = OverlapCost {
+            overlap_score_credit: credit,
+            ..OverlapCost::default()
+        };
+        let scene = scene(total, &[worker, decode(other)]);
+        assert_eq!(costs(&rule, &scene), expected);
         let picked = usize::from(expected[1] < expected[0]);
-        assert_eq!(scene.choose(&rule, 1).0, picked, "{rule:?}");
+        assert_eq!(scene.choose(&rule, 1).0, picked, "{expected:?}");
     }
     let scaled = OverlapCost {
         prefill_load_scale: 3.0,
@@ -130,7 +100,7 @@ fn prefill_and_decode_add_up_and_cached_blocks_are_taken_off() {
     };
     let busy = At {
         inflight: 4,
-        ..with(8, 0, 0, 0, 0)
+        ..with([8, 0, 0], 0, 0)
     };
     assert_eq!(costs(&scaled, &scene(10, &[busy])), [8.0]);
 }
@@ -146,29 +116,18 @@ fn queued_prefill_devalues_what_a_worker_holds() {
         overlap_score_credit_decay: 1.0,
         ..OverlapCost::default()
     };
-    let scene_of = || scene(10, &[holder, decode(12)]);
-    assert_eq!(costs(&OverlapCost::default(), &scene_of()), [20.0, 22.0]);
-    assert_eq!(
-        scene_of().choose(&OverlapCost::default(), 1),
-        (0, Reason::Prefix)
-    );
-    assert_eq!(costs(&decaying, &scene_of()), [26.7, 22.0]);
-    assert_eq!(scene_of().choose(&decaying, 1), (1, Reason::Spill));
+    let both = scene(10, &[holder, decode(12)]);
+    assert_eq!(costs(&plain(), &both), [20.0, 22.0]);
+    assert_eq!(both.choose(&plain(), 1), (0, Reason::Prefix));
+    assert_eq!(costs(&decaying, &both), [26.7, 22.0]);
+    assert_eq!(both.choose(&decaying, 1), (1, Reason::Spill));
     // Half of what it holds counts at 20 blocks over the least, for a request of 20.
     let least = At {
         prefill: 10,
         ..At::default()
     };
-    let scene = scene(
-        20,
-        &[
-            At {
-                prefill: 30,
-                ..holder
-            },
-            least,
-        ],
-    );
+    let prefill = 30;
+    let scene = scene(20, &[At { prefill, ..holder }, least]);
     assert_eq!(costs(&decaying, &scene), [45.0, 30.0]);
 }
 
@@ -180,11 +139,8 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
         disk: 4,
         ..At::default()
     };
-    assert_eq!(
-        costs(&OverlapCost::default(), &scene(10, &[tiers])),
-        [4.8],
-        "10 - 2 - 3 * 0.75 - 4 * 0.25, rounded"
-    );
+    // 10 - 2 - 3 * 0.75 - 4 * 0.25, rounded.
+    assert_eq!(costs(&plain(), &scene(10, &[tiers])), [4.8]);
     let shared = At {
         gpu: 2,
         shared: 6,
@@ -194,28 +150,19 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
         shared_cache_multiplier: 0.5,
         ..OverlapCost::default()
     };
-    assert_eq!(costs(&OverlapCost::default(), &scene(10, &[shared])), [8.0]);
+    assert_eq!(costs(&plain(), &scene(10, &[shared])), [8.0]);
     assert_eq!(costs(&half, &scene(10, &[shared])), [5.0]);
     // So does disk that begins where host memory ends.
     let mut behind = scene(10, &[tiers]);
     behind.media[0].disk = (5, 9);
-    assert_eq!(costs(&OverlapCost::default(), &behind), [4.8]);
+    assert_eq!(costs(&plain(), &behind), [4.8]);
     // Disk that starts behind a gap is out of reach.
-    let mut gap = scene(
-        10,
-        &[At {
-            gpu: 4,
-            ..At::default()
-        }],
-    );
-    gap.media[0].disk = (6, 10);
-    assert_eq!(costs(&OverlapCost::default(), &gap), [6.0]);
-}
-
-#[test]
-fn without_media_every_held_block_is_on_the_device() {
-    let scene = Scene::new(&[(8, 0), (0, 0)]).blocks(Some(10));
-    assert_eq!(costs(&OverlapCost::default(), &scene), [2.0, 10.0]);
+    behind.media[0] = Media::on_device(4);
+    behind.media[0].disk = (6, 10);
+    assert_eq!(costs(&plain(), &behind), [6.0]);
+    // Without media every held block is on the device.
+    let unknown = Scene::new(&[(8, 0), (0, 0)]).blocks(Some(10));
+    assert_eq!(costs(&plain(), &unknown), [2.0, 10.0]);
 }
 
 #[test]
@@ -227,22 +174,11 @@ fn temperature_draws_by_costs_whatever_their_scale() {
     let share = |scale| scene(10, &[decode(scale), decode(0)]).share(&soft, 1);
     let (small, large) = (share(10), share(10_000));
     assert!((small - large).abs() < 1e-9, "{small} {large}");
-    assert!(
-        (0.68..=0.78).contains(&small),
-        "1 / (1 + 1/e) = 0.731, got {small}"
-    );
-    let equal = share(0);
-    assert!((0.45..=0.55).contains(&equal), "{equal}");
-}
-
-#[test]
-fn ties_are_drawn_and_a_request_without_a_prompt_is_served_by_load() {
-    let idle = Scene::new(&[(0, 0); 4]).blocks(Some(10));
-    for picked in 0..4 {
-        let share = idle.share(&OverlapCost::default(), picked);
-        assert!((0.19..=0.31).contains(&share), "worker {picked}: {share}");
-    }
-    let mut scene = Scene::new(&[(0, 0), (0, 0)]);
-    scene.loads[0].active_blocks = 3;
-    assert_eq!(scene.choose(&OverlapCost::default(), 1), (1, Reason::NoKey));
+    // 1 / (1 + 1/e).
+    assert!((0.68..=0.78).contains(&small), "{small}");
+    scene(10, &[decode(0), decode(0)]).assert_even(&soft, 0..2);
+    scene(10, &[decode(0); 4]).assert_even(&plain(), 0..4);
+    let mut unknown = Scene::new(&[(0, 0), (0, 0)]);
+    unknown.loads[0].active_blocks = 3;
+    assert_eq!(unknown.choose(&plain(), 1), (1, Reason::NoKey));
 }

@@ -1,8 +1,7 @@
 //! Affinity until saturation: who takes part, and when it ends.
 
 use super::*;
-use crate::Margin;
-use crate::testing::Scene;
+use crate::testing::{GATE, Scene};
 
 fn with(options: StickyUntilSaturatedOptions) -> StickyUntilSaturated {
     StickyUntilSaturated {
@@ -32,35 +31,22 @@ fn holders_are_kept_until_they_are_the_penalty_behind() {
         ..StickyUntilSaturatedOptions::default()
     });
     let exactly = 15_928 * 18;
-    let cases: [(StickyUntilSaturated, &[(u32, u64)], _); 8] = [
-        (
-            rule(),
-            &[(100, 100_000), (90, 20_000), (10, 0)],
-            (1, Reason::Sticky),
-        ),
-        (
-            rule(),
-            &[(100, 300_000), (90, 300_000), (10, 0)],
-            (2, Reason::StickyBroken),
-        ),
-        (rule(), &[(79, 5_000), (10, 0)], (1, Reason::Cold)),
-        (rule(), &[(80, 5_000), (10, 0)], (0, Reason::Sticky)),
-        (rule(), &[(100, exactly), (0, 0)], (0, Reason::Sticky)),
-        (
-            rule(),
-            &[(100, exactly + 1), (0, 0)],
-            (1, Reason::StickyBroken),
-        ),
-        (never, &[(100, 10_000_000), (0, 0)], (0, Reason::Sticky)),
-        (
-            rule(),
-            &[(100, 900_000), (90, 300_000)],
-            (1, Reason::Sticky),
-        ),
+    let (sticky, broken) = (Reason::Sticky, Reason::StickyBroken);
+    let (many, more) = (300_000, 900_000);
+    let cases: [(&[(u32, u64)], _); 7] = [
+        (&[(100, 100_000), (90, 20_000), (10, 0)], (1, sticky)),
+        (&[(100, many), (90, many), (10, 0)], (2, broken)),
+        (&[(79, 5_000), (10, 0)], (1, Reason::Cold)),
+        (&[(80, 5_000), (10, 0)], (0, sticky)),
+        (&[(100, exactly), (0, 0)], (0, sticky)),
+        (&[(100, exactly + 1), (0, 0)], (1, broken)),
+        (&[(100, more), (90, many)], (1, sticky)),
     ];
-    for (rule, rows, expected) in cases {
-        assert_eq!(scene(rows).choose(&rule, 1), expected, "{rows:?}");
+    for (rows, expected) in cases {
+        assert_eq!(scene(rows).choose(&rule(), 1), expected, "{rows:?}");
     }
+    let kept = scene(&[(100, 10_000_000), (0, 0)]).choose(&never, 1);
+    assert_eq!(kept, (0, sticky));
 }
 
 #[test]
@@ -93,10 +79,9 @@ fn exploration_lets_everybody_take_part_now_and_then() {
     let rows = scene(&[(100, 10), (0, 0)]);
     let explored = rows.share(&curious, 1);
     assert!((0.2..=0.3).contains(&explored), "{explored}");
-    let seed = (0..100)
-        .find(|&seed| rows.choose(&curious, seed).0 == 1)
-        .unwrap();
-    assert_eq!(rows.choose(&curious, seed).1, Reason::Explore);
+    let mut picks = (0..100).map(|seed| rows.choose(&curious, seed));
+    let explored = picks.find(|pick| pick.0 == 1);
+    assert_eq!(explored, Some((1, Reason::Explore)));
 }
 
 #[test]
@@ -115,22 +100,11 @@ fn a_workers_own_speed_replaces_the_assumed_one() {
 #[test]
 fn with_the_gate_an_overloaded_holder_is_left_too() {
     let gated = StickyUntilSaturated {
-        gate: Some(SpillGate {
-            load_factor: 1.25,
-            margin: Margin::Auto,
-        }),
+        gate: Some(GATE),
         ..rule()
     };
     let mut rows = scene(&[(100, 0), (0, 0)]);
     rows.rows[0].inflight = 50;
     assert_eq!(rows.choose(&rule(), 1), (0, Reason::Sticky));
     assert_eq!(rows.choose(&gated, 1), (1, Reason::StickyBroken));
-}
-
-#[test]
-fn without_a_prompt_load_decides() {
-    for (total, reason) in [(None, Reason::NoKey), (Some(0), Reason::ShortPrompt)] {
-        let scene = Scene::new(&[(0, 3), (0, 0)]).blocks(total);
-        assert_eq!(scene.choose(&rule(), 1), (1, reason));
-    }
 }

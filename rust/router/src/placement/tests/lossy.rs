@@ -6,38 +6,23 @@ use super::*;
 fn a_lost_message_leaves_blocks_in_doubt_and_placements_count_as_without_events() {
     let mut fleet = Fleet::new(RULE);
     let (path, other) = (prompt(0, 10), prompt(100, 6));
-    fleet.announce(1, &path[..8], 0, Medium::Gpu, 0);
-    assert_eq!(
-        fleet.selector.feed(fleet.ids[1]).unwrap().doubt(Millis(1)),
-        8
-    );
-    fleet
-        .selector
-        .feed(fleet.ids[1])
-        .unwrap()
-        .set_trust(believed(FeedState::Degraded, 16));
+    fleet.store(1, &path[..8], 0);
+    assert_eq!(fleet.feed(1).doubt(Millis(1)), 8);
+    fleet.trust(1, FeedState::Degraded, 16);
     assert_eq!(fleet.held(1, &path, 2), ([0; 3], 0));
     assert_eq!(fleet.doubtful(1, &path, 2), [8, 0, 0]);
     // What an event names again is sure, and what a removal names is gone.
-    fleet.announce(1, &path[..4], 0, Medium::Gpu, 3);
+    fleet.store(1, &path[..4], 3);
     assert_eq!(fleet.held(1, &path, 4), ([4, 0, 0], 0));
     assert_eq!(fleet.doubtful(1, &path, 4), [4, 0, 0]);
-    fleet
-        .selector
-        .feed(fleet.ids[1])
-        .unwrap()
-        .withdraw(&path[6..7], Medium::Gpu);
+    fleet.feed(1).withdraw(&path[6..7], Medium::Gpu);
     assert_eq!(fleet.doubtful(1, &path, 5), [2, 0, 0]);
     let pick = fleet.select(&path, 6);
     assert_eq!(pick.offer, 1);
     assert_eq!(fleet.doubtful(1, &path, 1_000_000), [6, 0, 0]);
     // Half an hour is the most that blocks are in doubt; placements have no end here.
-    fleet.announce(1, &other, 0, Medium::Gpu, 1_000_001);
-    fleet
-        .selector
-        .feed(fleet.ids[1])
-        .unwrap()
-        .doubt(Millis(1_000_002));
+    fleet.store(1, &other, 1_000_001);
+    fleet.feed(1).doubt(Millis(1_000_002));
     assert_eq!(fleet.doubtful(1, &other, 2_800_001), [6, 0, 0]);
     fleet.matched(&other, 2_800_003);
     assert_eq!(fleet.doubtful(1, &other, 2_800_004), [0; 3]);
@@ -48,14 +33,10 @@ fn what_is_doubtful_makes_room_for_what_is_sure() {
     let mut fleet = Fleet::new(RULE);
     let (old, new) = (prompt(0, 10), prompt(100, 6));
     fleet.selector.workers_mut().add("b", small(12), Millis(0));
-    fleet.announce(1, &old, 0, Medium::Gpu, 0);
-    fleet.selector.feed(fleet.ids[1]).unwrap().doubt(Millis(1));
-    fleet
-        .selector
-        .feed(fleet.ids[1])
-        .unwrap()
-        .set_trust(believed(FeedState::Degraded, 16));
-    fleet.announce(1, &new, 0, Medium::Gpu, 2);
+    fleet.store(1, &old, 0);
+    fleet.feed(1).doubt(Millis(1));
+    fleet.trust(1, FeedState::Degraded, 16);
+    fleet.store(1, &new, 2);
     assert_eq!(fleet.held(1, &new, 3), ([6, 0, 0], 0));
     assert_eq!(fleet.doubtful(1, &old, 3), [6, 0, 0]);
 }
@@ -65,11 +46,10 @@ fn what_was_placed_long_ago_does_not_come_back_with_a_lost_message() {
     let mut fleet = Fleet::new(RULE);
     let (path, other) = (prompt(0, 10), prompt(100, 6));
     fleet.selector.workers_mut().add("b", small(14), Millis(0));
-    fleet.announce(1, &path[..8], 0, Medium::Gpu, 0);
+    fleet.store(1, &path[..8], 0);
     let doubt = |fleet: &mut Fleet, now| {
-        let mut feed = fleet.selector.feed(fleet.ids[1]).unwrap();
-        feed.doubt(Millis(now));
-        feed.set_trust(believed(FeedState::Degraded, 16));
+        fleet.feed(1).doubt(Millis(now));
+        fleet.trust(1, FeedState::Degraded, 16);
     };
     doubt(&mut fleet, 0);
     let pick = fleet.select(&path, 1);
@@ -78,7 +58,7 @@ fn what_was_placed_long_ago_does_not_come_back_with_a_lost_message() {
     fleet.close(pick.booking.unwrap(), Ending::Completed, 3);
     assert_eq!(fleet.doubtful(1, &path, 4), [10, 0, 0]);
     // Its engine says nothing of the last two, which go when others need their room.
-    fleet.announce(1, &other, 0, Medium::Gpu, 5);
+    fleet.store(1, &other, 5);
     assert_eq!(fleet.doubtful(1, &path, 6), [8, 0, 0]);
     fleet.look(&other, 10_000);
     doubt(&mut fleet, 10_001);

@@ -113,13 +113,13 @@ pub trait Shape: Debug + Sized {
     /// Recounts what a node has of its shape.
     ///
     /// # Errors
-    /// [`Error::Invariant`].
+    /// [`crate::Error::Invariant`].
     fn validate_node(held: &Held<Self>, node: u32) -> Result<()>;
 
     /// Recounts what all nodes, of so many units, have of their shape.
     ///
     /// # Errors
-    /// [`Error::Invariant`].
+    /// [`crate::Error::Invariant`].
     fn validate_sums(held: &Held<Self>, units: u64) -> Result<()>;
 }
 
@@ -174,7 +174,7 @@ impl<S: Shape> Forest<S> {
     /// Forgets the worker and all it holds; returns the distinct units dropped. Its id is refused from now on.
     ///
     /// # Errors
-    /// [`Error::UnknownWorker`] for an id that is not registered.
+    /// [`crate::Error::UnknownWorker`] for an id that is not registered.
     pub fn remove_worker(&mut self, worker: WorkerId) -> Result<u64> {
         let dropped = self.clear(worker)?;
         self.held.shape.forget_worker(worker.slot);

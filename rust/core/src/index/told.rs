@@ -41,7 +41,7 @@ impl Telling {
         }
     }
 
-    /// When what comes next was used, `None` if all is told. Comparable as far as [`BlockIndex::set_limit`] makes it.
+    /// When what comes next was used, `None` if all is told. Comparable as far as `BlockIndex::set_limit` makes it.
     #[must_use]
     pub fn age(&self, index: &BlockIndex) -> Option<u64> {
         let record = self.next(index);

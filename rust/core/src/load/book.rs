@@ -8,7 +8,7 @@
 //! | `close` | -1 | - rest | - rest | - all of it |
 //!
 //! A booking that names its blocks ([`LoadBook::hold`]) shares those with the others of its worker until it closes: of the
-//! prompts in flight, [`Load::active_blocks`] counts every block once.
+//! prompts in flight, [`super::Load::active_blocks`] counts every block once.
 //!
 //! Every other operation is O(1); [`LoadBook::silent_since`] looks at two bookings per call, so a booking whose owner
 //! vanished is found within half as many selects as there are open bookings.

@@ -65,7 +65,11 @@ impl<U: Unit> Eviction<'_, U> {
 
     /// Brings a worker down to its capacity, as far as the steps go.
     pub(super) fn pay(&mut self, slot: u32) {
-        self.of_slot(slot, self.tree.held.lanes.excess(slot));
+        let excess = self.tree.held.lanes.excess(slot);
+        if excess == 0 {
+            return;
+        }
+        self.of_slot(slot, excess);
         let owing = &mut self.tree.held.shape.owing;
         if self.tree.held.lanes.excess(slot) > 0 && !owing.contains(&slot) {
             owing.push(slot);

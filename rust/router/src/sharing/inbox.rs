@@ -448,11 +448,10 @@ impl Inbox<'_> {
         };
         let member = s.fleet.member(worker);
         let has_feed = member.is_some_and(|member| member.feed_in(pool).is_some());
-        if s.pools[pool].index().is_none() {
+        let Some(index) = s.pools[pool].index() else {
             return;
-        }
-        let exact = s.pools[pool].exact();
-        let depth = |anchor| exact.and_then(|index| index.chains().depth_of(anchor));
+        };
+        let depth = |anchor| index.exact()?.chains().depth_of(anchor);
         if anchor.is_some_and(|anchor| depth(anchor).is_none()) {
             sharing.counters.orphans += 1;
             return;

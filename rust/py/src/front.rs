@@ -65,7 +65,7 @@ macro_rules! front {
             ) -> PyResult<bool> {
                 let key = session.as_bytes();
                 self.engine
-                    .locked(py, |selector| selector.finish_session(key))
+                    .locked(py, |selector| selector.workers_mut().finish_session(key))
             }
 
             #[doc = stub!($name, ".loads")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cachelb_core::ids::Millis;
 use cachelb_core::{Error, Result};
-use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
+use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Survey, Wanted};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -280,7 +280,7 @@ impl NativeRouter {
         let before = offers.ruled_out();
         let survey = self
             .engine
-            .locked(py, |selector| selector.show(offers, &request))?;
+            .locked(py, |selector| Survey::of(selector, offers, &request))?;
         offers.restore(&before);
         // What is wrong shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };

@@ -120,9 +120,9 @@ def test_router_that_is_closed_as_its_sharing_begins_shares_nothing(monkeypatch:
     router = Router(["gpu0"], secret=SECRET)
     state = router._state
 
-    def closing(*args: Any, **options: Any) -> None:
+    def closing(*args: Any, **options: Any) -> Any:
         router.close()
-        state.share(*args, **options)
+        return state.share(*args, **options)
 
     monkeypatch.setattr(Router, "_state", Replaced(state, {"share": closing}))
     router.attach(mesh())

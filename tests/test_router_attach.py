@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.router_parts import Replaced
 from tests.state.addresses import wait_until
 from tests.state.transports import SECRET
 
@@ -117,13 +118,13 @@ def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() 
 
 def test_router_that_is_closed_as_its_sharing_begins_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     router = Router(["gpu0"], secret=SECRET)
-    share = router._share
+    state = router._state
 
-    def closing(*args: Any, **options: Any) -> None:
+    def closing(*args: Any, **options: Any) -> Any:
         router.close()
-        share(*args, **options)
+        return state.share(*args, **options)
 
-    monkeypatch.setattr(router, "_share", closing)
+    monkeypatch.setattr(Router, "_state", Replaced(state, {"share": closing}))
     router.attach(mesh())
     assert router.stats().state is None
 
@@ -166,8 +167,8 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
 ) -> None:
     router = Router(["gpu0"], secret=SECRET)
     closed: list[str] = []
-    step = "_publish" if kind == "mesh" else "_pieces"
-    original = getattr(router, step)
+    state = router._state
+    original: Callable[[], Any] = state.publish if kind == "mesh" else router._pieces
 
     def closing() -> Any:
         if threading.current_thread().name.startswith("cachelb-s") and not closed:
@@ -175,7 +176,10 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
             router.close()
         return original()
 
-    monkeypatch.setattr(router, step, closing)
+    if kind == "mesh":
+        monkeypatch.setattr(Router, "_state", Replaced(state, {"publish": closing}))
+    else:
+        monkeypatch.setattr(router, "_pieces", closing)
     router.attach(mesh() if kind == "mesh" else SnapshotFile(tmp_path / "kept", interval_s=0.01))
     wait_until(lambda: bool(closed) and threads() <= before, 60.0)
     assert router.stats().state is None

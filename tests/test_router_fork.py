@@ -194,7 +194,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
 
     def check() -> None:
         if anew:
-            assert router._after_fork(anew=True) is None
+            assert router._fleet.after_fork(anew=True) is None
         assert router.keys() == keys
         after = {row.key: (row.role, row.weight, row.state) for row in router.stats().workers}
         assert after == before

@@ -187,7 +187,7 @@ def test_a_size_is_forgotten_with_its_worker_and_kept_by_the_child_of_a_fork() -
     assert matched() == 48
     router.learn_worker("gpu0", block_size=32)
     assert matched() == 32, "also of what was recorded before"
-    assert router._after_fork(anew=True) is None
+    assert router._fleet.after_fork(anew=True) is None
     assert matched() == 32
     router.remove_worker("gpu0")
     router.add_worker("gpu0")

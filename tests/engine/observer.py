@@ -11,6 +11,7 @@ from typing import Any
 from tests.engine.drive import send_prompt
 from tests.engine.engine import Completion, Engine, EngineError
 from tests.engine.traffic import Prompt
+from tests.router_parts import Replaced
 
 from cachelb import Router
 from cachelb.events import Endpoint, ZmqSource
@@ -27,12 +28,16 @@ class LossyRouter(Router[str]):
     _live = 0
     lost = 0
 
-    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+    @property
+    def _kv(self) -> Any:
+        return Replaced(super()._kv, {"live": self._take})
+
+    def _take(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         self._live += 1
         if self.lose_every and self._live % self.lose_every == 0:
             self.lost += 1
             return 0, None
-        return super()._kv_live(key, dp_rank, seq, payload)
+        return super()._kv.live(key, dp_rank, seq, payload)
 
 
 class Observer:

@@ -166,13 +166,13 @@ class Busy(RecordingSink):
         super().__init__({W: 1})
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+    def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         self._wait(seq)
-        return super()._kv_live(key, dp_rank, seq, payload)
+        return super().live(key, dp_rank, seq, payload)
 
-    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+    def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
         self._wait(seq)
-        return super()._kv_replayed(key, dp_rank, seq, payload)
+        return super().replayed(key, dp_rank, seq, payload)
 
     def _wait(self, seq: int | None) -> None:
         if seq == 0:

@@ -351,15 +351,15 @@ class TestAsASource:
 
     def test_a_gap_is_asked_for_and_suspect_until_it_is_closed(self) -> None:
         routed = router()
-        assert routed._kv_live("a", None, 0, batch(blocks(2))) == (0, 0), "unannounced: what was before?"
-        routed._kv_replayed("a", None, 0, batch(blocks(2)))
-        assert routed._kv_replay_ended("a", None, True) is None
-        assert routed._kv_live("a", None, 2, batch(removed([1]), ts=3.0)) == (0, 0)
+        assert routed._kv.live("a", None, 0, batch(blocks(2))) == (0, 0), "unannounced: what was before?"
+        routed._kv.replayed("a", None, 0, batch(blocks(2)))
+        assert routed._kv.replay_ended("a", None, True) is None
+        assert routed._kv.live("a", None, 2, batch(removed([1]), ts=3.0)) == (0, 0)
         assert events_of(routed).state == "suspect"
         assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "stale-events"
-        routed._kv_replayed("a", None, 0, batch(blocks(2)))
-        routed._kv_replayed("a", None, 1, batch(blocks(3), ts=2.0))
-        assert routed._kv_replay_ended("a", None, True) is None
+        routed._kv.replayed("a", None, 0, batch(blocks(2)))
+        routed._kv.replayed("a", None, 1, batch(blocks(3), ts=2.0))
+        assert routed._kv.replay_ended("a", None, True) is None
         told = events_of(routed)
         assert (told.state, told.gaps) == ("live", 1)
         assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "prefix"
@@ -368,10 +368,10 @@ class TestAsASource:
     def test_the_ranks_of_one_endpoint_are_told_together(self) -> None:
         routed: cachelb.Router[str] = router("only")
         routed.add_worker("only", dp_size=2)
-        assert routed._kv_connected("only", 0, True) == 0
-        assert routed._kv_live("only", 0, 0, batch(blocks(1), dp_rank=0)) == (0, None)
-        assert routed._kv_live("only", 0, 0, batch(blocks(2), dp_rank=1)) == (0, 0)
-        assert routed._kv_replay_ended("only", 0, True) is None
+        assert routed._kv.connected("only", 0, True) == 0
+        assert routed._kv.live("only", 0, 0, batch(blocks(1), dp_rank=0)) == (0, None)
+        assert routed._kv.live("only", 0, 0, batch(blocks(2), dp_rank=1)) == (0, 0)
+        assert routed._kv.replay_ended("only", 0, True) is None
         assert matched(routed) == {"only#0": 16, "only#1": 32}
 
 

@@ -174,10 +174,10 @@ def test_a_router_that_does_not_name_its_workers_is_asked_again(caplog: pytest.L
     class Shy(RecordingSink):
         shy = False
 
-        def _kv_workers(self) -> list[tuple[str, int]]:
+        def ranks(self) -> list[tuple[str, int]]:
             if self.shy:
                 raise RuntimeError("not now")
-            return super()._kv_workers()
+            return super().ranks()
 
     with EventPublisher() as publisher:
         sink = Shy({W: 1})
@@ -226,7 +226,8 @@ def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
     program = """
 from cachelb.events import ZmqSource
 class Sink:
-    def _kv_workers(self): return []
+    def ranks(self): return []
+    _kv = property(lambda self: self)
 source = ZmqSource()
 source.start(Sink())
 """
@@ -235,10 +236,10 @@ source.start(Sink())
 
 def test_a_worker_removed_in_between_is_no_failure() -> None:
     class Forgetful(RecordingSink):
-        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
             if seq == 1:
                 raise cachelb.UnknownWorkerError("gone")
-            return super()._kv_live(key, dp_rank, seq, payload)
+            return super().live(key, dp_rank, seq, payload)
 
     with EventPublisher() as publisher:
         sink = Forgetful({W: 1})

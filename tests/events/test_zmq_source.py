@@ -121,7 +121,7 @@ def test_a_stream_that_cannot_be_replayed_goes_on_behind_the_gap(follow: Follow,
 
 def test_a_replay_that_was_answered_while_the_router_was_busy_is_no_failure() -> None:
     class Busy(RecordingSink):
-        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
             if key == "other":
                 publisher.release_replay()
                 publisher.flush()
@@ -131,7 +131,7 @@ def test_a_replay_that_was_answered_while_the_router_was_busy_is_no_failure() ->
                 assert dealer is not None
                 eventually(lambda: dealer.poll(0) != 0)
                 replay.deadline_s = time.monotonic()
-            return super()._kv_live(key, dp_rank, seq, payload)
+            return super().live(key, dp_rank, seq, payload)
 
     with EventPublisher() as publisher, EventPublisher(replay=False) as other:
         publish(publisher, 0, 1)
@@ -264,10 +264,10 @@ def test_malformed_messages_between_good_ones_do_no_harm(caplog: pytest.LogCaptu
 
 def test_a_sink_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(RecordingSink):
-        def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
             if seq in {1, 2}:
                 raise RuntimeError("broken")
-            return super()._kv_live(key, dp_rank, seq, payload)
+            return super().live(key, dp_rank, seq, payload)
 
     with EventPublisher() as publisher, caplog.at_level(logging.ERROR):
         sink = Failing({W: 1})

@@ -89,10 +89,10 @@ def test_what_is_kept_of_a_replay_is_bounded() -> None:
     busy, go_on = threading.Event(), threading.Event()
 
     class Busy(RecordingSink):
-        def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+        def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
             busy.set()
             assert go_on.wait(600)
-            return super()._kv_replayed(key, dp_rank, seq, b"")
+            return super().replayed(key, dp_rank, seq, b"")
 
     with (
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD]) as engine,

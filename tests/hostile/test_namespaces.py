@@ -98,11 +98,11 @@ def test_where_all_workers_name_their_models_other_names_open_nothing() -> None:
         for at in range(2):
             router.add_worker(f"gpu{at}", models=["chat"])
         router.select_worker(tokens=PROMPT, model="chat").on_complete()
-        before = router.stats().index_bytes, router._models()
+        before = router.stats().index_bytes, router._fleet.models()
         for at in range(2_000):
             with pytest.raises(NoWorkerAvailable):
                 router.select_worker(tokens=[at, *PROMPT], model=f"{MODEL}{at}", cache_salt=OWN)
-        assert (router.stats().index_bytes, router._models()) == before
+        assert (router.stats().index_bytes, router._fleet.models()) == before
         assert router.select_worker(tokens=PROMPT, model="chat").matched_tokens == 496
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.hostile.strangers import resident_mb
+from tests.router_parts import replaced
 from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, make_router, routers
@@ -22,13 +23,15 @@ from cachelb.state.zmq_carrier import ZmqCarrier
 
 def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: Counter[Router[Any]] = Counter()
-    original = Router._publish_all
 
-    def counted(router: Router[Any]) -> list[bytes]:
-        told[router] += 1
-        return original(router)
+    def counting(router: Router[Any], state: Any) -> dict[str, Any]:
+        def counted() -> Any:
+            told[router] += 1
+            return state.publish_all()
 
-    monkeypatch.setattr(Router, "_publish_all", counted)
+        return {"publish_all": counted}
+
+    monkeypatch.setattr(Router, "_state", replaced("_state", counting))
     receive = ZmqCarrier.receive
 
     def asking(carrier: ZmqCarrier, timeout_s: float) -> Any:
@@ -48,20 +51,20 @@ def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.Mon
 
 def test_routers_beyond_the_most_are_refused() -> None:
     with make_router() as router, make_router() as other:
-        router._share(1, 60.0, 1 << 20)
+        router._state.share(1, 60.0, 1 << 20)
         refused = 0
         for origin in range(2, 1100):
-            other._share(origin, 60.0, 1 << 20)
-            for message in other._publish():
+            other._state.share(origin, 60.0, 1 << 20)
+            for message in other._state.publish():
                 try:
-                    router._receive(message)
+                    router._state.receive(message)
                 except CachelbError as error:
                     assert "1024 routers are heard already" in str(error)  # noqa: PT017 - counted
                     refused += 1
-        assert len(router._origins()) == 1024
+        assert len(router._state.counts()[0]) == 1024
         assert refused >= 1098 - 1024
-        other._unshare()
-        router._unshare()
+        other._state.unshare()
+        router._state.unshare()
 
 
 @pytest.mark.parametrize(

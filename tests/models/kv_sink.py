@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -65,15 +65,19 @@ class RecordingSink:
 
     # --- the seam ---
 
-    def _kv_workers(self) -> list[tuple[str, int]]:
+    @property
+    def _kv(self) -> Self:
+        return self
+
+    def ranks(self) -> list[tuple[str, int]]:
         return list(self.workers.items())
 
-    def _kv_connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:
+    def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:
         with self._heard(key, dp_rank, f"connected {replayable}") as heard:
             heard.connected = True
             return self._ask(heard) if replayable else None
 
-    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+    def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         with self._heard(key, dp_rank) as heard:
             if seq is None:
                 return self._apply(heard, None, payload), None
@@ -92,7 +96,7 @@ class RecordingSink:
             self._clear(heard)
             return (self._apply(heard, seq, payload), None) if seq == 0 else (0, self._ask(heard))
 
-    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+    def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
         with self._heard(key, dp_rank) as heard:
             heard.answered = True
             if seq <= heard.last:
@@ -102,7 +106,7 @@ class RecordingSink:
                 self._clear(heard)
             return self._apply(heard, seq, payload)
 
-    def _kv_replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:
+    def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:
         with self._heard(key, dp_rank, f"ended {complete}") as heard:
             waiting, heard.waiting = heard.waiting or {}, None
             if complete and not heard.answered and heard.last >= 0:
@@ -119,7 +123,7 @@ class RecordingSink:
                 self._apply(heard, seq, payload)
             return None
 
-    def _kv_disconnected(self, key: str, dp_rank: int | None) -> None:
+    def disconnected(self, key: str, dp_rank: int | None) -> None:
         with self._heard(key, dp_rank, "disconnected") as heard:
             heard.connected = False
             heard.waiting = None

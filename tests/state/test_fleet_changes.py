@@ -56,7 +56,6 @@ def test_workers_come_and_go_everywhere() -> None:
             (rank, _) = [worker for worker in each.stats().workers if worker.key == "new"]
             assert (rank.weight, rank.role) == (2.5, "both")
             assert each.stats().models == ["m"]
-            assert each._gpus() == {"new": "a100"}
             assert matched(each) == 0, "not of this model"
             # Either rank has room for one of its two prompts and ten blocks of the other.
             seen = [each.explain(tokens=tokens, model="m", among=["new"]).candidates for tokens in prompts]
@@ -64,6 +63,9 @@ def test_workers_come_and_go_everywhere() -> None:
             each.validate()
         for decision in decisions:
             decision.on_complete()
+        for each in (other, third):
+            each.select_worker(tokens=range(64), model="m", among=["new"]).on_complete()
+            assert each.recent(1)[0].gpu == "a100"
         other.remove_worker("new")
         third.remove_worker("gpu0", drain=True)
         wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))

@@ -26,9 +26,9 @@ SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=
 def messages() -> tuple[bytes, bytes]:
     """News of a router, and a heartbeat."""
     router = make_router()
-    router._share(1, 60.0, 1 << 20)
+    router._state.share(1, 60.0, 1 << 20)
     router.select_worker(tokens=STORY).on_complete()
-    (news,), beat = router._publish(), router._heartbeat(7)
+    (news,), beat = router._state.publish(), router._state.heartbeat(7)
     assert beat is not None
     return news, beat
 
@@ -72,12 +72,12 @@ def receive(carrier: RedisCarrier, count: int) -> list[Received | Asked | Refuse
 
 def test_heartbeats_are_what_a_router_says_without_entries() -> None:
     with make_router() as router:
-        router._share(1, 60.0, 1 << 20)
+        router._state.share(1, 60.0, 1 << 20)
         for _ in range(2):
-            told = router._publish()
+            told = router._state.publish()
             assert told
             assert not any(is_heartbeat(message) for message in told)
-            heartbeat = router._heartbeat(7)
+            heartbeat = router._state.heartbeat(7)
             assert heartbeat is not None
             assert is_heartbeat(heartbeat)
             router.select_worker(tokens=STORY).on_complete()

@@ -102,14 +102,14 @@ def test_routes_are_told_as_hashes_that_only_the_fleet_can_compute() -> None:
     """Hashes that the caller gave may have a seed that everybody knows."""
     options: dict[str, Any] = {**LEARNING, "prefill_policy": "least-loaded", "secret": SECRET}
     with Router(["gpu0"], **options) as router, Router(["gpu0"], **options) as other:
-        router._share(1, 3600.0, 1 << 20)
-        other._share(2, 3600.0, 1 << 20)
+        router._state.share(1, 3600.0, 1 << 20)
+        other._state.share(2, 3600.0, 1 << 20)
         blocks = [0x1111_2222_3333_4444 + at for at in range(40)]
         router.select_worker(blocks=blocks, boundaries=ENDS).on_complete()
-        told = router._publish()
+        told = router._state.publish()
         assert not [block for block in blocks if any(block.to_bytes(8, "little") in message for message in told)]
         for message in told:
-            other._receive(message)
+            other._state.receive(message)
         assert other.stats().routes == 3
 
 
@@ -127,6 +127,6 @@ def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: p
         assert mesh.stats().strangers == 0
         text = "".join(chr(97 + at % 26) for at in range(4000))
         router.select_worker(text=text).on_complete()
-        told = b"".join(router._publish_all())
+        told = b"".join(router._state.publish_all())
         assert text[:64].encode() not in told
         assert b"".join(token.to_bytes(4, "little") for token in STORY[:8]) not in told

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from tests.cutting_proxy import CuttingProxy
+from tests.router_parts import replaced
 from tests.state.addresses import free_addresses, wait_until
 from tests.state.transports import PATIENT, STORY, MeshFleet, expire_after, make_router, routers
 
@@ -148,12 +150,14 @@ def test_lag_is_how_late_the_news_of_a_peer_are_and_passes() -> None:
         proxy.close()
 
 
-def test_lag_grows_while_something_is_missing() -> None:
+def test_lag_grows_while_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is not told what it missed knows how long."""
     own, others = free_addresses(2)
 
     with make_router() as router, make_router() as other:
-        router._publish_all = list  # type: ignore[method-assign]
+        replies = {"publish_all": list}
+        mute = replaced("_state", lambda each, _: replies if each is router else {})
+        monkeypatch.setattr(Router, "_state", mute)
         router.select_worker(tokens=STORY)
         router.attach(ZmqMesh(own, [others], **PATIENT))
         with router.select_worker(tokens=STORY):
@@ -161,6 +165,6 @@ def test_lag_grows_while_something_is_missing() -> None:
         mesh = ZmqMesh(others, [own], **PATIENT)
         other.attach(mesh)
         wait_until(lambda: any(peer.lag_s > 1.0 for peer in mesh.stats().peers))
-        del router._publish_all
+        replies.clear()
         wait_until(lambda: mesh.stats().peers[0].lag_s < 0.2)
         assert mesh.stats().peers[0].gaps > 0

@@ -12,6 +12,7 @@ from cachelb.sources.http import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Self
 
     from cachelb.events import KvSink
 
@@ -103,14 +104,20 @@ class Tap:
 
     # --- the sink ---
 
-    def _kv_workers(self) -> list[tuple[str, int]]:
-        return self._router._kv_workers()
+    @property
+    def _kv(self) -> Self:
+        return self
+
+    def ranks(self) -> list[tuple[str, int]]:
+        """Return the workers and their ranks."""
+        return self._router._kv.ranks()
 
     def _address_of(self, name: str) -> str:
         return address_of(self._router, name)
 
-    def _kv_connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
-        start = self._router._kv_connected(key, dp_rank, replayable)
+    def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
+        """Begin or continue a stream."""
+        start = self._router._kv.connected(key, dp_rank, replayable)
         with self._changed:
             notes = self._notes(dp_rank)
             notes.connected = True
@@ -119,8 +126,9 @@ class Tap:
             self._changed.notify_all()
         return start
 
-    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
-        done = self._router._kv_live(key, dp_rank, seq, payload)
+    def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        """Process a live message."""
+        done = self._router._kv.live(key, dp_rank, seq, payload)
         with self._changed:
             notes = self._notes(dp_rank)
             notes.live += 1
@@ -132,8 +140,9 @@ class Tap:
             self._changed.notify_all()
         return done
 
-    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
-        applied = self._router._kv_replayed(key, dp_rank, seq, payload)
+    def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+        """Process a batch of a replay."""
+        applied = self._router._kv.replayed(key, dp_rank, seq, payload)
         with self._changed:
             notes = self._notes(dp_rank)
             if notes.replay_complete is None:  # later ones close gaps, which the live messages show
@@ -145,8 +154,9 @@ class Tap:
             self._changed.notify_all()
         return applied
 
-    def _kv_replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
-        start = self._router._kv_replay_ended(key, dp_rank, complete)
+    def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
+        """Process the end of a replay."""
+        start = self._router._kv.replay_ended(key, dp_rank, complete)
         with self._changed:
             notes = self._notes(dp_rank)
             if notes.replay_complete is None:
@@ -154,8 +164,9 @@ class Tap:
             self._changed.notify_all()
         return start
 
-    def _kv_disconnected(self, key: str, dp_rank: int | None) -> None:
-        self._router._kv_disconnected(key, dp_rank)
+    def disconnected(self, key: str, dp_rank: int | None) -> None:
+        """Process the interruption of a stream."""
+        self._router._kv.disconnected(key, dp_rank)
 
     # --- notes ---
 

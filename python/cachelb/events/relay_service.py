@@ -15,6 +15,7 @@ from cachelb.events.sockets import Listeners, received
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from cachelb.events.fleet import Fleet
     from cachelb.events.relayed import Where
@@ -92,16 +93,23 @@ class Service:
 
     # --- from engines ---
 
-    def _kv_workers(self) -> list[tuple[str, int]]:
+    @property
+    def _kv(self) -> Self:
+        return self
+
+    def ranks(self) -> list[tuple[str, int]]:
+        """Return the workers and their ranks."""
         return self._workers()
 
-    def _kv_connected(self, key: str, dp_rank: int | None, replayable: bool) -> None:  # noqa: FBT001 - the seam
+    def connected(self, key: str, dp_rank: int | None, replayable: bool) -> None:  # noqa: FBT001 - the seam
+        """Begin or continue a stream."""
         self._connections += 1
         self._signs[key, dp_rank] = StreamSign(self._life, self._connections, connected=True, replayable=replayable)
         self._last[key, dp_rank] = None
         self._announce((key, dp_rank))
 
-    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, None]:
+    def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, None]:
+        """Process a live message."""
         where = key, dp_rank
         name = self._name(where)
         self._last[where] = seq
@@ -109,13 +117,16 @@ class Service:
         self.published += 1
         return 0, None
 
-    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+    def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+        """Process a batch of a replay."""
         raise NotImplementedError("a relay asks engines for nothing itself")
 
-    def _kv_replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> None:  # noqa: FBT001 - the seam
+    def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> None:  # noqa: FBT001 - the seam
+        """Process the end of a replay."""
         raise NotImplementedError("a relay asks engines for nothing itself")
 
-    def _kv_disconnected(self, key: str, dp_rank: int | None) -> None:
+    def disconnected(self, key: str, dp_rank: int | None) -> None:
+        """Process the interruption of a stream."""
         where = key, dp_rank
         self._signs[where] = replace(self._signs[where], connected=False)
         self._announce(where)

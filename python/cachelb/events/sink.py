@@ -5,12 +5,40 @@ from __future__ import annotations
 from typing import Protocol
 
 
+class KvStreams(Protocol):
+    """The streams of a sink: a stream is a worker and a rank, which is None for a worker without ranks.
+
+    It checks the sequence of numbers, and returns which part of a stream is missing. A method raises
+    `UnknownWorkerError` if the worker is not registered (any more).
+    """
+
+    def ranks(self) -> list[tuple[str, int]]:
+        """Return the keys of the registered workers, and the number of ranks of each."""
+        ...
+
+    def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
+        """Begin or continue a stream; return the number to replay from, None for no replay."""
+        ...
+
+    def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
+        """Apply a live message; return the events applied, and the number to replay from, None for no replay."""
+        ...
+
+    def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
+        """Apply one batch of a replay; return the events applied."""
+        ...
+
+    def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
+        """Process the end of a requested replay, or its absence; return the number to replay from next."""
+        ...
+
+    def disconnected(self, key: str, dp_rank: int | None) -> None:
+        """Process the interruption of a stream."""
+        ...
+
+
 class KvSink(Protocol):
     """The receiver of event streams; `cachelb.Router` implements it.
-
-    A stream is a worker and a rank; the rank is None for a worker without ranks. The sink checks the sequence of
-    numbers, and returns which part of a stream it misses. A method raises `UnknownWorkerError` if the worker is not
-    registered (any more).
 
     Example:
         >>> from cachelb import Router
@@ -21,26 +49,7 @@ class KvSink(Protocol):
         >>> source.stop()
     """
 
-    def _kv_workers(self) -> list[tuple[str, int]]:
-        """Return the keys of the registered workers, and the number of ranks of each."""
-        ...
-
-    def _kv_connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
-        """Begin or continue a stream; return the number to replay from, None for no replay."""
-        ...
-
-    def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
-        """Apply a live message; return the events applied, and the number to replay from, None for no replay."""
-        ...
-
-    def _kv_replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
-        """Apply one batch of a replay; return the events applied."""
-        ...
-
-    def _kv_replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
-        """Process the end of a requested replay, or its absence; return the number to replay from next."""
-        ...
-
-    def _kv_disconnected(self, key: str, dp_rank: int | None) -> None:
-        """Process the interruption of a stream."""
+    @property
+    def _kv(self) -> KvStreams:
+        """What receives them."""
         ...

@@ -33,6 +33,7 @@ class Plan:
         decode: The rule for the decode half.
         shadows: Rules that decide beside the first, by name.
         customs: The caller's own policies, where there are any.
+        is_native: There are none.
         replicas: Routers that serve the same fleet.
     """
 
@@ -44,6 +45,7 @@ class Plan:
     decode: NativePolicy | None
     shadows: tuple[tuple[str, NativePolicy], ...]
     customs: dict[str, Any]
+    is_native: bool
     replicas: int
 
     @classmethod
@@ -94,6 +96,7 @@ class Plan:
             decode=None if weighs else halves["decode"].rule,
             shadows=tuple((slot.name, slot.rule) for slot in beside),
             customs={**customs, "shadows": [slot.custom for slot in beside]},
+            is_native=all(slot.custom is None for slot in (whole, *halves.values(), *beside)),
             replicas=replicas,
         )
 

@@ -250,7 +250,7 @@ class Router(Observation[W]):
             if not isinstance(name, str):
                 raise TypeError(f"models must be names, got {type(name).__name__}")
         self._open_models(names)
-        self._add_worker(
+        self._fleet.add(
             worker,
             weight=weight,
             role=role,
@@ -264,8 +264,8 @@ class Router(Observation[W]):
 
     def _open_models(self, names: Iterable[str]) -> None:
         for model in names:
-            if model not in self._models():
-                self._add_pool(self._plan.pool(model, self._block_size))
+            if model not in self._fleet.models():
+                self._fleet.add_pool(self._plan.pool(model, self._block_size))
 
     def sync_workers(self, workers: Iterable[W]) -> None:
         """Make the registered workers exactly these: new ones are added, missing ones removed, others kept as they are.
@@ -277,7 +277,7 @@ class Router(Observation[W]):
             TypeError: A worker has no key.
             ValueError: Two workers have the same key; nothing was changed then.
         """
-        given, keys = self._named(workers)
+        given, keys = self._fleet.named(workers)
         now = dict(zip(keys, given, strict=True))
         if len(now) < len(given):
             twice = Counter(keys).most_common(1)[0][0]
@@ -287,10 +287,10 @@ class Router(Observation[W]):
             self.remove_worker(key)
         for key, worker in now.items():
             if key not in known:
-                self._add_worker(worker, name=key)
+                self._fleet.add(worker, name=key)
                 self._wake()
             else:
-                self._replace_object(key, worker)
+                self._fleet.replace_object(key, worker)
 
     def set_ready(self, worker: W | str, ready: bool) -> None:  # noqa: FBT001 - the contract
         """Mark a worker ready or not. Its cached prefixes and its requests stay known.
@@ -302,7 +302,7 @@ class Router(Observation[W]):
         Raises:
             UnknownWorkerError: It is not registered.
         """
-        self._set_ready(worker, ready)
+        self._fleet.set_ready(worker, ready)
         if ready:
             self._wake()
 
@@ -335,7 +335,7 @@ class Router(Observation[W]):
             Traceback (most recent call last):
             ValueError: the engine of worker "gpu0" has blocks of 24 tokens, the router of 16: ...
         """
-        self._learn_worker(worker, kv_blocks=kv_blocks, block_size=block_size)
+        self._fleet.learn(worker, kv_blocks=kv_blocks, block_size=block_size)
 
     # --- selection ---
 
@@ -470,7 +470,7 @@ class Router(Observation[W]):
             >>> router.stats().workers[0].kv_events.state
             'live'
         """
-        return self._apply_kv_events(worker, payload, seq=seq, dp_rank=dp_rank)
+        return self._kv.apply(worker, payload, seq=seq, dp_rank=dp_rank)
 
     # --- sources and life ---
 
@@ -509,6 +509,9 @@ class Router(Observation[W]):
     def __repr__(self) -> str:
         return f"<Router policy={self.policy!r} workers={len(self.keys())}>"
 
+    def _address_of(self, name: str) -> str:
+        return self._fleet.address_of(name)
+
     def _wake(self) -> None:
         self._waiting.wake()
 
@@ -517,7 +520,7 @@ class Router(Observation[W]):
 
     def _forked(self) -> None:
         """Drop the parent's state, and nothing more: most children only run another program and must start fast."""
-        self._forgotten = self._after_fork()
+        self._forgotten = self._fleet.after_fork()
         self._pid = os.getpid()
         self._waiting = Waiting()
 

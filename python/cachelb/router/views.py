@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 def stats(router: Observation[Any]) -> RouterStats:
     """Read every counter of a router."""
-    counters = router._counters()
-    streams = {(key, rank): KvEventStats(**row) for key, rank, row in router._kv_rows()}
-    events = router._kv_totals()
+    counters = router._readings.counters()
+    streams = {(key, rank): KvEventStats(**row) for key, rank, row in router._kv.rows()}
+    events = router._kv.totals()
     dropped = Counter(counters["dropped"])
     dropped.update(events["dropped"])
     return RouterStats(
         workers=[
-            WorkerStats(**row, kv_events=streams.get((row["key"], row["dp_rank"]))) for row in router._worker_rows()
+            WorkerStats(**row, kv_events=streams.get((row["key"], row["dp_rank"])))
+            for row in router._readings.worker_rows()
         ],
         decisions=_decisions(router, counters["decisions"]),
         endings=counters["endings"],
@@ -51,7 +52,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         no_worker=counters["no_worker"],
         unread_usage=counters["unread_usage"],
         policy=router.policy,
-        models=router._models(),
+        models=router._fleet.models(),
         kv_gaps=events["gaps"],
         kv_replays=events["replays"],
         kv_resyncs=events["resyncs"],
@@ -72,12 +73,12 @@ def _state(router: Observation[Any]) -> StateStats | None:
 
 def learned(router: Observation[Any]) -> tuple[LearnedStats, ...]:
     """Read the learning state of a router's policies, one entry for each that learns."""
-    return tuple(LearnedStats(**row) for row in router._learned())
+    return tuple(LearnedStats(**row) for row in router._readings.learned())
 
 
 def records_since(router: Observation[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
     """Read the records of finished requests from a cursor on: the records, the next cursor, the number lost."""
-    rows, cursor, lost = router._records_since(cursor, limit)
+    rows, cursor, lost = router._readings.records_since(cursor, limit)
     return [_record(router, row) for row in rows], cursor, lost
 
 

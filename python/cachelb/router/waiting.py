@@ -101,7 +101,7 @@ class Waiting:
         # In the child of a fork, the parent's waiters are not the router's.
         if heeds != waiter.heeds_releases and router._waiting is self:
             waiter.heeds_releases = heeds
-            router._add_waiters(1 if heeds else -1)
+            router._fleet.add_waiters(1 if heeds else -1)
             if heeds:
                 # A release may have come before it was counted.
                 waiter.call()

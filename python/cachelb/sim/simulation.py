@@ -273,12 +273,12 @@ def _entrances(
     """Return the routers of a run, those with a policy written in Python behind gateways."""
     routers = [make(lambda: 0.0) for _ in range(gateways)]
     entrances: list[Any] = list(routers)
-    if not routers[0]._is_native:  # noqa: SLF001 - the run's, not a caller's
+    if not routers[0]._plan.is_native:  # noqa: SLF001 - the run's, not a caller's
         entrances = [RouterGateway(make, workload, fleet.names) for _ in routers]
         routers = [entrance.router for entrance in entrances]
     if sharing:
         for origin, router in enumerate(routers, start=1):
-            router._share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
+            router._state.share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
     return entrances
 
 

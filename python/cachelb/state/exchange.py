@@ -134,9 +134,11 @@ class Exchange:
     def start(self, *, wait: bool) -> None:
         """Start, and if requested, wait for a peer's snapshot as long as the settings allow."""
         settings = self._settings
-        self._router._share(self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet)
+        keep_prompts = self._router._state.share(
+            self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet
+        )
         self._router._exchange = self
-        for part in self._router._keeps_prompts():
+        for part in keep_prompts:
             _log.warning(
                 "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
                 self._router._policy_for(part),
@@ -166,12 +168,12 @@ class Exchange:
             self._thread.join()
         if self._router._exchange is self:
             self._router._exchange = None
-            self._router._unshare()
+            self._router._state.unshare()
 
     def stats(self) -> StateStats:
         """Return the counters of sent and received state."""
         now = time.monotonic()
-        bookings = self._router._origins()
+        bookings, counts = self._router._state.counts()
         with self._lock:
             peers = tuple(
                 PeerStats(
@@ -197,7 +199,7 @@ class Exchange:
             snapshots=self._snapshots,
             failures=self._failures,
             failing=self._failing,
-            **self._router._sharing_counts(),
+            **counts,
         )
 
     # --- the thread ---
@@ -232,11 +234,11 @@ class Exchange:
         beat_s = 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
-            for message in self._router._publish():
+            for message in self._router._state.publish():
                 self._publish(message)
             if now >= beat_s:
                 beat_s = now + _HEARTBEAT_S
-                heartbeat = self._router._heartbeat(time.monotonic_ns() // 1000)
+                heartbeat = self._router._state.heartbeat(time.monotonic_ns() // 1000)
                 if heartbeat is not None:
                     self._publish(heartbeat)
                 self._expire(now)
@@ -260,7 +262,7 @@ class Exchange:
         begun_s = time.monotonic()
         if self._askers and begun_s >= self._send_all_s:
             askers, self._askers = self._askers, {}
-            everything = self._router._publish_all()
+            everything = self._router._state.publish_all()
             for return_to in askers:
                 self._carrier.answer(return_to, everything)
             now = time.monotonic()
@@ -319,7 +321,7 @@ class Exchange:
     def _apply(self, message: bytes) -> str:
         """Apply a message to the router and return the result."""
         try:
-            outcome = self._router._receive(message)
+            outcome = self._router._state.receive(message)
         except CachelbError as error:
             self._refuse("another router", error)
             outcome = "gap"
@@ -338,11 +340,11 @@ class Exchange:
 
     def _follow_fleet(self) -> None:
         """Apply remote changes of the fleet."""
-        changes = self._router._fleet_changes()
+        changes = self._router._state.changes()
         for key, models in changes:
             try:
                 self._router._open_models(models)
-                self._router._follow(key)
+                self._router._state.follow(key)
             except (TypeError, ValueError) as error:
                 _log.warning("worker %s was changed by another router, but not here: %s", key, error)
         if changes:
@@ -390,5 +392,5 @@ class Exchange:
     def _forget(self, origin: int) -> None:
         with self._lock:
             self._peers.pop(origin, None)
-        self._router._forget_origin(origin)
+        self._router._state.forget_origin(origin)
         self._router._released()

@@ -1,29 +1,25 @@
 //! The result of a selection: owns one booked load until the request ends.
 
+mod attempt;
+
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 use cachelb_policy::Reason;
-use cachelb_router::{Ending, Pick, Seen, Usage, Wanted};
-use pyo3::exceptions::PyValueError;
+use cachelb_router::{Pick, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyMappingProxy};
+use pyo3::types::{PyBool, PyDict, PyMappingProxy};
 
-use crate::args::{number_or_none, ranged, type_name};
+use self::attempt::Attempt;
+use crate::args::{number_or_none, ranged};
 use crate::arguments::{Call, MAX_TOKENS};
-use crate::call::{Tried, Try};
+use crate::call::Tried;
 use crate::engine::Engine;
 use crate::explain;
-use crate::options::read::{NOT_NEGATIVE, millis};
-use crate::outcome::{classify, retry_after};
-
-/// The longest that a worker rests because it asked for it.
-const MAX_REST_MS: u64 = 60_000;
+use crate::options::read::NOT_NEGATIVE;
 
 /// Made a decision, and selects again for a retry.
 pub trait Owner: Debug + Send + Sync {
@@ -35,33 +31,21 @@ pub trait Owner: Debug + Send + Sync {
     fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String>;
 
     /// There is less load.
-    fn released(&self) -> PyResult<()>;
+    fn released(&self) -> PyResult<()> {
+        Ok(())
+    }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
-}
-
-/// How the caller ended a decision; the first end counts.
-#[derive(Debug)]
-enum Told {
-    Completed,
-    Cancelled,
-    /// With an error: what it was, in words.
-    Failed(Arc<str>),
 }
 
 #[doc = stub!("Decision")]
 #[pyclass(frozen, generic, weakref, module = "cachelb")]
 #[derive(Debug)]
 pub struct Decision {
-    pub engine: Arc<Engine>,
-    owner: Box<dyn Owner>,
+    pub attempt: Attempt,
     #[doc = stub!("Decision.worker")]
     #[pyo3(get)]
     worker: Py<PyAny>,
-    pub key: Arc<str>,
-    number: u64,
-    /// The engine's when this was decided.
-    nonce: u32,
     pick: Pick,
     #[doc = stub!("Decision.prompt_tokens")]
     #[pyo3(get)]
@@ -69,15 +53,10 @@ pub struct Decision {
     #[doc = stub!("Decision.dp_rank")]
     #[pyo3(get)]
     dp_rank: Option<u32>,
-    pub call: Call,
-    pub tried: Tried,
     /// What a dry run saw; the engine remembers what the others did.
     seen: Option<Vec<Seen>>,
     /// The engine's own count of cached tokens plus 1; 0 until reported.
     cached_tokens: AtomicU64,
-    told: OnceLock<Told>,
-    /// Whether another decision has taken over the request.
-    retried: AtomicBool,
 }
 
 /// What a decision is made of.
@@ -93,138 +72,34 @@ pub struct Selected {
     pub seen: Option<Vec<Seen>>,
 }
 
-impl Decision {
-    pub fn new(
+impl Selected {
+    /// The decision of `owner` on `call`.
+    pub fn decision(
+        self,
         engine: Arc<Engine>,
         owner: impl Owner + 'static,
         call: Call,
-        selected: Selected,
-    ) -> Self {
-        Self {
+    ) -> Decision {
+        let attempt = Attempt {
             nonce: engine.nonce(),
             engine,
             owner: Box::new(owner),
-            worker: selected.worker,
-            key: selected.key,
-            number: selected.number,
-            pick: selected.pick,
-            prompt_tokens: selected.prompt_tokens,
-            dp_rank: selected.rank,
+            key: self.key,
             call,
-            tried: selected.tried,
-            seen: selected.seen,
-            cached_tokens: AtomicU64::new(0),
-            told: OnceLock::new(),
+            tried: self.tried,
+            number: self.number,
+            booking: self.pick.booking,
+            ended: OnceLock::new(),
             retried: AtomicBool::new(false),
-        }
-    }
-
-    /// The booking, `None` after a dry run and for a decision that the parent of this process made.
-    fn booking(&self) -> Option<BookingId> {
-        self.pick
-            .booking
-            .filter(|_| self.nonce == self.engine.nonce())
-    }
-
-    /// Whether nothing was booked for it.
-    pub fn is_dry(&self) -> bool {
-        self.pick.booking.is_none()
-    }
-
-    fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
-        let Some(booking) = self.booking() else {
-            return Ok(());
         };
-        if self.engine.end(booking, ending, usage, now)? {
-            self.owner.released()?;
-        } else if usage.cached_tokens.is_some() {
-            self.engine.late_usage(self.number, usage)?;
-        }
-        Ok(())
-    }
-
-    /// Ends the request with an exception or a status.
-    fn fail(&self, error: &Bound<'_, PyAny>, retry_after_s: Option<f64>) -> PyResult<Ending> {
-        let (py, ending) = (error.py(), classify(error)?);
-        let now = self.engine.now(py)?;
-        if ending == Ending::Backpressure
-            && let Some(booking) = self.booking()
-            && let Some(seconds) = retry_after_s.or_else(|| retry_after(error))
-        {
-            let rest = millis(seconds).min(MAX_REST_MS);
-            self.engine.locked(py, |selector| {
-                selector.workers_mut().rest(booking, rest, now);
-            })?;
-        }
-        if self.told.get().is_none() {
-            let what = match error.cast::<PyInt>() {
-                Ok(status) => format!("status {status}"),
-                Err(_) => type_name(error),
-            };
-            let what = format!("{} ({what})", ending.name());
-            // Another thread may have been first.
-            let _ = self.told.set(Told::Failed(what.into()));
-        }
-        self.end(ending, Usage::default(), now)?;
-        Ok(ending)
-    }
-
-    fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
-        self.engine
-            .locked(py, |selector| selector.ledger_mut().unread_usage += counts)
-    }
-
-    /// Ends the request as failed, if it has not ended, and selects for it again. A request that was completed or
-    /// cancelled, or that another decision has taken over, is left alone.
-    pub fn try_again<T>(
-        &self,
-        py: Python<'_>,
-        select: impl FnOnce(Call, Tried, bool) -> PyResult<T>,
-    ) -> PyResult<T> {
-        let refused = |what: &str, then: &str| {
-            let text = format!("retry() of a request that was {what}: {then}");
-            Err(PyValueError::new_err(text))
-        };
-        let now = self.engine.now(py)?;
-        let failed = || Told::Failed(Ending::Failed.name().into());
-        let outcome = match self.told.get_or_init(failed) {
-            Told::Completed => return refused("completed", "select a worker for a new request"),
-            Told::Cancelled => return refused("cancelled", "select a worker for a new request"),
-            Told::Failed(outcome) => Arc::clone(outcome),
-        };
-        if self.retried.swap(true, Ordering::Relaxed) {
-            return refused(
-                "retried already",
-                "call retry() of what the first one returned",
-            );
-        }
-        let mut tried = self.tried.clone();
-        tried.push(Try {
-            key: Arc::clone(&self.key),
-            outcome,
-        });
-        let selected = self
-            .end(Ending::Failed, Usage::default(), now)
-            .and_then(|()| select(self.call.clone_ref(py), tried, self.is_dry()));
-        if selected.is_err() {
-            // It may be tried again once there is a worker.
-            self.retried.store(false, Ordering::Relaxed);
-        }
-        selected
-    }
-
-    fn complete(&self, usage: Usage, now: Millis) -> PyResult<()> {
-        self.told.get_or_init(|| Told::Completed);
-        self.end(Ending::Completed, usage, now)
-    }
-}
-
-impl Drop for Decision {
-    fn drop(&mut self) {
-        // A finalizer runs no code of the caller, so it asks no clock of the caller's.
-        let now = self.engine.last_now();
-        if let Err(error) = self.end(Ending::Abandoned, Usage::default(), now) {
-            Python::attach(|py| error.write_unraisable(py, None));
+        Decision {
+            attempt,
+            worker: self.worker,
+            pick: self.pick,
+            prompt_tokens: self.prompt_tokens,
+            dp_rank: self.rank,
+            seen: self.seen,
+            cached_tokens: AtomicU64::new(0),
         }
     }
 }
@@ -234,13 +109,13 @@ impl Decision {
     #[doc = stub!("Decision.key")]
     #[getter]
     fn key(&self) -> &str {
-        &self.key
+        &self.attempt.key
     }
 
     #[doc = stub!("Decision.id")]
     #[getter]
     fn id(&self) -> String {
-        Engine::id(self.nonce, self.number)
+        self.attempt.id()
     }
 
     #[doc = stub!("Decision.reason")]
@@ -271,8 +146,8 @@ impl Decision {
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
         let headers = PyDict::new(py);
-        headers.set_item("x-cachelb-worker", header_value(&self.key))?;
-        headers.set_item("x-cachelb-decision", self.id())?;
+        headers.set_item("x-cachelb-worker", header_value(&self.attempt.key))?;
+        headers.set_item("x-cachelb-decision", self.attempt.id())?;
         headers.set_item("x-cachelb-reason", self.pick.reason.name())?;
         headers.set_item(
             "x-cachelb-matched-tokens",
@@ -287,26 +162,27 @@ impl Decision {
     #[doc = stub!("Decision.is_open")]
     #[getter]
     fn is_open(&self, py: Python<'_>) -> PyResult<bool> {
-        let Some(booking) = self.booking() else {
+        let Some(booking) = self.attempt.booking() else {
             return Ok(false);
         };
-        self.engine.locked(py, |selector| {
+        self.attempt.engine.locked(py, |selector| {
             selector.book().bookings().phase(booking).is_some()
         })
     }
 
     #[doc = stub!("Decision.on_first_token")]
     fn on_first_token(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(booking) = self.booking() else {
+        let Some(booking) = self.attempt.booking() else {
             return Ok(());
         };
-        let now = self.engine.now(py)?;
+        let now = self.attempt.engine.now(py)?;
         let first = self
+            .attempt
             .engine
             .locked(py, |selector| selector.first_token(booking, now))?;
         if first {
             // Its prompt has left the worker's queue.
-            self.owner.released()?;
+            self.attempt.owner.released()?;
         }
         Ok(())
     }
@@ -314,11 +190,12 @@ impl Decision {
     #[doc = stub!("Decision.on_tokens")]
     fn on_tokens(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<()> {
         let n = ranged(n, "n", 0, MAX_TOKENS)?;
-        let Some(booking) = self.booking() else {
+        let Some(booking) = self.attempt.booking() else {
             return Ok(());
         };
-        let now = self.engine.now(py)?;
-        self.engine
+        let now = self.attempt.engine.now(py)?;
+        self.attempt
+            .engine
             .locked(py, |selector| selector.tokens(booking, n, now))?;
         Ok(())
     }
@@ -347,13 +224,13 @@ impl Decision {
             output_tokens: count(output_tokens),
         };
         if refused > 0 {
-            self.refuse(py, refused)?;
+            self.attempt.refuse(py, refused)?;
         }
         if let Some(cached) = usage.cached_tokens {
             self.cached_tokens
                 .store(cached.saturating_add(1), Ordering::Relaxed);
         }
-        self.complete(usage, self.engine.now(py)?)
+        self.attempt.complete(usage, self.attempt.engine.now(py)?)
     }
 
     #[doc = stub!("Decision.on_error")]
@@ -364,26 +241,24 @@ impl Decision {
         retry_after_s: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<&'static str> {
         let rest = number_or_none(retry_after_s, "retry_after_s", NOT_NEGATIVE)?;
-        Ok(self.fail(error_or_status, rest)?.name())
+        Ok(self.attempt.fail(error_or_status, rest)?.name())
     }
 
     /// The engine said something of its usage that cannot be read.
     fn _unread(&self, py: Python<'_>) -> PyResult<()> {
-        self.refuse(py, 1)
+        self.attempt.refuse(py, 1)
     }
 
     #[doc = stub!("Decision.cancel")]
-    pub fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        let now = self.engine.now(py)?;
-        self.told.get_or_init(|| Told::Cancelled);
-        self.end(Ending::Cancelled, Usage::default(), now)
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.attempt.cancel(py)
     }
 
     #[doc = stub!("Decision.retry")]
     fn retry(slf: &Bound<'_, Self>) -> PyResult<Self> {
         let (this, py) = (slf.get(), slf.py());
-        this.try_again(py, |call, tried, dry_run| {
-            this.owner.select(py, call, tried, dry_run)
+        this.attempt.try_again(py, |call, tried, dry_run| {
+            this.attempt.owner.select(py, call, tried, dry_run)
         })
     }
 
@@ -415,19 +290,20 @@ impl Decision {
 
     #[doc = stub!("Decision.explain")]
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let number = self.number;
+        let number = self.attempt.number;
         let seen = match &self.seen {
             Some(seen) => seen.clone(),
             None => self
+                .attempt
                 .engine
                 .locked(py, |selector| selector.trace().get(number))?
                 .unwrap_or_default(),
         };
-        let policy = self.owner.policy_name(py, self.pick.wanted)?;
+        let policy = self.attempt.owner.policy_name(py, self.pick.wanted)?;
         explain::explanation(
             py,
             &policy,
-            &self.key,
+            &self.attempt.key,
             self.prompt_tokens,
             &self.pick,
             &seen,
@@ -445,9 +321,10 @@ impl Decision {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         if error.is_none() {
-            self.complete(Usage::default(), self.engine.now(error.py())?)?;
+            self.attempt
+                .complete(Usage::default(), self.attempt.engine.now(error.py())?)?;
         } else {
-            self.fail(error, None)?;
+            self.attempt.fail(error, None)?;
         }
         Ok(false)
     }
@@ -455,18 +332,18 @@ impl Decision {
     fn __repr__(&self) -> String {
         format!(
             "Decision(key={:?}, reason={:?}, prompt_tokens={}, matched_tokens={}, id={:?})",
-            self.key,
+            self.attempt.key,
             self.pick.reason.name(),
             self.prompt_tokens,
             self.pick.matched_tokens,
-            self.id()
+            self.attempt.id()
         )
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.owner.traverse(&visit)?;
+        self.attempt.owner.traverse(&visit)?;
         visit.call(&self.worker)?;
-        self.call.traverse(&visit)
+        self.attempt.call.traverse(&visit)
     }
 }
 

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use cachelb_core::error::Result;
 use cachelb_core::hashing::Scheme;
-use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
+use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::index::Matcher;
 use cachelb_core::tracker::{
     Answer, BlockTracker as Core, Edit, Held, Origin, TrackerConfig, View,
@@ -64,15 +64,6 @@ indexed!(BlockTracker, "BlockTracker", read, |view, now| view
     .snapshot(now));
 
 impl BlockTracker {
-    fn of(core: Core, clock: Clock, keys: Keys) -> Self {
-        Self {
-            core,
-            clock,
-            names: Names::default(),
-            keys,
-        }
-    }
-
     fn read<R: Send>(
         &self,
         py: Python<'_>,
@@ -89,59 +80,63 @@ impl BlockTracker {
         })
     }
 
-    fn write<R: Send>(
-        &self,
-        py: Python<'_>,
-        bulk: bool,
-        work: impl FnOnce(Edit<'_>) -> Result<R> + Send,
-    ) -> PyResult<R> {
-        let core = &self.core;
-        enter(|| match core.try_edit() {
-            Some(edit) if !bulk => work(edit),
-            edit => {
-                drop(edit);
-                py.detach(|| work(core.edit()))
-            }
-        })
-    }
-
     /// Drops what is past its time to live, before anything is asked or changed.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(due) = self.core.next_expiry() {
             let now = self.clock.now(py)?;
             if now >= due {
-                self.write(py, false, |mut edit| Ok(edit.expire(now)))?;
+                write(&self.core, py, false, |mut edit| Ok(edit.expire(now)))?;
             }
         }
         Ok(())
     }
+}
 
-    fn hash(
-        &self,
-        tokens: &Bound<'_, PyAny>,
-        within: Option<&Bound<'_, PyAny>>,
-        scratch: &mut Scratch,
-    ) -> PyResult<()> {
-        let namespace = self.keys.namespace(within)?;
-        let tokens_read = Words::get(tokens, "tokens", &mut scratch.tokens)?;
-        let hashes = &mut scratch.hashes;
-        enter(|| {
-            self.core
-                .hasher()
-                .hash(tokens_read.as_slice(tokens.py()), namespace, &[], hashes);
-            Ok(())
-        })
-    }
-
-    fn found<'py>(&self, py: Python<'py>, answer: &Answer) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        for held in answer.found() {
-            if let Some(name) = self.name(py, held.worker) {
-                dict.set_item(name, held.blocks)?;
-            }
+fn write<R: Send>(
+    core: &Core,
+    py: Python<'_>,
+    bulk: bool,
+    work: impl FnOnce(Edit<'_>) -> Result<R> + Send,
+) -> PyResult<R> {
+    enter(|| match core.try_edit() {
+        Some(edit) if !bulk => work(edit),
+        edit => {
+            drop(edit);
+            py.detach(|| work(core.edit()))
         }
-        Ok(dict)
+    })
+}
+
+fn hash(
+    tracker: &BlockTracker,
+    tokens: &Bound<'_, PyAny>,
+    within: Option<&Bound<'_, PyAny>>,
+    scratch: &mut Scratch,
+) -> PyResult<()> {
+    let namespace = tracker.keys.namespace(within)?;
+    let tokens_read = Words::get(tokens, "tokens", &mut scratch.tokens)?;
+    let hashes = &mut scratch.hashes;
+    enter(|| {
+        tracker
+            .core
+            .hasher()
+            .hash(tokens_read.as_slice(tokens.py()), namespace, &[], hashes);
+        Ok(())
+    })
+}
+
+fn found<'py>(
+    tracker: &BlockTracker,
+    py: Python<'py>,
+    answer: &Answer,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for held in answer.found() {
+        if let Some(name) = tracker.names.get(py, tracker.core.registry(), held.worker) {
+            dict.set_item(name, held.blocks)?;
+        }
     }
+    Ok(dict)
 }
 
 /// Names a lookup is restricted to.
@@ -220,7 +215,12 @@ impl BlockTracker {
                 before it; use hashing=\"chained\"";
             PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1)?;
         }
-        Ok(Self::of(core, Clock::new(clock)?, keys))
+        Ok(Self {
+            core,
+            clock: Clock::new(clock)?,
+            names: Names::default(),
+            keys,
+        })
     }
 
     #[doc = stub!("BlockTracker.block_size")]
@@ -264,11 +264,11 @@ impl BlockTracker {
     ) -> PyResult<u32> {
         let py = tokens.py();
         with_scratch(|scratch| {
-            self.hash(tokens, namespace, scratch)?;
+            hash(self, tokens, namespace, scratch)?;
             self.settle(py)?;
             let expires = ttl_s.map(|ttl_s| self.clock.after(py, ttl_s)).transpose()?;
             let hashes = &scratch.hashes;
-            self.write(py, hashes.len() > BULK, |mut edit| {
+            write(&self.core, py, hashes.len() > BULK, |mut edit| {
                 edit.record(worker, hashes, expires)
             })
         })
@@ -286,7 +286,7 @@ impl BlockTracker {
         let among = names(among)?;
         let among = as_strs(among.as_ref())?;
         with_scratch(|scratch| {
-            self.hash(tokens, namespace, scratch)?;
+            hash(self, tokens, namespace, scratch)?;
             self.settle(py)?;
             let Scratch { hashes, answer, .. } = scratch;
             let best = self.read(py, hashes.len() > BULK, |view| {
@@ -294,7 +294,10 @@ impl BlockTracker {
             })?;
             let total_blocks = hashes.len() as u32;
             let matched = |held: Held| {
-                let worker = self.name(py, held.worker)?.unbind();
+                let worker = self
+                    .names
+                    .get(py, self.core.registry(), held.worker)?
+                    .unbind();
                 Some(Match {
                     worker,
                     matched_blocks: held.blocks,
@@ -317,14 +320,14 @@ impl BlockTracker {
         let among = names(among)?;
         let among = as_strs(among.as_ref())?;
         with_scratch(|scratch| {
-            self.hash(tokens, namespace, scratch)?;
+            hash(self, tokens, namespace, scratch)?;
             self.settle(py)?;
             let Scratch { hashes, answer, .. } = scratch;
             self.read(py, hashes.len() > BULK, |view| {
                 view.overlaps(hashes, Origin::Tokens, among.as_deref(), answer);
                 Ok(())
             })?;
-            self.found(py, answer)
+            found(self, py, answer)
         })
     }
 
@@ -351,7 +354,7 @@ impl BlockTracker {
                 view.overlaps(hashes, Origin::Caller, among.as_deref(), answer);
                 Ok(())
             })?;
-            self.found(py, answer)
+            found(self, py, answer)
         })
     }
 
@@ -372,7 +375,7 @@ impl BlockTracker {
             let Some(medium) = Medium::parse(medium) else {
                 return Ok(0);
             };
-            self.write(py, hashes.len() > BULK, |mut edit| {
+            write(&self.core, py, hashes.len() > BULK, |mut edit| {
                 edit.store(worker, parent, hashes, medium)
             })
         })
@@ -392,7 +395,7 @@ impl BlockTracker {
                 args::steady_words(hashes, "hashes", &mut scratch.given, &mut scratch.hashes)?;
             self.settle(py)?;
             let medium = medium.and_then(Medium::parse);
-            self.write(py, hashes.len() > BULK, |mut edit| {
+            write(&self.core, py, hashes.len() > BULK, |mut edit| {
                 edit.remove(worker, hashes, medium)
             })
         })
@@ -405,7 +408,7 @@ impl BlockTracker {
         #[pyo3(from_py_with = named::worker)] worker: &str,
     ) -> PyResult<u64> {
         self.settle(py)?;
-        self.write(py, true, |mut edit| edit.clear(worker))
+        write(&self.core, py, true, |mut edit| edit.clear(worker))
     }
 
     #[doc = stub!("BlockTracker.evict_worker")]
@@ -416,7 +419,9 @@ impl BlockTracker {
         #[pyo3(from_py_with = max_blocks)] max_blocks: u64,
     ) -> PyResult<u64> {
         self.settle(py)?;
-        self.write(py, true, |mut edit| edit.evict_worker(worker, max_blocks))
+        write(&self.core, py, true, |mut edit| {
+            edit.evict_worker(worker, max_blocks)
+        })
     }
 
     #[doc = stub!("BlockTracker.remove_worker")]
@@ -426,7 +431,7 @@ impl BlockTracker {
         #[pyo3(from_py_with = named::worker)] worker: &str,
     ) -> PyResult<u64> {
         self.settle(py)?;
-        self.write(py, true, |mut edit| edit.remove_worker(worker))
+        write(&self.core, py, true, |mut edit| edit.remove_worker(worker))
     }
 
     #[doc = stub!("BlockTracker.block_count")]
@@ -455,7 +460,12 @@ impl BlockTracker {
         let bytes = args::bytes(data, "data")?;
         let now = clock.now(py)?;
         let core = enter(|| py.detach(|| Core::restore(&bytes, now)))?;
-        Ok(Self::of(core, clock, keys))
+        Ok(Self {
+            core,
+            clock,
+            names: Names::default(),
+            keys,
+        })
     }
 
     fn __repr__(&self) -> String {

@@ -3,12 +3,6 @@
 /// Methods of a class with `core`, `clock` and `names` that reads its core with `$read`.
 macro_rules! indexed {
     ($class:ident, $name:literal, $read:ident, |$view:ident, $now:ident| $snapshot:expr) => {
-        impl $class {
-            fn name<'py>(&self, py: Python<'py>, worker: WorkerId) -> Option<Bound<'py, PyString>> {
-                self.names.get(py, self.core.registry(), worker)
-            }
-        }
-
         #[pymethods]
         impl $class {
             #[doc = stub!($name, ".workers")]

@@ -1,13 +1,26 @@
 //! What rules that learn tell of themselves, as plain Python values.
 
 use cachelb_learned::LearnedStats;
+use cachelb_router::PoolId;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
+use crate::engine::Engine;
 use crate::items::set_items;
 
+/// What the rules of all models learned, of those that do.
+pub fn learned<'py>(
+    py: Python<'py>,
+    engine: &Engine,
+    model: impl Fn(PoolId) -> Option<String>,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let all = engine.locked(py, |selector| selector.pools().learned())?;
+    let fields = |(pool, part, stats)| stats_dict(py, model(pool).as_deref(), part, &stats);
+    all.into_iter().map(fields).collect()
+}
+
 /// The fields of `cachelb.types.LearnedStats`.
-pub fn stats_dict<'py>(
+fn stats_dict<'py>(
     py: Python<'py>,
     model: Option<&str>,
     part: &str,

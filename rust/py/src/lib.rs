@@ -67,7 +67,9 @@ mod _core {
     #[pymodule_export]
     use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
-    use crate::router::{NativeRouter, SnapshotPieces, message_origin};
+    use crate::router::{
+        Fleet, KvEvents, NativeRouter, Readings, SnapshotPieces, State, message_origin,
+    };
     #[pymodule_export]
     use crate::sim::{EngineCache, SimWorkload, simulate};
     #[pymodule_export]
@@ -83,6 +85,7 @@ const _: () = {
     assert!(align_of::<policy::NativePolicy>() <= MOST);
     assert!(align_of::<radix::RadixTree>() <= MOST);
     assert!(align_of::<router::NativeRouter>() <= MOST);
+    assert!(align_of::<router::Fleet>() <= MOST);
     assert!(align_of::<router::SnapshotPieces>() <= MOST);
     assert!(align_of::<sim::SimWorkload>() <= MOST);
     assert!(align_of::<custom::FleetView>() <= MOST);

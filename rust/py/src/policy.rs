@@ -10,8 +10,8 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_core::load::Report;
 use cachelb_policy::{Configured, Setup};
 use cachelb_router::{
-    Eligibility, Ending, Offer, Placements, PoolId, PoolSettings, Request, Selector, Settings,
-    TagKey, Wanted,
+    Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
+    Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -23,10 +23,11 @@ use crate::args::{named, number, number_or_none, type_name};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
-use crate::decision::{Decision, Selected};
+use crate::decision::{Decision, Owner, Selected};
 use crate::engine::{Engine, lock, pick};
 use crate::error::classes::NoWorkerAvailable;
 use crate::error::to_python;
+use crate::learned_stats::learned;
 use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
 use crate::prompt::{Reader, with_scratch};
@@ -47,19 +48,6 @@ impl NativePolicy {
     /// The policy and the values of its options.
     pub fn configured(&self) -> &Configured {
         &self.configured
-    }
-
-    /// Selects for `call`, leaving out the workers already `tried`.
-    pub fn select(
-        slf: &Bound<'_, Self>,
-        call: Call,
-        tried: Tried,
-        dry_run: bool,
-    ) -> PyResult<Decision> {
-        let (py, this) = (slf.py(), slf.get());
-        let selected =
-            with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
-        Ok(Self::decision(slf, call, Selected { tried, ..selected }))
     }
 
     fn select_with(
@@ -126,16 +114,29 @@ impl NativePolicy {
     pub fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<[Arc<str>; 1]> {
         Ok([self.key_name(worker)?.into()])
     }
+}
 
-    /// The name of the policy, which picks for whatever is wanted.
-    pub fn policy_name(slf: &Bound<'_, Self>, _wanted: Wanted) -> PyResult<String> {
-        slf.getattr(intern!(slf.py(), "name"))?.extract()
+impl Owner for Py<NativePolicy> {
+    fn select(
+        &self,
+        py: Python<'_>,
+        call: Call,
+        tried: Tried,
+        dry_run: bool,
+    ) -> PyResult<Decision> {
+        let this = self.get();
+        let selected =
+            with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
+        let selected = Selected { tried, ..selected };
+        Ok(selected.decision(Arc::clone(&this.engine), self.clone_ref(py), call))
     }
 
-    /// It serves one model, which has no name.
-    #[expect(clippy::unused_self, reason = "as a router's")]
-    pub fn model(&self, _pool: PoolId) -> Option<String> {
-        None
+    fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
+        self.getattr(py, intern!(py, "name"))?.extract(py)
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self)
     }
 }
 
@@ -272,7 +273,12 @@ impl NativePolicy {
             exclude: Again::given("exclude", exclude)?,
             ..Call::default()
         };
-        Self::select(slf, call, Vec::new(), dry_run)
+        slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
+    }
+
+    /// What its rule learned, if it does.
+    fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        learned(py, &self.engine, |_| None)
     }
 
     /// The model it learned, as it is saved.

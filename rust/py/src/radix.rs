@@ -7,7 +7,6 @@
 use std::cell::Cell;
 
 use cachelb_core::error::Result;
-use cachelb_core::ids::WorkerId;
 use cachelb_core::radix::{
     MAX_PAGE_SIZE, NamedTree, PrefixAnswer, Progress, Prompt, Time, TreeEdit, TreeView, Trust, Use,
 };
@@ -322,7 +321,8 @@ impl RadixTree {
                 view.match_prefix(prompt, among.as_deref(), answer)
             })?;
             let workers = answer.found().iter();
-            let workers = workers.filter_map(|(worker, _)| self.name(py, *worker));
+            let workers =
+                workers.filter_map(|(worker, _)| self.names.get(py, self.core.registry(), *worker));
             Ok(PrefixMatch {
                 matched,
                 total,
@@ -350,7 +350,7 @@ impl RadixTree {
             })?;
             let dict = PyDict::new(py);
             for (worker, units) in answer.found() {
-                if let Some(name) = self.name(py, *worker) {
+                if let Some(name) = self.names.get(py, self.core.registry(), *worker) {
                     dict.set_item(name, units)?;
                 }
             }

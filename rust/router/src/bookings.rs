@@ -77,7 +77,7 @@ impl Selector {
                 self.fleet.change_health(worker, ended);
             }
         }
-        if is_remote || self.fleet.is_current(worker) {
+        if is_remote || self.fleet.member(worker).is_some() {
             let booked = (worker, id);
             self.pools.ended(pool, booked, ending.ended(), is_proven);
         }

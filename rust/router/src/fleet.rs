@@ -72,7 +72,9 @@ impl Fleet {
 
     /// The name of a current worker.
     pub(super) fn name(&self, id: WorkerId) -> Option<Arc<str>> {
-        self.registry.name(id.slot).filter(|_| self.is_current(id))
+        self.registry
+            .name(id.slot)
+            .filter(|_| self.member(id).is_some())
     }
 
     /// What is known of a current worker.
@@ -102,7 +104,7 @@ impl Fleet {
 
     /// The current id of an offered worker, `None` if it is not known.
     pub(super) fn resolve(&self, offer: &Offer) -> Option<WorkerId> {
-        let known = offer.id.filter(|&id| self.is_current(id));
+        let known = offer.id.filter(|&id| self.member(id).is_some());
         known.or_else(|| self.find(&offer.name))
     }
 
@@ -113,10 +115,6 @@ impl Fleet {
             let generation = member.generation().filter(|_| member.order() == order)?;
             Some(WorkerId { slot, generation })
         })
-    }
-
-    pub(super) fn is_current(&self, id: WorkerId) -> bool {
-        self.member(id).is_some()
     }
 
     /// Registers a new name.

@@ -177,14 +177,6 @@ impl Selector {
         self.decisions.forget(self.settings.records)
     }
 
-    /// The session called `key` is over. Returns whether any rule had bound it to a worker.
-    pub fn finish_session(&mut self, key: &[u8]) -> bool {
-        let mut known = false;
-        self.pools
-            .each_rule(|rule| known |= rule.finish_session(key));
-        known
-    }
-
     /// The workers, to change them.
     pub fn workers_mut(&mut self) -> Workers<'_> {
         Workers(self)
@@ -268,7 +260,7 @@ impl Selector {
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();
         for (name, id) in self.fleet.ids() {
-            if !self.fleet.is_current(id) || book.loads().get(id).is_none() {
+            if self.fleet.member(id).is_none() || book.loads().get(id).is_none() {
                 return Err(Error::Invariant(format!("worker {name:?} has no columns")));
             }
         }

@@ -138,15 +138,13 @@ impl Survey {
         let rows = self.offers.len();
         &self.cells[column as usize * rows..][..rows]
     }
-}
 
-impl Selector {
     /// Copies out what the candidates of `request` look like. Changes nothing a later call could notice.
     ///
     /// # Errors
     /// [`Error::DuplicateWorker`], and [`Error::NoCandidate`], which is not counted: the selection that follows is.
-    pub fn show(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Survey> {
-        let mut step = Step::new(self, offers, request, true);
+    pub fn of(selector: &mut Selector, offers: &mut Offers, request: &Request<'_>) -> Result<Self> {
+        let mut step = Step::new(selector, offers, request, true);
         step.look()?;
         let scene = step.scene();
         if scene.rows.is_empty() {
@@ -159,7 +157,7 @@ impl Selector {
                 |row: &Candidate| column.cell(view, row, scene.offers[row.offer as usize].rank);
             cells.extend(rows.iter().map(cell));
         }
-        Ok(Survey {
+        Ok(Self {
             offers: rows.iter().map(|row| row.offer).collect(),
             cells: cells.into(),
             seed: step.selector.rng.clone().bits(),
@@ -226,7 +224,7 @@ mod tests {
             ..request
         };
         s.select(&mut offers(), &pinned).unwrap();
-        let survey = s.show(&mut offers(), &request).unwrap();
+        let survey = Survey::of(&mut s, &mut offers(), &request).unwrap();
         assert_eq!(survey.offers(), [0, 1, 2]);
         assert_eq!(survey.column(Column::Inflight), [0, 1, 0]);
         assert_eq!(survey.column(Column::PendingPrefillTokens), [0, 40, 0]);
@@ -250,8 +248,8 @@ mod tests {
     fn surveys_change_nothing_and_pinned_picks_move_the_generator() {
         let mut s = selector(true);
         let request = Request::default();
-        let first = s.show(&mut offers(), &request).unwrap();
-        let again = s.show(&mut offers(), &request).unwrap();
+        let first = Survey::of(&mut s, &mut offers(), &request).unwrap();
+        let again = Survey::of(&mut s, &mut offers(), &request).unwrap();
         assert_eq!(first.seed, again.seed);
         assert_eq!(first.shadow_seeds, again.shadow_seeds);
         let picks = [Some((2, Reason::Custom))];
@@ -262,7 +260,7 @@ mod tests {
         };
         let pick = s.select(&mut offers(), &pinned).unwrap();
         assert_eq!((pick.offer, pick.reason), (1, Reason::Cold));
-        let next = s.show(&mut offers(), &request).unwrap();
+        let next = Survey::of(&mut s, &mut offers(), &request).unwrap();
         assert_ne!(next.seed, first.seed);
         assert_ne!(next.shadow_seeds, first.shadow_seeds);
         assert_eq!(next.column(Column::LastColdPick), [0, 1, 0]);
@@ -287,7 +285,7 @@ mod tests {
         for name in ["b", "c"] {
             s.workers_mut().set_ready(name, false);
         }
-        let nobody = s.show(&mut offers(), &Request::default());
+        let nobody = Survey::of(&mut s, &mut offers(), &Request::default());
         assert_eq!(nobody.unwrap_err(), Error::NoCandidate);
         assert_eq!(s.ledger().no_worker, 0);
     }

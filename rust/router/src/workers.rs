@@ -6,6 +6,7 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Report};
 use cachelb_events::sizes_fit;
+use cachelb_policy::Rule;
 
 use super::Selector;
 use super::ledger::{Ending, Usage};
@@ -223,6 +224,14 @@ impl Workers<'_> {
             self.remove(name);
         }
         leaving.len()
+    }
+
+    /// The session called `key` is over. Returns whether any rule had bound it to a worker.
+    pub fn finish_session(&mut self, key: &[u8]) -> bool {
+        let mut known = false;
+        let ended = |rule: &mut dyn Rule| known |= rule.finish_session(key);
+        self.0.pools.each_rule(ended);
+        known
     }
 
     /// Forgets a worker, its blocks and its bookings. Returns whether it was known.

@@ -11,7 +11,7 @@ use super::select::Ready;
 use crate::args::ranged;
 use crate::arguments::Call;
 use crate::custom::{Picks, Turn};
-use crate::decision::{Decision, Selected};
+use crate::decision::{Decision, Owner as _, Selected};
 use crate::policy::no_worker;
 use crate::prompt::Scratch;
 
@@ -29,6 +29,7 @@ impl NativeRouter {
         min_colocate_blocks: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Decision>> {
         let (py, this) = (slf.py(), slf.get());
+        let fleet = this.fleet.get();
         Self::wake(slf)?;
         let count = |name, value: Option<&Bound<'_, PyAny>>, low| {
             let value = value.map(|value| ranged(value, name, low, MANY));
@@ -49,12 +50,12 @@ impl NativeRouter {
         if this.customs.decides(whole.wanted) {
             return one_by_one(slf, calls);
         }
-        let registered = this.roster.now();
+        let registered = fleet.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
         let mut ready: Vec<Ready> = calls
             .iter()
             .zip(&mut scratches)
-            .map(|(call, scratch)| this.prepare(py, call, &[], &registered, scratch, false))
+            .map(|(call, scratch)| Ready::read(this, py, call, &[], &registered, scratch, false))
             .collect::<PyResult<_>>()?;
         let offers: Vec<_> = ready
             .iter_mut()
@@ -72,7 +73,7 @@ impl NativeRouter {
             .zip(ready.iter().zip(&calls))
         {
             let asked = ready.asked(call, request, &registered, false);
-            this.ask(py, whole, &asked, offers, request, picks)?;
+            asked.ask(this, py, whole, offers, request, picks)?;
         }
         for ((_, request), picks) in batch.iter_mut().zip(&beside) {
             request.shadow_picks = &picks.shadows;
@@ -108,8 +109,8 @@ impl NativeRouter {
                 tried: Vec::new(),
                 seen: None,
             };
-            decisions.push(Self::decision(slf, call, selected));
-            this.roster.give_back(offers);
+            decisions.push(selected.decision(Arc::clone(&this.engine), slf.clone().unbind(), call));
+            fleet.roster.give_back(offers);
         }
         Ok(decisions)
     }
@@ -119,11 +120,11 @@ impl NativeRouter {
 fn one_by_one(slf: &Bound<'_, NativeRouter>, calls: Vec<Call>) -> PyResult<Vec<Decision>> {
     let mut decisions: Vec<Decision> = Vec::with_capacity(calls.len());
     for call in calls {
-        match NativeRouter::select(slf, call, Vec::new(), false) {
+        match slf.as_unbound().select(slf.py(), call, Vec::new(), false) {
             Ok(decision) => decisions.push(decision),
             Err(error) => {
                 for decision in &decisions {
-                    decision.cancel(slf.py())?;
+                    decision.attempt.cancel(slf.py())?;
                 }
                 return Err(error);
             }

@@ -5,7 +5,7 @@ use cachelb_router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::NativeRouter;
+use super::kv::KvEvents;
 use crate::items::{set_counts, set_items};
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
@@ -75,9 +75,9 @@ fn row<'py>(
 }
 
 #[pymethods]
-impl NativeRouter {
+impl KvEvents {
     /// What every stream counted: key, rank or None, and a dictionary.
-    fn _kv_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rows = PyList::empty(py);
         for (key, worker) in self.feeds.all() {
             // A stream that applies a replay keeps its lock for long.
@@ -101,7 +101,7 @@ impl NativeRouter {
     }
 
     /// Sums over all streams, those that are gone too.
-    fn _kv_totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mut totals = self.feeds.retired();
         let all = self.feeds.all();
         py.detach(|| {

@@ -47,7 +47,7 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
 /// What the hashes of all models are made with.
 #[derive(Debug, Clone, Copy)]
 pub struct HashKeys {
-    seed: u64,
+    pub seed: u64,
     namespaces: NamespaceKey,
 }
 

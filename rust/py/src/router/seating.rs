@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_router::{Facts, Name, Profile, Role, Sharing};
+use cachelb_router::{Facts, Name, Profile, Role};
 use cachelb_share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,10 +13,10 @@ use pyo3::types::PyString;
 
 use crate::workers::resolve;
 
-use super::{Changing, NativeRouter};
+use super::fleet::{Changing, Fleet};
 use crate::roster::{Displaced, Seat};
 
-impl NativeRouter {
+impl Fleet {
     /// The name of a worker that is added. One that differs from a registered worker in nothing but credentials gets a
     /// tag; a `str` without any is the name of the registered worker, which keeps its own.
     pub(super) fn new_name(&self, worker: &mut Bound<'_, PyAny>, raw: &mut Arc<str>) -> Arc<str> {
@@ -184,87 +184,5 @@ impl NativeRouter {
                     .publish_changes(key, [Word::Ready(ready)]);
             }
         })
-    }
-
-    /// Whether the workers are their own keys, so that one can be registered that only has a name.
-    fn workers_are_keys(&self) -> bool {
-        self.key.is_none() && self.roster.now().are_keys()
-    }
-
-    /// Does what another router said last of a worker. Returns whether the worker was known, or is now.
-    fn follow(
-        &self,
-        py: Python<'_>,
-        key: &str,
-        displaced: &mut Option<Displaced>,
-        changing: &Changing<'_>,
-    ) -> PyResult<bool> {
-        let Some(due) = self
-            .engine
-            .locked(py, |selector| selector.sharing_mut().take_change(key))?
-        else {
-            // It was changed here since.
-            return Ok(true);
-        };
-        let identity = |seat: &Seat| (seat.object.clone_ref(py), Arc::clone(&seat.raw));
-        let known = self.roster.now().seat(key).map(identity);
-        match (due.standing, known) {
-            (Some(Word::Here(about)), known) => {
-                let (object, raw) = match known {
-                    Some((object, raw)) => (object.into_bound(py), raw),
-                    None if self.workers_are_keys() && !key.is_empty() => {
-                        (PyString::new(py, key).into_any(), key.into())
-                    }
-                    None => return Ok(false),
-                };
-                let (_, old) = self.take_seat(&object, &key.into(), raw, about, false, changing)?;
-                *displaced = Some(old);
-            }
-            (Some(word), _) => {
-                let drain = word == Word::Draining;
-                (_, *displaced) = self.leave_seat(py, key, drain, false, changing)?;
-            }
-            (None, Some(_)) => {}
-            (None, None) => return Ok(false),
-        }
-        if let Some(ready) = due.ready {
-            self.mark_ready(py, key, ready, false, changing)?;
-        }
-        Ok(true)
-    }
-}
-
-#[pymethods]
-impl NativeRouter {
-    /// Workers that another router changed, with the models it named, and that were not changed here yet.
-    fn _fleet_changes(&self, py: Python<'_>) -> PyResult<Vec<(String, Vec<String>)>> {
-        let due = self.engine.locked(py, |selector| {
-            let due = selector.sharing().map(Sharing::changes_due);
-            due.unwrap_or_default()
-        })?;
-        let keys = self.workers_are_keys();
-        let now = self.roster.now();
-        let named = due.into_iter().map(|(key, due)| {
-            let models = match due.standing {
-                Some(Word::Here(about)) if keys || now.seat(&key).is_some() => about.models,
-                _ => Vec::new(),
-            };
-            (key.to_string(), models)
-        });
-        Ok(named.collect())
-    }
-
-    /// Does what another router said last of a worker; what cannot be done is counted.
-    fn _follow(&self, py: Python<'_>, key: &str) -> PyResult<()> {
-        let changing = self.change(py);
-        let mut displaced = None;
-        let done = self.follow(py, key, &mut displaced, &changing);
-        if !matches!(done, Ok(true)) {
-            self.engine
-                .locked(py, |selector| selector.sharing_mut().count_stranger())?;
-        }
-        drop(changing);
-        drop(displaced);
-        done.map(|_| ())
     }
 }

@@ -1,10 +1,12 @@
 //! The selections of a router.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cachelb_core::ids::Millis;
 use cachelb_core::{Error, Result};
-use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Wanted};
+use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Survey, Wanted};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,7 +16,7 @@ use crate::args::{self, named};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, arguments};
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
-use crate::decision::{Decision, Selected};
+use crate::decision::{Decision, Owner, Selected};
 use crate::engine::pick;
 use crate::explain::explanation;
 use crate::policy::no_worker;
@@ -78,92 +80,105 @@ impl<T> Outcome<T> {
     }
 }
 
-impl NativeRouter {
-    /// Name of the policy that picks for `wanted`.
-    pub fn policy_name(slf: &Bound<'_, Self>, wanted: Wanted) -> PyResult<String> {
-        let name = intern!(slf.py(), "_policy_for");
-        slf.call_method1(name, (wanted.name(),))?.extract()
-    }
-
-    /// Selects for `call`, leaving out the workers already `tried`.
-    pub fn select(
-        slf: &Bound<'_, Self>,
+impl Owner for Py<NativeRouter> {
+    fn select(
+        &self,
+        py: Python<'_>,
         call: Call,
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
-        let (py, this) = (slf.py(), slf.get());
-        Self::wake(slf)?;
+        let this = self.get();
+        NativeRouter::wake(self.bind(py))?;
         let begun = this.engine.begin(dry_run);
         let outcome = with_scratch(|scratch| {
             let kind = Kind {
                 wanted: &[Wanted::Whole],
                 dry_run,
             };
-            this.step(py, &call, &tried, scratch, kind, pick(dry_run))
+            kind.step(this, py, &call, &tried, scratch, pick(dry_run))
         })?;
         let (pick, seen) = outcome.found.clone();
         let selected = outcome.selected(py, outcome.number, pick, seen, tried);
-        this.roster.give_back(outcome.offers);
-        let decision = Self::decision(slf, call, selected);
+        this.fleet.get().roster.give_back(outcome.offers);
+        let decision = selected.decision(Arc::clone(&this.engine), self.clone_ref(py), call);
         this.engine.selected(begun);
         Ok(decision)
     }
 
-    fn pair(
-        slf: &Bound<'_, Self>,
-        call: Call,
-        tried: Tried,
-        dry_run: bool,
-    ) -> PyResult<(Option<Decision>, Decision)> {
-        let (py, this) = (slf.py(), slf.get());
-        Self::wake(slf)?;
-        let begun = this.engine.begin(dry_run);
-        let (terms, number) = (this.terms, this.engine.next_number());
-        let outcome = with_scratch(|scratch| {
-            let kind = Kind {
-                wanted: &[Wanted::Decode, Wanted::Prefill],
-                dry_run,
-            };
-            this.step(
-                py,
-                &call,
-                &tried,
-                scratch,
-                kind,
-                |selector, offers, request| {
-                    selector.select_pair(offers, request, number, terms, dry_run)
-                },
-            )
-        })?;
-        let (prefill, decode) = outcome.found;
-        let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
-            Self::decision(slf, call, outcome.selected(py, number, pick, None, tried))
-        };
-        let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
-        let decode = decision(outcome.number, decode, call, tried);
-        this.roster.give_back(outcome.offers);
-        this.engine.selected(begun);
-        Ok((prefill, decode))
+    fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String> {
+        let name = intern!(py, "_policy_for");
+        self.call_method1(py, name, (wanted.name(),))?.extract(py)
     }
 
+    fn released(&self) -> PyResult<()> {
+        if self.get().engine.waiters.load(Ordering::Relaxed) > 0 {
+            Python::attach(|py| self.call_method0(py, intern!(py, "_released")))?;
+        }
+        Ok(())
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(self)
+    }
+}
+
+fn pair(
+    slf: &Bound<'_, NativeRouter>,
+    call: Call,
+    tried: Tried,
+    dry_run: bool,
+) -> PyResult<(Option<Decision>, Decision)> {
+    let (py, this) = (slf.py(), slf.get());
+    NativeRouter::wake(slf)?;
+    let begun = this.engine.begin(dry_run);
+    let (terms, number) = (this.terms, this.engine.next_number());
+    let outcome = with_scratch(|scratch| {
+        let kind = Kind {
+            wanted: &[Wanted::Decode, Wanted::Prefill],
+            dry_run,
+        };
+        kind.step(
+            this,
+            py,
+            &call,
+            &tried,
+            scratch,
+            |selector, offers, request| {
+                selector.select_pair(offers, request, number, terms, dry_run)
+            },
+        )
+    })?;
+    let (prefill, decode) = outcome.found;
+    let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
+        let selected = outcome.selected(py, number, pick, None, tried);
+        selected.decision(Arc::clone(&this.engine), slf.clone().unbind(), call)
+    };
+    let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
+    let decode = decision(outcome.number, decode, call, tried);
+    this.fleet.get().roster.give_back(outcome.offers);
+    this.engine.selected(begun);
+    Ok((prefill, decode))
+}
+
+impl Kind {
     /// Reads `call`, then runs `step` as one atomic step.
     fn step<T: Send>(
-        &self,
+        self,
+        router: &NativeRouter,
         py: Python<'_>,
         call: &Call,
         tried: &[Try],
         scratch: &mut Scratch,
-        kind: Kind,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
-        let registered = self.roster.now();
-        let dry_run = kind.dry_run;
-        let mut ready = self.prepare(py, call, tried, &registered, scratch, dry_run)?;
+        let registered = router.fleet.get().roster.now();
+        let dry_run = self.dry_run;
+        let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
         let mut offers = std::mem::take(&mut ready.offers);
         let request = ready.request(call, tried, scratch);
-        let asked = ready.asked(call, &request, &registered, kind.dry_run);
-        let found = self.decide(py, kind, &asked, &mut offers, &request, step)?;
+        let asked = ready.asked(call, &request, &registered, dry_run);
+        let found = asked.decide(router, py, self, &mut offers, &request, step)?;
         match found {
             Ok(found) => Ok(Outcome {
                 found,
@@ -175,71 +190,29 @@ impl NativeRouter {
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
     }
+}
 
-    /// Reads everything a selection needs; nothing is locked yet.
-    pub(super) fn prepare(
-        &self,
-        py: Python<'_>,
-        call: &Call,
-        tried: &[Try],
-        registered: &Registered,
-        scratch: &mut Scratch,
-        dry_run: bool,
-    ) -> PyResult<Ready> {
-        let now = self.engine.now(py)?;
-        let name = call
-            .model
-            .as_ref()
-            .map(|model| args::text(model.bind(py), "model"));
-        let name = name.transpose()?.filter(|name| !name.is_empty());
-        let pool = name.and_then(|name| registered.models.get(name).copied());
-        // A model without an index of its own shares the first one.
-        let undeclared = name.filter(|_| pool.is_none());
-        let model = undeclared.map_or(Model::Own, |name| {
-            self.feeds.meaning(name, registered.declared(), dry_run)
-        });
-        let pool = pool.unwrap_or(PoolId(0));
-        let readers = self.readers();
-        let reader = &readers[pool.0 as usize];
-        let prompt = call.prompt(py, reader, model, scratch)?;
-        let key = self.key.as_ref().map(|key| key.bind(py));
-        let known = |name: &str| registered.seat(name).is_some();
-        let limits = Limits::read(py, call, tried, key, self.tags(), known)?;
-        let mut offers = self.roster.offers(registered);
-        if let Some(limits) = limits {
-            limits.apply(&mut offers);
-        }
-        Ok(Ready {
-            pool,
-            prompt,
-            offers,
-            number: self.engine.next_number(),
-            now,
-            block_size: reader.hasher.block_size() as u32,
-            hash_seed: reader.hasher.seed(),
-        })
-    }
-
+impl Asked<'_> {
     /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if what
     /// they picked was gone by the time it could be booked; in the end the rules in their place decide.
     fn decide<T: Send>(
         &self,
+        router: &NativeRouter,
         py: Python<'_>,
         kind: Kind,
-        asked: &Asked<'_>,
         offers: &mut Offers,
         request: &Request<'_>,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Result<T>> {
-        if !kind.turns().any(|turn| self.customs.are_asked(turn)) {
-            return self
+        if !kind.turns().any(|turn| router.customs.are_asked(turn)) {
+            return router
                 .engine
                 .locked(py, |selector| step(selector, offers, request));
         }
         for _ in 0..TRIES {
             let mut picks = Picks::default();
             for turn in kind.turns() {
-                self.ask(py, turn, asked, offers, request, &mut picks)?;
+                self.ask(router, py, turn, offers, request, &mut picks)?;
             }
             let before = offers.ruled_out();
             let pinned = Request {
@@ -248,7 +221,7 @@ impl NativeRouter {
                 shadow_picks: &picks.shadows,
                 ..*request
             };
-            let found = self
+            let found = router
                 .engine
                 .locked(py, |selector| step(selector, offers, &pinned))?;
             if !matches!(found, Err(Error::Moved)) {
@@ -256,21 +229,22 @@ impl NativeRouter {
             }
             offers.restore(&before);
         }
-        self.engine
+        router
+            .engine
             .locked(py, |selector| step(selector, offers, request))
     }
 
     /// Asks the caller's policies that `turn` concerns.
-    pub(super) fn ask(
+    pub fn ask(
         &self,
+        router: &NativeRouter,
         py: Python<'_>,
         turn: Turn,
-        asked: &Asked<'_>,
         offers: &mut Offers,
         request: &Request<'_>,
         picks: &mut Picks,
     ) -> PyResult<()> {
-        if !self.customs.are_asked(turn) {
+        if !router.customs.are_asked(turn) {
             return Ok(());
         }
         let request = Request {
@@ -278,15 +252,16 @@ impl NativeRouter {
             ..*request
         };
         let before = offers.ruled_out();
-        let survey = self
+        let survey = router
             .engine
-            .locked(py, |selector| selector.show(offers, &request))?;
+            .locked(py, |selector| Survey::of(selector, offers, &request))?;
         offers.restore(&before);
         // What is wrong shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };
-        let view = |seed| RequestView::new(py, asked.call, asked.prompt, asked.terms, seed);
-        self.customs
-            .ask(py, turn, &Arc::new(survey), asked.registered, view, picks)
+        let view = |seed| RequestView::new(py, self.call, self.prompt, self.terms, seed);
+        router
+            .customs
+            .ask(py, turn, &Arc::new(survey), self.registered, view, picks)
     }
 }
 
@@ -302,6 +277,51 @@ pub(super) struct Ready {
 }
 
 impl Ready {
+    /// Reads everything a selection needs; nothing is locked yet.
+    pub fn read(
+        router: &NativeRouter,
+        py: Python<'_>,
+        call: &Call,
+        tried: &[Try],
+        registered: &Registered,
+        scratch: &mut Scratch,
+        dry_run: bool,
+    ) -> PyResult<Self> {
+        let fleet = router.fleet.get();
+        let now = fleet.engine.now(py)?;
+        let name = call
+            .model
+            .as_ref()
+            .map(|model| args::text(model.bind(py), "model"));
+        let name = name.transpose()?.filter(|name| !name.is_empty());
+        let pool = name.and_then(|name| registered.models.get(name).copied());
+        // A model without an index of its own shares the first one.
+        let undeclared = name.filter(|_| pool.is_none());
+        let model = undeclared.map_or(Model::Own, |name| {
+            fleet.feeds.meaning(name, registered.declared(), dry_run)
+        });
+        let pool = pool.unwrap_or(PoolId(0));
+        let readers = fleet.readers();
+        let reader = &readers[pool.0 as usize];
+        let prompt = call.prompt(py, reader, model, scratch)?;
+        let key = fleet.key.as_ref().map(|key| key.bind(py));
+        let known = |name: &str| registered.seat(name).is_some();
+        let limits = Limits::read(py, call, tried, key, fleet.tags(), known)?;
+        let mut offers = fleet.roster.offers(registered);
+        if let Some(limits) = limits {
+            limits.apply(&mut offers);
+        }
+        Ok(Self {
+            pool,
+            prompt,
+            offers,
+            number: fleet.engine.next_number(),
+            now,
+            block_size: reader.hasher.block_size() as u32,
+            hash_seed: reader.hasher.seed(),
+        })
+    }
+
     /// What a policy of the caller's is told of `request`.
     pub fn asked<'a>(
         &'a self,
@@ -353,7 +373,7 @@ macro_rules! select_worker {
                     $($name: $kind::given(stringify!($name), $name)?,)*
                     priority,
                 };
-                Self::select(slf, call, Vec::new(), dry_run)
+                slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
             }
         }
     };
@@ -369,7 +389,7 @@ impl NativeRouter {
         #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
         arguments: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(Option<Decision>, Decision)> {
-        Self::pair(slf, Call::from_keywords(arguments)?, Vec::new(), dry_run)
+        pair(slf, Call::from_keywords(arguments)?, Vec::new(), dry_run)
     }
 
     /// Ends both halves and picks again for their request, without the worker of `failed` and those that failed before.
@@ -379,11 +399,11 @@ impl NativeRouter {
         other: Option<&Bound<'_, Decision>>,
     ) -> PyResult<(Option<Decision>, Decision)> {
         let py = slf.py();
-        failed.get().try_again(py, |call, tried, dry_run| {
+        failed.get().attempt.try_again(py, |call, tried, dry_run| {
             if let Some(other) = other {
-                other.get().cancel(py)?;
+                other.get().attempt.cancel(py)?;
             }
-            Self::pair(slf, call, tried, dry_run)
+            pair(slf, call, tried, dry_run)
         })
     }
 
@@ -401,12 +421,12 @@ impl NativeRouter {
             dry_run: true,
         };
         let outcome =
-            with_scratch(|scratch| this.step(py, &call, &[], scratch, kind, Selector::preview))?;
+            with_scratch(|scratch| kind.step(this, py, &call, &[], scratch, Selector::preview))?;
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
-        let policy = Self::policy_name(slf, pick.wanted)?;
+        let policy = slf.as_unbound().policy_name(py, pick.wanted)?;
         let result = explanation(py, &policy, key, outcome.prompt_tokens, pick, seen);
-        this.roster.give_back(outcome.offers);
+        this.fleet.get().roster.give_back(outcome.offers);
         result
     }
 }

@@ -11,10 +11,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
-use super::NativeRouter;
+use super::fleet::{Fleet, part};
 use crate::args::named;
 use crate::engine::Engine;
 use crate::items::set_items;
+use crate::learned_stats::learned;
 
 use crate::roster::Registered;
 
@@ -66,10 +67,12 @@ fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
     ]
 }
 
+part!(Readings, "RouterReadings");
+
 #[pymethods]
-impl NativeRouter {
+impl Readings {
     /// Counts since the start.
-    fn _counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
         let copied = self.engine.locked(py, |selector| {
             let pools = selector.pools();
@@ -136,7 +139,7 @@ impl NativeRouter {
     }
 
     /// What is known of every candidate.
-    fn _worker_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn worker_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let now = self.engine.now(py)?;
         let rows: Vec<Row> = self.engine.locked(py, |selector| {
             let mut rows = Vec::new();
@@ -183,9 +186,14 @@ impl NativeRouter {
         Ok(list)
     }
 
+    /// What the rules learned, of those that do.
+    fn learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        learned(py, &self.engine, |pool| self.model(pool))
+    }
+
     /// The model that the rule of a model's pool learned, as it is saved; of the first pool without one.
     #[pyo3(signature = (model=None, part="whole"))]
-    fn _learned_model<'py>(
+    fn learned_model<'py>(
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
@@ -209,7 +217,7 @@ impl NativeRouter {
     }
 
     /// Finished requests after the first `cursor` ones, the cursor after them, and how many were lost meanwhile.
-    fn _records_since<'py>(
+    fn records_since<'py>(
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = named::cursor)] cursor: u64,
@@ -228,7 +236,7 @@ impl NativeRouter {
     }
 }
 
-impl NativeRouter {
+impl Readings {
     /// A record as a dictionary; times are seconds before now, or spans.
     fn record<'py>(
         &self,

@@ -121,7 +121,7 @@ impl<'a, 'py> Borrowed<'a, 'py> {
             selectors: Vec::new(),
         };
         for router in routers {
-            taken.selectors.push(router.get().take_selector(py)?);
+            taken.selectors.push(take_selector(py, router.get())?);
         }
         Ok(taken)
     }
@@ -131,7 +131,7 @@ impl Drop for Borrowed<'_, '_> {
     fn drop(&mut self) {
         for (router, selector) in self.routers.iter().zip(self.selectors.drain(..)) {
             // Fails only if the lock's owner panicked inside, and then there is nobody to tell.
-            let _ = router.get().put_selector(self.py, selector);
+            let _ = put_selector(self.py, router.get(), selector);
         }
     }
 }
@@ -146,7 +146,7 @@ fn routed(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut keys = Vec::new();
     for router in routers {
-        keys.push(router.get().rule_keys(&stage.workload.sessions)?);
+        keys.push(rule_keys(router.get(), &stage.workload.sessions)?);
     }
     let mut taken = Borrowed::take(py, routers)?;
     let selectors = &mut taken.selectors;
@@ -326,51 +326,40 @@ fn columns<'py>(
     Ok(out)
 }
 
-#[pymethods]
-impl NativeRouter {
-    /// Whether no policy of the caller's is asked.
-    #[getter]
-    fn _is_native(&self) -> bool {
-        self.is_native()
+/// The selector, in whose place there is an empty one until [`put_selector`].
+fn take_selector(py: Python<'_>, router: &NativeRouter) -> PyResult<Selector> {
+    if !router.customs.is_empty() {
+        return Err(PyTypeError::new_err(
+            "the router asks a policy written in Python; put it behind a gateway",
+        ));
     }
+    let empty = router.engine.locked(py, |selector| selector.fresh())?;
+    router.engine.exchange(py, empty)
 }
 
-impl NativeRouter {
-    /// The selector, in whose place there is an empty one until [`NativeRouter::put_selector`].
-    fn take_selector(&self, py: Python<'_>) -> PyResult<Selector> {
-        if !self.is_native() {
-            return Err(PyTypeError::new_err(
-                "the router asks a policy written in Python; put it behind a gateway",
-            ));
-        }
-        let empty = self.engine.locked(py, |selector| selector.fresh())?;
-        self.engine.exchange(py, empty)
-    }
+fn put_selector(py: Python<'_>, router: &NativeRouter, selector: Selector) -> PyResult<()> {
+    let empty = router.engine.exchange(py, selector)?;
+    enter(|| {
+        drop(empty);
+        Ok(())
+    })
+}
 
-    fn put_selector(&self, py: Python<'_>, selector: Selector) -> PyResult<()> {
-        let empty = self.engine.exchange(py, selector)?;
-        enter(|| {
-            drop(empty);
-            Ok(())
-        })
+/// What its rules go by.
+fn rule_keys<'a>(router: &NativeRouter, sessions: &'a [Option<Box<[u8]>>]) -> PyResult<Keys<'a>> {
+    let readers = router.fleet.get().readers();
+    let reader = readers
+        .first()
+        .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
+    if reader.hasher.scheme() == Scheme::Units {
+        return Err(PyValueError::new_err(
+            "index=\"radix\" compares tokens, and prompts of a workload are blocks: leave index out, which matches the same blocks",
+        ));
     }
-
-    /// What its rules go by.
-    fn rule_keys<'a>(&self, sessions: &'a [Option<Box<[u8]>>]) -> PyResult<Keys<'a>> {
-        let readers = self.readers();
-        let reader = readers
-            .first()
-            .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
-        if reader.hasher.scheme() == Scheme::Units {
-            return Err(PyValueError::new_err(
-                "index=\"radix\" compares tokens, and prompts of a workload are blocks: leave index out, which matches the same blocks",
-            ));
-        }
-        Ok(Keys {
-            sessions,
-            prefix_blocks: reader.prefix_blocks(),
-            blind: !reader.need.blocks,
-            terms: self.terms(),
-        })
-    }
+    Ok(Keys {
+        sessions,
+        prefix_blocks: reader.prefix_blocks(),
+        blind: !reader.need.blocks,
+        terms: router.terms,
+    })
 }

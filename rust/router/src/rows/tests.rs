@@ -153,7 +153,7 @@ impl Side {
                     offers.set_eligibility(at, Eligibility::Excluded);
                 }
                 let before = offers.ruled_out();
-                let survey = s.show(offers, &request);
+                let survey = Survey::of(s, offers, &request);
                 let shown =
                     survey.map(|survey| (survey.offers().to_vec(), survey.cells().to_vec()));
                 offers.restore(&before);

@@ -136,7 +136,7 @@ impl Sharing {
             parts.put(entry, &[]);
         }
         for booked in decisions.iter().filter(|booked| !booked.is_remote) {
-            if !fleet.is_current(booked.worker) {
+            if fleet.member(booked.worker).is_none() {
                 continue;
             }
             let key = key(booked.id);

@@ -1,0 +1,359 @@
+//! KV events of the registered workers, from whoever receives them.
+//!
+//! What decodes, orders and applies them runs without the GIL; the selector is locked for a few blocks at a time. Streams
+//! go with their worker: a worker that comes back under its name has new ones, and what an old one still writes is
+//! written for a worker that is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_events::{
+    Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
+    Streams, Worth,
+};
+use cachelb_router::{Feed, PoolId};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
+
+use super::feeds::{Feeds, WorkerStreams};
+use super::fleet::{Fleet, part, unknown_worker};
+use crate::args::{ranged, type_name};
+use crate::engine::Engine;
+use crate::error::enter;
+use crate::roster::Seat;
+
+/// Blocks for which the selector is locked at once.
+const SLICE: usize = 64;
+
+/// The ranks of a worker, by their number.
+type Ranks<'a> = &'a dyn Fn(usize) -> Rank<'a>;
+
+/// One rank's holdings in its home pool, a slice at a time.
+struct Rank<'a> {
+    engine: &'a Engine,
+    feeds: &'a Feeds,
+    worker: WorkerId,
+    home: PoolId,
+    now: Millis,
+}
+
+impl Rank<'_> {
+    /// Changes what is known of the worker, if it is still there.
+    fn feed<R: Default>(&self, change: impl FnOnce(&mut Feed<'_>) -> R) -> R {
+        self.engine.held(|selector| {
+            let feed = selector.feed(self.worker);
+            feed.map_or_else(R::default, |mut feed| change(&mut feed))
+        })
+    }
+}
+
+impl Holdings for Rank<'_> {
+    fn store(
+        &mut self,
+        mut parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32 {
+        let mut new = 0;
+        for slice in hashes.chunks(SLICE) {
+            new += self.feed(|feed| feed.announce(parent, slice, medium, self.now));
+            parent = slice.last().copied();
+        }
+        new
+    }
+
+    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        self.feed(|feed| feed.spread(hash, medium))
+    }
+
+    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
+        let slices = hashes.chunks(SLICE);
+        slices
+            .map(|slice| self.feed(|feed| feed.withdraw(slice, medium)))
+            .sum()
+    }
+
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "of any lifetime")]
+    fn clear(&mut self) -> u64 {
+        self.feed(|feed| feed.withdraw_all())
+    }
+
+    fn doubt(&mut self) -> u64 {
+        self.feed(|feed| feed.doubt(self.now))
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.feed(|feed| feed.pool().path_to(hash))
+    }
+
+    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
+        self.feed(|feed| feed.pool().holds(self.worker, hash, medium))
+    }
+
+    fn prefetch(&self, blocks: &[SequenceHash]) {
+        self.feed(|feed| feed.pool().prefetch(blocks));
+    }
+}
+
+impl Host for Rank<'_> {
+    fn worth(&mut self, worth: Worth) {
+        self.feed(|feed| feed.set_trust(worth));
+        if self.home == PoolId::default() && worth != Worth::Refused {
+            self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+        self.feed(|feed| feed.applied(heard))
+    }
+}
+
+/// Wall-clock seconds; a clock before the epoch reads as the epoch.
+fn wall_s() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// A payload as bytes: itself, or a copy of what may change.
+fn payload<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(bytes.clone());
+    }
+    if value.is_instance_of::<PyByteArray>() || value.is_instance_of::<PyMemoryView>() {
+        let copied = value.py().get_type::<PyBytes>().call1((value,))?;
+        return Ok(copied.cast_into()?);
+    }
+    Err(PyTypeError::new_err(format!(
+        "payload must be bytes, bytearray or memoryview, got {}",
+        type_name(value)
+    )))
+}
+
+part!(KvEvents, "RouterEvents");
+
+impl KvEvents {
+    /// The streams of a registered worker.
+    fn streams(&self, py: Python<'_>, key: &str) -> PyResult<Arc<WorkerStreams>> {
+        let registered = self.roster.now();
+        let known = |seat: &Seat| self.feeds.get(key).filter(|known| known.are_of(seat));
+        if let Some(known) = registered.seat(key).and_then(known) {
+            return Ok(known);
+        }
+        drop(registered);
+        // Looked for again: two threads may have the first messages of a worker.
+        let _changing = self.change(py);
+        let registered = self.roster.now();
+        let Some(seat) = registered.seat(key) else {
+            return Err(unknown_worker(key));
+        };
+        if let Some(known) = known(seat) {
+            return Ok(known);
+        }
+        if let Some(old) = self.feeds.get(key) {
+            self.engine.locked(py, |selector| {
+                for id in &old.ids {
+                    if let Some(mut feed) = selector.feed(*id) {
+                        feed.refuse();
+                    }
+                }
+            })?;
+        }
+        let new = Arc::new(self.new_streams(py, seat)?);
+        self.feeds.put(Arc::clone(&seat.key), Arc::clone(&new));
+        Ok(new)
+    }
+
+    fn new_streams(&self, py: Python<'_>, seat: &Seat) -> PyResult<WorkerStreams> {
+        let home = seat.profile.home();
+        let names = seat.names();
+        let ids: Option<Vec<WorkerId>> = self.engine.locked(py, |selector| {
+            names
+                .iter()
+                .map(|name| selector.fleet().find(name))
+                .collect()
+        })?;
+        let ids = ids.ok_or_else(|| unknown_worker(&seat.key))?;
+        let hasher = self.readers()[home.0 as usize].hasher;
+        let streams = Streams::new(FeedSettings {
+            ingest: IngestSettings::new(hasher),
+            follower: FollowerSettings::default(),
+            ranks: seat.dp_size,
+        });
+        Ok(WorkerStreams {
+            ids,
+            home,
+            life: Arc::clone(&seat.ready),
+            streams,
+        })
+    }
+
+    /// Runs `work` on a worker's streams without the GIL.
+    fn on_streams<R: Send>(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        work: impl FnOnce(&WorkerStreams, Ranks<'_>, Moment) -> R + Send,
+    ) -> PyResult<R> {
+        let streams = self.streams(py, key)?;
+        let at = Moment {
+            now: self.engine.now(py)?,
+            wall_s: wall_s(),
+        };
+        let (engine, feeds) = (&*self.engine, &self.feeds);
+        py.detach(|| {
+            enter(|| {
+                let host = |rank: usize| Rank {
+                    engine,
+                    feeds,
+                    worker: streams.ids[rank],
+                    home: streams.home,
+                    now: at.now,
+                };
+                Ok(work(&streams, &host, at))
+            })
+        })
+    }
+
+    fn kv_message(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        delivery: Delivery,
+        (rank, seq): (Option<u32>, Option<u64>),
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<(u32, Option<u64>)> {
+        let payload = payload.as_bytes();
+        // Learnt after it, attached: a fork is to find the locks of names free.
+        let mut adapters: Vec<Box<str>> = Vec::new();
+        let (progress, home) = self.on_streams(py, key, |worker, host, at| {
+            let learn = |name: &str| adapters.push(name.into());
+            let streams = &worker.streams;
+            let progress = streams.message(delivery, (rank, seq), payload, at, host, learn);
+            (progress, worker.home)
+        })?;
+        if home == PoolId::default() {
+            for name in adapters {
+                self.feeds.learn_adapter(&name);
+            }
+        }
+        Ok((progress.applied, progress.replay))
+    }
+
+    /// A worker's cache was dropped: names go too, and nothing is asked for.
+    pub fn reset(&self, py: Python<'_>, key: &str) -> PyResult<()> {
+        if self.feeds.get(key).is_none() {
+            return Ok(());
+        }
+        self.on_streams(py, key, |worker, host, _| worker.streams.reset(host))
+    }
+}
+
+#[pymethods]
+impl KvEvents {
+    /// Applies a message of a worker's engine. Returns the events applied.
+    #[pyo3(signature = (worker, payload, *, seq=None, dp_rank=None))]
+    fn apply(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        payload: &Bound<'_, PyAny>,
+        seq: Option<&Bound<'_, PyAny>>,
+        dp_rank: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u32> {
+        let py = worker.py();
+        let key = self.key_name(worker)?;
+        let ranks = match self.roster.now().seat(&key) {
+            Some(seat) => seat.dp_size,
+            None => return Err(unknown_worker(&key)),
+        };
+        let seq = seq
+            .map(|seq| ranged(seq, "seq", 0, u64::MAX - 1))
+            .transpose()?;
+        let rank = dp_rank
+            .map(|rank| ranged(rank, "dp_rank", 0, u64::from(u32::MAX)))
+            .transpose()?
+            .map(|rank| rank as u32);
+        if let Some(rank) = rank.filter(|rank| *rank >= ranks) {
+            return Err(PyValueError::new_err(format!(
+                "dp_rank is {rank}, but worker {key:?} has dp_size={ranks}"
+            )));
+        }
+        let payload = self::payload(payload)?;
+        let (applied, _) = self.kv_message(py, &key, Delivery::Handed, (rank, seq), &payload)?;
+        Ok(applied)
+    }
+
+    /// Keys of the workers that are registered now, and how many ranks each has.
+    fn ranks(&self) -> Vec<(String, u32)> {
+        let now = self.roster.now();
+        now.seats()
+            .map(|seat| (seat.key.to_string(), seat.dp_size))
+            .collect()
+    }
+
+    /// A source is subscribed. Returns the number to replay from, None for no replay.
+    fn connected(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        replayable: bool,
+    ) -> PyResult<Option<u64>> {
+        self.on_streams(py, key, |worker, host, at| {
+            worker.streams.connected(dp_rank, replayable, at, host)
+        })
+    }
+
+    /// Takes a live message. Returns the events applied, and the number to replay from, None for no replay.
+    #[pyo3(signature = (key, dp_rank, seq, payload))]
+    fn live(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        seq: Option<u64>,
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<(u32, Option<u64>)> {
+        self.kv_message(py, key, Delivery::Live, (dp_rank, seq), payload)
+    }
+
+    /// Takes a message of a replay. Returns the events applied.
+    #[pyo3(signature = (key, dp_rank, seq, payload))]
+    fn replayed(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        seq: u64,
+        payload: &Bound<'_, PyBytes>,
+    ) -> PyResult<u32> {
+        let where_ = (dp_rank, Some(seq));
+        let (applied, _) = self.kv_message(py, key, Delivery::Replayed, where_, payload)?;
+        Ok(applied)
+    }
+
+    /// The replay asked for has ended, or there is none. Returns the number to replay from next, None for no replay.
+    #[pyo3(signature = (key, dp_rank, complete))]
+    fn replay_ended(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        dp_rank: Option<u32>,
+        complete: bool,
+    ) -> PyResult<Option<u64>> {
+        let progress = self.on_streams(py, key, |worker, host, at| {
+            worker.streams.replay_ended(dp_rank, complete, at, host)
+        })?;
+        Ok(progress.replay)
+    }
+
+    /// A stream is interrupted.
+    #[pyo3(signature = (key, dp_rank))]
+    fn disconnected(&self, py: Python<'_>, key: &str, dp_rank: Option<u32>) -> PyResult<()> {
+        self.on_streams(py, key, |worker, host, _| {
+            worker.streams.disconnected(dp_rank, host);
+        })
+    }
+}

@@ -118,6 +118,12 @@ BAD = {
     "no tokens": ({**GOOD, "token_ids": []}, "token_ids must not be empty"),
     "other length": ({**GOOD, "token_ids": [1, 2]}, "2 token_ids, but input_length 40"),
     "number as text": ({**GOOD, "text": 5}, "text must be a string that is not empty, got int"),
+    "negative abort_s": (GOOD | {"abort_s": -1}, "abort_s must be seconds >= 0"),
+    "falling ends": (GOOD | {"boundaries": [32, 31]}, "boundaries must rise to at most the prompt's 40 tokens"),
+    "ends beyond the prompt": (
+        GOOD | {"boundaries": [32, 41]},
+        "boundaries must rise to at most the prompt's 40 tokens",
+    ),
     "text of other length": ({**GOOD, "text": "secret"}, "text of 6 characters counts as 2 tokens"),
 }
 

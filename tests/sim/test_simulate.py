@@ -7,34 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.models.own_policy import Own
 
 from cachelb import Router
-from cachelb.policies import POLICIES, FleetView, RequestView
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
+from cachelb.policies import POLICIES
+from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, simulate
 
 FLEET = FleetSpec.parse("4xa30")
 COLUMNS = ("status", "first_token_s", "finish_s", "worker", "reason", "predicted_tokens", "cached_tokens", "samples")
-
-
-@pytest.fixture(scope="module")
-def chats() -> Workload:
-    return build("chat", seed=3, count=400)
 
 
 def same(one: SimResult, other: SimResult) -> bool:
     return all(np.array_equal(getattr(one, key), getattr(other, key), equal_nan=True) for key in COLUMNS[1:3]) and all(
         getattr(one, key).tobytes() == getattr(other, key).tobytes() for key in COLUMNS
     )
-
-
-class Shortest:
-    """Fewest requests in flight, first of equals."""
-
-    name = "shortest"
-    needs: frozenset[str] = frozenset()
-
-    def choose(self, _request: RequestView, fleet: FleetView) -> int:
-        return int(np.argmin(fleet.column("inflight")))
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
@@ -55,8 +41,8 @@ def test_the_default_is_the_routers_which_is_adaptive(chats: Workload) -> None:
 
 
 def test_policy_written_in_python_runs_the_same_router(chats: Workload) -> None:
-    own = simulate(chats, FLEET, Shortest(), seed=1)
-    assert own.policy == "shortest"
+    own = simulate(chats, FLEET, Own(lambda fleet: int(np.argmin(fleet.column("inflight")))), seed=1)
+    assert own.policy == "own"
     assert own.finished.all()
     assert set(own.reasons) <= {"custom", "only-one"}
     assert set(own.worker) == {0, 1, 2, 3}

@@ -17,6 +17,7 @@ from cachelb.sim import FleetSpec, Incident, Signals, Workload, build, simulate
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, play
 from cachelb.sim.league.window import Excerpt, Window
 from cachelb.sim.league.yardsticks import STARTS, clairvoyant, rollout
+from cachelb.sim.workloads.workload import make
 
 TWO = FleetSpec.parse("2xl40s")
 COLUMNS = ("status", "arrival_s", "first_token_s", "finish_s", "worker", "cached_tokens", "preemptions")
@@ -26,22 +27,16 @@ LEAGUE = League(("rag(count=80)",), ("2xl40s",), loads=(0.95,), window="50:15")
 
 def prompts(rows: Sequence[tuple[float, int, int]]) -> Workload:
     """Return requests of two tokens: when they arrive, blocks of the prompt, and which prompt."""
-    one = build("rag", seed=1, count=len(rows))
     hashes = [1_000_000 * family + 1 + np.arange(blocks) for _, blocks, family in rows]
-    counts = np.array([len(each) for each in hashes])
-    none = np.zeros(len(rows) + 1, dtype=np.uint64)
-    return replace(
-        one,
-        arrival_s=np.array([at for at, _, _ in rows]),
-        prompt_tokens=(16 * counts).astype(np.uint32),
-        output_tokens=np.full(len(rows), 2, dtype=np.uint32),
+    counts = [len(each) for each in hashes]
+    return make(
+        "prompts",
+        block_size=16,
+        arrival_s=[at for at, _, _ in rows],
+        prompt_tokens=[16 * count for count in counts],
+        output_tokens=[2] * len(rows),
         hashes=np.concatenate(hashes).astype(np.uint64),
-        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64),
-        output_hashes=np.empty(0, dtype=np.uint64),
-        output_offsets=none,
-        session=None,
-        boundaries=None,
-        boundary_offsets=None,
+        offsets=np.cumsum([0, *counts]),
     )
 
 

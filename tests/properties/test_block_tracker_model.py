@@ -100,15 +100,3 @@ def test_overlap_is_the_longest_common_block_prefix(
             common += 1
         expected[worker] = max(common // block_size, expected.get(worker, 0))
     assert tracker.overlaps(prompt) == {worker: blocks for worker, blocks in expected.items() if blocks}
-
-
-@given(st.lists(st.tuples(token_sequences(), worker_names()), max_size=30), st.integers(1, 30))
-def test_recording_alone_leaves_no_gap_and_no_excess(recorded: list[tuple[list[int], str]], cap: int) -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=cap)
-    oracle = NaiveTracker(block_size=1, max_blocks_per_worker=cap)
-    for tokens, worker in recorded:
-        tracker.record_request(tokens, worker)
-        oracle.record_request(tokens, worker)
-        assert tracker.overlaps(tokens).get(worker, 0) == min(len(tokens), cap)
-        assert tracker.block_count(worker) == oracle.block_count(worker) <= cap
-        assert oracle.is_prefix_closed(worker)

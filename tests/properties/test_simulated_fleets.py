@@ -312,26 +312,7 @@ def test_an_infinite_cache_has_the_hits_that_can_be_counted(name: str) -> None:
         assert hits / prompts == pytest.approx(apart.infinite_hits(last_token=True), abs=2e-3)
 
 
-def test_a_block_is_shared_from_scheduling_on_only_if_it_can_be_found_then() -> None:
-    # Three equal prompts wait behind another; one pass admits all of them.
-    prompts = [64, 160, 160, 160]
-    counts = [tokens // BLOCK for tokens in prompts]
-    workload = make(
-        "burst",
-        block_size=BLOCK,
-        arrival_s=[0.0, 0.001, 0.001, 0.001],
-        prompt_tokens=prompts,
-        output_tokens=[4] * 4,
-        hashes=np.array([*range(1, 5), *(3 * list(range(100, 110)))], dtype=np.uint64),
-        offsets=np.concatenate([[0], np.cumsum(counts)]),
-    )
-    cached = {
-        commit: simulate(workload, FleetSpec.parse("a30", commit=commit), "round-robin").cached_tokens.tolist()
-        for commit in ("schedule", "step_end")
-    }
-    assert cached == {"schedule": [0, 0, 144, 144], "step_end": [0, 0, 0, 0]}
-
-
-def test_a_gateway_of_its_own_stands_alone() -> None:
-    with pytest.raises(ValueError, match="stands alone, got gateways=2"):
-        simulate(build("rag", count=3), FleetSpec.parse("a30"), gateway=Anywhere(1), gateways=2)
+@pytest.mark.parametrize(("options", "got"), [({"gateways": 2}, "gateways=2"), ({"sharing": True}, "sharing=True")])
+def test_a_gateway_of_its_own_stands_alone(options: dict[str, Any], got: str) -> None:
+    with pytest.raises(ValueError, match=rf"a gateway of your own stands alone, got .*{got}"):
+        simulate(build("rag", count=3), FleetSpec.parse("a30"), gateway=Anywhere(1), **options)

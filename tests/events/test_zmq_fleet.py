@@ -14,7 +14,7 @@ from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
 
 import cachelb
-from cachelb.events import Endpoint, StreamStats, ZmqSource
+from cachelb.events import Endpoint, Relay, StreamStats, ZmqSource
 from cachelb.testing import EventPublisher
 
 
@@ -38,17 +38,24 @@ def test_workers_are_followed_as_they_come_and_go() -> None:
             one.wait_for(lambda: one.subscribers == 1)
 
 
-def test_ranks_have_the_ports_after_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("relayed", [False, True], ids=["direct", "relayed"])
+def test_ranks_have_the_ports_after_the_first_one(relayed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = RecordingSink({W: 3})
-    with three_ranks(monkeypatch) as ranks, receiving(sink, {}, **RANKS) as source:
+    with three_ranks(monkeypatch) as ranks, contextlib.ExitStack() as stack:
+        options = RANKS
+        if relayed:
+            relay = stack.enter_context(Relay("tcp://127.0.0.1:*", workers={W: 3}, **RANKS))
+            options = {"relay": relay.address}
+        source = stack.enter_context(receiving(sink, {}, **options))
         for rank, publisher in enumerate(ranks):
             publish(publisher, 10 + rank, 20 + rank)
         for rank in range(3):
             sink.wait_applied([10 + rank, 20 + rank], W, rank)
         assert sorted(source.stats().streams) == [(W, 0), (W, 1), (W, 2)]
-        sink.workers[W] = 2
-        ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
-        eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
+        if not relayed:
+            sink.workers[W] = 2
+            ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
+            eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
 
 
 def test_fifty_workers_share_one_thread() -> None:

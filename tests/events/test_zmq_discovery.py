@@ -53,23 +53,17 @@ def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) 
         assert len(caplog.records) == 1
 
 
-def test_an_engine_that_does_not_know_the_page_publishes_at_the_port() -> None:
-    with FakeFleet(1) as fleet:
+@pytest.mark.parametrize(
+    ("knows_the_page", "port"), [(False, 6001), (True, 9)], ids=["at the port", "where the user says"]
+)
+def test_a_worker_publishes_where_the_user_or_the_port_says(knows_the_page: bool, port: int) -> None:
+    with FakeFleet(1, kv_events=knows_the_page) as fleet:
         (url,) = fleet.urls
-        source = ZmqSource(discover=True, default_port=6001, replay_port=6002)
+        endpoints = {url: Endpoint("tcp://127.0.0.1:9")} if knows_the_page else {}
+        source = ZmqSource(discover=True, endpoints=endpoints, default_port=6001, replay_port=6002)
         source.start(RecordingSink({url: 1}))
         eventually(lambda: (url, None) in source.stats().streams)
-        assert source.stats().streams[url, None].address == "tcp://127.0.0.1:6001"
-        source.stop()
-
-
-def test_what_the_user_says_comes_first() -> None:
-    with FakeFleet(1, kv_events=True) as fleet:
-        (url,) = fleet.urls
-        source = ZmqSource(discover=True, endpoints={url: Endpoint("tcp://127.0.0.1:9")})
-        source.start(RecordingSink({url: 1}))
-        eventually(lambda: (url, None) in source.stats().streams)
-        assert source.stats().streams[url, None].address == "tcp://127.0.0.1:9"
+        assert source.stats().streams[url, None].address == f"tcp://127.0.0.1:{port}"
         source.stop()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.models.snapshots import signed
 
 from cachelb import BlockTracker, RadixTree, Router, SnapshotError, hash_blocks
 from cachelb.testing.events import cleared, encode_batch, removed, stored
@@ -83,12 +84,6 @@ def test_tracker_adds_up_after_contradictory_chains(steps: list[tuple[Any, ...]]
 
 
 # --- snapshots whose words were moved about ---
-
-
-def signed(content: bytes) -> bytes:
-    """The content, cut to whole words, with a right checksum: a block hash with seed 0 is XXH3-64 of its bytes."""
-    words = min(len(content) // 4, 1024)
-    return content[: 4 * words] + hash_blocks(content[: 4 * words], words, seed=0).tobytes()
 
 
 @functools.cache

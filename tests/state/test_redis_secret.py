@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.state.addresses import wait_until
-from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
+from tests.state.transports import STORY, RedisFleet, load, matched, routers
 
 
 def everything(fleet: RedisFleet) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:
@@ -60,40 +60,6 @@ def test_other_secrets_are_refused_counted_and_not_applied(
         logged = [record.message for record in caplog.records if "refused" in record.message]
         assert len(logged) == 4, "one line each, whatever was refused"
         assert any("another secret" in text for text in logged)
-
-
-def test_what_was_recorded_is_not_believed_again(redis_fleet: RedisFleet) -> None:
-    with routers(redis_fleet, 2, peer_timeout_s=60.0) as found:
-        (router, _), (other, state) = found
-        decision = router.select_worker(tokens=STORY)
-        wait_until(lambda: load(other) == 1)
-        recorded = everything(redis_fleet)
-
-        def play() -> None:
-            with redis_fleet.server.client() as client:
-                for key, stored in recorded:
-                    for _, fields in stored:
-                        client.xadd(key, dict(fields))
-
-        refused = state.stats().refused
-        decision.on_complete()
-        wait_until(lambda: load(other) == 0)
-        play()
-        wait_until(lambda: state.stats().refused > refused + 2)
-        assert load(router) == load(other) == 0
-    # All of them are gone; to one that never heard them, the recording looks new.
-    with make_router() as late:
-        state = redis_fleet.member()
-        late.attach(state)
-        with redis_fleet.server.client() as client:
-            asked = client.xlen(redis_fleet.stream)
-            play()
-            count = sum(len(stored) for key, stored in recorded if key == redis_fleet.stream)
-            wait_until(lambda: client.xlen(redis_fleet.stream) >= asked + count + 2)
-        assert load(late) == 0
-        assert matched(late) == 0
-        assert state.stats().peers == ()
-        assert state.stats().received == 0
 
 
 def test_rubbish_on_the_stream_is_refused_and_counted(redis_fleet: RedisFleet) -> None:

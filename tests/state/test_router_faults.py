@@ -165,28 +165,6 @@ class HandDriven:
             self._asked.send_multipart([return_to, message])
 
 
-def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
-    address, own = free_addresses(2)
-    with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
-        peer = HandDriven(address, stack)
-        source = peer.router
-        with source.select_worker(tokens=range(100)):
-            old = source._publish_all()
-        decisions = [source.select_worker(tokens=range(at, 1000)) for at in range(3)]
-        source._publish()  # Nobody hears it.
-        mesh = ZmqMesh(own, [address], **PATIENT)
-        router.attach(mesh)
-        peer.answer(peer.wait_until_asked(), source._publish_all())
-        wait_until(lambda: sum(router.loads().values()) == 3)
-        decisions.append(source.select_worker(tokens=range(2000)))
-        peer.publish([*old, *source._publish()])
-        wait_until(lambda: sum(router.loads().values()) == 4)
-        assert router.loads() == source.loads()
-        assert mesh.stats().snapshots == 1
-        for decision in decisions:
-            decision.on_complete()
-
-
 def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachelb.state.exchange._STANDS_STILL_S", 0.2)
     address, own = free_addresses(2)

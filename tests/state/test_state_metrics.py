@@ -58,19 +58,6 @@ def test_a_router_alone_shows_nothing_of_sharing() -> None:
             assert "shared" not in watched(url, "--once")
 
 
-def test_the_router_knows_what_its_mesh_counts() -> None:
-    with routers(MeshFleet(), 2) as found:
-        (router, mesh), (other, _) = found
-        with router.select_worker(tokens=STORY):
-            wait_until(lambda: sum(other.loads().values()) == 1)
-            stats = other.stats().state
-            assert stats is not None
-            assert [(peer.origin, peer.address, peer.bookings) for peer in stats.peers] == [
-                (mesh.stats().origin, mesh.address, 1)
-            ]
-            assert stats.applied > 0
-
-
 def test_the_page_has_a_series_per_peer_until_it_leaves() -> None:
     with routers(MeshFleet(), 3) as found:
         (router, mesh), (other, other_mesh), (third, _) = found

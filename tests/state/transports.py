@@ -65,9 +65,9 @@ class MeshFleet:
 class RedisFleet:
     """Members that share a stream of a server."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, stream: str | None = None) -> None:
         self.server = server
-        self.stream = f"fleet-{os.urandom(4).hex()}"
+        self.stream = stream or f"fleet-{os.urandom(4).hex()}"
 
     def member(self, **options: Any) -> RedisState:
         return RedisState(self.server.url, **{"stream": self.stream, **PATIENT, **options})

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.cutting_proxy import CuttingProxy
 from tests.engine.drive import run_traffic, send_prompt
 from tests.engine.engine import BLOCK_SIZE, Engine
-from tests.engine.observer import Observer, routed, wait_until
+from tests.engine.observer import Observer, routed
 from tests.engine.probes import ProbePlanner, Stratum, Tally
-from tests.engine.proxy import Proxy
 from tests.engine.traffic import FIRST_PLAIN_TOKEN, Identity, Prompt, Transcript, plan_traffic
+from tests.ports import free_ports
+from tests.waiting import wait_until
 
 from cachelb.events import Endpoint
 
@@ -39,9 +41,12 @@ class Conformance:
     def __init__(self, engines: list[Engine], stack: ExitStack) -> None:
         self.engines = engines
         cut_off = engines[CUT_OFF]
-        self.proxies = [stack.enter_context(Proxy(port)) for port in (cut_off.events_port, cut_off.replay_port)]
+        own, ports = free_ports(2), (cut_off.events_port, cut_off.replay_port)
+        self.proxies = [CuttingProxy(*pair, ports=1) for pair in zip(own, ports, strict=True)]
+        for proxy in self.proxies:
+            stack.callback(proxy.close)
         endpoints = {engine.url: Endpoint(engine.events_endpoint, replay=engine.replay_endpoint) for engine in engines}
-        endpoints[cut_off.url] = Endpoint(self.proxies[0].address, replay=self.proxies[1].address)
+        endpoints[cut_off.url] = Endpoint(f"tcp://127.0.0.1:{own[0]}", replay=f"tcp://127.0.0.1:{own[1]}")
         self.observers = [Observer(engines, endpoints, size) for size in ROUTER_BLOCKS]
         for observer in self.observers:
             stack.callback(observer.router.close)
@@ -57,7 +62,7 @@ class Conformance:
         for observer in self.observers:
             wait_until(
                 lambda observer=observer: observer.predict(marker) == BLOCK_SIZE,  # type: ignore[misc]
-                f"no event of a new prompt on worker {number}: {observer.worker(number)}",
+                complaint=f"no event of a new prompt on worker {number}: {observer.worker(number)}",
             )
 
     def believe(self) -> None:
@@ -67,7 +72,7 @@ class Conformance:
             for observer in self.observers:
                 wait_until(
                     lambda observer=observer, number=number: not observer.doubts(number),  # type: ignore[misc]
-                    f"worker {number} stays in doubt: {observer.worker(number)}",
+                    complaint=f"worker {number} stays in doubt: {observer.worker(number)}",
                 )
 
     def lose(self, every: int) -> None:
@@ -95,7 +100,7 @@ class Conformance:
         for proxy in self.proxies:
             proxy.cut()
         for observer in self.observers:
-            wait_until(lambda o=observer: o.stream_state(CUT_OFF) == "disconnected", "no cut is seen")  # type: ignore[misc]
+            wait_until(lambda o=observer: o.stream_state(CUT_OFF) == "disconnected", complaint="no cut is seen")  # type: ignore[misc]
         known, published = self.observers[0].kv(CUT_OFF).messages, len(replayed(cut_off))
         run(80, 160)
         assert len(replayed(cut_off)) > published >= known
@@ -103,7 +108,7 @@ class Conformance:
             assert observer.kv(CUT_OFF).messages == known
             assert observer.kv(CUT_OFF).state == "suspect"
         for proxy in self.proxies:
-            proxy.mend()
+            proxy.heal()
         self.believe()
 
         run(160, 200)

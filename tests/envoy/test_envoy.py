@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.envoy.proxy import Gateway, configuration, filter_of, route_of, run_envoy, run_gateway, run_picker
-from tests.gateways import wait_until
 from tests.http_client import JSON, complete, connect, send
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.testing import FakeFleet

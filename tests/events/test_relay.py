@@ -12,8 +12,8 @@ import zmq
 from tests.events.patience import last_error
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, behind, nothing_left, publish, receiving, relayed
-from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
 from cachelb.events import Relay, ZmqSource, sockets
 from cachelb.testing import EventPublisher
@@ -84,7 +84,7 @@ def test_workers_come_and_go_at_the_relay() -> None:
             sink = RecordingSink({"one": 1, "two": 1})
             with behind(relay, sink) as (source,):
                 for key in endpoints:
-                    eventually(lambda key=key: last_error(source, key) == "not known at the relay")  # type: ignore[misc]
+                    wait_until(lambda key=key: last_error(source, key) == "not known at the relay")  # type: ignore[misc]
                 publish(one, 0)
                 relay.add_worker("one")
                 sink.wait_applied([0], "one")
@@ -104,10 +104,10 @@ def test_workers_come_and_go_at_the_relay() -> None:
 
 def test_gateways_that_leave_are_not_counted() -> None:
     with EventPublisher() as publisher, relayed(publisher) as (relay, _, _):
-        eventually(lambda: relay.stats().subscribers == 1)
+        wait_until(lambda: relay.stats().subscribers == 1)
         with behind(relay, RecordingSink({W: 1}), RecordingSink({W: 1})):
-            eventually(lambda: relay.stats().subscribers == 3)
-        eventually(lambda: relay.stats().subscribers == 1)
+            wait_until(lambda: relay.stats().subscribers == 3)
+        wait_until(lambda: relay.stats().subscribers == 1)
 
 
 class Busy(RecordingSink):
@@ -189,13 +189,13 @@ def test_an_answer_waits_at_the_engine_while_the_gateway_does_not_read() -> None
             assert relay._service is not None
             passages = relay._service._passages
             try:
-                eventually(lambda: any(passage.kept is not None for passage in list(passages._open.values())))
+                wait_until(lambda: any(passage.kept is not None for passage in list(passages._open.values())))
             finally:
                 slow.go_on.set()
             slow.wait_applied(list(range(300)), W)
             slow.wait_for(lambda: slow.of(W).told == ["connected True", "ended True"])
             assert publisher.replay_requests == [0], "nothing was lost on the way"
-            eventually(lambda: not passages._open)
+            wait_until(lambda: not passages._open)
 
 
 def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
@@ -208,7 +208,7 @@ def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
             subscriber.subscribe(b"\xff\xff")
             for frames in ([b""], [b"", b"1"], [b"nobody", b"", bytes(8)], [b"a"] * 9):
                 dealer.send_multipart(frames)
-            eventually(lambda: relay.stats().refused == 4)
+            wait_until(lambda: relay.stats().refused == 4)
         publish(publisher, 0)
         sink.wait_applied([0], W)
 

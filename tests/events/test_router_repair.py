@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.models.metrics_server import eventually
+from tests.waiting import wait_until
 
 import cachelb
 from cachelb.events import ZmqSource
@@ -181,19 +181,19 @@ def test_a_source_is_asked_for_everything_again() -> None:
             fleet.now_s += 1
             before = messages()
             publisher.publish(*events, ts=fleet.ts)
-            eventually(lambda: messages() > before)
+            wait_until(lambda: messages() > before)
 
         router.attach(ZmqSource(endpoints={"a": publisher.endpoint}))
         publisher.wait_for(lambda: publisher.subscribers == 1)
         say(blocks(0, 6))
-        eventually(lambda: fleet.told.state == "live")
+        wait_until(lambda: fleet.told.state == "live")
         fleet.answer(REUSABLE)
         before = len(publisher.replay_requests)
         fleet.answer(0, times=TOO_MANY)
         say(other())
         publisher.wait_for(lambda: len(publisher.replay_requests) == before + 1)
         assert publisher.replay_requests[before] == 0
-        eventually(lambda: fleet.told.state == "live")
+        wait_until(lambda: fleet.told.state == "live")
         assert fleet.told.repairs["cached-tokens"] == 1
         assert fleet.believed == REUSABLE, "the engine repeats that it holds it"
         fleet.answer(0, times=TOO_MANY)

@@ -8,7 +8,7 @@ import pytest
 from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import nothing_left
-from tests.models.metrics_server import eventually
+from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.discovery import page_url, parse_page
@@ -43,7 +43,7 @@ def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) 
         sink = RecordingSink({worker.url: 1})
         source = ZmqSource(discover=True)
         source.start(sink)
-        eventually(lambda: (worker.url, None) in source.stats().streams)
+        wait_until(lambda: (worker.url, None) in source.stats().streams)
         bad = source.stats().streams[worker.url, None]
         assert (bad.state, bad.last_error) == ("unusable", "not told where")
         worker.start()
@@ -62,7 +62,7 @@ def test_a_worker_publishes_where_the_user_or_the_port_says(knows_the_page: bool
         endpoints = {url: Endpoint("tcp://127.0.0.1:9")} if knows_the_page else {}
         source = ZmqSource(discover=True, endpoints=endpoints, default_port=6001, replay_port=6002)
         source.start(RecordingSink({url: 1}))
-        eventually(lambda: (url, None) in source.stats().streams)
+        wait_until(lambda: (url, None) in source.stats().streams)
         assert source.stats().streams[url, None].address == f"tcp://127.0.0.1:{port}"
         source.stop()
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import RANKS, W, connected, nothing_left, publish, receiving, threads, three_ranks
-from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
 import cachelb
 from cachelb.events import Endpoint, Relay, StreamStats, ZmqSource
@@ -30,7 +30,7 @@ def test_workers_are_followed_as_they_come_and_go() -> None:
             sink.wait_applied([2], "two")
             del sink.workers["one"]
             one.wait_for(lambda: one.subscribers == 0)
-            eventually(lambda: list(source.stats().streams) == [("two", None)])
+            wait_until(lambda: list(source.stats().streams) == [("two", None)])
             assert source.stats().messages >= 1, "what a removed worker sent stays counted"
             publish(two, 3)
             sink.wait_applied([2, 3], "two")
@@ -55,7 +55,7 @@ def test_ranks_have_the_ports_after_the_first_one(relayed: bool, monkeypatch: py
         if not relayed:
             sink.workers[W] = 2
             ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
-            eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
+            wait_until(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
 
 
 def test_fifty_workers_share_one_thread() -> None:
@@ -127,14 +127,14 @@ def test_a_worker_without_a_usable_endpoint_is_named_once_and_stops_nobody(
             assert (bad.state, bad.last_error is None) == ("unusable", False)
             assert source.stats().streams[W, None].state in {"live", "replaying"}
             del sink.workers[key]
-            eventually(lambda: list(source.stats().streams) == [(W, None)])
+            wait_until(lambda: list(source.stats().streams) == [(W, None)])
         assert [reason in record.message for record in caplog.records] == [True]
 
 
 def test_an_ipc_endpoint_has_one_rank_only(caplog: pytest.LogCaptureFixture) -> None:
     sink = RecordingSink({W: 2})
     with receiving(sink, {W: Endpoint("ipc:///tmp/nobody-is-here.sock")}) as source:
-        eventually(lambda: len(source.stats().streams) == 2)
+        wait_until(lambda: len(source.stats().streams) == 2)
         states = {rank: stream.state for (_, rank), stream in source.stats().streams.items()}
         assert states == {0: "connecting", 1: "unusable"}
         assert f"no event stream of {W} rank 1" in caplog.text
@@ -192,7 +192,7 @@ def test_a_router_that_does_not_name_its_workers_is_asked_again(caplog: pytest.L
             publish(publisher, 1)
             sink.wait_applied([1], W)
             sink.shy = True
-            eventually(lambda: "does not name its workers" in caplog.text)
+            wait_until(lambda: "does not name its workers" in caplog.text)
             publish(publisher, 2)
             sink.wait_applied([1, 2], W)
 
@@ -200,8 +200,8 @@ def test_a_router_that_does_not_name_its_workers_is_asked_again(caplog: pytest.L
 def test_passwords_in_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     sink = RecordingSink({"http://user:secret@127.0.0.1:9/?token=secret": 1, "ftp://user:secret@host": 1})
     with caplog.at_level(logging.DEBUG), receiving(sink, {}, default_port=9) as source:
-        eventually(lambda: len(source.stats().streams) == 2)
-        eventually(
+        wait_until(lambda: len(source.stats().streams) == 2)
+        wait_until(
             lambda: (
                 {stream.last_error for stream in source.stats().streams.values()} == {"not reachable", "no endpoint"}
             )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.http_client import complete
 from tests.models.kv_streams import nothing_left
-from tests.models.metrics_server import eventually
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.events import Relay, ZmqSource
@@ -45,7 +45,7 @@ def believed(router: Router[str], prompt: list[int]) -> dict[str, int]:
 def wait_true(fleet: FakeFleet, router: Router[str], prompts: list[list[int]]) -> None:
     """Wait until the router is right about every prompt and worker."""
     for prompt in prompts:
-        eventually(lambda prompt=prompt: believed(router, prompt) == {w.url: held(w, prompt) for w in fleet.workers})  # type: ignore[misc]
+        wait_until(lambda prompt=prompt: believed(router, prompt) == {w.url: held(w, prompt) for w in fleet.workers})  # type: ignore[misc]
     router.validate()
 
 
@@ -130,7 +130,7 @@ def test_a_router_may_be_behind_the_relay_that_it_runs() -> None:
         assert added.events is not None
         assert added.events.subscribers == 1
         router.remove_worker(added.url)
-        eventually(lambda: [key for key, _ in relay.stats().streams] == fleet.urls[:1])
+        wait_until(lambda: [key for key, _ in relay.stats().streams] == fleet.urls[:1])
 
 
 def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.events.patience import give_up_after, last_error, stream_of
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, connected, publish, receiving, relayed
-from tests.models.metrics_server import eventually
+from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.testing import EventPublisher
@@ -104,7 +104,7 @@ def test_a_replay_that_was_answered_while_the_router_was_busy_is_no_failure() ->
                 assert replay is not None
                 dealer = replay._socket
                 assert dealer is not None
-                eventually(lambda: dealer.poll(0) != 0)
+                wait_until(lambda: dealer.poll(0) != 0)
                 replay.deadline_s = time.monotonic()
             return super()._kv_live(key, dp_rank, seq, payload)
 
@@ -176,7 +176,7 @@ def test_an_engine_that_comes_later_is_found() -> None:
         publisher.stop()
         sink = RecordingSink({W: 1})
         with receiving(sink, {W: publisher.endpoint}) as source:
-            eventually(lambda: last_error(source, W) == "not reachable")
+            wait_until(lambda: last_error(source, W) == "not reachable")
             publisher.start()
             publish(publisher, 0)
             sink.wait_applied([0], W)

@@ -12,8 +12,8 @@ import zmq
 from tests.hostile.strangers import resident_mb
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, connected, publish
-from tests.models.metrics_server import eventually
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.sockets import EVENT_BYTES, REPLAY_MESSAGES
@@ -101,7 +101,7 @@ def test_what_is_kept_of_a_replay_is_bounded() -> None:
         try:
             assert busy.wait(30)
             before, sent, most = resident_mb(), engine.sent, REPLAY_MESSAGES + 200
-            eventually(lambda: engine.sent - sent > most or _is_still(engine))
+            wait_until(lambda: engine.sent - sent > most or _is_still(engine))
             assert engine.sent - sent <= most
             assert resident_mb() < before + 200
         finally:
@@ -121,7 +121,7 @@ def test_a_replay_without_end_is_given_up_and_counted(monkeypatch: pytest.Monkey
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD[: 1 << 16]]) as engine,
         following(engine, RecordingSink({W: 1})) as source,
     ):
-        eventually(lambda: stream_of(source).replays_failed > 0)
+        wait_until(lambda: stream_of(source).replays_failed > 0)
         assert stream_of(source).last_error == "no replay"
 
 
@@ -132,9 +132,9 @@ def test_a_message_that_is_too_long_never_arrives(flood: str) -> None:
     sink = RecordingSink({W: 1})
     with FloodingEngine(flood, lambda _: frames) as engine, following(engine, sink, 1.0) as source:
         if flood == "live":
-            eventually(lambda: stream_of(source).connections > 1)
+            wait_until(lambda: stream_of(source).connections > 1)
         else:
-            eventually(lambda: stream_of(source).replays_failed > 0)
+            wait_until(lambda: stream_of(source).replays_failed > 0)
         assert source.stats().messages == 0
         assert sink.of(W).applied == []
 
@@ -144,8 +144,8 @@ def test_a_stream_that_floods_is_closed_and_opened_again_later(monkeypatch: pyte
     with EventPublisher() as publisher, connected(publisher, replay_timeout_s=600.0) as (sink, source):
         monkeypatch.setattr("cachelb.events.stream._MOST_BYTES_AT_ONCE", 1 << 20)
         publisher.publish_frames(b"", numbered(0), bytes(2 << 20))
-        eventually(lambda: source.stats().streams[W, None].last_error == "flooded")
+        wait_until(lambda: source.stats().streams[W, None].last_error == "flooded")
         assert source.stats().malformed == 1
-        eventually(lambda: source.stats().streams[W, None].connections == 2)
+        wait_until(lambda: source.stats().streams[W, None].connections == 2)
         publish(publisher, 0)
         sink.wait_for(lambda: 0 in sink.of(W).applied)

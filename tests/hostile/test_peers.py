@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.hostile.strangers import resident_mb
-from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, make_router, routers
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.errors import CachelbError

@@ -19,9 +19,8 @@ from tests.hostile.strangers import (
 )
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, publish
-from tests.models.metrics_server import eventually
-from tests.state.addresses import wait_until
 from tests.state.transports import MeshFleet, make_router, routers
+from tests.waiting import wait_until
 
 import cachelb
 from cachelb.events import Relay, ZmqSource
@@ -48,7 +47,7 @@ def relayed(secret: str | None = None) -> Iterator[tuple[EventPublisher, Relay, 
             sink.wait_for(lambda: "ended True" in sink.of(W).told)
             service = relay._service
             assert service is not None
-            eventually(lambda: not service._passages._open)
+            wait_until(lambda: not service._passages._open)
             yield publisher, relay, sink
         finally:
             source.stop()
@@ -130,7 +129,7 @@ def test_streams_that_a_relay_does_not_have_are_not_remembered(monkeypatch: pyte
         assert relay.stats().subscribers == 1
         for dealer in dealers:
             dealer.send(stream_name((W, None)))
-        eventually(lambda: relay.stats().refused == 3)
+        wait_until(lambda: relay.stats().refused == 3)
         assert relay.stats().subscribers == 3, "the gateway and two of the five"
         publish(publisher, 1)
         sink.wait_applied([0, 1], W)
@@ -144,7 +143,7 @@ def test_a_relay_with_a_secret_serves_those_who_have_it_too(secret: str | None) 
         source.start(stranger)
         try:
             refusals = {"no ZeroMQ there", "not reachable"}
-            eventually(lambda: any(each.last_error in refusals for each in source.stats().streams.values()))
+            wait_until(lambda: any(each.last_error in refusals for each in source.stats().streams.values()))
             publish(publisher, 1)
             sink.wait_applied([0, 1], W)
             assert (relay.stats().subscribers, relay.stats().refused) == (1, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import (
     PATIENT,
     SECRET,
@@ -20,6 +20,7 @@ from tests.state.transports import (
     routers,
     same_loads,
 )
+from tests.waiting import wait_until
 
 from cachelb import NoWorkerAvailable, Router
 from cachelb.policies import POLICIES

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import zmq
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT, STORY, is_settled, make_router
+from tests.waiting import wait_until
 
 from cachelb.state import ZmqMesh
 from cachelb.state.zmq_carrier import ZmqCarrier

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.state.addresses import wait_until
 from tests.state.transports import SECRET, STORY, RedisFleet, make_router
+from tests.waiting import wait_until
 
 from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tests.state.addresses import wait_until
 from tests.state.transports import STORY, RedisFleet, load, matched, routers
 from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="there is no fork"),

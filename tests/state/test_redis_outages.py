@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.state import RedisState

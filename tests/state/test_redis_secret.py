@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 import pytest
-from tests.state.addresses import wait_until
 from tests.state.transports import STORY, RedisFleet, load, matched, routers
+from tests.waiting import wait_until
 
 
 def everything(fleet: RedisFleet) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:

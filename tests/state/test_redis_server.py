@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.ports import free_ports
-from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import SECRET, STORY, RedisFleet, load, make_router, matched, routers
+from tests.waiting import wait_until
 
 from cachelb.secret import Secret
 from cachelb.state import RedisState

@@ -10,8 +10,9 @@ from tests.herd.partition import behind_proxies, port_of
 from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
 from tests.herd.router_process import Spec
 from tests.herd.traffic import Traffic
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.events.sockets import Listeners, curve_keys, make_server, make_socket, received

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import SECRET, MeshFleet, routers
+from tests.waiting import wait_until
 
 from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.state.addresses import wait_until
 from tests.state.transports import OTHER, SECRET, STORY, Fleet, load, make_router, matched, routers, same_loads
+from tests.waiting import wait_until
 
 
 def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:

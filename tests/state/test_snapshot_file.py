@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from tests.programs import running
-from tests.state.addresses import wait_until
 from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
 from cachelb import Router, SnapshotError
 from cachelb.state import SnapshotFile

@@ -10,8 +10,9 @@ from typing import Any
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from tests.cutting_proxy import CuttingProxy
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT, STORY, MeshFleet, expire_after, make_router, routers
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.cli.app import app

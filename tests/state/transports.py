@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
 from tests.ports import free_ports
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.redis_server import RedisServer
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh

@@ -14,7 +14,6 @@ from cachelb import Router
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.types import KvEventStats, WorkerStats
 
-DEADLINE_S = 120.0
 REPLAY_TIMEOUT_S = 30.0  # an engine that shares two cores with everything else answers late
 
 

@@ -115,11 +115,11 @@ def test_both_halves_survive_crashes_and_clients_that_go_away(decode: Any) -> No
             seed=1,
             retries=2,
             decode_policy=decode,
-            incidents=[
+            incidents=tuple(
                 Incident(at_s, worker, what)
                 for worker, begin_s in ((0, 5.0), (4, 8.0))
                 for at_s, what in ((begin_s, "crash"), (begin_s + 10.0, "join"))
-            ],
+            ),
         )
 
     result = one()

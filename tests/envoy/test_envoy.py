@@ -144,24 +144,6 @@ def test_clients_that_leave_free_their_worker(name: str, tmp_path: Path) -> None
         wait_until(lambda: sum(worker.counts.started - worker.counts.aborted for worker in fleet.workers) == 0)
 
 
-def test_stream_that_is_open_stays_booked_until_it_ends(tmp_path: Path) -> None:
-    with FakeFleet(1) as fleet:
-        for modes in (MODES["duplex"], MODES["buffered-none"]):
-            with run_gateway(tmp_path, fleet.urls, modes=modes) as gateway:
-                fleet.workers[0].fail("stall", times=1, after_chunks=2)
-                connection = connect(gateway.url)
-                body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 8})
-                connection.request("POST", "/v1/completions", body, JSON)
-                response = connection.getresponse()
-                response.read(20)
-                assert gateway.router.stats().open_requests == 1
-                fleet.workers[0].release()
-                assert response.read().endswith(b"[DONE]\n\n")
-                connection.close()
-                assert gateway.settled() == {"completed": 1}
-            (tmp_path / "admin").unlink()
-
-
 def test_proxy_with_buffered_bodies_goes_on_serving_without_the_picker(tmp_path: Path) -> None:
     with FakeFleet(2) as fleet, ExitStack() as stack:
         _, port = stack.enter_context(run_picker(Router(fleet.urls)))

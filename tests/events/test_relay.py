@@ -102,14 +102,6 @@ def test_workers_come_and_go_at_the_relay() -> None:
                 assert sink.of("two").told.count("disconnected") == 0
 
 
-def test_gateways_that_leave_are_not_counted() -> None:
-    with EventPublisher() as publisher, relayed(publisher) as (relay, _, _):
-        wait_until(lambda: relay.stats().subscribers == 1)
-        with behind(relay, RecordingSink({W: 1}), RecordingSink({W: 1})):
-            wait_until(lambda: relay.stats().subscribers == 3)
-        wait_until(lambda: relay.stats().subscribers == 1)
-
-
 class Busy(RecordingSink):
     """Takes nothing from the batch with number 0 on, until it may."""
 

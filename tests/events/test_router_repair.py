@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.waiting import wait_until
 
 import cachelb
-from cachelb.events import ZmqSource
 from cachelb.metrics.families import families
-from cachelb.testing import EventPublisher
 from cachelb.testing.events import encode_batch, stored
 from cachelb.types import KvEventStats
 
@@ -126,17 +123,6 @@ def test_caches_with_further_groups_reuse_less_and_are_not_suspected() -> None:
     assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
 
 
-def test_more_blocks_than_there_is_room_for_cannot_be_true() -> None:
-    fleet = Fleet(kv_blocks=6)
-    fleet.say(blocks(0, 6))
-    assert fleet.believed == REUSABLE
-    fleet.say(other())
-    assert fleet.believed == 0
-    assert (fleet.told.repairs, fleet.told.state) == ({"capacity": 1, "cached-tokens": 0}, "degraded")
-    fleet.say(blocks(0, 6))
-    assert fleet.believed == REUSABLE
-
-
 def test_copies_count_as_often_as_there_are() -> None:
     fleet = Fleet(kv_blocks=6)
     fleet.say(blocks(0, 4))
@@ -167,37 +153,3 @@ def test_room_is_counted_in_the_blocks_of_the_engine(size: int, stated: tuple[in
     over = range(6, 6 + max(1, (stated or (0, 0))[1] // size))
     fleet.say(stored(over, range(900, 900 + size * len(over)), block_size=size))
     assert fleet.told.repairs["capacity"] == 1
-
-
-def test_a_source_is_asked_for_everything_again() -> None:
-    fleet = Fleet()
-    with EventPublisher() as publisher, fleet.router as router:
-
-        def messages() -> int:
-            told = router.stats().workers[0].kv_events
-            return 0 if told is None else told.messages
-
-        def say(*events: dict[str, Any]) -> None:
-            fleet.now_s += 1
-            before = messages()
-            publisher.publish(*events, ts=fleet.ts)
-            wait_until(lambda: messages() > before)
-
-        router.attach(ZmqSource(endpoints={"a": publisher.endpoint}))
-        publisher.wait_for(lambda: publisher.subscribers == 1)
-        say(blocks(0, 6))
-        wait_until(lambda: fleet.told.state == "live")
-        fleet.answer(REUSABLE)
-        before = len(publisher.replay_requests)
-        fleet.answer(0, times=TOO_MANY)
-        say(other())
-        publisher.wait_for(lambda: len(publisher.replay_requests) == before + 1)
-        assert publisher.replay_requests[before] == 0
-        wait_until(lambda: fleet.told.state == "live")
-        assert fleet.told.repairs["cached-tokens"] == 1
-        assert fleet.believed == REUSABLE, "the engine repeats that it holds it"
-        fleet.answer(0, times=TOO_MANY)
-        say(other(50))
-        assert fleet.told.found_less == 2 * TOO_MANY
-        assert fleet.told.repairs["cached-tokens"] == 1, "not again at once"
-        router.validate()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.events.patience import give_up_after, last_error, stream_of
+from tests.events.patience import give_up_after, stream_of
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, connected, publish, receiving, relayed
 from tests.waiting import wait_until
@@ -58,22 +58,6 @@ def test_a_history_longer_than_the_queue_of_a_router_socket_comes_complete(follo
         with follow(publisher) as (sink, _):
             assert sink.of(W).applied == list(range(6000))
             assert sink.of(W).asked == [0], "asking again for what the engine's socket dropped is not the sink's affair"
-
-
-def test_a_buffer_that_is_too_short_makes_the_stream_begin_anew() -> None:
-    with EventPublisher(buffer_steps=2) as publisher, connected(publisher) as (sink, _):
-        publish(publisher, 0)
-        sink.wait_applied([0], W)
-        publisher.drop(4)
-        publish(publisher, 1, 2, 3, 4, 5)
-        sink.wait_applied([0, "clear", 4, 5], W)
-
-
-def test_a_batch_that_is_lost_for_good_is_missing_in_the_replay_too() -> None:
-    with EventPublisher() as publisher, connected(publisher) as (sink, _):
-        publisher.lose(1)
-        publish(publisher, 0, 1, 2)
-        sink.wait_applied(["clear", 1, 2], W)
 
 
 @pytest.mark.parametrize("replay", [True, False], ids=["no answer", "no replay socket"])
@@ -169,17 +153,6 @@ def test_what_was_missed_while_disconnected_is_replayed(follow: Follow) -> None:
         assert source.stats().streams[W, None].connections == 2
         publish(publisher, 4)
         sink.wait_applied([0, 1, 2, 3, 4], W)
-
-
-def test_an_engine_that_comes_later_is_found() -> None:
-    with EventPublisher() as publisher:
-        publisher.stop()
-        sink = RecordingSink({W: 1})
-        with receiving(sink, {W: publisher.endpoint}) as source:
-            wait_until(lambda: last_error(source, W) == "not reachable")
-            publisher.start()
-            publish(publisher, 0)
-            sink.wait_applied([0], W)
 
 
 def test_an_engine_that_connects_finds_the_source_listening(follow: Follow) -> None:

@@ -4,44 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.hostile.tables import CHATS, FLEET, Case, simulator
+from tests.hostile.tables import CHATS, FLEET, SIMULATOR, takes_numbers
 
 from cachelb import sim, testing
 from cachelb.sim import FleetSpec, Sweep, workloads
 from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 
-NAMES = [
-    *(f"build {name}" for name in sim.WORKLOADS),
-    *(
-        "build",
-        "WorkerSpec",
-        "FleetSpec.parse",
-        "Roofline",
-        "Signals",
-        "Incident",
-        "Measurement",
-        "Slo",
-        "simulate",
-        "compare",
-    ),
-    *("Workload.speed_up", "Workload.jitter", "Workload.impatient", "Workload.rescale", "Workload.slice"),
-    *("Poisson", "Constant", "Gamma", "Bursts", "Ramp", "Steps", "parse_arrivals", "Poisson.times", "Plan"),
-    *(
-        "Draft.piece",
-        "from_requests",
-        "read_agent_sessions",
-        "read_azure",
-        "read_mooncake",
-        "read_sessions",
-        "read_workload",
-        "read_trace",
-    ),
-    *("kv_tokens", "PoolProfile.hits", "blocks_per_id"),
-]
 LEFT_OUT = {
     "Comparison": "made by `compare`",
     "Metrics": "made by `measure`",
@@ -52,25 +22,16 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_number_is_refused_or_works(name: str, tmp_path: Path) -> None:
-    assert simulator(tmp_path)[name].vary() > 0
+@pytest.mark.parametrize("name", SIMULATOR)
+def test_number_is_refused_or_works(name: str) -> None:
+    assert SIMULATOR[name].vary() > 0
 
 
-def test_every_public_name_that_takes_numbers_has_a_case(tmp_path: Path) -> None:
-    cases = simulator(tmp_path)
-    assert set(cases) == set(NAMES)
+def test_every_public_name_that_takes_numbers_has_a_case() -> None:
     public = {name: getattr(module, name) for module in (sim, workloads) for name in module.__all__}
     kinds = {name: each for name, each in public.items() if callable(each) and not inspect.isabstract(each)}
-    numeric = {name for name, each in kinds.items() if _takes_numbers(each)}
-    assert numeric == (set(cases) & set(public)) | LEFT_OUT.keys()
-
-
-def _takes_numbers(each: Any) -> bool:
-    try:
-        return bool(Case(each).options())
-    except ValueError:  # no signature
-        return False
+    numeric = {name for name, each in kinds.items() if takes_numbers(each)}
+    assert numeric == (SIMULATOR.keys() & public.keys()) | LEFT_OUT.keys()
 
 
 HUGE: dict[str, tuple[Callable[[], object], str]] = {

@@ -104,11 +104,6 @@ def test_call_of_a_policy_refuses_an_argument_or_takes_it(policy: Any) -> None:
             assert not any(made.loads().values())
 
 
-def test_a_timeout_of_a_trillion_years_is_one() -> None:
-    learned = policies.Learned(timeout_ms=1e30, booking_ttl_s=1e300, ttl_s=1e300, max_model_age_s=1e300)
-    serve(partial(learned.select_worker, ["a"]))
-
-
 def test_router_refuses_an_option_or_selects_with_it() -> None:
     made = 0
     for option, value in itertools.product(options(Router.__new__), HOSTILE):

@@ -141,15 +141,3 @@ def test_no_more_of_a_stream_without_a_newline_is_kept_than_a_bound() -> None:
     assert kept[0] < 1 << 20
     assert router.recent()[0].output_tokens == 9
     assert TAIL_BYTES < 1 << 16
-
-
-def test_the_counter_is_on_the_metrics_page() -> None:
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    from cachelb.metrics import PrometheusCollector
-
-    router = cachelb.Router(["a"], seed=1)
-    router.select_worker().on_complete(cached_tokens=-1, prompt_tokens=2**63)
-    registry = CollectorRegistry()
-    registry.register(PrometheusCollector(router))
-    assert "cachelb_unread_usage_total 2.0" in generate_latest(registry).decode()

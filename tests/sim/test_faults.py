@@ -61,13 +61,6 @@ def test_patience_without_sense_is_named(value: float, chats: Workload) -> None:
 # === events ===
 
 
-def wrong(workload: Workload, **signals: Any) -> float:
-    """Run with signals; return by how many tokens predictions miss."""
-    result = simulate(workload, FLEET, "kv-aware", seed=1, signals=Signals(**signals))
-    assert result.finished.all()
-    return float(np.abs(result.predicted_tokens.astype(int) - result.cached_tokens).mean())
-
-
 def test_lost_events_are_replayed(chats: Workload) -> None:
     result = simulate(chats, FLEET, "kv-aware", seed=1, signals=Signals(event_loss=0.2))
     assert result.finished.all()
@@ -78,32 +71,12 @@ def test_lost_events_are_replayed(chats: Workload) -> None:
     lossless = simulate(chats, FLEET, "kv-aware", seed=1)
     assert not lossless.lost_messages.any()
     assert not lossless.replays.any()
+    dropped = simulate(chats, FLEET, "kv-aware", seed=1, signals=Signals(event_loss=0.2, replay_delay_s=None))
+    assert (dropped.resyncs > 0).all()
+    assert not dropped.replays.any()
+    off = [np.abs(each.predicted_tokens.astype(int) - each.cached_tokens).mean() for each in (result, dropped)]
+    assert off[0] < off[1]
     assert not simulate(chats, FLEET, "kv-aware+oracle", seed=1, signals=Signals(event_loss=0.5)).lost_messages.any()
-
-
-def test_events_that_cannot_be_replayed_make_predictions_worse(chats: Workload) -> None:
-    none, replayed, dropped = (
-        wrong(chats),
-        wrong(chats, event_loss=0.2, replay_delay_s=0.01),
-        wrong(chats, event_loss=0.2, replay_delay_s=None),
-    )
-    assert none <= replayed * 1.05
-    assert replayed < dropped
-    result = simulate(chats, FLEET, "kv-aware", seed=1, signals=Signals(event_loss=0.2, replay_delay_s=None))
-    assert (result.resyncs > 0).all()
-    assert not result.replays.any()
-
-
-@pytest.mark.parametrize("name", ["chat", "agent"])
-def test_losing_events_for_good_costs_little(name: str) -> None:
-    workload = build(name, seed=2, count=1_000, rate=2.5)
-    fleet = FleetSpec.parse("8xl40s", kv_tokens=40_000)
-
-    def mean_ttft_s(**signals: Any) -> float:
-        told = Signals(kv_events=True, **signals)
-        return float(np.nanmean(simulate(workload, fleet, "kv-aware", seed=1, signals=told).ttft_s))
-
-    assert mean_ttft_s(event_loss=0.05, replay_delay_s=None) <= 1.15 * mean_ttft_s()
 
 
 def test_a_slowdown_holds_from_its_second_until_the_next() -> None:

@@ -15,26 +15,6 @@ from cachelb.sim.workloads import build
 
 LLAMA = MODELS["llama-3-8b"]
 
-NATIVE_KEYS = [
-    "block_size",
-    "kv_blocks",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "long_prefill_token_threshold",
-    "watermark",
-    "scheduler_reserve_full_isl",
-    "hold_after_preemption",
-    "prefix_caching",
-    "commit",
-    "prefill_only",
-    "role",
-    "kv_bytes",
-    "link_bytes_per_s",
-    "link_latency_s",
-    "slowdown",
-    "timing",
-]
-
 
 @pytest.mark.parametrize(
     ("gpu", "tokens"),
@@ -50,12 +30,6 @@ NATIVE_KEYS = [
 )
 def test_cache_holds_what_memory_leaves(gpu: str, tokens: int) -> None:
     assert kv_tokens(GPUS[gpu], LLAMA) == pytest.approx(tokens, rel=0.006)
-
-
-def test_cache_of_the_logged_run_is_the_real_one() -> None:
-    assert kv_tokens(GPUS["rtx4090"], LLAMA) == 41_408
-    memory = GPUS["rtx4090"].memory_bytes
-    assert (0.9 * memory - LLAMA.weight_bytes - 1.24e9) / LLAMA.kv_bytes == pytest.approx(41_394, abs=30)
 
 
 def test_weights_are_those_of_the_models() -> None:
@@ -80,7 +54,6 @@ def test_engine_defaults_go_by_memory(gpu: str, budget: int, seqs: int) -> None:
 
 def test_native_form_has_every_setting() -> None:
     (native,) = FleetSpec.parse("a100-80", block_size=64).native()
-    assert list(native) == NATIVE_KEYS
     assert native["kv_blocks"] == 457_825 // 64
     assert native["timing"] == {
         "kind": "roofline",

@@ -74,23 +74,6 @@ def test_short_rests_are_computed_where_they_are_decoded(chats: Workload) -> Non
     assert (uncached < 300).all()
 
 
-@pytest.mark.parametrize(("kind", "faster"), [("chat", 1), ("chat", 8), ("rag", 1), ("rag", 2)])
-def test_weighed_pairs_are_no_worse_than_prefill_apart_and_disturb_less_than_prefill_beside(
-    kind: str, faster: float
-) -> None:
-    requests = build(kind, seed=11, count=600).speed_up(faster)
-    weighed, apart, beside = (
-        simulate(requests, FLEET, seed=1, objective="e2e", pd_uncached_token_threshold=threshold)
-        for threshold in (None, 0, 1 << 40)
-    )
-    assert weighed.finished.all()
-    assert weighed.ttft_s.mean() < apart.ttft_s.mean()
-    assert np.nanmean(weighed.tpot_s) < 1.03 * np.nanmean(apart.tpot_s)
-    assert np.nanmean(weighed.tpot_s) < 1.01 * np.nanmean(beside.tpot_s)
-    assert set(apart.prefill_worker) <= PREFILL
-    assert set(beside.prefill_worker) == {-1}
-
-
 @pytest.mark.parametrize("half", ["prefill_policy", "decode_policy"])
 def test_a_policy_written_in_python_decides_one_half(half: str, chats: Workload) -> None:
     own: dict[str, Any] = {half: LAST}

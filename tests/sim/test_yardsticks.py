@@ -192,18 +192,6 @@ def test_search_with_budget_enough_finds_the_best_of_all_placements(seed: int) -
     assert excerpt.cost(excerpt.run("random", found), 0) == min(costs) < max(costs)
 
 
-def test_search_is_never_above_its_starts_and_more_budget_never_worse() -> None:
-    excerpt = Excerpt(build("rag", seed=3, count=100).speed_up(3), TWO, Window(60, 20), NONE)
-    starts = [excerpt.run(name).worker for name in ("round-robin", "adaptive")]
-    costs = [excerpt.cost(excerpt.run("random", start), 60) for start in starts]
-    found = [clairvoyant(excerpt, "random", starts, budget) for budget in (0, 10, 100)]
-    after = [excerpt.cost(excerpt.run("random", placed), 60) for placed in found]
-    assert after[0] == min(costs)
-    assert after == sorted(after, reverse=True)
-    assert after[-1] < after[0]
-    assert all(np.array_equal(placed[:60], excerpt.warm_up[:60]) for placed in found)
-
-
 @pytest.mark.usefixtures("_small_budget")
 def test_yardsticks_are_columns_with_the_same_bytes_for_any_threads(tmp_path: Path) -> None:
     names = ["adaptive", "round-robin", "adaptive+rollout", "adaptive+clairvoyant"]

@@ -22,7 +22,7 @@ from tests.state.transports import (
 )
 from tests.waiting import wait_until
 
-from cachelb import NoWorkerAvailable, Router
+from cachelb import Router
 from cachelb.policies import POLICIES
 from cachelb.state import ZmqMesh
 
@@ -69,25 +69,6 @@ def test_workers_come_and_go_everywhere() -> None:
         wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))
         wait_until(lambda: same_loads(found))
         wait_until(lambda: other_mesh.stats().changes == 3)
-
-
-def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
-    with routers(MeshFleet(), 2, **FLEET) as ((router, _), (other, mesh)):
-        other.detach(mesh)
-        other.add_worker("gpu1", weight=3.0)
-        other.attach(mesh)
-        wait_until(lambda: len(mesh.stats().peers) == 1 and is_settled(mesh))
-        router.set_ready("gpu1", ready=False)
-        wait_until(lambda: not ready(other, "gpu1"))
-        assert weights(other)["gpu1"] == 3.0, "what it is was not said"
-        assert weights(router)["gpu1"] == 1.0
-        router.add_worker("gpu1", weight=2.0)
-        wait_until(lambda: weights(other)["gpu1"] == 2.0)
-        assert not ready(other, "gpu1")
-        with pytest.raises(NoWorkerAvailable):
-            other.select_worker(tokens=STORY, among=["gpu1"])
-        other.set_ready("gpu1", ready=True)
-        wait_until(lambda: ready(router, "gpu1"))
 
 
 def test_synchronised_lists_are_told_once() -> None:

@@ -224,21 +224,3 @@ def test_wrong_password_is_told_and_kept_to_itself(tmp_path: Path, caplog: pytes
         # Connections that are open stay so; both share now.
         wait_until(lambda: load(right) == 1)
         decision.on_complete()
-
-
-def test_server_that_still_loads_its_data(tmp_path: Path) -> None:
-    options = ("--appendonly", "yes", "--enable-debug-command", "yes")
-    with RedisServer(tmp_path, *options) as server:
-        with server.client() as client:
-            client.execute_command("DEBUG", "POPULATE", "4000")
-            client.execute_command("BGREWRITEAOF")
-            wait_until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0)
-        with working_before_and_after(server) as found:
-            server.kill()
-            server.options = (*options, "--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024")
-            server.start(wait=False)
-            wait_until(lambda: all_fail(found, "loading"))
-            missed_placements(found)
-            with server.client() as client:
-                client.config_set("key-load-delay", "0")
-            wait_until(lambda: heard_of_them(found[1][0]))

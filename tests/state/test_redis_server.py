@@ -146,21 +146,6 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(
         assert state.stats().failures == 0
 
 
-def test_late_router_reads_a_large_snapshot(server: RedisServer) -> None:
-    fleet = RedisFleet(server)
-    with routers(fleet, 2) as found, server.client() as client:
-        (router, _), _ = found
-        for at in range(100):
-            router.select_worker(tokens=[at, *range(50_000)]).on_complete()
-        # Nothing of it is in the stream any more.
-        client.xtrim(fleet.stream, maxlen=0)
-        with make_router() as third:
-            state = fleet.member(warm_start_s=60.0)
-            third.attach(state)
-            assert state.stats().start == "warm: told by another router"
-            wait_until(lambda: all(matched(third, [at, *range(50_000)]) == 50_000 for at in range(100)))
-
-
 def certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate for the loopback, signed by itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())

@@ -54,23 +54,6 @@ def test_killed_router_takes_its_load_along_and_comes_back_at_the_same_address()
                 wait_until_gone(router, 2)  # its former life is forgotten
 
 
-def test_router_that_stood_still_catches_up() -> None:
-    with herd(3, WORKERS) as routers:
-        traffic = Traffic(WORKERS)
-        traffic.route(routers, 12)
-        seconds_until_agreed(routers, traffic.loads())
-        *awake, asleep = routers
-        asleep.stop()
-        traffic.route(awake, 40)
-        traffic.end(awake, 3)
-        for router in awake:
-            wait_until_gone(router, 1)
-        left = sum(traffic.loads().values()) - 4  # without what the silent one booked
-        wait_until(lambda: sum(awake[0].ask("loads").values()) == left)
-        asleep.resume()
-        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
-
-
 @pytest.mark.parametrize("way", ["cut", "hold"])
 def test_both_sides_of_a_partition_agree_once_it_is_healed(way: str) -> None:
     with behind_proxies(WORKERS) as (routers, proxies):

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.state.addresses import free_addresses
-from tests.state.transports import SECRET, MeshFleet, routers
+from tests.state.transports import MeshFleet, routers
 from tests.waiting import wait_until
 
 from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector
-from cachelb.state import ZmqMesh
 
 STORY = list(range(640))
 ENDS = [160, 320, 640]
@@ -51,25 +49,6 @@ def test_others_follow_a_route_and_have_learned_it_once_they_did() -> None:
         metrics = [registry.get_sample_value("cachelb_routes", {"trust": trust}) for trust in ("local", "remote")]
         assert metrics == [2, 1]
         assert all(mesh.stats().strangers == mesh.stats().stale == 0 for _, mesh in found)
-
-
-def test_other_policy_or_seed_hears_no_routes() -> None:
-    first, second, third = free_addresses(3)
-    workers = ["gpu0", "gpu1"]
-    with (
-        Router(workers, secret=SECRET, **LEARNING) as router,
-        Router(workers, secret=SECRET) as other,
-        Router(workers, secret=SECRET, hash_seed=8, **LEARNING) as stranger,
-    ):
-        meshes = []
-        for each, own in [(router, first), (other, second), (stranger, third)]:
-            meshes.append(ZmqMesh(own, [first, second, third]))
-            each.attach(meshes[-1])
-        wait_until(lambda: all(len(mesh.stats().peers) == 2 for mesh in meshes))
-        before = [mesh.stats().strangers for mesh in meshes]
-        ask(router).on_complete()
-        wait_until(lambda: all(m.stats().strangers > n for m, n in zip(meshes[1:], before[1:], strict=True)))
-        assert other.stats().routes == stranger.stats().routes == 0
 
 
 @pytest.mark.parametrize("policy", ["prefix-affinity", "cache-aware"])

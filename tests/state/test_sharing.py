@@ -29,17 +29,6 @@ def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:
         assert all(state.stats().strangers == state.stats().orphans == 0 for _, state in found)
 
 
-def test_blocks_take_less_than_24_bytes(fleet: Fleet) -> None:
-    with routers(fleet, 2) as found:
-        (router, state), (_, other) = found
-        before = state.stats().sent_bytes
-        for at in range(200):
-            router.select_worker(tokens=[*STORY[:200], *range(at, at + 800)]).on_complete()
-        blocks = 200 * 50 + 12
-        wait_until(lambda: other.stats().blocks >= blocks)
-        assert state.stats().sent_bytes - before < 24 * blocks
-
-
 def test_new_router_is_told_what_the_others_know_before_it_is_attached(fleet: Fleet) -> None:
     with routers(fleet, 2) as found:
         (router, _), (other, _) = found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,20 +23,25 @@ from cachelb.state import RedisState, SnapshotFile, ZmqMesh
 PORT = "tcp://127.0.0.1:*"
 
 
+def _attached(made: Any) -> None:
+    with Router(["http://127.0.0.1:1"], secret="known to the tests alone") as router:  # noqa: S106 - of these tests
+        router.attach(made)
+
+
 SAMPLES = learned.Samples(np.random.default_rng(1).random((20, 9), np.float32), [None] * 20, np.ones(20, np.float32))
 CASES: dict[str, Case] = {
     "RedisState": Case(RedisState, {"url": "redis://127.0.0.1:1"}),
     "ZmqMesh": Case(ZmqMesh, {"bind": PORT, "peers": []}),
     "RayState": Case(RayState, {"name": "fleet"}),
-    "SnapshotFile": Case(SnapshotFile, {"path": "kept"}),
-    "MetricsSource": Case(MetricsSource),
+    "SnapshotFile": Case(SnapshotFile, {"path": "kept"}, _attached),
+    "MetricsSource": Case(MetricsSource, {}, _attached),
     "LoadReport": Case(LoadReport),
     "ZmqSource": Case(ZmqSource),
     "Relay": Case(Relay, {"bind": PORT}),
     "Relay.add_worker": Case(Relay(PORT).add_worker, {"key": "http://a"}),
     "Endpoint.of_rank": Case(Endpoint("tcp://a:1", "tcp://a:2").of_rank, {"rank": 0}),
     "EndpointPicker": Case(EndpointPicker, {"router": Router(["http://127.0.0.1:1"])}),
-    "JsonlRecords": Case(JsonlRecords, {"path": "records"}),
+    "JsonlRecords": Case(JsonlRecords, {"path": "records"}, _attached),
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
     "Settings": Case(doctor.Settings),
     "KvEventsConfig": Case(KvEventsConfig),
@@ -56,7 +63,9 @@ MADE_HERE = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_number_is_refused_or_kept(name: str) -> None:
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_number_is_refused_or_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert CASES[name].options()
     CASES[name].vary()
 

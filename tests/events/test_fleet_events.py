@@ -9,8 +9,8 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
+from tests.models.kv_streams import receiving
 
-from cachelb.events import ZmqSource
 from cachelb.testing import FakeFleet
 
 PROMPT = "word" * 64
@@ -20,12 +20,8 @@ PROMPT = "word" * 64
 def publishing(workers: int = 1, **options: Any) -> Iterator[tuple[FakeFleet, RecordingSink]]:
     with FakeFleet(workers, kv_events=True, **options) as fleet:
         sink = RecordingSink(dict.fromkeys(fleet.urls, 1))
-        source = ZmqSource(endpoints=fleet.kv_endpoint)
-        source.start(sink)
-        try:
+        with receiving(sink, fleet.kv_endpoint):
             yield fleet, sink
-        finally:
-            source.stop()
 
 
 def events(sink: RecordingSink, url: str, batches: int) -> list[list[dict[str, Any]]]:

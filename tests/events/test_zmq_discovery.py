@@ -7,10 +7,10 @@ import logging
 import pytest
 from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import nothing_left
+from tests.models.kv_streams import nothing_left, receiving
 from tests.waiting import wait_until
 
-from cachelb.events import Endpoint, ZmqSource
+from cachelb.events import Endpoint
 from cachelb.events.discovery import page_url, parse_page
 from cachelb.testing import FakeFleet
 
@@ -21,19 +21,13 @@ GPU = "http://gpu0:8000"
 def test_workers_are_found_by_what_they_say_of_themselves() -> None:
     with nothing_left(), FakeFleet(2, kv_events=True) as fleet:
         sink = RecordingSink(dict.fromkeys(fleet.urls, 1))
-        source = ZmqSource(discover=True)
-        source.start(sink)
-        for url in fleet.urls:
-            complete(url, PROMPT)
-            sink.wait_for(lambda url=url: sink.of(url).last == 0)  # type: ignore[misc]
-            assert source.stats().streams[url, None].address == _endpoint(fleet, url).address
-        source.stop()
-
-
-def _endpoint(fleet: FakeFleet, url: str) -> Endpoint:
-    endpoint = fleet.kv_endpoint(url)
-    assert endpoint is not None
-    return endpoint
+        with receiving(sink, None, discover=True) as source:
+            for url in fleet.urls:
+                complete(url, PROMPT)
+                sink.wait_for(lambda url=url: sink.of(url).last == 0)  # type: ignore[misc]
+                endpoint = fleet.kv_endpoint(url)
+                assert endpoint is not None
+                assert source.stats().streams[url, None].address == endpoint.address
 
 
 def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,15 +35,13 @@ def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) 
         (worker,) = fleet.workers
         worker.stop()
         sink = RecordingSink({worker.url: 1})
-        source = ZmqSource(discover=True)
-        source.start(sink)
-        wait_until(lambda: (worker.url, None) in source.stats().streams)
-        bad = source.stats().streams[worker.url, None]
-        assert (bad.state, bad.last_error) == ("unusable", "not told where")
-        worker.start()
-        complete(worker.url, PROMPT)
-        sink.wait_for(lambda: sink.of(worker.url).last == 0)
-        source.stop()
+        with receiving(sink, None, discover=True) as source:
+            wait_until(lambda: (worker.url, None) in source.stats().streams)
+            bad = source.stats().streams[worker.url, None]
+            assert (bad.state, bad.last_error) == ("unusable", "not told where")
+            worker.start()
+            complete(worker.url, PROMPT)
+            sink.wait_for(lambda: sink.of(worker.url).last == 0)
         assert len(caplog.records) == 1
 
 
@@ -60,11 +52,10 @@ def test_a_worker_publishes_where_the_user_or_the_port_says(knows_the_page: bool
     with FakeFleet(1, kv_events=knows_the_page) as fleet:
         (url,) = fleet.urls
         endpoints = {url: Endpoint("tcp://127.0.0.1:9")} if knows_the_page else {}
-        source = ZmqSource(discover=True, endpoints=endpoints, default_port=6001, replay_port=6002)
-        source.start(RecordingSink({url: 1}))
-        wait_until(lambda: (url, None) in source.stats().streams)
-        assert source.stats().streams[url, None].address == f"tcp://127.0.0.1:{port}"
-        source.stop()
+        ports = {"default_port": 6001, "replay_port": 6002}
+        with receiving(RecordingSink({url: 1}), endpoints, discover=True, **ports) as source:
+            wait_until(lambda: (url, None) in source.stats().streams)
+            assert source.stats().streams[url, None].address == f"tcp://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, connected, publish, receiving, relayed
 from tests.waiting import wait_until
 
+from cachelb import UnknownWorkerError
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.testing import EventPublisher
 
@@ -213,8 +214,8 @@ def test_malformed_messages_between_good_ones_do_no_harm(caplog: pytest.LogCaptu
 def test_a_sink_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(RecordingSink):
         def _kv_live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
-            if seq in {1, 2}:
-                raise RuntimeError("broken")
+            if seq is not None and seq in {1, 2, 3}:
+                raise RuntimeError("broken") if seq < 3 else UnknownWorkerError("gone")
             return super()._kv_live(key, dp_rank, seq, payload)
 
     with EventPublisher() as publisher, caplog.at_level(logging.ERROR):
@@ -222,7 +223,7 @@ def test_a_sink_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> No
         with receiving(sink, {W: publisher.endpoint}) as source:
             publisher.wait_for(lambda: publisher.subscribers == 1)
             sink.wait_for(lambda: "ended True" in sink.of(W).told)
-            publish(publisher, 0, 1, 2, 3)
-            sink.wait_applied([0, 1, 2, 3], W)
-            assert source.stats().streams[W, None].refused == 2
+            publish(publisher, 0, 1, 2, 3, 4)
+            sink.wait_applied([0, 1, 2, 3, 4], W)
+            assert source.stats().streams[W, None].refused == 2, "a worker removed in between is no failure"
     assert [record.message for record in caplog.records] == [f"the router fails on the event stream of {W}"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Self
 
 import pytest
 import zmq
 from tests.hostile.strangers import resident_mb
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, connected, publish
+from tests.models.kv_streams import W, connected, publish, receiving
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -65,16 +65,6 @@ class FloodingEngine:
                         self.sent += 1
 
 
-@contextlib.contextmanager
-def following(engine: FloodingEngine, sink: RecordingSink, replay_timeout_s: float = 600.0) -> Iterator[ZmqSource]:
-    source = ZmqSource(endpoints={W: engine.endpoint}, replay_timeout_s=replay_timeout_s)
-    source.start(sink)
-    try:
-        yield source
-    finally:
-        source.stop()
-
-
 def stream_of(source: ZmqSource) -> StreamStats:
     """The only stream; it has done nothing before the source's thread has made it."""
     return source.stats().streams.get((W, None), StreamStats(state="connecting"))
@@ -96,7 +86,7 @@ def test_what_is_kept_of_a_replay_is_bounded() -> None:
 
     with (
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD]) as engine,
-        following(engine, Busy({W: 1})) as source,
+        receiving(Busy({W: 1}), {W: engine.endpoint}, replay_timeout_s=600.0) as source,
     ):
         try:
             assert busy.wait(30)
@@ -119,7 +109,7 @@ def test_a_replay_without_end_is_given_up_and_counted(monkeypatch: pytest.Monkey
     monkeypatch.setattr("cachelb.events.replay.MOST_REPLAYED_BYTES", 8 << 20)
     with (
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD[: 1 << 16]]) as engine,
-        following(engine, RecordingSink({W: 1})) as source,
+        receiving(RecordingSink({W: 1}), {W: engine.endpoint}, replay_timeout_s=600.0) as source,
     ):
         wait_until(lambda: stream_of(source).replays_failed > 0)
         assert stream_of(source).last_error == "no replay"
@@ -130,7 +120,10 @@ def test_a_message_that_is_too_long_never_arrives(flood: str) -> None:
     long = bytes(EVENT_BYTES + 1)
     frames = [b"", numbered(0), long]
     sink = RecordingSink({W: 1})
-    with FloodingEngine(flood, lambda _: frames) as engine, following(engine, sink, 1.0) as source:
+    with (
+        FloodingEngine(flood, lambda _: frames) as engine,
+        receiving(sink, {W: engine.endpoint}, replay_timeout_s=1.0) as source,
+    ):
         if flood == "live":
             wait_until(lambda: stream_of(source).connections > 1)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ def publish(publisher: EventPublisher, *names: int) -> None:
 
 
 @contextlib.contextmanager
-def receiving(sink: RecordingSink, endpoints: Mapping[str, Endpoint], **options: Any) -> Iterator[ZmqSource]:
+def receiving(
+    sink: RecordingSink, endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None, **options: Any
+) -> Iterator[ZmqSource]:
     """Run a source."""
     source = ZmqSource(endpoints=endpoints, **options)
     source.start(sink)
@@ -106,11 +108,13 @@ def behind(relay: Relay, *sinks: RecordingSink, **options: Any) -> Iterator[list
 
 
 @contextlib.contextmanager
-def relayed(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
+def relayed(
+    publisher: EventPublisher, *, secret: str | None = None, **options: Any
+) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
     """Follow one worker through a relay, from the moment its stream is live and no replay is under way."""
-    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay:
+    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}, secret=secret) as relay:
         sink = RecordingSink({W: 1})
-        with behind(relay, sink, **options) as (source,):
+        with behind(relay, sink, secret=secret, **options) as (source,):
             publisher.wait_for(lambda: publisher.subscribers == 1)
             last = "connected False" if publisher.endpoint.replay is None else "ended True"
             sink.wait_for(lambda: last in sink.of(W).told)

@@ -38,25 +38,21 @@ def test_other_secrets_are_refused_counted_and_not_applied(
         routers(redis_fleet, 2, make={"secret": "known to others only"}, peer_timeout_s=60.0) as others,
     ):
         fleets = [ours, others]
+        everybody = [each for found in fleets for each in found]
         decisions = [found[0][0].select_worker(tokens=STORY) for found in fleets for _ in range(3)]
         wait_until(lambda: all(load(found[1][0]) == 3 for found in fleets))
-        before = [[state.stats().refused for _, state in found] for found in fleets]
+        before = [state.stats().refused for _, state in everybody]
         for decision in decisions:
             decision.on_complete()
-        wait_until(lambda: all(load(router) == 0 for found in fleets for router, _ in found))
+        wait_until(lambda: all(load(router) == 0 for router, _ in everybody))
         wait_until(
-            lambda: all(
-                state.stats().refused > before[at][each]
-                for at, found in enumerate(fleets)
-                for each, (_, state) in enumerate(found)
-            )
+            lambda: all(state.stats().refused > count for (_, state), count in zip(everybody, before, strict=True))
         )
-        for found in fleets:
-            for _, state in found:
-                assert [peer.bookings for peer in state.stats().peers] == [0], "its own fleet only"
-                assert state.stats().failures == 0
+        for _, state in everybody:
+            assert [peer.bookings for peer in state.stats().peers] == [0], "its own fleet only"
+            assert state.stats().failures == 0
         # Of heartbeats alone there are more and more.
-        wait_until(lambda: sum(state.stats().refused for found in fleets for _, state in found) > 4 * 3)
+        wait_until(lambda: sum(state.stats().refused for _, state in everybody) > 4 * 3)
         logged = [record.message for record in caplog.records if "refused" in record.message]
         assert len(logged) == 4, "one line each, whatever was refused"
         assert any("another secret" in text for text in logged)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from tests.models.kv_streams import open_files
 from tests.state.transports import OTHER, SECRET, STORY, Fleet, load, make_router, matched, routers, same_loads
 from tests.waiting import wait_until
 
@@ -146,16 +146,13 @@ def test_partition_heals(fleet: Fleet) -> None:
 
 
 def test_no_thread_and_no_file_is_left(fleet: Fleet) -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     with routers(fleet, 2):
         pass
-    before = files()
+    before = open_files()
     for _ in range(3):
         with routers(fleet, 2) as found:
             found[0][0].select_worker(tokens=STORY)
-    wait_until(lambda: files() <= before)
+    wait_until(lambda: open_files() <= before)
     assert not [thread for thread in threading.enumerate() if thread.name == "cachelb-state"]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.kv_streams import nothing_left
 from tests.programs import running
 from tests.test_router_fork import in_child
 from tests.waiting import wait_until
@@ -322,12 +323,7 @@ def test_wrong_arguments_are_named(path: Path) -> None:
 
 
 def test_no_thread_and_no_file_is_left(path: Path) -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     live(path)
-    before = files()
-    for _ in range(5):
-        live(path, interval_s=0.001)
-    assert files() <= before
-    assert not [thread for thread in threading.enumerate() if thread.name == "cachelb-snapshots"]
+    with nothing_left():
+        for _ in range(5):
+            live(path, interval_s=0.001)

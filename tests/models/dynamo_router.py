@@ -66,9 +66,5 @@ class DynamoRouter(QuietGateway):
     def cancelled(self, ticket: int, now: float) -> None:
         self.finished(ticket, None, now)
 
-    def is_busy(self) -> bool:
-        """Whether anything is booked."""
-        return any(self._active) or any(self._prefill) or bool(self._open)
-
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         follow(self._cached[worker], changes)

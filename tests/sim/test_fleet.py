@@ -17,19 +17,21 @@ LLAMA = MODELS["llama-3-8b"]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "tokens"),
+    ("gpu", "tokens", "budget", "seqs"),
     [
-        ("a30", 45_000),
-        ("l20", 222_000),
-        ("a100-80", 458_000),
-        ("h100-80", 458_000),
-        ("l40s", 200_000),
-        ("v100-32", 104_000),
-        ("rtx-pro-6000", 530_000),
+        ("a30", 45_000, 2_048, 256),
+        ("l20", 222_000, 2_048, 256),
+        ("a100-80", 458_000, 2_048, 256),
+        ("h100-80", 458_000, 8_192, 1_024),
+        ("l40s", 200_000, 2_048, 256),
+        ("v100-32", 104_000, 2_048, 256),
+        ("rtx-pro-6000", 530_000, 8_192, 1_024),
     ],
 )
-def test_cache_holds_what_memory_leaves(gpu: str, tokens: int) -> None:
+def test_cache_and_engine_defaults_go_by_memory(gpu: str, tokens: int, budget: int, seqs: int) -> None:
     assert kv_tokens(GPUS[gpu], LLAMA) == pytest.approx(tokens, rel=0.006)
+    native = WorkerSpec(GPUS[gpu], LLAMA).native()
+    assert (native["max_num_batched_tokens"], native["max_num_seqs"]) == (budget, seqs)
 
 
 def test_weights_are_those_of_the_models() -> None:
@@ -41,15 +43,6 @@ def test_model_that_does_not_fit_names_what_would() -> None:
     with pytest.raises(ValueError, match=r"llama-3\.1-70b .* does not fit on 1 x h100-80; use :tp2 or more"):
         FleetSpec.parse("1xh100", model="llama-3.1-70b")
     assert FleetSpec.parse("1xh100:tp4", model="llama-3.1-70b").cache_tokens > 450_000
-
-
-@pytest.mark.parametrize(
-    ("gpu", "budget", "seqs"),
-    [("a30", 2_048, 256), ("a100-80", 2_048, 256), ("h100-80", 8_192, 1_024), ("rtx-pro-6000", 8_192, 1_024)],
-)
-def test_engine_defaults_go_by_memory(gpu: str, budget: int, seqs: int) -> None:
-    native = WorkerSpec(GPUS[gpu], LLAMA).native()
-    assert (native["max_num_batched_tokens"], native["max_num_seqs"]) == (budget, seqs)
 
 
 def test_native_form_has_every_setting() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import zmq
-from tests.events.patience import last_error
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, behind, nothing_left, publish, receiving, relayed
+from tests.models.kv_streams import W, behind, last_error, nothing_left, publish, receiving, relayed
 from tests.test_router_fork import in_child
 from tests.waiting import wait_until
 

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.events.patience import give_up_after, stream_of
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, connected, publish, receiving, relayed
+from tests.models.kv_streams import W, connected, give_up_after, publish, receiving, relayed, stream_of
 from tests.waiting import wait_until
 
 from cachelb import UnknownWorkerError

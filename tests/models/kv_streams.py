@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import zmq
 from tests.models.kv_sink import RecordingSink
 
 from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.events.stream import Stream
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
 
@@ -119,3 +121,21 @@ def relayed(
             last = "connected False" if publisher.endpoint.replay is None else "ended True"
             sink.wait_for(lambda: last in sink.of(W).told)
             yield relay, sink, source
+
+
+def stream_of(source: ZmqSource, key: str = W) -> Stream:
+    """The stream of a worker."""
+    assert source._runs.latest is not None
+    return source._runs.latest._fleet._streams[key, None]
+
+
+def give_up_after(source: ZmqSource, replay_timeout_s: float) -> None:
+    """From now on an engine has so many seconds to answer a replay."""
+    stream = stream_of(source)
+    stream._settings = replace(stream._settings, replay_timeout_s=replay_timeout_s)
+
+
+def last_error(source: ZmqSource, key: str) -> str | None:
+    """What went wrong last; nothing before the source has made the stream, which its thread does."""
+    stream = source.stats().streams.get((key, None))
+    return None if stream is None else stream.last_error

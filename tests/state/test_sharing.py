@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
 import pytest
 from tests.models.kv_streams import open_files
-from tests.state.transports import OTHER, SECRET, STORY, Fleet, load, make_router, matched, routers, same_loads
+from tests.state.transports import (
+    OTHER,
+    SECRET,
+    STORY,
+    Fleet,
+    RedisFleet,
+    load,
+    make_router,
+    matched,
+    routers,
+    same_loads,
+)
+from tests.test_router_fork import in_child
 from tests.waiting import wait_until
 
 
@@ -166,3 +179,27 @@ def test_changes_of_the_fleet_are_told_by_every_transport(fleet: Fleet) -> None:
         assert {row.key: row.weight for row in other.stats().workers}["new"] == 2.0
         other.remove_worker("gpu1")
         wait_until(lambda: "gpu1" not in router.keys())  # noqa: SIM118
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet) -> None:
+    with routers(redis_fleet, 2, peer_timeout_s=60.0) as found:
+        (router, state), (other, _) = found
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+            origins = {each.stats().origin for _, each in found}
+
+            def child() -> None:
+                decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found, 1)]
+                # Both routers were forked; each hears the other, and both of the parent.
+                wait_until(lambda: len(state.stats().peers) == 3)
+                assert {peer.origin for peer in state.stats().peers} > origins
+                assert state.stats().origin not in origins
+                wait_until(lambda: load(router) == load(other) == 3)
+                assert len(decisions) == 2
+
+            in_child(child)
+            wait_until(lambda: load(router) == load(other) == 3)
+            wait_until(lambda: matched(other, [1, *STORY]) == matched(router, [2, *STORY]) == 992)
+            assert state.stats().failures == 0, "its connections are still its own"

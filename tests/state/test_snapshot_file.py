@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -209,27 +207,6 @@ def test_failing_disk_is_counted_and_logged_once_and_routing_goes_on(
         wait_until(lambda: file.stats().failures >= failures + 3)
         assert lines() == 2
     assert [entry.name for entry in folder.iterdir()] == [path.name], "nothing half-written is left"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs limits on files")
-def test_full_disk_leaves_the_old_file(path: Path) -> None:
-    live(path)
-    script = f"""
-import resource, signal
-from tests.state.test_snapshot_file import make_router, SnapshotFile, matched
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-file = SnapshotFile({str(path)!r})
-with make_router() as router:
-    router.attach(file)
-    for at in range(50):
-        router.select_worker(tokens=[at, *range(1000)]).on_complete()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-print(file.stats().failures, file.stats().error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path.cwd())
-    assert done.stdout.startswith("1 [Errno 27]"), done
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    assert start(path).startswith("warm: 62 blocks")
 
 
 def test_process_that_is_killed_while_writing_leaves_a_whole_file(path: Path) -> None:

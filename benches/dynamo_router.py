@@ -6,6 +6,7 @@ Blocks of requests in flight count once, however many requests of a worker share
 cached before an event says so. Equal costs are drawn.
 """
 
+# ruff: noqa: ARG002 - the protocol of gateways
 from __future__ import annotations
 
 import random

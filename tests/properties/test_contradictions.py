@@ -6,18 +6,16 @@ parents, which no engine and no router of one secret says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cachelb import BlockTracker, Router, SnapshotError
+from cachelb import Router
 from cachelb.testing.events import cleared, encode_batch, removed, stored
 
 WORKERS = ("a", "b", "c")
 SECRET = "known to all gateways"  # noqa: S105 - of these tests
-MEDIA = ("gpu", "cpu", "disk")
 
 hashes = st.integers(1, 12)
 chains = st.lists(hashes, max_size=7)
@@ -25,63 +23,6 @@ workers = st.sampled_from(WORKERS)
 parents = st.none() | hashes
 ends = st.sampled_from(["complete", "error", "open"])
 
-
-# --- a tracker ---
-
-writes = st.one_of(
-    st.tuples(st.just("store"), workers, chains, parents, st.sampled_from(MEDIA)),
-    st.tuples(st.just("store"), workers, chains, parents, st.just("gpu")),
-    st.tuples(st.just("remove"), workers, chains, st.none() | st.sampled_from(MEDIA)),
-    st.tuples(st.just("evict"), workers, st.integers(0, 8)),
-    st.tuples(st.just("clear"), workers),
-    st.tuples(st.just("leave"), workers),
-)
-
-
-def write(tracker: BlockTracker, step: tuple[Any, ...]) -> None:
-    try:
-        match step:
-            case ("store", worker, chain, parent, medium):
-                tracker.store(worker, chain, parent=parent, medium=medium)
-            case ("remove", worker, chain, medium):
-                tracker.remove(worker, chain, medium=medium)
-            case ("evict", worker, most):
-                tracker.evict_worker(worker, most)
-            case ("clear", worker):
-                tracker.clear(worker)
-            case (_, worker):
-                tracker.remove_worker(worker)
-    except ValueError:
-        pass
-
-
-def check(tracker: BlockTracker, asked: Sequence[Sequence[int]]) -> None:
-    tracker.validate()
-    for chain in asked:
-        found = tracker.overlaps_of_hashes(chain)
-        assert all(0 < depth <= len(chain) for depth in found.values())
-    tracker.validate()
-
-
-@example([("store", "a", [1, 2, 3], None, "gpu"), ("store", "b", [4, 2, 5], None, "gpu"), ("remove", "a", [2], None)])
-@example([("store", "a", [1, 2, 1], None, "gpu"), ("store", "a", [2, 1], 1, "cpu"), ("evict", "a", 1)])
-@given(st.lists(writes, max_size=30))
-def test_tracker_adds_up_after_contradictory_chains(steps: list[tuple[Any, ...]]) -> None:
-    for matcher in ("kary", "linear"):
-        tracker = BlockTracker(block_size=1, max_blocks_per_worker=9, matcher=matcher)
-        asked = [step[2] for step in steps if step[0] in ("store", "remove")]
-        for step in steps:
-            write(tracker, step)
-            tracker.validate()
-        check(tracker, asked)
-        try:
-            again = BlockTracker.restore(tracker.snapshot())
-        except SnapshotError:
-            raise AssertionError("a tracker refuses its own snapshot") from None
-        check(again, asked)
-
-
-# --- routers ---
 
 tokens = st.integers(1, 4).flatmap(lambda blocks: st.lists(st.integers(0, 1), min_size=blocks, max_size=blocks))
 stores = st.builds(

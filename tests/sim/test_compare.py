@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from cachelb.sim.comparison import Spread
 from cachelb.sim.timing import Polynomial
 
 FLEET = FleetSpec.parse("4xa30")
+POLYNOMIAL = FleetSpec.parse("4xa30", timing=Polynomial())
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +195,7 @@ def test_interrupt_ends_the_runs(chats: Workload) -> None:
             "has no option 'cache_treshold'.*Settings of the run are",
         ),
         ({"treshold": 1}, TypeError, "has no option 'treshold'"),
+        ({"fleet": POLYNOMIAL, "sweep": Sweep("mfu", (0.8, 1))}, TypeError, "roofline timing only"),
     ],
 )
 def test_comparison_of_no_sense_is_refused_before_anything_runs(
@@ -205,13 +206,7 @@ def test_comparison_of_no_sense_is_refused_before_anything_runs(
 
     settings = {"policies": ["random"], "progress": never, **changes}
     with pytest.raises(error, match=message):
-        compare(chats, FLEET, settings.pop("policies"), **settings)
-
-
-def test_mfu_is_swept_of_rooflines_only(chats: Workload) -> None:
-    fleet = FleetSpec(tuple(replace(worker, timing=Polynomial()) for worker in FLEET))
-    with pytest.raises(TypeError, match="roofline timing only"):
-        compare(chats, fleet, ["random"], sweep=Sweep("mfu", (0.8, 1)))
+        compare(chats, settings.pop("fleet", FLEET), settings.pop("policies"), **settings)
 
 
 # === sweeps ===

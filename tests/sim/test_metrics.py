@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.sim import FleetSpec, SimResult, Slo, Status, Workload, build, simulate
-from cachelb.sim.lru_bound import HitCount, PoolProfile
-from cachelb.sim.metrics import Cost, Imbalance, Metrics, Quantiles, measure
+from cachelb.sim import SimResult, Slo, Status
+from cachelb.sim.lru_bound import HitCount
+from cachelb.sim.metrics import Cost, Imbalance, Quantiles, measure
 from cachelb.sim.result import WallClock
 from cachelb.sim.workloads.workload import make
 from cachelb.sim.worst import worst_requests
@@ -263,23 +263,6 @@ def test_json_has_no_nan() -> None:
 def test_cost_is_of_the_readings_of_the_real_clock() -> None:
     cost = Cost.of(result_of([(Status.FINISHED, 0.0, 1.0, 1.0, 1, 1, 0, 0, 0)]))
     assert cost == Cost(run_s=2.0, requests_per_s=0.5, decisions_per_s=500_000, select_p50_us=2.0, select_p99_us=2.98)
-
-
-@pytest.fixture(scope="module")
-def chats() -> Workload:
-    return build("chat", seed=5, count=400)
-
-
-def metrics_of(workload: Workload, fleet: FleetSpec, policy: str) -> Metrics:
-    pool = PoolProfile(workload)
-    capacity = fleet.cache_tokens // workload.block_size
-    return measure(simulate(workload, fleet, policy, seed=1), bound=pool.hits(capacity), infinite=pool.hits())
-
-
-def test_one_worker_reaches_the_bound_of_its_own_pool(chats: Workload) -> None:
-    found = metrics_of(chats, FleetSpec.parse("1xh100"), "random")
-    assert found.of_bound == pytest.approx(1.0, abs=0.02)
-    assert (found.busy, found.requests) == (Imbalance(0.0, 1.0), Imbalance(0.0, 1.0))
 
 
 # === limits ===

@@ -156,13 +156,6 @@ def test_link_is_replaced_by_the_file(path: Path) -> None:
     assert start(path).startswith("warm")
 
 
-def test_file_of_another_router_starts_cold(path: Path) -> None:
-    live(path)
-    assert "hash_seed" in start(path, secret=OTHER)
-    assert "another block_size" in start(path, block_size=32)
-    assert start(path).startswith("warm")
-
-
 def test_old_file_starts_cold(path: Path) -> None:
     live(path)
     wait_until(lambda: start(path, max_age_s=0.05).startswith("cold"))

@@ -132,15 +132,6 @@ def test_a_worker_without_a_usable_endpoint_is_named_once_and_stops_nobody(
         assert [reason in record.message for record in caplog.records] == [True]
 
 
-def test_an_ipc_endpoint_has_one_rank_only(caplog: pytest.LogCaptureFixture) -> None:
-    sink = RecordingSink({W: 2})
-    with receiving(sink, {W: Endpoint("ipc:///tmp/nobody-is-here.sock")}) as source:
-        wait_until(lambda: len(source.stats().streams) == 2)
-        states = {rank: stream.state for (_, rank), stream in source.stats().streams.items()}
-        assert states == {0: "connecting", 1: "unusable"}
-        assert f"no event stream of {W} rank 1" in caplog.text
-
-
 def test_an_address_that_becomes_free_is_taken() -> None:
     with EventPublisher() as publisher:
         sink = RecordingSink({"first": 1, "second": 1})

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachelb.sim import SimResult, Slo, Status
@@ -198,6 +198,9 @@ def test_hits_and_predictions_count_requests_with_a_first_token(made: list[Made]
     assert found.prediction.too_low == pytest.approx(sum(one < 0 for one in wrong) / count)
 
 
+@example(
+    [(Status.FINISHED, at_s, at_s + 1, at_s + 2, 100, 5, 0, 0, 0) for at_s in (0.0, 10.0)]
+)  # the first at its edge
 @given(st.lists(rows(), max_size=12))
 def test_throughput_and_goodput_count_the_steady_part(made: list[Made]) -> None:
     result = result_of(made)

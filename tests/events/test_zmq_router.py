@@ -21,13 +21,15 @@ BLOCK = 4
 
 
 @contextlib.contextmanager
-def routed(workers: int = 2, **options: Any) -> Iterator[tuple[FakeFleet, Router[str]]]:
-    """A fleet with small caches, and a router that hears of them."""
-    with FakeFleet(workers, kv_events=True, block_size=BLOCK, **options) as fleet:
-        router = Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1)
-        with router:
-            router.attach(ZmqSource(endpoints=fleet.kv_endpoint))
-            yield fleet, router
+def gateways(fleet: FakeFleet, *sources: ZmqSource) -> Iterator[list[Router[str]]]:
+    """A router for each source."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for source in sources:
+            router = stack.enter_context(Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1))
+            router.attach(source)
+            found.append(router)
+        yield found
 
 
 def held(worker: FakeWorker, prompt: list[int]) -> int:
@@ -57,18 +59,6 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
         start = rng.choice(made)[: BLOCK * rng.randrange(10)]
         made.append(start + [rng.randrange(1000) for _ in range(40 - len(start))])
     return made
-
-
-@contextlib.contextmanager
-def gateways(fleet: FakeFleet, *sources: ZmqSource) -> Iterator[list[Router[str]]]:
-    """A router for each source."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for source in sources:
-            router = stack.enter_context(Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1))
-            router.attach(source)
-            found.append(router)
-        yield found
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -134,7 +124,10 @@ def test_a_router_may_be_behind_the_relay_that_it_runs() -> None:
 
 
 def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> None:
-    with routed(1) as (fleet, router):
+    with (
+        FakeFleet(1, kv_events=True, block_size=BLOCK) as fleet,
+        gateways(fleet, ZmqSource(endpoints=fleet.kv_endpoint)) as (router,),
+    ):
         added = fleet.add_worker()
         complete(added.url, prompts(1)[0])
         router.add_worker(added.url)

@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.models.dynamo_router import DynamoRouter
+from benches.dynamo_router import DynamoRouter
 from tests.sim import test_validation_dynosim as dynosim
 from tests.sim import test_validation_kernels as kernels
 from tests.sim import test_validation_llmd as llmd

@@ -9,15 +9,15 @@ import time
 
 
 class CuttingProxy:
-    """Forwards a port, and the one above it, to those of another address of this host.
+    """Forwards ports, by default one and that above it, to those of another address of this host.
 
     Attributes:
         delay_s: Seconds that whatever comes is kept.
     """
 
-    def __init__(self, port: int, target: int) -> None:
+    def __init__(self, port: int, target: int, *, ports: int = 2) -> None:
         self.delay_s = 0.0
-        self._pairs = {port: target, port + 1: target + 1}
+        self._pairs = {port + at: target + at for at in range(ports)}
         self._listening: list[socket.socket] = []
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()

@@ -7,7 +7,6 @@ import contextlib
 import random
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,8 +16,11 @@ import uvicorn
 from aiohttp import web
 from examples import aiohttp_gateway, starlette_gateway
 from starlette.applications import Starlette
+from tests import waiting
 
 from cachelb import Router
+
+wait_until = waiting.wait_until
 
 
 def _listener() -> socket.socket:
@@ -100,12 +102,3 @@ async def storm(url: str, prompts: Sequence[str], *, clients: int, leavers_token
         for _ in range(clients):
             group.create_task(client(session))
     return seen
-
-
-def wait_until(condition: Callable[[], object], *, timeout_s: float = 120.0) -> None:
-    """Wait for something that announces itself to nobody."""
-    end = time.monotonic() + timeout_s
-    tick = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, f"still not so after {timeout_s} s"
-        tick.wait(0.002)

@@ -7,16 +7,18 @@ import contextlib
 import functools
 import gc
 import importlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from tests import waiting
 from tests.loops import wanted, without
 
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.testing import FakeFleet
 
 litellm: Any = importlib.import_module("litellm")  # its types stay outside: reading them takes a minute
+
+settled = waiting.until
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 40
 
@@ -58,14 +60,6 @@ async def hosted(
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         gc.collect()  # while the warnings of what LiteLLM leaves unclosed are those of this test
-
-
-async def settled(condition: Callable[[], object], *, timeout_s: float = 120.0) -> None:
-    """Wait for what LiteLLM tells its callbacks, which it does in the background."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"still not so after {timeout_s} s"
-        await asyncio.sleep(0.005)
 
 
 def messages(text: str = PROMPT) -> list[dict[str, str]]:

@@ -12,8 +12,9 @@ from http.client import HTTPConnection
 from typing import Any
 
 import aiohttp
-from tests.gateways import serve_asgi, wait_until
+from tests.gateways import serve_asgi
 from tests.http_client import chat, complete, connect
+from tests.waiting import wait_until
 
 from cachelb.integrations.production_stack import CachelbRouter
 from cachelb.testing import FakeFleet

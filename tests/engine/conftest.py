@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -12,7 +12,6 @@ import pytest
 from tests.engine.engine import Engine, running, write_model
 
 ADAPTERS = ("la", "lb")
-ENGINES = pytest.StashKey[list[Engine]]()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,16 +33,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def running_engines(
-    model: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[list[Engine]]:
+def running_engines(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Engine]]:
     logs = tmp_path_factory.mktemp("engines")
     cores = sorted(os.sched_getaffinity(0))
     engines = [
         Engine(model, logs / f"{name}.log", name=name, core=cores[number % len(cores)], adapters=ADAPTERS)
         for number, name in enumerate(("w0", "w1"))
     ]
-    pytestconfig.stash[ENGINES] = engines
     with running(engines):
         yield engines
 
@@ -56,14 +52,3 @@ def engines(running_engines: list[Engine]) -> list[Engine]:
             engine.restart()
         engine.reset_cache()
     return running_engines
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the end of the engines' logs below a failed test."""
-    report = yield
-    if report.failed:
-        for engine in item.config.stash.get(ENGINES, []):
-            if engine.log.exists():
-                report.sections.append((f"log of engine {engine.name}", engine.log_tail()))
-    return report

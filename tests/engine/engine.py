@@ -285,10 +285,6 @@ class Engine:
         """Send JSON and read the JSON that comes back."""
         return self._ask(path, body)
 
-    def metrics(self) -> str:
-        """Read the text of `/metrics`."""
-        return send(self.url, "/metrics", deadline_s=REQUEST_DEADLINE_S).body.decode()
-
     def complete(
         self,
         prompt: Sequence[int],

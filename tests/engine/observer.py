@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +15,6 @@ from cachelb import Router
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.types import KvEventStats, WorkerStats
 
-DEADLINE_S = 120.0
 REPLAY_TIMEOUT_S = 30.0  # an engine that shares two cores with everything else answers late
 
 
@@ -124,15 +121,6 @@ def routed(observers: Sequence[Observer]) -> Callable[..., Completion]:
         return answer
 
     return send
-
-
-def wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    """Wait until a condition holds that nothing announces."""
-    end = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, complaint
-        pause.wait(0.005)
 
 
 def _arguments(prompt: Prompt) -> dict[str, Any]:

@@ -191,13 +191,6 @@ class Tally:
         """Share of probes of which the engine had once all and now has a part."""
         return self._partial / self.probes
 
-    def strata(self) -> dict[str, dict[str, int]]:
-        """Return the counts per stratum as values that JSON has."""
-        return {
-            str(stratum): {"probes": count, "agreed": self._agreed[stratum], "cached": self._cached[stratum]}
-            for stratum, count in self._probes.items()
-        }
-
     def table(self) -> str:
         """Return the counts per stratum."""
         lines = [f"{'stratum':36} probes agreed cached>0"]

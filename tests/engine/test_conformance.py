@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
+from tests.cutting_proxy import CuttingProxy
 from tests.engine.drive import run_traffic, send_prompt
 from tests.engine.engine import BLOCK_SIZE, Engine
-from tests.engine.observer import Observer, routed, wait_until
+from tests.engine.observer import Observer, routed
 from tests.engine.probes import ProbePlanner, Stratum, Tally
-from tests.engine.proxy import Proxy
 from tests.engine.traffic import FIRST_PLAIN_TOKEN, Identity, Prompt, Transcript, plan_traffic
+from tests.ports import free_ports
+from tests.waiting import wait_until
 
 from cachelb.events import Endpoint
 
@@ -32,6 +30,9 @@ CUT_OFF, KILLED = 0, 1  # which engine suffers what
 END_OF_REPLAY = b"\xff" * 8
 REPLAY_DEADLINE_MS = 60_000
 
+Miss = tuple[str, list[str]]
+"""What was predicted otherwise than the engine reported, and why that may be."""
+
 
 class Conformance:
     """Two engines, the routers that observe them, and the network between."""
@@ -39,9 +40,12 @@ class Conformance:
     def __init__(self, engines: list[Engine], stack: ExitStack) -> None:
         self.engines = engines
         cut_off = engines[CUT_OFF]
-        self.proxies = [stack.enter_context(Proxy(port)) for port in (cut_off.events_port, cut_off.replay_port)]
+        own, ports = free_ports(2), (cut_off.events_port, cut_off.replay_port)
+        self.proxies = [CuttingProxy(*pair, ports=1) for pair in zip(own, ports, strict=True)]
+        for proxy in self.proxies:
+            stack.callback(proxy.close)
         endpoints = {engine.url: Endpoint(engine.events_endpoint, replay=engine.replay_endpoint) for engine in engines}
-        endpoints[cut_off.url] = Endpoint(self.proxies[0].address, replay=self.proxies[1].address)
+        endpoints[cut_off.url] = Endpoint(f"tcp://127.0.0.1:{own[0]}", replay=f"tcp://127.0.0.1:{own[1]}")
         self.observers = [Observer(engines, endpoints, size) for size in ROUTER_BLOCKS]
         for observer in self.observers:
             stack.callback(observer.router.close)
@@ -57,7 +61,7 @@ class Conformance:
         for observer in self.observers:
             wait_until(
                 lambda observer=observer: observer.predict(marker) == BLOCK_SIZE,  # type: ignore[misc]
-                f"no event of a new prompt on worker {number}: {observer.worker(number)}",
+                complaint=f"no event of a new prompt on worker {number}: {observer.worker(number)}",
             )
 
     def believe(self) -> None:
@@ -67,7 +71,7 @@ class Conformance:
             for observer in self.observers:
                 wait_until(
                     lambda observer=observer, number=number: not observer.doubts(number),  # type: ignore[misc]
-                    f"worker {number} stays in doubt: {observer.worker(number)}",
+                    complaint=f"worker {number} stays in doubt: {observer.worker(number)}",
                 )
 
     def lose(self, every: int) -> None:
@@ -95,7 +99,7 @@ class Conformance:
         for proxy in self.proxies:
             proxy.cut()
         for observer in self.observers:
-            wait_until(lambda o=observer: o.stream_state(CUT_OFF) == "disconnected", "no cut is seen")  # type: ignore[misc]
+            wait_until(lambda o=observer: o.stream_state(CUT_OFF) == "disconnected", complaint="no cut is seen")  # type: ignore[misc]
         known, published = self.observers[0].kv(CUT_OFF).messages, len(replayed(cut_off))
         run(80, 160)
         assert len(replayed(cut_off)) > published >= known
@@ -103,7 +107,7 @@ class Conformance:
             assert observer.kv(CUT_OFF).messages == known
             assert observer.kv(CUT_OFF).state == "suspect"
         for proxy in self.proxies:
-            proxy.mend()
+            proxy.heal()
         self.believe()
 
         run(160, 200)
@@ -120,10 +124,10 @@ class Conformance:
         run(230, REQUESTS)
         self.believe()
 
-    def probe(self) -> tuple[dict[int, Tally], list[dict[str, Any]]]:
+    def probe(self) -> tuple[dict[int, Tally], list[Miss]]:
         """Send probes and compare; returns the counts per block size, and the misses with their reasons."""
         tallies = {observer.block_size: Tally(BLOCK_SIZE) for observer in self.observers}
-        misses: list[dict[str, Any]] = []
+        misses: list[Miss] = []
         first = self.observers[0]
         planner = ProbePlanner(self.transcript.sent(), lambda prompt: first.predict(prompt) // BLOCK_SIZE, seed=SEED)
         while tallies[first.block_size].probes < PROBES:
@@ -137,17 +141,9 @@ class Conformance:
             for observer, (predicted, doubts) in zip(self.observers, said, strict=True):
                 tallies[observer.block_size].add(probe, predicted=predicted, cached=cached)
                 if predicted != cached and probe.stratum is not Stratum.FILLER:
-                    misses.append(
-                        {
-                            "block_size": observer.block_size,
-                            "stratum": probe.stratum,
-                            "worker": self.engines[number].name,
-                            "prompt_tokens": len(probe.prompt.tokens),
-                            "predicted": predicted,
-                            "cached": cached,
-                            "reason": "; ".join(doubts) or None,
-                        }
-                    )
+                    size, name, tokens = observer.block_size, self.engines[number].name, len(probe.prompt.tokens)
+                    figures = f"{tokens} tokens, {predicted} predicted, {cached} cached"
+                    misses.append((f"blocks of {size}, {probe.stratum}, {name}: {figures}", doubts))
             self.settle(number)
         return tallies, misses
 
@@ -167,48 +163,26 @@ def replayed(engine: Engine) -> list[bytes]:
     pytest.fail(f"the replay of {engine.name} does not end")
 
 
-def report(run: Conformance, tallies: dict[int, Tally], misses: list[dict[str, Any]]) -> None:
-    """Print the counts, and write them where CACHELB_ENGINE_REPORT says."""
-    document: dict[str, Any] = {"requests": REQUESTS, "misses": misses, "routers": {}}
+def report(run: Conformance, tallies: dict[int, Tally], misses: list[Miss]) -> None:
+    """Print the counts."""
     lines = []
     for observer in run.observers:
-        tally, stats = tallies[observer.block_size], observer.router.stats()
-        kv = {
-            "lost": observer.router.lost,
-            "gaps": stats.kv_gaps,
-            "replays": stats.kv_replays,
-            "resyncs": stats.kv_resyncs,
-            "restarts": stats.kv_restarts,
-            "dropped": {reason: count for reason, count in stats.dropped.items() if count},
-            "messages": [observer.kv(number).messages for number in range(len(run.engines))],
-        }
-        figures = {
-            "probes": tally.probes,
-            "agreement": tally.agreement,
-            "cached_share": tally.cached_share,
-            "partial_share": tally.partial_share,
-            "strata": tally.strata(),
-            "kv_events": kv,
-        }
-        document["routers"][str(observer.block_size)] = figures
+        stats = observer.router.stats()
         lines += [
             f"\nrouter with blocks of {observer.block_size} tokens, engines of {BLOCK_SIZE}",
-            tally.table(),
-            str(kv),
+            tallies[observer.block_size].table(),
+            f"lost {observer.router.lost}, gaps {stats.kv_gaps}, resyncs {stats.kv_resyncs}, {stats.kv_replays}",
         ]
-    lines += [f"miss: {miss}" for miss in misses]
-    sys.stdout.write("\n".join(lines) + "\n")
-    if path := os.environ.get("CACHELB_ENGINE_REPORT"):
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write("\n".join([*lines, *(f"miss: {what}, {doubts}" for what, doubts in misses)]) + "\n")
 
 
-def check(run: Conformance, tallies: dict[int, Tally], misses: list[dict[str, Any]]) -> None:
+def check(run: Conformance, tallies: dict[int, Tally], misses: list[Miss]) -> None:
     for tally in tallies.values():
         assert tally.probes >= 200
         assert tally.agreement >= 0.99
         assert tally.cached_share >= 0.5
         assert tally.partial_share >= 0.25
-    assert [miss for miss in misses if miss["reason"] is None] == []
+    assert [what for what, doubts in misses if not doubts] == []
     published = [len(replayed(engine)) for engine in run.engines]
     published[KILLED] += run.ended_messages
     for observer in run.observers:

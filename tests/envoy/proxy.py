@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from tests.gateways import wait_until
+from tests.waiting import wait_until
 
 import envoy
 from cachelb import Router

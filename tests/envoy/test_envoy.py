@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.envoy.proxy import Gateway, configuration, filter_of, route_of, run_envoy, run_gateway, run_picker
-from tests.gateways import wait_until
 from tests.http_client import JSON, complete, connect, send
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.testing import FakeFleet
@@ -142,24 +142,6 @@ def test_clients_that_leave_free_their_worker(name: str, tmp_path: Path) -> None
         gateway.settled()
         assert gateway.picker.counts["picked"] > 0
         wait_until(lambda: sum(worker.counts.started - worker.counts.aborted for worker in fleet.workers) == 0)
-
-
-def test_stream_that_is_open_stays_booked_until_it_ends(tmp_path: Path) -> None:
-    with FakeFleet(1) as fleet:
-        for modes in (MODES["duplex"], MODES["buffered-none"]):
-            with run_gateway(tmp_path, fleet.urls, modes=modes) as gateway:
-                fleet.workers[0].fail("stall", times=1, after_chunks=2)
-                connection = connect(gateway.url)
-                body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 8})
-                connection.request("POST", "/v1/completions", body, JSON)
-                response = connection.getresponse()
-                response.read(20)
-                assert gateway.router.stats().open_requests == 1
-                fleet.workers[0].release()
-                assert response.read().endswith(b"[DONE]\n\n")
-                connection.close()
-                assert gateway.settled() == {"completed": 1}
-            (tmp_path / "admin").unlink()
 
 
 def test_proxy_with_buffered_bodies_goes_on_serving_without_the_picker(tmp_path: Path) -> None:

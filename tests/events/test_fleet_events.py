@@ -9,9 +9,8 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import nothing_left
+from tests.models.kv_streams import receiving
 
-from cachelb.events import ZmqSource
 from cachelb.testing import FakeFleet
 
 PROMPT = "word" * 64
@@ -21,34 +20,14 @@ PROMPT = "word" * 64
 def publishing(workers: int = 1, **options: Any) -> Iterator[tuple[FakeFleet, RecordingSink]]:
     with FakeFleet(workers, kv_events=True, **options) as fleet:
         sink = RecordingSink(dict.fromkeys(fleet.urls, 1))
-        source = ZmqSource(endpoints=fleet.kv_endpoint)
-        source.start(sink)
-        try:
+        with receiving(sink, fleet.kv_endpoint):
             yield fleet, sink
-        finally:
-            source.stop()
 
 
 def events(sink: RecordingSink, url: str, batches: int) -> list[list[dict[str, Any]]]:
     """Wait for batches; return their events."""
     sink.wait_for(lambda: sink.of(url).last == batches - 1)
     return [msgpack.unpackb(sink.of(url).payloads[seq])[1] for seq in range(batches)]
-
-
-def test_a_prompt_is_announced_once_with_its_tokens_and_its_parent() -> None:
-    with publishing(2) as (fleet, sink):
-        one, other = fleet.workers
-        for _ in range(2):
-            complete(one.url, PROMPT)
-        complete(one.url, PROMPT + "more" * 32)
-        complete(other.url, PROMPT)
-        (first,), (second,) = events(sink, one.url, 2)
-        assert (len(first["block_hashes"]), first["parent_block_hash"]) == (4, None)
-        assert (len(second["block_hashes"]), second["parent_block_hash"]) == (2, first["block_hashes"][-1])
-        assert second["token_ids"] == [int.from_bytes(b"more", "little")] * 32
-        ((elsewhere,),) = events(sink, other.url, 1)
-        assert elsewhere["token_ids"] == first["token_ids"]
-        assert elsewhere["block_hashes"] != first["block_hashes"], "every engine has names of its own"
 
 
 def test_evictions_come_before_the_blocks_that_cause_them_last_block_first() -> None:
@@ -83,30 +62,6 @@ def test_a_reset_is_told_with_the_next_change() -> None:
         assert complete(worker.url, PROMPT).cached_tokens == 0
         _, again = events(sink, worker.url, 2)
         assert [event["type"] for event in again] == ["AllBlocksCleared", "BlockStored"]
-
-
-def test_a_restarted_worker_counts_from_zero_at_the_same_address() -> None:
-    with publishing() as (fleet, sink):
-        (worker,) = fleet.workers
-        assert worker.events is not None
-        complete(worker.url, PROMPT)
-        complete(worker.url, "else" * 64)
-        ((before,), _) = events(sink, worker.url, 2)
-        endpoint = worker.events.endpoint
-        worker.stop()
-        sink.wait_for(lambda: not sink.of(worker.url).connected)
-        worker.start(restart=True)
-        complete(worker.url, PROMPT)
-        sink.wait_for(lambda: sink.of(worker.url).applied[2:3] == ["clear"] and sink.of(worker.url).last == 0)
-        ((after,),) = events(sink, worker.url, 1)
-        assert worker.events.endpoint == endpoint
-        assert after["token_ids"] == before["token_ids"]
-        assert after["block_hashes"] != before["block_hashes"]
-
-
-def test_closing_leaves_nothing_behind() -> None:
-    with nothing_left(), publishing(2) as (fleet, _):
-        fleet.remove_worker(1)
 
 
 def test_a_fleet_without_events_has_no_endpoints() -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import zmq
-from tests.events.patience import last_error
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import RANKS, W, behind, nothing_left, publish, receiving, relayed, threads, three_ranks
-from tests.models.metrics_server import eventually
+from tests.models.kv_streams import W, behind, last_error, nothing_left, publish, receiving, relayed
 from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
 from cachelb.events import Relay, ZmqSource, sockets
 from cachelb.testing import EventPublisher
@@ -47,29 +46,6 @@ def test_a_late_gateway_gets_the_history_and_then_what_is_new(*, replay_topic: b
             assert publisher.replay_requests == [0, 0]
 
 
-def test_messages_without_numbers_and_malformed_ones() -> None:
-    with EventPublisher(numbered=False, replay=False) as publisher, relayed(publisher) as (relay, sink, source):
-        publisher.publish_frames(b"one")
-        publish(publisher, 0, 1)
-        sink.wait_applied([0, 1], W)
-        assert relay.stats().streams[W, None].malformed == 1
-        assert source.stats().streams[W, None].malformed == 0
-
-
-def test_ranks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = RecordingSink({W: 3})
-    with (
-        three_ranks(monkeypatch) as ranks,
-        Relay("tcp://127.0.0.1:*", workers={W: 3}, **RANKS) as relay,
-        behind(relay, sink),
-    ):
-        for rank, publisher in enumerate(ranks):
-            publish(publisher, 10 + rank, 20 + rank)
-        for rank in range(3):
-            sink.wait_applied([10 + rank, 20 + rank], W, rank)
-        assert sorted(relay.stats().streams, key=str) == [(W, 0), (W, 1), (W, 2)]
-
-
 # --- the relay itself ---
 
 
@@ -93,22 +69,11 @@ def test_a_relay_that_comes_back_is_found_and_what_was_missed_is_asked_for() -> 
                 for sink in sinks:
                     sink.wait_applied([0, 1, 2, 3, 4], W)
                 assert {source.stats().streams[W, None].connections for source in sources} == {2}
-
-
-def test_an_engine_that_restarts_while_the_relay_is_away_is_noticed() -> None:
-    with EventPublisher() as publisher:
-        options: dict[str, Any] = {"workers": [W], "endpoints": {W: publisher.endpoint}}
-        relay = Relay("tcp://127.0.0.1:*", **options)
-        relay.start()
-        sink = RecordingSink({W: 1})
-        with behind(relay, sink):
-            publish(publisher, 0, 1, 2)
-            sink.wait_applied([0, 1, 2], W)
-            relay.stop()
             publisher.restart()
             publish(publisher, 10)
-            with Relay(relay.address, **options):
-                sink.wait_applied([0, 1, 2, "clear", 10], W)
+            with Relay(address, **options):
+                for sink in sinks:
+                    sink.wait_applied([0, 1, 2, 3, 4, "clear", 10], W)
 
 
 def test_workers_come_and_go_at_the_relay() -> None:
@@ -118,7 +83,7 @@ def test_workers_come_and_go_at_the_relay() -> None:
             sink = RecordingSink({"one": 1, "two": 1})
             with behind(relay, sink) as (source,):
                 for key in endpoints:
-                    eventually(lambda key=key: last_error(source, key) == "not known at the relay")  # type: ignore[misc]
+                    wait_until(lambda key=key: last_error(source, key) == "not known at the relay")  # type: ignore[misc]
                 publish(one, 0)
                 relay.add_worker("one")
                 sink.wait_applied([0], "one")
@@ -134,29 +99,6 @@ def test_workers_come_and_go_at_the_relay() -> None:
                 publish(one, 1)
                 sink.wait_applied([0, 1], "one")
                 assert sink.of("two").told.count("disconnected") == 0
-
-
-def test_a_relay_follows_the_router_it_is_attached_to() -> None:
-    with EventPublisher() as publisher:
-        workers = RecordingSink({})
-        relay = Relay("tcp://127.0.0.1:*", endpoints={W: publisher.endpoint})
-        relay.start(workers)
-        try:
-            sink = RecordingSink({W: 1})
-            with behind(relay, sink):
-                workers.workers[W] = 1
-                publish(publisher, 0)
-                sink.wait_applied([0], W)
-        finally:
-            relay.stop()
-
-
-def test_gateways_that_leave_are_not_counted() -> None:
-    with EventPublisher() as publisher, relayed(publisher) as (relay, _, _):
-        eventually(lambda: relay.stats().subscribers == 1)
-        with behind(relay, RecordingSink({W: 1}), RecordingSink({W: 1})):
-            eventually(lambda: relay.stats().subscribers == 3)
-        eventually(lambda: relay.stats().subscribers == 1)
 
 
 class Busy(RecordingSink):
@@ -238,13 +180,13 @@ def test_an_answer_waits_at_the_engine_while_the_gateway_does_not_read() -> None
             assert relay._service is not None
             passages = relay._service._passages
             try:
-                eventually(lambda: any(passage.kept is not None for passage in list(passages._open.values())))
+                wait_until(lambda: any(passage.kept is not None for passage in list(passages._open.values())))
             finally:
                 slow.go_on.set()
             slow.wait_applied(list(range(300)), W)
             slow.wait_for(lambda: slow.of(W).told == ["connected True", "ended True"])
             assert publisher.replay_requests == [0], "nothing was lost on the way"
-            eventually(lambda: not passages._open)
+            wait_until(lambda: not passages._open)
 
 
 def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
@@ -257,18 +199,9 @@ def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
             subscriber.subscribe(b"\xff\xff")
             for frames in ([b""], [b"", b"1"], [b"nobody", b"", bytes(8)], [b"a"] * 9):
                 dealer.send_multipart(frames)
-            eventually(lambda: relay.stats().refused == 4)
+            wait_until(lambda: relay.stats().refused == 4)
         publish(publisher, 0)
         sink.wait_applied([0], W)
-
-
-def test_nothing_is_left_of_it() -> None:
-    with nothing_left(), EventPublisher() as publisher:
-        with relayed(publisher) as (_, sink, _):
-            publish(publisher, 0)
-            sink.wait_applied([0], W)
-        publisher.wait_for(lambda: publisher.subscribers == 0)
-    assert "cachelb-kv-relay" not in threads()
 
 
 def test_an_address_in_use_is_an_error_and_leaves_nothing() -> None:

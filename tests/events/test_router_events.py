@@ -99,15 +99,6 @@ def test_a_lost_message_makes_doubtful_what_was_before_until_events_settle_it() 
     assert (events_of(routed).state, matched(routed)) == ("live", {"a": 0, "b": 0})
 
 
-def test_placements_count_for_good_once_a_message_is_lost() -> None:
-    routed = router()
-    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
-    routed.apply_kv_events("a", batch(removed([9]), ts=3.0), seq=2)
-    routed.select_worker(tokens=PROMPT, among=["a"]).on_complete()
-    assert matched(routed) == {"a": 96, "b": 0}
-    assert doubt(routed) == ({}, {"gpu": 6})
-
-
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x92\x01", bytes(100)], ids=["empty", "no type", "cut", "zeros"])
 def test_what_cannot_be_read_is_a_lost_message_and_no_error(payload: bytes) -> None:
     routed = router()
@@ -160,19 +151,6 @@ def test_a_restart_of_one_rank_leaves_the_others() -> None:
     assert routed.stats().kv_restarts == 1
     routed.apply_kv_events("only", batch(cleared(), ts=60.0), seq=1, dp_rank=1)
     assert matched(routed) == {"only#0": 16, "only#1": 0}
-
-
-def test_chunks_of_a_store_beside_the_engine_are_many_blocks_each() -> None:
-    routed, prompt = router("a"), list(range(600))
-    routed.apply_kv_events("a", batch(stored([1, 2], prompt[:32])), seq=0)
-    chunks = stored([901, 902], prompt[:512], block_size=256, medium="cpu")
-    routed.apply_kv_events("a", batch(chunks, ts=2.0), seq=1)
-    assert routed.stats().workers[0].index_blocks == {"gpu": 2, "cpu": 32}
-    (seen,) = routed.explain(tokens=prompt).candidates
-    assert seen.confirmed_blocks == {"gpu": 2, "cpu": 30}
-    assert seen.matched_tokens == pytest.approx((2 + 30 * 0.8) * 16)
-    routed.apply_kv_events("a", batch(removed([901], medium="cpu"), ts=3.0), seq=2)
-    assert routed.stats().workers[0].index_blocks == {"gpu": 2, "cpu": 16}
 
 
 def test_confirmed_and_expected_blocks_are_told_apart() -> None:
@@ -235,18 +213,6 @@ def test_a_cache_reset_forgets_names_and_keeps_the_order() -> None:
     routed.validate()
 
 
-def test_block_sizes_that_do_not_fit_leave_the_worker_as_it_was_without_events() -> None:
-    routed = router("a")
-    routed.apply_kv_events("a", batch(stored([1], range(24), block_size=24)), seq=0)
-    told = events_of(routed)
-    assert told.state == "refused"
-    assert told.refused is not None
-    assert "24" in told.refused
-    assert "16" in told.refused
-    routed.select_worker(tokens=PROMPT).on_complete()
-    assert matched(routed) == {"a": 96}
-
-
 def test_events_speak_of_the_first_model_of_a_worker() -> None:
     routed = router("b", models={"m": 16, "n": 16})
     routed.add_worker("a", models=["m", "n"])
@@ -267,26 +233,6 @@ def test_identity_separates_what_events_say() -> None:
     assert matched(routed) == {"a": 0}
     assert matched(routed, cache_salt="salt") == {"a": 32}
     assert matched(routed, lora="la") == {"a": 16}
-
-
-def test_text_goes_by_where_it_was_sent_and_says_so() -> None:
-    now = [0.0]
-    routed = router(clock=lambda: now[0])
-    text = "of which no event speaks " * 40
-    assert routed.select_worker(text=text).reason == "cold", "no events, nothing to name"
-    for worker in ("a", "b"):
-        routed.apply_kv_events(worker, batch(blocks(2)), seq=0)
-    first = routed.select_worker(text=text)
-    first.on_complete()
-    now[0] = 600.0
-    again = routed.select_worker(text=text, dry_run=True)
-    assert (first.reason, again.reason, again.worker) == ("text-only", "text-only", first.worker)
-    assert again.matched_tokens > 200
-    assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "prefix"
-    assert routed.select_worker(dry_run=True).reason == "no-key"
-    routed.apply_kv_events(first.worker, batch(cleared(), ts=2.0), seq=1)
-    assert routed.select_worker(text=text, dry_run=True).matched_tokens == 0
-    routed.validate()
 
 
 def test_undeclared_models_of_engines_with_events() -> None:
@@ -348,22 +294,6 @@ def test_metrics_tell_what_events_say() -> None:
 
 class TestAsASource:
     """The half that transports call."""
-
-    def test_a_gap_is_asked_for_and_suspect_until_it_is_closed(self) -> None:
-        routed = router()
-        assert routed._kv.live("a", None, 0, batch(blocks(2))) == (0, 0), "unannounced: what was before?"
-        routed._kv.replayed("a", None, 0, batch(blocks(2)))
-        assert routed._kv.replay_ended("a", None, True) is None
-        assert routed._kv.live("a", None, 2, batch(removed([1]), ts=3.0)) == (0, 0)
-        assert events_of(routed).state == "suspect"
-        assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "stale-events"
-        routed._kv.replayed("a", None, 0, batch(blocks(2)))
-        routed._kv.replayed("a", None, 1, batch(blocks(3), ts=2.0))
-        assert routed._kv.replay_ended("a", None, True) is None
-        told = events_of(routed)
-        assert (told.state, told.gaps) == ("live", 1)
-        assert routed.select_worker(tokens=PROMPT, dry_run=True).reason == "prefix"
-        routed.validate()
 
     def test_the_ranks_of_one_endpoint_are_told_together(self) -> None:
         routed: cachelb.Router[str] = router("only")

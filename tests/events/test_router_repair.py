@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from tests.models.metrics_server import eventually
 
 import cachelb
-from cachelb.events import ZmqSource
 from cachelb.metrics.families import families
-from cachelb.testing import EventPublisher
-from cachelb.testing.events import encode_batch, removed, stored
+from cachelb.testing.events import encode_batch, stored
 from cachelb.types import KvEventStats
 
 PROMPT = list(range(100))
@@ -98,22 +94,6 @@ def test_an_engine_that_keeps_finding_less_is_believed_anew() -> None:
     fleet.router.validate()
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["removal before the answer", "removal after the answer"])
-def test_what_was_evicted_meanwhile_is_no_mismatch(late: bool) -> None:
-    fleet = Fleet()
-    fleet.learn()
-    for _ in range(20):
-        decision = fleet.router.select_worker(tokens=PROMPT)
-        if not late:
-            fleet.say(removed([3]))
-        decision.on_complete(cached_tokens=32)
-        if late:
-            fleet.say(removed([3]))
-        fleet.say(blocks(2, 3))
-    assert (fleet.told.checked, fleet.told.found_less) == (21, 0)
-    assert fleet.believed == REUSABLE
-
-
 @pytest.mark.parametrize(
     ("cached", "counts"),
     [
@@ -133,26 +113,6 @@ def test_reports_that_contradict_nothing_change_nothing(cached: int | None, coun
     assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
 
 
-def test_an_engine_that_only_ever_reports_zero_does_not_report() -> None:
-    fleet = Fleet()
-    fleet.say(blocks(0, 6))
-    for name in range(30, 40):
-        fleet.answer(0)
-        fleet.say(other(name))
-    assert (fleet.believed, fleet.told.checked) == (REUSABLE, 0)
-
-
-def test_failed_cancelled_and_abandoned_requests_say_nothing() -> None:
-    fleet = Fleet()
-    fleet.learn()
-    for name in range(30, 40):
-        fleet.router.select_worker(tokens=PROMPT).on_error(503)
-        fleet.router.select_worker(tokens=PROMPT).cancel()
-        fleet.router.select_worker(tokens=PROMPT)  # dropped
-        fleet.say(other(name))
-    assert (fleet.believed, fleet.told.checked) == (REUSABLE, 1)
-
-
 def test_caches_with_further_groups_reuse_less_and_are_not_suspected() -> None:
     fleet = Fleet()
     fleet.learn()
@@ -161,34 +121,6 @@ def test_caches_with_further_groups_reuse_less_and_are_not_suspected() -> None:
         fleet.answer(0)
         fleet.say(other(name))
     assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
-
-
-def test_repairs_that_do_not_help_become_rare() -> None:
-    fleet = Fleet()
-    times = []
-    for _ in range(400):
-        if fleet.believed == 0:
-            fleet.learn()
-        fleet.answer(0)
-        before = fleet.told.repairs["cached-tokens"]
-        fleet.say(other())
-        if fleet.told.repairs["cached-tokens"] > before:
-            times.append(fleet.now_s)
-    waits = [round(b - a) for a, b in itertools.pairwise(times)]
-    assert len(waits) == 2
-    assert 60 <= waits[0] <= 70
-    assert 120 <= waits[1] <= 130
-
-
-def test_more_blocks_than_there_is_room_for_cannot_be_true() -> None:
-    fleet = Fleet(kv_blocks=6)
-    fleet.say(blocks(0, 6))
-    assert fleet.believed == REUSABLE
-    fleet.say(other())
-    assert fleet.believed == 0
-    assert (fleet.told.repairs, fleet.told.state) == ({"capacity": 1, "cached-tokens": 0}, "degraded")
-    fleet.say(blocks(0, 6))
-    assert fleet.believed == REUSABLE
 
 
 def test_copies_count_as_often_as_there_are() -> None:
@@ -221,37 +153,3 @@ def test_room_is_counted_in_the_blocks_of_the_engine(size: int, stated: tuple[in
     over = range(6, 6 + max(1, (stated or (0, 0))[1] // size))
     fleet.say(stored(over, range(900, 900 + size * len(over)), block_size=size))
     assert fleet.told.repairs["capacity"] == 1
-
-
-def test_a_source_is_asked_for_everything_again() -> None:
-    fleet = Fleet()
-    with EventPublisher() as publisher, fleet.router as router:
-
-        def messages() -> int:
-            told = router.stats().workers[0].kv_events
-            return 0 if told is None else told.messages
-
-        def say(*events: dict[str, Any]) -> None:
-            fleet.now_s += 1
-            before = messages()
-            publisher.publish(*events, ts=fleet.ts)
-            eventually(lambda: messages() > before)
-
-        router.attach(ZmqSource(endpoints={"a": publisher.endpoint}))
-        publisher.wait_for(lambda: publisher.subscribers == 1)
-        say(blocks(0, 6))
-        eventually(lambda: fleet.told.state == "live")
-        fleet.answer(REUSABLE)
-        before = len(publisher.replay_requests)
-        fleet.answer(0, times=TOO_MANY)
-        say(other())
-        publisher.wait_for(lambda: len(publisher.replay_requests) == before + 1)
-        assert publisher.replay_requests[before] == 0
-        eventually(lambda: fleet.told.state == "live")
-        assert fleet.told.repairs["cached-tokens"] == 1
-        assert fleet.believed == REUSABLE, "the engine repeats that it holds it"
-        fleet.answer(0, times=TOO_MANY)
-        say(other(50))
-        assert fleet.told.found_less == 2 * TOO_MANY
-        assert fleet.told.repairs["cached-tokens"] == 1, "not again at once"
-        router.validate()

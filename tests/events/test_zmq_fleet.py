@@ -8,14 +8,15 @@ import subprocess
 import sys
 
 import pytest
+from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import RANKS, W, connected, nothing_left, publish, receiving, threads, three_ranks
-from tests.models.metrics_server import eventually
 from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
-import cachelb
-from cachelb.events import Endpoint, StreamStats, ZmqSource
-from cachelb.testing import EventPublisher
+from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.events.discovery import page_url, parse_page
+from cachelb.testing import EventPublisher, FakeFleet
 
 
 def test_workers_are_followed_as_they_come_and_go() -> None:
@@ -30,7 +31,7 @@ def test_workers_are_followed_as_they_come_and_go() -> None:
             sink.wait_applied([2], "two")
             del sink.workers["one"]
             one.wait_for(lambda: one.subscribers == 0)
-            eventually(lambda: list(source.stats().streams) == [("two", None)])
+            wait_until(lambda: list(source.stats().streams) == [("two", None)])
             assert source.stats().messages >= 1, "what a removed worker sent stays counted"
             publish(two, 3)
             sink.wait_applied([2, 3], "two")
@@ -38,17 +39,24 @@ def test_workers_are_followed_as_they_come_and_go() -> None:
             one.wait_for(lambda: one.subscribers == 1)
 
 
-def test_ranks_have_the_ports_after_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("relayed", [False, True], ids=["direct", "relayed"])
+def test_ranks_have_the_ports_after_the_first_one(relayed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = RecordingSink({W: 3})
-    with three_ranks(monkeypatch) as ranks, receiving(sink, {}, **RANKS) as source:
+    with three_ranks(monkeypatch) as ranks, contextlib.ExitStack() as stack:
+        options = RANKS
+        if relayed:
+            relay = stack.enter_context(Relay("tcp://127.0.0.1:*", workers={W: 3}, **RANKS))
+            options = {"relay": relay.address}
+        source = stack.enter_context(receiving(sink, {}, **options))
         for rank, publisher in enumerate(ranks):
             publish(publisher, 10 + rank, 20 + rank)
         for rank in range(3):
             sink.wait_applied([10 + rank, 20 + rank], W, rank)
         assert sorted(source.stats().streams) == [(W, 0), (W, 1), (W, 2)]
-        sink.workers[W] = 2
-        ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
-        eventually(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
+        if not relayed:
+            sink.workers[W] = 2
+            ranks[2].wait_for(lambda: ranks[2].subscribers == 0)
+            wait_until(lambda: sorted(source.stats().streams) == [(W, 0), (W, 1)])
 
 
 def test_fifty_workers_share_one_thread() -> None:
@@ -120,17 +128,8 @@ def test_a_worker_without_a_usable_endpoint_is_named_once_and_stops_nobody(
             assert (bad.state, bad.last_error is None) == ("unusable", False)
             assert source.stats().streams[W, None].state in {"live", "replaying"}
             del sink.workers[key]
-            eventually(lambda: list(source.stats().streams) == [(W, None)])
+            wait_until(lambda: list(source.stats().streams) == [(W, None)])
         assert [reason in record.message for record in caplog.records] == [True]
-
-
-def test_an_ipc_endpoint_has_one_rank_only(caplog: pytest.LogCaptureFixture) -> None:
-    sink = RecordingSink({W: 2})
-    with receiving(sink, {W: Endpoint("ipc:///tmp/nobody-is-here.sock")}) as source:
-        eventually(lambda: len(source.stats().streams) == 2)
-        states = {rank: stream.state for (_, rank), stream in source.stats().streams.items()}
-        assert states == {0: "connecting", 1: "unusable"}
-        assert f"no event stream of {W} rank 1" in caplog.text
 
 
 def test_an_address_that_becomes_free_is_taken() -> None:
@@ -141,14 +140,8 @@ def test_an_address_that_becomes_free_is_taken() -> None:
             sink.wait_applied([1], "first")
             del sink.workers["first"]
             sink.wait_applied([1], "second")
-            assert _states(source) == {"second": "live"}
-
-
-def _states(source: ZmqSource) -> dict[str, str]:
-    def settled(stream: StreamStats) -> str:
-        return "live" if stream.state == "replaying" else stream.state
-
-    return {key: settled(stream) for (key, _), stream in source.stats().streams.items()}
+            assert list(source.stats().streams) == [("second", None)]
+            assert source.stats().streams["second", None].state in {"live", "replaying"}
 
 
 def test_endpoints_may_be_a_function_and_its_errors_are_the_workers_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,12 +153,10 @@ def test_endpoints_may_be_a_function_and_its_errors_are_the_workers_own(caplog: 
             return publisher.endpoint if key == W else None
 
         sink = RecordingSink({"broken": 1, "silent": 1, W: 1})
-        source = ZmqSource(endpoints=endpoints)
-        source.start(sink)
-        publish(publisher, 1)
-        sink.wait_applied([1], W)
-        assert sorted(key for key, _ in source.stats().streams) == sorted(["broken", W])
-        source.stop()
+        with receiving(sink, endpoints) as source:
+            publish(publisher, 1)
+            sink.wait_applied([1], W)
+            assert sorted(key for key, _ in source.stats().streams) == sorted(["broken", W])
         assert "no event stream of broken: LookupError" in caplog.text
         assert "secret" not in caplog.text
 
@@ -185,7 +176,7 @@ def test_a_router_that_does_not_name_its_workers_is_asked_again(caplog: pytest.L
             publish(publisher, 1)
             sink.wait_applied([1], W)
             sink.shy = True
-            eventually(lambda: "does not name its workers" in caplog.text)
+            wait_until(lambda: "does not name its workers" in caplog.text)
             publish(publisher, 2)
             sink.wait_applied([1, 2], W)
 
@@ -193,8 +184,8 @@ def test_a_router_that_does_not_name_its_workers_is_asked_again(caplog: pytest.L
 def test_passwords_in_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     sink = RecordingSink({"http://user:secret@127.0.0.1:9/?token=secret": 1, "ftp://user:secret@host": 1})
     with caplog.at_level(logging.DEBUG), receiving(sink, {}, default_port=9) as source:
-        eventually(lambda: len(source.stats().streams) == 2)
-        eventually(
+        wait_until(lambda: len(source.stats().streams) == 2)
+        wait_until(
             lambda: (
                 {stream.last_error for stream in source.stats().streams.values()} == {"not reachable", "no endpoint"}
             )
@@ -234,18 +225,75 @@ source.start(Sink())
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=120)
 
 
-def test_a_worker_removed_in_between_is_no_failure() -> None:
-    class Forgetful(RecordingSink):
-        def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
-            if seq == 1:
-                raise cachelb.UnknownWorkerError("gone")
-            return super().live(key, dp_rank, seq, payload)
+PROMPT = "word" * 64
+GPU = "http://gpu0:8000"
 
-    with EventPublisher() as publisher:
-        sink = Forgetful({W: 1})
-        with receiving(sink, {W: publisher.endpoint}) as source:
-            publisher.wait_for(lambda: publisher.subscribers == 1)
-            sink.wait_for(lambda: "ended True" in sink.of(W).told)
-            publish(publisher, 0, 1, 2)
-            sink.wait_applied([0, 1, 2], W)
-            assert source.stats().streams[W, None].refused == 0
+
+def test_workers_are_found_by_what_they_say_of_themselves() -> None:
+    with nothing_left(), FakeFleet(2, kv_events=True) as fleet:
+        sink = RecordingSink(dict.fromkeys(fleet.urls, 1))
+        with receiving(sink, None, discover=True) as source:
+            for url in fleet.urls:
+                complete(url, PROMPT)
+                sink.wait_for(lambda url=url: sink.of(url).last == 0)  # type: ignore[misc]
+                endpoint = fleet.kv_endpoint(url)
+                assert endpoint is not None
+                assert source.stats().streams[url, None].address == endpoint.address
+
+
+def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeFleet(1, kv_events=True) as fleet, caplog.at_level(logging.ERROR):
+        (worker,) = fleet.workers
+        worker.stop()
+        sink = RecordingSink({worker.url: 1})
+        with receiving(sink, None, discover=True) as source:
+            wait_until(lambda: (worker.url, None) in source.stats().streams)
+            bad = source.stats().streams[worker.url, None]
+            assert (bad.state, bad.last_error) == ("unusable", "not told where")
+            worker.start()
+            complete(worker.url, PROMPT)
+            sink.wait_for(lambda: sink.of(worker.url).last == 0)
+        assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("knows_the_page", "port"), [(False, 6001), (True, 9)], ids=["at the port", "where the user says"]
+)
+def test_a_worker_publishes_where_the_user_or_the_port_says(knows_the_page: bool, port: int) -> None:
+    with FakeFleet(1, kv_events=knows_the_page) as fleet:
+        (url,) = fleet.urls
+        endpoints = {url: Endpoint("tcp://127.0.0.1:9")} if knows_the_page else {}
+        ports = {"default_port": 6001, "replay_port": 6002}
+        with receiving(RecordingSink({url: 1}), endpoints, discover=True, **ports) as source:
+            wait_until(lambda: (url, None) in source.stats().streams)
+            assert source.stats().streams[url, None].address == f"tcp://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (b'{"0": {"endpoint": "tcp://*:1", "replay_endpoint": "tcp://0.0.0.0:2"}}', {0: ("tcp://gpu0:1", "tcp://gpu0:2")}),
+        (
+            b'{"0": {"endpoint": "tcp://[::]:1"}, "1": {"endpoint": "tcp://*:2"}}',
+            {0: ("tcp://gpu0:1", None), 1: ("tcp://gpu0:2", None)},
+        ),
+        (b'{"0": {"endpoint": "ipc:///run/events", "topic": "kv"}}', {0: ("ipc:///run/events", None)}),
+        (b'{"0": {"endpoint": "tcp://indexer:5557"}}', {}),
+        (b'{"0": {}}', {}),
+        (b"{}", {}),
+    ],
+    ids=["any host", "ranks", "ipc", "engine connects", "nothing", "no rank"],
+)  # fmt: skip
+def test_pages(page: bytes, expected: dict[int, tuple[str, str | None]]) -> None:
+    assert {rank: (found.address, found.replay) for rank, found in parse_page(page, GPU).items()} == expected
+
+
+@pytest.mark.parametrize("page", [b"<html>", b"[]", b'{"0": 1}', b'{"a": {"endpoint": "tcp://*:1"}}', b"\xff"])
+def test_pages_that_are_none(page: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of whatever kind
+        parse_page(page, GPU)
+
+
+@pytest.mark.parametrize("key", ["http://gpu0:8000", "http://gpu0:8000/v1?x=1", "gpu0:8000"])
+def test_the_page_lies_beside_the_api(key: str) -> None:
+    assert page_url(key) == "http://gpu0:8000/kv_event_sources"

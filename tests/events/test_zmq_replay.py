@@ -69,45 +69,25 @@ def engine() -> Iterator[Engine]:
     engine.close()
 
 
-def test_short_answer_with_its_end_is_complete(engine: Engine) -> None:
-    replay = engine.replay(5)
-    assert engine.asked() == 5
-    engine.answer(5, 6, 7, END)
-    assert engine.read(replay) is Progress.COMPLETE
-    assert engine.delivered == [5, 6, 7]
-    replay.end()
-
-
-def test_answer_that_begins_late_is_what_there_is(engine: Engine) -> None:
-    replay = engine.replay(5)
-    engine.asked()
-    engine.answer(90, 91, END)
-    assert engine.read(replay) is Progress.COMPLETE
-    assert engine.delivered == [90, 91]
-    replay.end()
-
-
-def test_hole_in_an_answer_is_asked_for_again(engine: Engine) -> None:
-    replay = engine.replay(0)
-    engine.asked()
-    engine.answer(0, 1, 5, 6, END)
-    assert engine.read(replay) is Progress.RUNNING
-    assert engine.asked() == 2
-    engine.answer(2, 3, 4, 5, 6, END)
-    assert engine.read(replay) is Progress.COMPLETE
-    assert engine.delivered == list(range(7))
-    replay.end()
-
-
-def test_large_answer_may_lack_its_end_and_is_followed_up(engine: Engine) -> None:
-    replay = engine.replay(0)
-    engine.asked()
-    engine.answer(*range(600), END)
-    assert engine.read(replay) is Progress.RUNNING
-    assert engine.asked() == 600
-    engine.answer(600, END)
-    assert engine.read(replay) is Progress.COMPLETE
-    assert engine.delivered == list(range(601))
+@pytest.mark.parametrize(
+    ("rounds", "delivered"),
+    [
+        ([(5, [5, 6, 7])], [5, 6, 7]),
+        ([(5, [90, 91])], [90, 91]),
+        ([(0, [0, 1, 5, 6]), (2, [2, 3, 4, 5, 6])], [*range(7)]),
+        ([(0, [*range(600)]), (600, [600])], [*range(601)]),
+    ],
+    ids=["whole", "begins late", "with a hole", "so large that its end may be missing"],
+)
+def test_answers_are_followed_up_until_nothing_is_missing(
+    engine: Engine, rounds: list[tuple[int, list[int]]], delivered: list[int]
+) -> None:
+    replay = engine.replay(rounds[0][0])
+    for left, (start, numbers) in zip(reversed(range(len(rounds))), rounds, strict=True):
+        assert engine.asked() == start
+        engine.answer(*numbers, END)
+        assert engine.read(replay) is (Progress.RUNNING if left else Progress.COMPLETE)
+    assert engine.delivered == delivered
     replay.end()
 
 

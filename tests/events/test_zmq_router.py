@@ -1,4 +1,4 @@
-"""Engines, sockets and a router: what the router believes is what the engines hold."""
+"""Engines, sockets, a relay and routers: what they believe is what the engines hold, behind the relay or beside it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.http_client import complete
 from tests.models.kv_streams import nothing_left
-from tests.models.metrics_server import eventually
+from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.events import ZmqSource
+from cachelb.events import Relay, ZmqSource
 from cachelb.testing import FakeFleet, FakeWorker
 
 BLOCK = 4
 
 
 @contextlib.contextmanager
-def routed(workers: int = 2, **options: Any) -> Iterator[tuple[FakeFleet, Router[str]]]:
-    """A fleet with small caches, and a router that hears of them."""
-    with FakeFleet(workers, kv_events=True, block_size=BLOCK, **options) as fleet:
-        router = Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1)
-        with router:
-            router.attach(ZmqSource(endpoints=fleet.kv_endpoint))
-            yield fleet, router
+def gateways(fleet: FakeFleet, *sources: ZmqSource) -> Iterator[list[Router[str]]]:
+    """A router for each source."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for source in sources:
+            router = stack.enter_context(Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1))
+            router.attach(source)
+            found.append(router)
+        yield found
 
 
 def held(worker: FakeWorker, prompt: list[int]) -> int:
@@ -44,7 +47,7 @@ def believed(router: Router[str], prompt: list[int]) -> dict[str, int]:
 def wait_true(fleet: FakeFleet, router: Router[str], prompts: list[list[int]]) -> None:
     """Wait until the router is right about every prompt and worker."""
     for prompt in prompts:
-        eventually(lambda prompt=prompt: believed(router, prompt) == {w.url: held(w, prompt) for w in fleet.workers})  # type: ignore[misc]
+        wait_until(lambda prompt=prompt: believed(router, prompt) == {w.url: held(w, prompt) for w in fleet.workers})  # type: ignore[misc]
     router.validate()
 
 
@@ -58,17 +61,73 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
     return made
 
 
-def test_router_knows_what_engines_hold_through_evictions() -> None:
-    with nothing_left(), routed(kv_blocks=60, default_max_tokens=1) as (fleet, router):
-        sent = prompts(120)
-        for number, prompt in enumerate(sent):
-            complete(fleet.urls[number % 2], prompt)
-        wait_true(fleet, router, sent)
-        assert any(held(worker, prompt) for worker in fleet.workers for prompt in sent)
+@pytest.mark.parametrize("seed", range(3))
+def test_two_gateways_behind_a_relay_and_one_beside_it_end_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    with nothing_left(), FakeFleet(2, kv_events=True, block_size=BLOCK, kv_blocks=60, default_max_tokens=1) as fleet:
+        options: dict[str, Any] = {"workers": fleet.urls, "endpoints": fleet.kv_endpoint}
+        relay = Relay("tcp://127.0.0.1:*", **options)
+        relay.start()
+        sources = [
+            ZmqSource(endpoints=fleet.kv_endpoint),
+            *(ZmqSource(relay=relay.address) for _ in range(2)),
+        ]
+        with gateways(fleet, *sources) as routers:
+            sent = prompts(100, seed)
+            for number, prompt in enumerate(sent):
+                complete(fleet.urls[number % 2], prompt)
+                worker = rng.choice(fleet.workers)
+                assert worker.events is not None
+                match rng.randrange(14):
+                    case 0:
+                        worker.events.drop(rng.randrange(1, 4))
+                    case 1:
+                        worker.stop()
+                        worker.start(restart=True)
+                    case 2:
+                        worker.events.stop()
+                        worker.events.start()
+                    case 3:
+                        address = relay.address
+                        relay.stop()
+                        relay = Relay(address, **options)
+                        relay.start()
+            for worker in fleet.workers:
+                assert worker.events is not None
+                worker.events.drop(0)
+                complete(worker.url, [7] * 40)  # after the last message nobody knows that it was lost
+            for router in routers:
+                wait_true(fleet, router, sent)
+            direct, *others = routers
+            for prompt in sent:
+                assert all(believed(router, prompt) == believed(direct, prompt) for router in others)
+        relay.stop()
+
+
+def test_a_router_may_be_behind_the_relay_that_it_runs() -> None:
+    with (
+        FakeFleet(1, kv_events=True, block_size=BLOCK) as fleet,
+        Router(fleet.urls, policy="kv-aware", block_size=BLOCK, seed=1) as router,
+    ):
+        relay = Relay("tcp://127.0.0.1:*", endpoints=fleet.kv_endpoint)
+        router.attach(relay)
+        router.attach(ZmqSource(relay=relay.address))
+        added = fleet.add_worker()
+        router.add_worker(added.url)
+        for url in fleet.urls:
+            complete(url, prompts(1)[0])
+        wait_true(fleet, router, prompts(1))
+        assert added.events is not None
+        assert added.events.subscribers == 1
+        router.remove_worker(added.url)
+        wait_until(lambda: [key for key, _ in relay.stats().streams] == fleet.urls[:1])
 
 
 def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> None:
-    with routed(1) as (fleet, router):
+    with (
+        FakeFleet(1, kv_events=True, block_size=BLOCK) as fleet,
+        gateways(fleet, ZmqSource(endpoints=fleet.kv_endpoint)) as (router,),
+    ):
         added = fleet.add_worker()
         complete(added.url, prompts(1)[0])
         router.add_worker(added.url)
@@ -76,6 +135,8 @@ def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> Non
         router.remove_worker(added.url)
         assert added.events is not None
         added.events.wait_for(lambda: added.events is not None and added.events.subscribers == 0)
+        router.add_worker(added.url)
+        wait_true(fleet, router, prompts(1))
 
 
 def test_closing_the_router_ends_the_source() -> None:

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from tests.herd.router_process import Spec, run
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
+from tests.waiting import wait_until
 
 ANSWER_S = 60.0
 """How long an answer may take on a busy machine; nothing is measured by it."""

@@ -156,10 +156,6 @@ class _Gateway:
         explained = [self.router.explain(tokens=np.frombuffer(prompt, np.uint32)) for prompt in prompts]
         return "answer", [{worker.key: int(worker.matched_tokens) for worker in e.candidates} for e in explained]
 
-    def reset(self, worker: str) -> tuple[str, None]:
-        self.router.reset_cache(worker)
-        return "answer", None
-
     def stats(self) -> tuple[str, Any]:
         return "answer", None if self.mesh is None else self.mesh.stats()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,10 +58,6 @@ def _shown(made: Any) -> object:
     return repr(made)
 
 
-def _listed(made: Any) -> object:
-    return list(made)
-
-
 class Case(NamedTuple):
     """A callable, arguments it takes, and what is done with its result."""
 
@@ -85,6 +82,14 @@ class Case(NamedTuple):
                 taken += 1
                 survives(self.use, {"made": made})
         return taken
+
+
+def takes_numbers(each: Any) -> bool:
+    """Whether a callable has numeric options."""
+    try:
+        return bool(Case(each).options())
+    except ValueError:  # no signature
+        return False
 
 
 def _small(name: str = "chat", count: int = 20, **options: Any) -> Workload:
@@ -119,69 +124,17 @@ def _worker(**options: Any) -> FleetSpec:
     return FleetSpec((WorkerSpec(GPU, MODEL, **options),))
 
 
-def simulator(path: Path) -> dict[str, Case]:
-    """The simulator's front.
+def _reading(read: Callable[..., Any], content: str, use: Callable[[Any], object]) -> Case:
+    """A reader of a file with this content."""
 
-    Args:
-        path: A folder for traces.
+    def written(**given: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "trace.jsonl")
+            file.write_text(content)
+            made = read(file, **given)
+            return list(made) if isinstance(made, Iterator) else made
 
-    Returns:
-        The cases by name.
-    """
-    mooncake, azure, sessions = path / "mooncake.jsonl", path / "azure.csv", path / "sessions.jsonl"
-    agents = path / "agents.jsonl"
-    agents.write_text(AGENTS)
-    sessions.write_text(SESSIONS)
-    mooncake.write_text(MOONCAKE)
-    azure.write_text(AZURE)
-    draft = Draft("mine", Plan(seed=1, count=2))
-    generators = {
-        f"build {name}": Case(workloads.build, {"name": name, "count": 20}, _columns, generator.builder)
-        for name, generator in WORKLOADS.items()
-    }
-    return generators | {
-        "build": Case(workloads.build, {"name": "rag"}, _columns),
-        "WorkerSpec": Case(_worker, {}, _run, WorkerSpec),
-        "FleetSpec.parse": Case(FleetSpec.parse, {"text": "1xh100"}, _run),
-        "Roofline": Case(lambda **given: _worker(timing=Roofline(**given)), {}, _run, Roofline),
-        "Signals": Case(Signals, {"kv_events": True}, lambda made: _run(signals=made)),
-        "Incident": Case(Incident, {"at_s": 0.5, "worker": 0, "what": "crash"}, lambda made: _run(incidents=(made,))),
-        "Measurement": Case(
-            Measurement,
-            {"prompt_tokens": 100, "cached_tokens": 0, "output_tokens": 5, "ttft_s": 0.1, "total_s": 0.2},
-            lambda made: fit_scale([made] * 3, FLEET.workers[0]),
-        ),
-        "Slo": Case(Slo, {}, lambda made: sim.compare(CHATS, FLEET, ["random"], slo=made).settings),
-        "simulate": Case(sim.simulate, {"workload": CHATS, "fleet": FLEET}),
-        "compare": Case(sim.compare, {"workload": CHATS, "fleet": FLEET, "policies": ["random"]}),
-        "Workload.speed_up": Case(CHATS.speed_up, {"factor": 2.0}, _columns),
-        "Workload.jitter": Case(CHATS.jitter, {"seconds": 2.0}, _columns),
-        "Workload.impatient": Case(CHATS.impatient, {"share": 0.5, "mean_s": 1.0}, _columns),
-        "Workload.rescale": Case(CHATS.rescale, {"rate": 1.0}, _columns),
-        "Workload.slice": Case(CHATS.slice, {}, _columns),
-        "Poisson": Case(Poisson, {"rate": 1.0}, _times),
-        "Constant": Case(workloads.Constant, {"rate": 1.0}, _times),
-        "Gamma": Case(workloads.Gamma, {"rate": 1.0, "cv": 1.0}, _times),
-        "Bursts": Case(workloads.Bursts, {"size": 2, "period_s": 1.0}, _times),
-        "Ramp": Case(workloads.Ramp, {"first": 1.0, "last": 2.0}, _times),
-        "Steps": Case(
-            lambda rate, count: workloads.Steps(((rate, count), (1.0, 1))), {"rate": 1.0, "count": 1}, _times, _step
-        ),
-        "parse_arrivals": Case(workloads.parse_arrivals, {"text": "poisson", "rate": 1.0}, _times),
-        "Poisson.times": Case(lambda count: Poisson(1.0).times(count, RNG), {}, _shown, _count),
-        "Plan": Case(Plan, {}, lambda made: Draft("mine", made)),
-        "Draft.piece": Case(draft.piece, {"tokens": 10}),
-        "from_requests": Case(workloads.from_requests, {"name": "x", "requests": REQUESTS, "id_tokens": 512}, _columns),
-        "read_agent_sessions": Case(workloads.read_agent_sessions, {"path": agents}, _columns),
-        "read_azure": Case(workloads.read_azure, {"path": azure}, _columns),
-        "read_mooncake": Case(workloads.read_mooncake, {"path": mooncake}, _columns),
-        "read_sessions": Case(workloads.read_sessions, {"path": sessions}, _columns),
-        "read_workload": Case(workloads.read_workload, {"path": mooncake}, _columns),
-        "read_trace": Case(read_trace, {"path": mooncake}, _listed),
-        "kv_tokens": Case(kv_tokens, {"gpu": GPU, "model": MODEL}),
-        "PoolProfile.hits": Case(PoolProfile(CHATS).hits),
-        "blocks_per_id": Case(blocks_per_id, {"id_tokens": 512, "block_size": 16}),
-    }
+    return Case(written, {}, use, read)
 
 
 def _columns(made: Workload) -> object:
@@ -192,3 +145,53 @@ def _step(rate: float, count: int) -> None: ...
 
 
 def _count(count: int) -> None: ...
+
+
+GENERATORS = {
+    f"build {name}": Case(workloads.build, {"name": name, "count": 20}, _columns, generator.builder)
+    for name, generator in WORKLOADS.items()
+}
+SIMULATOR: dict[str, Case] = {
+    **GENERATORS,
+    "build": Case(workloads.build, {"name": "rag"}, _columns),
+    "WorkerSpec": Case(_worker, {}, _run, WorkerSpec),
+    "FleetSpec.parse": Case(FleetSpec.parse, {"text": "1xh100"}, _run),
+    "Roofline": Case(lambda **given: _worker(timing=Roofline(**given)), {}, _run, Roofline),
+    "Signals": Case(Signals, {"kv_events": True}, lambda made: _run(signals=made)),
+    "Incident": Case(Incident, {"at_s": 0.5, "worker": 0, "what": "crash"}, lambda made: _run(incidents=(made,))),
+    "Measurement": Case(
+        Measurement,
+        {"prompt_tokens": 100, "cached_tokens": 0, "output_tokens": 5, "ttft_s": 0.1, "total_s": 0.2},
+        lambda made: fit_scale([made] * 3, FLEET.workers[0]),
+    ),
+    "Slo": Case(Slo, {}, lambda made: sim.compare(CHATS, FLEET, ["random"], slo=made).settings),
+    "simulate": Case(sim.simulate, {"workload": CHATS, "fleet": FLEET}),
+    "compare": Case(sim.compare, {"workload": CHATS, "fleet": FLEET, "policies": ["random"]}),
+    "Workload.speed_up": Case(CHATS.speed_up, {"factor": 2.0}, _columns),
+    "Workload.jitter": Case(CHATS.jitter, {"seconds": 2.0}, _columns),
+    "Workload.impatient": Case(CHATS.impatient, {"share": 0.5, "mean_s": 1.0}, _columns),
+    "Workload.rescale": Case(CHATS.rescale, {"rate": 1.0}, _columns),
+    "Workload.slice": Case(CHATS.slice, {}, _columns),
+    "Poisson": Case(Poisson, {"rate": 1.0}, _times),
+    "Constant": Case(workloads.Constant, {"rate": 1.0}, _times),
+    "Gamma": Case(workloads.Gamma, {"rate": 1.0, "cv": 1.0}, _times),
+    "Bursts": Case(workloads.Bursts, {"size": 2, "period_s": 1.0}, _times),
+    "Ramp": Case(workloads.Ramp, {"first": 1.0, "last": 2.0}, _times),
+    "Steps": Case(
+        lambda rate, count: workloads.Steps(((rate, count), (1.0, 1))), {"rate": 1.0, "count": 1}, _times, _step
+    ),
+    "parse_arrivals": Case(workloads.parse_arrivals, {"text": "poisson", "rate": 1.0}, _times),
+    "Poisson.times": Case(lambda count: Poisson(1.0).times(count, RNG), {}, _shown, _count),
+    "Plan": Case(Plan, {}, lambda made: Draft("mine", made)),
+    "Draft.piece": Case(Draft("mine", Plan(seed=1, count=2)).piece, {"tokens": 10}),
+    "from_requests": Case(workloads.from_requests, {"name": "x", "requests": REQUESTS, "id_tokens": 512}, _columns),
+    "read_agent_sessions": _reading(workloads.read_agent_sessions, AGENTS, _columns),
+    "read_azure": _reading(workloads.read_azure, AZURE, _columns),
+    "read_mooncake": _reading(workloads.read_mooncake, MOONCAKE, _columns),
+    "read_sessions": _reading(workloads.read_sessions, SESSIONS, _columns),
+    "read_workload": _reading(workloads.read_workload, MOONCAKE, _columns),
+    "read_trace": _reading(read_trace, MOONCAKE.replace("1024", "2"), _shown),
+    "kv_tokens": Case(kv_tokens, {"gpu": GPU, "model": MODEL}),
+    "PoolProfile.hits": Case(PoolProfile(CHATS).hits),
+    "blocks_per_id": Case(blocks_per_id, {"id_tokens": 512, "block_size": 16}),
+}

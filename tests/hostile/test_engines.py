@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Self
 
 import pytest
 import zmq
 from tests.hostile.strangers import resident_mb
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, connected, publish
-from tests.models.metrics_server import eventually
+from tests.models.kv_streams import W, connected, publish, receiving
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.sockets import EVENT_BYTES, REPLAY_MESSAGES
@@ -65,16 +65,6 @@ class FloodingEngine:
                         self.sent += 1
 
 
-@contextlib.contextmanager
-def following(engine: FloodingEngine, sink: RecordingSink, replay_timeout_s: float = 600.0) -> Iterator[ZmqSource]:
-    source = ZmqSource(endpoints={W: engine.endpoint}, replay_timeout_s=replay_timeout_s)
-    source.start(sink)
-    try:
-        yield source
-    finally:
-        source.stop()
-
-
 def stream_of(source: ZmqSource) -> StreamStats:
     """The only stream; it has done nothing before the source's thread has made it."""
     return source.stats().streams.get((W, None), StreamStats(state="connecting"))
@@ -96,12 +86,12 @@ def test_what_is_kept_of_a_replay_is_bounded() -> None:
 
     with (
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD]) as engine,
-        following(engine, Busy({W: 1})) as source,
+        receiving(Busy({W: 1}), {W: engine.endpoint}, replay_timeout_s=600.0) as source,
     ):
         try:
             assert busy.wait(30)
             before, sent, most = resident_mb(), engine.sent, REPLAY_MESSAGES + 200
-            eventually(lambda: engine.sent - sent > most or _is_still(engine))
+            wait_until(lambda: engine.sent - sent > most or _is_still(engine))
             assert engine.sent - sent <= most
             assert resident_mb() < before + 200
         finally:
@@ -119,9 +109,9 @@ def test_a_replay_without_end_is_given_up_and_counted(monkeypatch: pytest.Monkey
     monkeypatch.setattr("cachelb.events.replay.MOST_REPLAYED_BYTES", 8 << 20)
     with (
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD[: 1 << 16]]) as engine,
-        following(engine, RecordingSink({W: 1})) as source,
+        receiving(RecordingSink({W: 1}), {W: engine.endpoint}, replay_timeout_s=600.0) as source,
     ):
-        eventually(lambda: stream_of(source).replays_failed > 0)
+        wait_until(lambda: stream_of(source).replays_failed > 0)
         assert stream_of(source).last_error == "no replay"
 
 
@@ -130,11 +120,14 @@ def test_a_message_that_is_too_long_never_arrives(flood: str) -> None:
     long = bytes(EVENT_BYTES + 1)
     frames = [b"", numbered(0), long]
     sink = RecordingSink({W: 1})
-    with FloodingEngine(flood, lambda _: frames) as engine, following(engine, sink, 1.0) as source:
+    with (
+        FloodingEngine(flood, lambda _: frames) as engine,
+        receiving(sink, {W: engine.endpoint}, replay_timeout_s=1.0) as source,
+    ):
         if flood == "live":
-            eventually(lambda: stream_of(source).connections > 1)
+            wait_until(lambda: stream_of(source).connections > 1)
         else:
-            eventually(lambda: stream_of(source).replays_failed > 0)
+            wait_until(lambda: stream_of(source).replays_failed > 0)
         assert source.stats().messages == 0
         assert sink.of(W).applied == []
 
@@ -144,8 +137,8 @@ def test_a_stream_that_floods_is_closed_and_opened_again_later(monkeypatch: pyte
     with EventPublisher() as publisher, connected(publisher, replay_timeout_s=600.0) as (sink, source):
         monkeypatch.setattr("cachelb.events.stream._MOST_BYTES_AT_ONCE", 1 << 20)
         publisher.publish_frames(b"", numbered(0), bytes(2 << 20))
-        eventually(lambda: source.stats().streams[W, None].last_error == "flooded")
+        wait_until(lambda: source.stats().streams[W, None].last_error == "flooded")
         assert source.stats().malformed == 1
-        eventually(lambda: source.stats().streams[W, None].connections == 2)
+        wait_until(lambda: source.stats().streams[W, None].connections == 2)
         publish(publisher, 0)
         sink.wait_for(lambda: 0 in sink.of(W).applied)

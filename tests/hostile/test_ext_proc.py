@@ -245,45 +245,39 @@ def reading_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         may_read.set()
 
 
-def test_body_that_is_costly_to_read_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+# Half a second of work here, 11 s at 8 MB: many small tools, each of which is rendered on its own.
+COSTLY = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
+
+
+@in_loop
+async def test_body_that_is_costly_to_read_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picking, "_READING_S", 600.0)
-    # Half a second of work here, 11 s at 8 MB: many small tools, each of which is rendered on its own.
-    costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
-    assert len(costly) > INLINE_BYTES
-
-    async def main() -> None:
-        with reading_held(monkeypatch) as may_read:
-            async with serve(Router(URLS, seed=1)) as service:
-                await serve_others(service, may_read)
-
-    async def serve_others(service: Service, may_read: threading.Event) -> None:
-        first = service.stream()
-        await first.send_headers()
-        await first.send_body(costly)
-        picker = service.picker._picker
-        await until(lambda: picker._reading == 1)
-        await assert_serves(service)
-        assert picker._reading == 1, "the other request was served while this one was read"
-        may_read.set()
-        picked = await first.read_picked()
-        assert picked.body == costly
-        assert "unread" not in service.picker.counts
-
-    run(main())
+    assert len(COSTLY) > INLINE_BYTES
+    with reading_held(monkeypatch) as may_read:
+        async with serve(Router(URLS, seed=1)) as service:
+            first = service.stream()
+            await first.send_headers()
+            await first.send_body(COSTLY)
+            picker = service.picker._picker
+            await until(lambda: picker._reading == 1)
+            await assert_serves(service)
+            assert picker._reading == 1, "the other request was served while this one was read"
+            may_read.set()
+            assert (await first.read_picked()).body == COSTLY
+            assert "unread" not in service.picker.counts
 
 
 @in_loop
 async def test_bodies_that_cannot_be_read_soon_go_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picking, "_READING_S", 0.001)
-    costly = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
     with reading_held(monkeypatch):
         async with serve(Router(URLS, seed=1)) as service:
             streams = [service.stream() for _ in range(12)]
             for stream in streams:
                 await stream.send_headers()
-                await stream.send_body(costly)
+                await stream.send_body(COSTLY)
             for stream in streams:
-                assert (await stream.read_picked()).body == costly
+                assert (await stream.read_picked()).body == COSTLY
             assert service.picker.counts["picked"] == 12
             assert service.picker.counts["unread"] == 12
             await assert_serves(service)

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from tests.hostile.strangers import resident_mb
-from tests.router_parts import replaced
-from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
-from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, make_router, routers
+from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, routers
+from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.errors import CachelbError
 from cachelb.state.exchange import _SEND_ALL_S
 from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import _MOST_BYTES
@@ -47,24 +45,6 @@ def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.Mon
         most = max(told.values())
         assert most <= (time.monotonic() - begun) / _SEND_ALL_S + 2, "one per interval, whoever asks"
         assert all(state.stats().failures == 0 for _, state in found)
-
-
-def test_routers_beyond_the_most_are_refused() -> None:
-    with make_router() as router, make_router() as other:
-        router._state.share(1, 60.0, 1 << 20)
-        refused = 0
-        for origin in range(2, 1100):
-            other._state.share(origin, 60.0, 1 << 20)
-            for message in other._state.publish():
-                try:
-                    router._state.receive(message)
-                except CachelbError as error:
-                    assert "1024 routers are heard already" in str(error)  # noqa: PT017 - counted
-                    refused += 1
-        assert len(router._state.counts()[0]) == 1024
-        assert refused >= 1098 - 1024
-        other._state.unshare()
-        router._state.unshare()
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from tests.hostile.strangers import (
     silent_connections,
     subscribe_often,
 )
+from tests.models import kv_streams
 from tests.models.kv_sink import RecordingSink
-from tests.models.kv_streams import W, publish
-from tests.models.metrics_server import eventually
-from tests.state.addresses import wait_until
+from tests.models.kv_streams import W, publish, receiving
 from tests.state.transports import MeshFleet, make_router, routers
+from tests.waiting import wait_until
 
 import cachelb
-from cachelb.events import Relay, ZmqSource
+from cachelb.events import Relay
 from cachelb.events.relayed import stream_name
 from cachelb.events.sockets import EVENT_BYTES, REQUEST_BYTES, Listeners, make_server, make_socket
 from cachelb.testing import EventPublisher
@@ -37,21 +37,14 @@ def relayed(secret: str | None = None) -> Iterator[tuple[EventPublisher, Relay, 
     """An engine, a relay and a gateway behind it."""
     with (
         EventPublisher() as publisher,
-        Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}, secret=secret) as relay,
+        kv_streams.relayed(publisher, secret=secret, replay_timeout_s=600.0) as (relay, sink, _),
     ):
-        sink = RecordingSink({W: 1})
-        source = ZmqSource(relay=relay.address, secret=secret, replay_timeout_s=600.0)
-        source.start(sink)
-        try:
-            publish(publisher, 0)
-            sink.wait_applied([0], W)
-            sink.wait_for(lambda: "ended True" in sink.of(W).told)
-            service = relay._service
-            assert service is not None
-            eventually(lambda: not service._passages._open)
-            yield publisher, relay, sink
-        finally:
-            source.stop()
+        publish(publisher, 0)
+        sink.wait_applied([0], W)
+        service = relay._service
+        assert service is not None
+        wait_until(lambda: not service._passages._open)
+        yield publisher, relay, sink
 
 
 def _option(socket: zmq.Socket[bytes], option: int) -> int:
@@ -130,7 +123,7 @@ def test_streams_that_a_relay_does_not_have_are_not_remembered(monkeypatch: pyte
         assert relay.stats().subscribers == 1
         for dealer in dealers:
             dealer.send(stream_name((W, None)))
-        eventually(lambda: relay.stats().refused == 3)
+        wait_until(lambda: relay.stats().refused == 3)
         assert relay.stats().subscribers == 3, "the gateway and two of the five"
         publish(publisher, 1)
         sink.wait_applied([0, 1], W)
@@ -140,17 +133,13 @@ def test_streams_that_a_relay_does_not_have_are_not_remembered(monkeypatch: pyte
 def test_a_relay_with_a_secret_serves_those_who_have_it_too(secret: str | None) -> None:
     with relayed("the one of the relay") as (publisher, relay, sink):
         stranger = RecordingSink({W: 1})
-        source = ZmqSource(relay=relay.address, secret=secret)
-        source.start(stranger)
-        try:
+        with receiving(stranger, None, relay=relay.address, secret=secret) as source:
             refusals = {"no ZeroMQ there", "not reachable"}
-            eventually(lambda: any(each.last_error in refusals for each in source.stats().streams.values()))
+            wait_until(lambda: any(each.last_error in refusals for each in source.stats().streams.values()))
             publish(publisher, 1)
             sink.wait_applied([0, 1], W)
             assert (relay.stats().subscribers, relay.stats().refused) == (1, 0)
             assert stranger.of(W).told == []
-        finally:
-            source.stop()
 
 
 def test_listeners_are_bounded_and_those_that_are_gone_make_room() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateways import wait_until
 from tests.http_client import DEADLINE_S, complete
 from tests.ports import free_ports
 from tests.production_stack_cases import PROMPT, Cases, Make
+from tests.waiting import wait_until
 
 from cachelb.integrations.production_stack import CachelbRouter, install
 from cachelb.testing import FakeFleet

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import functools
 import gc
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 import grpc
+from tests import waiting
 from tests.loops import wanted, without
 
 from cachelb import Router
@@ -18,6 +18,7 @@ from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ext_proc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
 DEADLINE_S = 120.0
+until = waiting.until
 URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
 DUPLEX = {"request": 4, "answer": 4}
 BUFFERED = {"request": 2, "answer": 1}
@@ -205,14 +206,6 @@ async def serve(router: Router[str], *, ready: bool = True, **options: Any) -> A
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield Service(picker, Proxy(channel), channel)
             await picker.stop(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that announces itself to nobody."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, f"still not so after {DEADLINE_S} s"
-        await asyncio.sleep(0.002)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

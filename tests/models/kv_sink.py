@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -130,8 +131,17 @@ class RecordingSink:
 
     # --- inside ---
 
-    def _heard(self, key: str, rank: int | None, told: str | None = None) -> _Turn:
-        return _Turn(self, key, rank, told)
+    @contextlib.contextmanager
+    def _heard(self, key: str, rank: int | None, told: str | None = None) -> Iterator[Heard]:
+        """One call of the seam: refuses unknown workers, and tells those who wait when it is over."""
+        with self._changed:
+            self.threads.add(threading.get_ident())
+            heard = self.of(key, rank)
+            heard.told += [] if told is None else [told]
+            if key not in self.workers:
+                raise cachelb.UnknownWorkerError(f"no worker {key!r}")
+            yield heard
+            self._changed.notify_all()
 
     def _ask(self, heard: Heard) -> int:
         """Ask from the last batch applied on: an engine that does not have it is a new one."""
@@ -164,27 +174,3 @@ def _first_hash(event: Any) -> object:
     """Return what is asserted on; a clear has no hash."""
     hashes = event[1:2] if isinstance(event, list) else [event.get("block_hashes")]
     return hashes[0][0] if hashes and hashes[0] else "cleared"
-
-
-class _Turn:
-    """One call of the seam: refuses unknown workers, and tells those who wait when it is over."""
-
-    def __init__(self, sink: RecordingSink, key: str, rank: int | None, told: str | None) -> None:
-        self._sink = sink
-        self._where = (key, rank)
-        self._told = told
-
-    def __enter__(self) -> Heard:
-        self._sink._changed.acquire()
-        self._sink.threads.add(threading.get_ident())
-        heard = self._sink.of(*self._where)
-        if self._told is not None:
-            heard.told.append(self._told)
-        if self._where[0] not in self._sink.workers:
-            self._sink._changed.release()
-            raise cachelb.UnknownWorkerError(f"no worker {self._where[0]!r}")
-        return heard
-
-    def __exit__(self, *_: object) -> None:
-        self._sink._changed.notify_all()
-        self._sink._changed.release()

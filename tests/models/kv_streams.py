@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import zmq
 from tests.models.kv_sink import RecordingSink
 
 from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.events.stream import Stream
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
 
@@ -28,7 +30,9 @@ def publish(publisher: EventPublisher, *names: int) -> None:
 
 
 @contextlib.contextmanager
-def receiving(sink: RecordingSink, endpoints: Mapping[str, Endpoint], **options: Any) -> Iterator[ZmqSource]:
+def receiving(
+    sink: RecordingSink, endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None, **options: Any
+) -> Iterator[ZmqSource]:
     """Run a source."""
     source = ZmqSource(endpoints=endpoints, **options)
     source.start(sink)
@@ -106,12 +110,32 @@ def behind(relay: Relay, *sinks: RecordingSink, **options: Any) -> Iterator[list
 
 
 @contextlib.contextmanager
-def relayed(publisher: EventPublisher, **options: Any) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
+def relayed(
+    publisher: EventPublisher, *, secret: str | None = None, **options: Any
+) -> Iterator[tuple[Relay, RecordingSink, ZmqSource]]:
     """Follow one worker through a relay, from the moment its stream is live and no replay is under way."""
-    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}) as relay:
+    with Relay("tcp://127.0.0.1:*", workers=[W], endpoints={W: publisher.endpoint}, secret=secret) as relay:
         sink = RecordingSink({W: 1})
-        with behind(relay, sink, **options) as (source,):
+        with behind(relay, sink, secret=secret, **options) as (source,):
             publisher.wait_for(lambda: publisher.subscribers == 1)
             last = "connected False" if publisher.endpoint.replay is None else "ended True"
             sink.wait_for(lambda: last in sink.of(W).told)
             yield relay, sink, source
+
+
+def stream_of(source: ZmqSource, key: str = W) -> Stream:
+    """The stream of a worker."""
+    assert source._runs.latest is not None
+    return source._runs.latest._fleet._streams[key, None]
+
+
+def give_up_after(source: ZmqSource, replay_timeout_s: float) -> None:
+    """From now on an engine has so many seconds to answer a replay."""
+    stream = stream_of(source)
+    stream._settings = replace(stream._settings, replay_timeout_s=replay_timeout_s)
+
+
+def last_error(source: ZmqSource, key: str) -> str | None:
+    """What went wrong last; nothing before the source has made the stream, which its thread does."""
+    stream = source.stats().streams.get((key, None))
+    return None if stream is None else stream.last_error

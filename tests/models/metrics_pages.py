@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-VLLM_HISTOGRAMS = (
-    "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
-    "request_time_per_output_token_seconds",
-    "e2e_request_latency_seconds",
-    "request_queue_time_seconds",
-    "request_inference_time_seconds",
-    "request_decode_time_seconds",
-    "request_prompt_tokens",
-    "request_generation_tokens",
-    "request_max_num_generation_tokens",
-    "request_params_n",
-    "request_params_max_tokens",
-    "iteration_tokens_total",
-)
+from collections.abc import Mapping
+
+VLLM_HISTOGRAMS = ("time_to_first_token_seconds", "request_prompt_tokens", "iteration_tokens_total")
 BUCKETS = [0.001 * 1.7**step for step in range(24)]
 
 
@@ -43,13 +31,16 @@ def family(name: str, kind: str, lines: list[str]) -> str:
     return "\n".join([f"# HELP {name} What {name} counts.", f"# TYPE {name} {kind}", *lines]) + "\n"
 
 
+def gauges(engine: str, labels: list[str], values: Mapping[str, float | str]) -> str:
+    """Metrics with one value for all labels."""
+    return "".join(gauge(engine + name, *((label, value) for label in labels)) for name, value in values.items())
+
+
 def process_metrics() -> str:
-    return (
-        counter("python_gc_objects_collected_total", ('{generation="0"}', 18342.0), ('{generation="1"}', 2210.0))
-        + gauge("python_info", ('{implementation="CPython",major="3",minor="12",version="3.12.3"}', 1.0))
-        + gauge("process_resident_memory_bytes", ("", 6.7e8))
-        + counter("http_requests_total", ('{handler="/v1/completions",method="POST",status="2xx"}', 12.0))
+    collected = counter(
+        "python_gc_objects_collected_total", ('{generation="0"}', 18342.0), ('{generation="1"}', 2210.0)
     )
+    return collected + gauge("process_resident_memory_bytes", ("", 6.7e8))
 
 
 def vllm_page(
@@ -75,11 +66,7 @@ def vllm_page(
         "vllm:num_requests_waiting_by_reason",
         *((f'{rank[:-1]},reason="{reason}"}}', 7.0) for rank in ranks for reason in ("capacity", "deferred")),
     )
-    page += gauge("vllm:engine_sleep_state", *((f'{rank[:-1]},sleep_state="awake"}}', 1.0) for rank in ranks))
     page += gauge(f"vllm:{usage_name}", *zip(ranks, usage, strict=True))
-    page += counter("vllm:prefix_cache_queries_total", *((rank, 10_000.0) for rank in ranks))
-    page += counter("vllm:prefix_cache_hits_total", *((rank, 4_000.0) for rank in ranks))
-    page += counter("vllm:num_preemptions_total", *((rank, 0.0) for rank in ranks))
     page += counter("vllm:prompt_tokens_total", *((rank, prompt) for rank in ranks))
     if computed is not None:
         sources = {"local_compute": computed, "local_cache_hit": prompt - computed, "external_kv_transfer": 0.0}
@@ -126,45 +113,22 @@ def sglang_page(
     ]
     whole = [f'{{{each},priority=""}}' if with_priorities else f"{{{each}}}" for each in labels]
     single = [f'{{{each},priority="{priority}"}}' for each in labels for priority in ("-1", "0")]
-    for name, value in (
-        ("num_running_reqs", running),
-        ("num_queue_reqs", queued),
-        ("num_grammar_queue_reqs", grammar),
-        ("num_prefill_bootstrap_queue_reqs", 0.0),
-        ("num_prefill_inflight_queue_reqs", 0.0),
-        ("num_decode_prealloc_queue_reqs", 0.0),
-        ("num_decode_transfer_queue_reqs", transfer),
-    ):
+    queues = {"grammar_queue": grammar, "prefill_bootstrap_queue": 0.0, "decode_transfer_queue": transfer}
+    requests = {"running": running, "queue": queued, **queues}
+    for name, value in requests.items():
         parts = [(label, value) for label in single] if with_priorities else []
-        page += gauge(f"sglang:{name}", *((label, value) for label in whole), *parts)
-    page += gauge("sglang:gen_throughput", *((label, throughput) for label in whole))
-    page += gauge("sglang:token_usage", *((label, usage) for label in whole))
-    page += gauge("sglang:full_token_usage", *((label, 0.99) for label in whole))
-    page += gauge("sglang:fwd_occupancy", *((label, "NaN") for label in whole))
-    page += counter(
-        "sglang:prompt_tokens_total",
-        ('{is_streaming="true",model_name="m"}', 900.0),
-        ('{is_streaming="false",model_name="m"}', 100.0),
-    )
-    page += counter(
-        "sglang:generation_tokens_total",
-        ('{is_streaming="true",model_name="m"}', 30.0),
-        ('{is_streaming="false",model_name="m"}', 12.0),
-    )
-    page += counter(
-        "sglang:realtime_tokens_total",
-        *(
-            (f'{label[:-1]},mode="{mode}"}}', value)
-            for label in whole
-            for mode, value in (("prefill_compute", 700.0), ("prefill_cache", 300.0), ("decode", 42.0))
-        ),
-    )
+        page += gauge(f"sglang:num_{name}_reqs", *((label, value) for label in whole), *parts)
+    page += gauges("sglang:", whole, {"gen_throughput": throughput, "token_usage": usage})
+    page += gauges("sglang:", whole, {"full_token_usage": 0.99, "fwd_occupancy": "NaN"})
+    streaming, plain = ('{is_streaming="true",model_name="m"}', '{is_streaming="false",model_name="m"}')
+    page += counter("sglang:prompt_tokens_total", (streaming, 900.0), (plain, 100.0))
+    page += counter("sglang:generation_tokens_total", (streaming, 30.0), (plain, 12.0))
+    modes = {"prefill_compute": 700.0, "prefill_cache": 300.0, "decode": 42.0}
+    tokens = ((f'{label[:-1]},mode="{mode}"}}', value) for label in whole for mode, value in modes.items())
+    page += counter("sglang:realtime_tokens_total", *tokens)
     page += histogram("sglang:time_to_first_token_seconds", '{model_name="m"}', 3.5, 11)
-    page += gauge("sglang:max_total_num_tokens", *((label, max_tokens) for label in whole))
-    if page_size is not None:
-        page += gauge("sglang:page_size", *((label, page_size) for label in whole))
-    if num_pages is not None:
-        page += gauge("sglang:num_pages", *((label, num_pages) for label in whole))
+    sizes = {"max_total_num_tokens": max_tokens, "page_size": page_size, "num_pages": num_pages}
+    page += gauges("sglang:", whole, {name: value for name, value in sizes.items() if value is not None})
     if config is not None:
         page += gauge("sglang:cache_config_info", (f"{{{config}}}", 1.0))
     return page.encode()
@@ -175,14 +139,8 @@ def trtllm_page(*, running: float = 5.0, waiting: float = 6.0, usage: float = 0.
     label = '{engine_type="trtllm",model_name="m"}'
     page = process_metrics()
     page += histogram("trtllm_e2e_request_latency_seconds", label, 3.5, 11)
-    page += counter("trtllm_prompt_tokens_total", (label, 1_000.0))
-    page += counter("trtllm_generation_tokens_total", (label, 70.0))
-    page += gauge("trtllm_kv_cache_hit_rate", (label, 0.5))
-    page += gauge("trtllm_kv_cache_utilization", (label, usage))
-    page += gauge("trtllm_num_requests_running", (label, running))
-    page += gauge("trtllm_num_requests_waiting", (label, waiting))
-    page += counter("trtllm_num_requests_completed_total", (label, 99.0))
-    page += gauge("trtllm_kv_cache_max_blocks", (label, 2_048.0))
-    page += gauge("trtllm_kv_cache_free_blocks", (label, 2_000.0))
-    page += gauge("trtllm_kv_cache_tokens_per_block", (label, 32.0))
-    return page.encode()
+    for name, count in {"prompt": 1_000.0, "generation": 70.0}.items():
+        page += counter(f"trtllm_{name}_tokens_total", (label, count))
+    load = {"num_requests_running": running, "num_requests_waiting": waiting, "kv_cache_utilization": usage}
+    room = {"kv_cache_max_blocks": 2_048.0, "kv_cache_free_blocks": 2_000.0, "kv_cache_tokens_per_block": 32.0}
+    return (page + gauges("trtllm_", [label], {**load, **room, "kv_cache_hit_rate": 0.5})).encode()

@@ -6,23 +6,17 @@ import contextlib
 import socket
 import socketserver
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Self
 
+from tests import waiting
+
 from cachelb.sources import MetricsSource
 
+eventually = waiting.wait_until
+
 DEADLINE_S = 120.0
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that nothing announces."""
-    end = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, "the condition does not come true"
-        pause.wait(0.002)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from cachelb.testing import (
     assert_agrees,
     operations,
     token_sequences,
-    worker_names,
 )
 
 Step = Operation | float | Literal["restore"]
@@ -69,46 +68,3 @@ def test_tracker_equals_the_oracle_after_every_operation(
     history: list[Step], prompts: list[list[int]], block_size: int, cap: int, matcher: str
 ) -> None:
     play(history, prompts, block_size=block_size, cap=cap, matcher=matcher)
-
-
-@given(
-    st.lists(operations(tokens=PROMPTS, workers=worker_names(count=80)), min_size=80, max_size=120),
-    st.lists(PROMPTS, min_size=1, max_size=2),
-    st.sampled_from(["kary", "binary"]),
-)
-def test_tracker_equals_the_oracle_with_more_workers_than_bits_in_a_word(
-    history: list[Step], prompts: list[list[int]], matcher: str
-) -> None:
-    play(history, prompts, block_size=1, cap=30, matcher=matcher)
-
-
-@given(
-    st.lists(st.tuples(token_sequences(alphabet=3), worker_names()), max_size=20),
-    token_sequences(alphabet=3),
-    st.integers(1, 5),
-    st.sampled_from(["kary", "binary", "linear"]),
-)
-def test_overlap_is_the_longest_common_block_prefix(
-    recorded: list[tuple[list[int], str]], prompt: list[int], block_size: int, matcher: str
-) -> None:
-    tracker = BlockTracker(block_size=block_size, matcher=matcher)
-    expected: dict[str, int] = {}
-    for tokens, worker in recorded:
-        tracker.record_request(tokens, worker)
-        common = 0
-        while common < min(len(tokens), len(prompt)) and tokens[common] == prompt[common]:
-            common += 1
-        expected[worker] = max(common // block_size, expected.get(worker, 0))
-    assert tracker.overlaps(prompt) == {worker: blocks for worker, blocks in expected.items() if blocks}
-
-
-@given(st.lists(st.tuples(token_sequences(), worker_names()), max_size=30), st.integers(1, 30))
-def test_recording_alone_leaves_no_gap_and_no_excess(recorded: list[tuple[list[int], str]], cap: int) -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=cap)
-    oracle = NaiveTracker(block_size=1, max_blocks_per_worker=cap)
-    for tokens, worker in recorded:
-        tracker.record_request(tokens, worker)
-        oracle.record_request(tokens, worker)
-        assert tracker.overlaps(tokens).get(worker, 0) == min(len(tokens), cap)
-        assert tracker.block_count(worker) == oracle.block_count(worker) <= cap
-        assert oracle.is_prefix_closed(worker)

@@ -6,19 +6,16 @@ parents, which no engine and no router of one secret says.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cachelb import BlockTracker, RadixTree, Router, SnapshotError, hash_blocks
+from cachelb import Router
 from cachelb.testing.events import cleared, encode_batch, removed, stored
 
 WORKERS = ("a", "b", "c")
 SECRET = "known to all gateways"  # noqa: S105 - of these tests
-MEDIA = ("gpu", "cpu", "disk")
 
 hashes = st.integers(1, 12)
 chains = st.lists(hashes, max_size=7)
@@ -26,137 +23,6 @@ workers = st.sampled_from(WORKERS)
 parents = st.none() | hashes
 ends = st.sampled_from(["complete", "error", "open"])
 
-
-# --- a tracker ---
-
-writes = st.one_of(
-    st.tuples(st.just("store"), workers, chains, parents, st.sampled_from(MEDIA)),
-    st.tuples(st.just("store"), workers, chains, parents, st.just("gpu")),
-    st.tuples(st.just("remove"), workers, chains, st.none() | st.sampled_from(MEDIA)),
-    st.tuples(st.just("evict"), workers, st.integers(0, 8)),
-    st.tuples(st.just("clear"), workers),
-    st.tuples(st.just("leave"), workers),
-)
-
-
-def write(tracker: BlockTracker, step: tuple[Any, ...]) -> None:
-    try:
-        match step:
-            case ("store", worker, chain, parent, medium):
-                tracker.store(worker, chain, parent=parent, medium=medium)
-            case ("remove", worker, chain, medium):
-                tracker.remove(worker, chain, medium=medium)
-            case ("evict", worker, most):
-                tracker.evict_worker(worker, most)
-            case ("clear", worker):
-                tracker.clear(worker)
-            case (_, worker):
-                tracker.remove_worker(worker)
-    except ValueError:
-        pass
-
-
-def check(tracker: BlockTracker, asked: Sequence[Sequence[int]]) -> None:
-    tracker.validate()
-    for chain in asked:
-        found = tracker.overlaps_of_hashes(chain)
-        assert all(0 < depth <= len(chain) for depth in found.values())
-    tracker.validate()
-
-
-@example([("store", "a", [1, 2, 3], None, "gpu"), ("store", "b", [4, 2, 5], None, "gpu"), ("remove", "a", [2], None)])
-@example([("store", "a", [1, 2, 1], None, "gpu"), ("store", "a", [2, 1], 1, "cpu"), ("evict", "a", 1)])
-@given(st.lists(writes, max_size=30))
-def test_tracker_adds_up_after_contradictory_chains(steps: list[tuple[Any, ...]]) -> None:
-    for matcher in ("kary", "linear"):
-        tracker = BlockTracker(block_size=1, max_blocks_per_worker=9, matcher=matcher)
-        asked = [step[2] for step in steps if step[0] in ("store", "remove")]
-        for step in steps:
-            write(tracker, step)
-            tracker.validate()
-        check(tracker, asked)
-        try:
-            again = BlockTracker.restore(tracker.snapshot())
-        except SnapshotError:
-            raise AssertionError("a tracker refuses its own snapshot") from None
-        check(again, asked)
-
-
-# --- snapshots whose words were moved about ---
-
-
-def signed(content: bytes) -> bytes:
-    """The content, cut to whole words, with a right checksum: a block hash with seed 0 is XXH3-64 of its bytes."""
-    words = min(len(content) // 4, 1024)
-    return content[: 4 * words] + hash_blocks(content[: 4 * words], words, seed=0).tobytes()
-
-
-@functools.cache
-def tracker_snapshot() -> bytes:
-    tracker = BlockTracker(block_size=2, max_blocks_per_worker=30)
-    for worker, tokens in {"w0": [1, 2, 3, 4, 5, 6, 7, 8], "gpu1": [1, 2, 3, 4, 9, 9], "gpu2": [7, 7]}.items():
-        tracker.record_request(tokens, worker)
-    tracker.remove("w0", hash_blocks([1, 2, 3, 4], 2)[1:])
-    return tracker.snapshot()[:-8]
-
-
-@functools.cache
-def tree_snapshot() -> bytes:
-    tree = RadixTree()
-    for worker, key in {"w0": "abcdabcd", "gpu1": "abcdxy", "gpu2": "abx", "w3": "q"}.items():
-        tree.insert(key, worker)
-    return tree.snapshot()[:-8]
-
-
-moves = st.lists(
-    st.tuples(st.integers(0, 4000), st.integers(0, 4000), st.sampled_from([1, 4, 8, 12, 24])), min_size=1, max_size=4
-)
-
-
-def moved(content: bytes, moves: list[tuple[int, int, int]]) -> bytes:
-    """Copy parts of the content over others: every value still is one that could be there."""
-    changed = bytearray(content)
-    for begin, end, size in moves:
-        source, target = (8 + at % max(1, len(content) - 8 - size) for at in (begin, end))
-        changed[target : target + size] = content[source : source + size]
-    return signed(bytes(changed))
-
-
-@given(moves)
-def test_tracker_of_a_contradictory_snapshot_is_refused_or_adds_up(moves: list[tuple[int, int, int]]) -> None:
-    try:
-        tracker = BlockTracker.restore(moved(tracker_snapshot(), moves))
-    except SnapshotError:
-        return
-    tracker.validate()
-    for worker in ("w0", "gpu1", "gpu2", "new"):
-        tracker.record_request([1, 2, 3, 4, 9, 9, 7, 8], worker)
-        tracker.validate()
-        tracker.evict_worker(worker, 1)
-        tracker.validate()
-
-
-@given(moves)
-def test_tree_of_a_contradictory_snapshot_is_refused_or_adds_up(moves: list[tuple[int, int, int]]) -> None:
-    try:
-        tree = RadixTree.restore(moved(tree_snapshot(), moves))
-    except SnapshotError:
-        return
-    tree.validate()
-    for key in ("abcdab", "abxy", "qq"):
-        tree.insert(key, "w0")
-        tree.validate()
-    tree.remove_worker("gpu1")
-    tree.evict(5)
-    tree.validate()
-
-
-def test_snapshots_that_nothing_was_moved_in_are_restored() -> None:
-    assert BlockTracker.restore(signed(tracker_snapshot())).overlaps([1, 2, 3, 4, 9, 9]) == {"gpu1": 3, "w0": 1}
-    assert RadixTree.restore(signed(tree_snapshot())).overlaps("abcdx") == {"gpu1": 5, "gpu2": 2, "w0": 4}
-
-
-# --- routers ---
 
 tokens = st.integers(1, 4).flatmap(lambda blocks: st.lists(st.integers(0, 1), min_size=blocks, max_size=blocks))
 stores = st.builds(

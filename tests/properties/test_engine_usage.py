@@ -92,22 +92,6 @@ def test_no_answer_of_an_engine_raises_out_of_track(answer: bytes, places: list[
     assert counted(router) == sum(not fits(count) for count in found.values())
 
 
-@given(USAGE, VALUES)
-def test_a_usage_that_is_handed_on_as_the_engine_has_it_is_left_out_where_it_is_none(
-    usage: dict[str, Any], instead: Any
-) -> None:
-    given_ = {name: usage[name] for name in ("cached_tokens", "prompt_tokens", "output_tokens") if name in usage}
-    bad = sum(value is not None and not fits(value) for value in given_.values())
-    router = cachelb.Router(["a"], seed=1)
-    router.select_worker(tokens=range(64)).on_complete(**given_)
-    assert counted(router) == bad
-    for answer in (usage, instead):
-        router = cachelb.Router(["a"], seed=1)
-        usage_of: Any = {(1, 2): answer}.get
-        assert list(router.select_worker().track_sync([1, 2], usage_of=usage_of)) == [1, 2]
-        counted(router)
-
-
 @given(VALUES.filter(lambda value: not isinstance(value, bool)))
 def test_an_item_whose_tokens_cannot_be_counted_is_one(count: Any) -> None:
     router = cachelb.Router(["a"], seed=1)
@@ -141,15 +125,3 @@ def test_no_more_of_a_stream_without_a_newline_is_kept_than_a_bound() -> None:
     assert kept[0] < 1 << 20
     assert router.recent()[0].output_tokens == 9
     assert TAIL_BYTES < 1 << 16
-
-
-def test_the_counter_is_on_the_metrics_page() -> None:
-    from prometheus_client import CollectorRegistry, generate_latest
-
-    from cachelb.metrics import PrometheusCollector
-
-    router = cachelb.Router(["a"], seed=1)
-    router.select_worker().on_complete(cached_tokens=-1, prompt_tokens=2**63)
-    registry = CollectorRegistry()
-    registry.register(PrometheusCollector(router))
-    assert "cachelb_unread_usage_total 2.0" in generate_latest(registry).decode()

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,32 +62,26 @@ def workloads(draw: st.DrawFn) -> Workload:
     return drawn.impatient(0.3, 0.5, seed=1) if draw(st.booleans()) else drawn
 
 
-@st.composite
-def fleets(draw: st.DrawFn) -> FleetSpec:
+WORKER = st.builds(
+    partial(FleetSpec.parse, "a30"),
+    kv_tokens=st.integers(1, 60).map(lambda blocks: blocks * BLOCK),
+    max_num_batched_tokens=st.integers(1, 400),
+    max_num_seqs=st.integers(1, 6),
+    long_prefill_token_threshold=st.none() | st.integers(1, 100),
+    watermark=st.sampled_from([0.0, 0.1, 0.5]),
+    scheduler_reserve_full_isl=st.booleans(),
+    hold_after_preemption=st.booleans(),
+    prefix_caching=st.booleans(),
+    commit=st.sampled_from(["schedule", "step_end"]),
+    prefill_only=st.booleans(),
+    slowdown=st.sampled_from([(), ((1.0, 3.0),), ((0.5, 2.0), (2.0, 0.5))]),
+)
+
+
+def fleets() -> st.SearchStrategy[FleetSpec]:
     """One to four workers, each with settings of its own; caches so small that requests are preempted or too long."""
-    workers = draw(
-        st.lists(
-            st.fixed_dictionaries(
-                {
-                    "kv_tokens": st.integers(1, 60).map(lambda blocks: blocks * BLOCK),
-                    "max_num_batched_tokens": st.integers(1, 400),
-                    "max_num_seqs": st.integers(1, 6),
-                    "long_prefill_token_threshold": st.none() | st.integers(1, 100),
-                    "watermark": st.sampled_from([0.0, 0.1, 0.5]),
-                    "scheduler_reserve_full_isl": st.booleans(),
-                    "hold_after_preemption": st.booleans(),
-                    "prefix_caching": st.booleans(),
-                    "commit": st.sampled_from(["schedule", "step_end"]),
-                    "prefill_only": st.booleans(),
-                    "slowdown": st.sampled_from([(), ((1.0, 3.0),), ((0.5, 2.0), (2.0, 0.5))]),
-                }
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    )
-    given: list[dict[str, Any]] = workers
-    return FleetSpec(tuple(FleetSpec.parse("a30", **settings).workers[0] for settings in given))
+    workers = st.lists(WORKER, min_size=1, max_size=4)
+    return workers.map(lambda made: FleetSpec(tuple(one.workers[0] for one in made)))
 
 
 @st.composite
@@ -217,9 +212,7 @@ class Anywhere(QuietGateway):
         self._hear(now)
         self.ends[ticket] += 1
 
-    def cancelled(self, ticket: int, now: float) -> None:
-        self._hear(now)
-        self.ends[ticket] += 1
+    cancelled = failed
 
     def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
         self._hear(now)
@@ -312,26 +305,7 @@ def test_an_infinite_cache_has_the_hits_that_can_be_counted(name: str) -> None:
         assert hits / prompts == pytest.approx(apart.infinite_hits(last_token=True), abs=2e-3)
 
 
-def test_a_block_is_shared_from_scheduling_on_only_if_it_can_be_found_then() -> None:
-    # Three equal prompts wait behind another; one pass admits all of them.
-    prompts = [64, 160, 160, 160]
-    counts = [tokens // BLOCK for tokens in prompts]
-    workload = make(
-        "burst",
-        block_size=BLOCK,
-        arrival_s=[0.0, 0.001, 0.001, 0.001],
-        prompt_tokens=prompts,
-        output_tokens=[4] * 4,
-        hashes=np.array([*range(1, 5), *(3 * list(range(100, 110)))], dtype=np.uint64),
-        offsets=np.concatenate([[0], np.cumsum(counts)]),
-    )
-    cached = {
-        commit: simulate(workload, FleetSpec.parse("a30", commit=commit), "round-robin").cached_tokens.tolist()
-        for commit in ("schedule", "step_end")
-    }
-    assert cached == {"schedule": [0, 0, 144, 144], "step_end": [0, 0, 0, 0]}
-
-
-def test_a_gateway_of_its_own_stands_alone() -> None:
-    with pytest.raises(ValueError, match="stands alone, got gateways=2"):
-        simulate(build("rag", count=3), FleetSpec.parse("a30"), gateway=Anywhere(1), gateways=2)
+@pytest.mark.parametrize(("options", "got"), [({"gateways": 2}, "gateways=2"), ({"sharing": True}, "sharing=True")])
+def test_a_gateway_of_its_own_stands_alone(options: dict[str, Any], got: str) -> None:
+    with pytest.raises(ValueError, match=rf"a gateway of your own stands alone, got .*{got}"):
+        simulate(build("rag", count=3), FleetSpec.parse("a30"), gateway=Anywhere(1), **options)

@@ -86,18 +86,6 @@ def test_a_scale_that_was_fitted_before_is_replaced() -> None:
     assert (again.prefill, again.decode) == pytest.approx((1.5, 0.7))
 
 
-def test_scales_hold_for_their_half_alone() -> None:
-    (plain,), (slow_prompts,), (slow_answers,) = (
-        served(replace(WORKER, timing=timing), [(2_000, 100)])[:1]
-        for timing in (Roofline(), Scaled(Roofline(), prefill=3.0), Scaled(Roofline(), decode=2.0))
-    )
-    rest_s = plain.total_s - plain.ttft_s
-    assert slow_prompts.ttft_s == pytest.approx(3 * plain.ttft_s)
-    assert slow_prompts.total_s - slow_prompts.ttft_s == pytest.approx(rest_s)
-    assert slow_answers.ttft_s == pytest.approx(plain.ttft_s)
-    assert slow_answers.total_s - slow_answers.ttft_s == pytest.approx(2 * rest_s)
-
-
 GOOD = Measurement(1_000, 0, 10, 0.1, 0.5)
 
 

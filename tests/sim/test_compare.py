@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from cachelb.policies import FleetView, LeastLoaded, RequestView
-from cachelb.sim import Comparison, FleetSpec, Signals, Slo, Sweep, Workload, build, compare, simulate
+from cachelb.sim import FleetSpec, Signals, Slo, Sweep, Workload, build, compare, simulate
 from cachelb.sim.comparison import Spread
 from cachelb.sim.timing import Polynomial
 
 FLEET = FleetSpec.parse("4xa30")
+POLYNOMIAL = FleetSpec.parse("4xa30", timing=Polynomial())
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,6 @@ def chats() -> Workload:
 
 def seeded(seed: int, *, rate: float | None = None) -> Workload:
     return build("rag", seed=seed, rate=rate, count=120)
-
-
-def comparable(comparison: Comparison) -> str:
-    document = comparison.as_dict()
-    del document["wall_clock"]
-    return json.dumps(document)
 
 
 class Fewest:
@@ -59,7 +53,7 @@ def test_equal_seeds_give_equal_documents_with_one_thread_and_with_two() -> None
             slo=Slo(1.0, 0.05),
             threads=threads,
         )
-        return comparable(found)
+        return json.dumps(found.as_dict() | {"wall_clock": None})
 
     assert once(1) == once(2) == once(2)
 
@@ -195,6 +189,7 @@ def test_interrupt_ends_the_runs(chats: Workload) -> None:
             "has no option 'cache_treshold'.*Settings of the run are",
         ),
         ({"treshold": 1}, TypeError, "has no option 'treshold'"),
+        ({"fleet": POLYNOMIAL, "sweep": Sweep("mfu", (0.8, 1))}, TypeError, "roofline timing only"),
     ],
 )
 def test_comparison_of_no_sense_is_refused_before_anything_runs(
@@ -205,13 +200,7 @@ def test_comparison_of_no_sense_is_refused_before_anything_runs(
 
     settings = {"policies": ["random"], "progress": never, **changes}
     with pytest.raises(error, match=message):
-        compare(chats, FLEET, settings.pop("policies"), **settings)
-
-
-def test_mfu_is_swept_of_rooflines_only(chats: Workload) -> None:
-    fleet = FleetSpec(tuple(replace(worker, timing=Polynomial()) for worker in FLEET))
-    with pytest.raises(TypeError, match="roofline timing only"):
-        compare(chats, fleet, ["random"], sweep=Sweep("mfu", (0.8, 1)))
+        compare(chats, settings.pop("fleet", FLEET), settings.pop("policies"), **settings)
 
 
 # === sweeps ===

@@ -32,16 +32,6 @@ def test_distribution_is_that_of_all_seeds(runs: list[SimResult]) -> None:
     assert (aware.x[-1], aware.y[-1]) == (together.max(), 1.0)
 
 
-def test_distribution_of_nothing_is_empty() -> None:
-    assert len(curves.distribution("none", np.empty(0)).x) == 0
-
-
-def test_hit_rate_counts_tokens(runs: list[SimResult]) -> None:
-    run = runs[0]
-    assert hit_rate(run) == run.cached_tokens.sum() / run.workload.prompt_tokens.sum()
-    assert hit_rate(run) > hit_rate(runs[2])
-
-
 def test_hit_rates_span_the_seeds(runs: list[SimResult]) -> None:
     aware, round_robin = curves.hit_rates(runs)
     both = [hit_rate(run) for run in runs[:2]]

@@ -118,6 +118,12 @@ BAD = {
     "no tokens": ({**GOOD, "token_ids": []}, "token_ids must not be empty"),
     "other length": ({**GOOD, "token_ids": [1, 2]}, "2 token_ids, but input_length 40"),
     "number as text": ({**GOOD, "text": 5}, "text must be a string that is not empty, got int"),
+    "negative abort_s": (GOOD | {"abort_s": -1}, "abort_s must be seconds >= 0"),
+    "falling ends": (GOOD | {"boundaries": [32, 31]}, "boundaries must rise to at most the prompt's 40 tokens"),
+    "ends beyond the prompt": (
+        GOOD | {"boundaries": [32, 41]},
+        "boundaries must rise to at most the prompt's 40 tokens",
+    ),
     "text of other length": ({**GOOD, "text": "secret"}, "text of 6 characters counts as 2 tokens"),
 }
 
@@ -149,26 +155,6 @@ def test_azure_rows_keep_times_to_the_microsecond(tmp_path: Path) -> None:
     assert len(read_azure(file, limit=2)) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,b,c\n", r"azure\.csv:1: expected a header with TIMESTAMP, ContextTokens"),
-        ("", r"azure\.csv:1: expected a header"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", r"azure\.csv: no rows below the header"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n\n1,2\n", r"azure\.csv:3: expected 3 values, got 2"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,2,3\n", r"azure\.csv:2: TIMESTAMP must be like"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46x,2,3\n", r"azure\.csv:2: TIMESTAMP must be"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,0,3\n", r"azure\.csv:2: ContextTokens must be"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,-\n", r"azure\.csv:2: GeneratedTokens must"),
-    ],
-)
-def test_bad_azure_file_is_named(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "azure.csv"
-    file.write_text(text)
-    with pytest.raises(TraceError, match=message):
-        read_azure(file)
-
-
 TURN: dict[str, Any] = {"session_id": 1, "turn": 0, "offset_ms": 0, "input_length": 20, "output_length": 2}
 
 
@@ -188,28 +174,41 @@ def test_sessions_are_closed_loops(tmp_path: Path) -> None:
     assert workload.think_s.tolist() == [0.0, 1.5, 0.25, 0.0]
 
 
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def turns(*changes: dict[str, Any]) -> str:
+    """One turn that is right, and others of the same session."""
+    return "\n".join(json.dumps(TURN | change) for change in ({"hash_ids": [1]}, *changes))
+
+
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("read", "text", "message"),
     [
-        (TURN | {"hash_ids": [1], "offset_ms": -1}, "offset_ms must be milliseconds >= 0, got -1"),
-        (TURN | {"hash_ids": [1, 2]}, "2 hash_ids, but input_length 20 makes 1 full blocks"),
-        (TURN, "hash_ids must be a list"),
-        (TURN | {"hash_ids": [1], "output_length": 0}, "output_length must be at least 1"),
+        (read_azure, "a,b,c\n", "1: expected a header with TIMESTAMP, ContextTokens"),
+        (read_azure, "", "1: expected a header"),
+        (read_azure, HEADER, " no rows below the header"),
+        (read_azure, HEADER + "\n1,2\n", "3: expected 3 values, got 2"),
+        (read_azure, HEADER + "yesterday,2,3\n", "2: TIMESTAMP must be like"),
+        (read_azure, HEADER + "2023-11-16 18:15:46x,2,3\n", "2: TIMESTAMP must be"),
+        (read_azure, HEADER + "2023-11-16 18:15:46,0,3\n", "2: ContextTokens must be"),
+        (read_azure, HEADER + "2023-11-16 18:15:46,1,-\n", "2: GeneratedTokens must"),
+        (read_sessions, turns({"hash_ids": [1], "offset_ms": -1}), "2: offset_ms must be milliseconds >= 0, got -1"),
+        (read_sessions, turns({"hash_ids": [1, 2]}), "2: 2 hash_ids, but input_length 20 makes 1 full blocks"),
+        (read_sessions, turns({}), "2: hash_ids must be a list"),
+        (read_sessions, turns({"hash_ids": [1], "output_length": 0}), "2: output_length must be at least 1"),
+        (
+            read_sessions,
+            turns({"hash_ids": [1], "offset_ms": 9}, {"hash_ids": [1], "offset_ms": 8}),
+            "3: offset_ms 8 is before",
+        ),
     ],
 )
-def test_bad_session_row_is_named(tmp_path: Path, row: Any, message: str) -> None:
-    file = tmp_path / "sessions.jsonl"
-    file.write_text(json.dumps(TURN | {"hash_ids": [1]}) + "\n" + json.dumps(row) + "\n")
-    with pytest.raises(TraceError, match=r"sessions\.jsonl:2: " + message):
-        read_sessions(file)
-
-
-def test_turn_before_the_one_it_follows_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "sessions.jsonl"
-    rows = [TURN | {"hash_ids": [1], "offset_ms": at} for at in (9, 8)]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(TraceError, match=r"sessions\.jsonl:2: offset_ms 8 is before"):
-        read_sessions(file)
+def test_bad_file_is_named(tmp_path: Path, read: Any, text: str, message: str) -> None:
+    file = tmp_path / "trace.any"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=r"trace\.any:" + message):
+        read(file)
 
 
 @pytest.mark.parametrize(

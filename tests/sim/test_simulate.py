@@ -1,40 +1,24 @@
-"""Runs from Python: the router in simulated time, one written in Python, several before one fleet."""
+"""Runs from Python: routers before one fleet, what they hear late or never, clients that go away, workers that fail."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.models.own_policy import Own
+from tests.models.quiet_gateway import QuietGateway
 
 from cachelb import Router
-from cachelb.policies import POLICIES, FleetView, RequestView
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
+from cachelb.policies import POLICIES, FleetView
+from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, compare, simulate
+from cachelb.sim.simulation import _SHARED_BYTES, _SHARED_TTL_S
+from cachelb.state import ZmqMesh
+from cachelb.state.options import megabytes
 
 FLEET = FleetSpec.parse("4xa30")
-COLUMNS = ("status", "first_token_s", "finish_s", "worker", "reason", "predicted_tokens", "cached_tokens", "samples")
-
-
-@pytest.fixture(scope="module")
-def chats() -> Workload:
-    return build("chat", seed=3, count=400)
-
-
-def same(one: SimResult, other: SimResult) -> bool:
-    return all(np.array_equal(getattr(one, key), getattr(other, key), equal_nan=True) for key in COLUMNS[1:3]) and all(
-        getattr(one, key).tobytes() == getattr(other, key).tobytes() for key in COLUMNS
-    )
-
-
-class Shortest:
-    """Fewest requests in flight, first of equals."""
-
-    name = "shortest"
-    needs: frozenset[str] = frozenset()
-
-    def choose(self, _request: RequestView, fleet: FleetView) -> int:
-        return int(np.argmin(fleet.column("inflight")))
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
@@ -51,12 +35,12 @@ def test_the_default_is_the_routers_which_is_adaptive(chats: Workload) -> None:
     assert Router(["gpu0"]).policy == "adaptive"
     result = simulate(chats, FLEET, seed=1)
     assert result.policy == "adaptive"
-    assert same(result, simulate(chats, FLEET, "adaptive", seed=1))
+    assert columns(result) == columns(simulate(chats, FLEET, "adaptive", seed=1))
 
 
 def test_policy_written_in_python_runs_the_same_router(chats: Workload) -> None:
-    own = simulate(chats, FLEET, Shortest(), seed=1)
-    assert own.policy == "shortest"
+    own = simulate(chats, FLEET, Own(lambda fleet: int(np.argmin(fleet.column("inflight")))), seed=1)
+    assert own.policy == "own"
     assert own.finished.all()
     assert set(own.reasons) <= {"custom", "only-one"}
     assert set(own.worker) == {0, 1, 2, 3}
@@ -93,3 +77,179 @@ def test_router_is_as_it_was_left_by_the_run(chats: Workload) -> None:
 def test_a_tree_of_tokens_has_none_to_compare(chats: Workload) -> None:
     with pytest.raises(ValueError, match='index="radix" compares tokens'):
         simulate(chats, FLEET, "cache-aware", seed=1, index="radix")
+
+
+class Listener(QuietGateway):
+    """Goes round and notes what it hears."""
+
+    def __init__(self) -> None:
+        self.placed: list[float] = []
+        self.heard: list[tuple[str, int, float]] = []
+        self.queued: list[int | None] = []
+        self.cached: list[int | None] = []
+
+    def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int]:
+        self.placed.append(now)
+        return request % len(FLEET), request, 0, 0
+
+    def first_token(self, ticket: int, now: float) -> None:
+        self.heard.append(("first token", ticket, now))
+
+    def tokens(self, ticket: int, count: int, now: float) -> None:
+        self.heard.append((f"{count} tokens", ticket, now))
+
+    def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
+        self.heard.append(("end", ticket, now))
+        self.cached.append(cached_tokens)
+
+    def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
+        self.queued.append(load[2])
+
+
+def listened(workload: Workload, **signals: Any) -> tuple[Listener, SimResult]:
+    listener = Listener()
+    result = simulate(workload, FLEET, "listener", signals=Signals(**signals), gateway=listener)
+    assert result.finished.all()
+    return listener, result
+
+
+def columns(result: SimResult) -> bytes:
+    kept = (result.worker, result.first_token_s, result.finish_s, result.predicted_tokens, result.cached_tokens)
+    return b"".join(each.tobytes() for each in kept)
+
+
+# === notices ===
+
+
+def test_oracle_is_told_all_of_it_at_once(chats: Workload) -> None:
+    dim = {"report_queued_tokens": False, "report_cached_tokens": False, "first_token_delay_s": 1.0}
+    exact, _ = listened(chats, oracle=True)
+    listener, _ = listened(chats, oracle=True, **dim)
+    assert listener.heard == exact.heard
+    assert (listener.queued, listener.cached) == (exact.queued, exact.cached)
+
+
+# === decisions ===
+
+
+# === sharing ===
+
+
+def known(result: SimResult) -> float:
+    """Return the share of the cached tokens that gateways knew of."""
+    assert result.finished.all()
+    both = np.minimum(result.predicted_tokens, result.cached_tokens)
+    return float(both.sum() / result.cached_tokens.sum())
+
+
+def fullest(fleet: FleetView) -> int:
+    """The worker that must compute the least of the prompt; of equals the one with the fewest requests."""
+    return int(np.lexsort((fleet.column("inflight"), fleet.column("uncached_tokens")))[0])
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "cache-aware", "prefill-times-batch", Own(fullest)])
+def test_gateways_that_share_know_what_others_placed(policy: Any) -> None:
+    workload = build("prefix-10", seed=1, count=400)
+    one, alone, shared = (
+        simulate(workload, FLEET, policy, seed=1, gateways=count, sharing=sharing)
+        for count, sharing in ((1, False), (4, False), (4, True))
+    )
+    assert known(shared) > known(alone) + 0.5 * (known(one) - known(alone))
+    assert known(one) > known(alone) + 0.1
+
+
+def test_sharing_has_the_defaults_of_a_mesh() -> None:
+    usual = {name: each.default for name, each in inspect.signature(ZmqMesh).parameters.items()}
+    assert usual["interval_s"] == Signals().sharing_lag_s
+    assert (usual["ttl_s"], megabytes("max_mb", usual["max_mb"])) == (_SHARED_TTL_S, _SHARED_BYTES)
+
+
+def test_compared_runs_share(chats: Workload) -> None:
+    found = compare(chats, FLEET, ["cache-aware"], seeds=[1], gateways=4, sharing=True)
+    (cell,) = found.cells
+    alike = simulate(chats, FLEET, "cache-aware", seed=1, gateways=4, sharing=True)
+    assert cell.result is not None
+    assert columns(cell.result) == columns(alike)
+    assert found.settings["sharing"] is True
+
+
+SMALL = FleetSpec.parse("4xa30", kv_tokens=25_000)
+
+
+# === clients ===
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["adaptive", "cache-aware", "kv-aware", Own(lambda _: 0)],
+    ids=["speeds", "placements", "events", "python"],
+)
+def test_clients_that_go_away_are_counted_apart(policy: Any, chats: Workload) -> None:
+    hasty = chats.impatient(0.3, 2.0, seed=4)
+    assert hasty.abort_s is not None
+    result = simulate(hasty, SMALL, policy, seed=1)
+    ended = np.isin(result.status, [Status.FINISHED, Status.ABORTED])
+    assert ended.all()
+    assert 20 < result.aborted.sum() < 120
+    waited = result.finish_s - result.arrival_s
+    assert np.allclose(waited[result.aborted], hasty.abort_s[result.aborted])
+    limited = result.finished & np.isfinite(hasty.abort_s)
+    assert (waited[limited] <= hasty.abort_s[limited]).all()
+
+
+def test_patience_is_drawn_by_seed_and_stays_with_its_request(chats: Workload) -> None:
+    hasty = chats.impatient(0.3, 2.0, seed=4)
+    assert hasty == chats.impatient(0.3, 2.0, seed=4)
+    assert hasty != chats.impatient(0.3, 2.0, seed=5)
+    assert hasty != chats
+    rows = np.flatnonzero(chats.parent < 0)[::-1].copy()
+    assert hasty.abort_s is not None
+    taken = hasty.take(rows).abort_s
+    assert taken is not None
+    assert np.array_equal(taken, hasty.abort_s[rows], equal_nan=True)
+    both = Workload.concat([replace(hasty, session=None), replace(chats, session=None)])
+    assert both.abort_s is not None
+    assert np.isfinite(both.abort_s).sum() == np.isfinite(hasty.abort_s).sum()
+
+
+@pytest.mark.parametrize("value", [-1.0, float("inf")])
+def test_patience_without_sense_is_named(value: float, chats: Workload) -> None:
+    with pytest.raises(ValueError, match=r"row 0: abort_s must be 0 or more, or NaN"):
+        replace(chats, abort_s=np.full(len(chats), value)).validate()
+    with pytest.raises(ValueError, match=r"share must be (0 or more|a finite number), got (-1|inf)"):
+        chats.impatient(value, 1.0)
+
+
+# === events ===
+
+
+def test_lost_events_are_replayed(chats: Workload) -> None:
+    result = simulate(chats, SMALL, "kv-aware", seed=1, signals=Signals(event_loss=0.2))
+    assert result.finished.all()
+    share = result.lost_messages.sum() / result.event_messages.sum()
+    assert 0.15 < share < 0.25
+    assert (result.replays > 0).all()
+    assert not result.resyncs.any()
+    lossless = simulate(chats, SMALL, "kv-aware", seed=1)
+    assert not lossless.lost_messages.any()
+    assert not lossless.replays.any()
+    dropped = simulate(chats, SMALL, "kv-aware", seed=1, signals=Signals(event_loss=0.2, replay_delay_s=None))
+    assert (dropped.resyncs > 0).all()
+    assert not dropped.replays.any()
+    off = [np.abs(each.predicted_tokens.astype(int) - each.cached_tokens).mean() for each in (result, dropped)]
+    assert off[0] < off[1]
+    assert not simulate(chats, SMALL, "kv-aware+oracle", seed=1, signals=Signals(event_loss=0.5)).lost_messages.any()
+
+
+def test_a_slowdown_holds_from_its_second_until_the_next() -> None:
+    alone = replace(build("prefix-10", seed=1, count=5), arrival_s=np.arange(0, 500, 100, dtype=np.float64))
+    signals = Signals(net_delay_s=0.0)
+
+    def times(slowdown: tuple[tuple[float, float], ...]) -> tuple[Any, Any]:
+        fleet = FleetSpec.parse("1xa30", prefix_caching=False, slowdown=slowdown)
+        result = simulate(alone, fleet, "round-robin", seed=1, signals=signals)
+        return result.ttft_s, result.finish_s - result.arrival_s
+
+    usual, slowed = times(()), times(((150.0, 3.0), (350.0, 0.5)))
+    for before, after in zip(usual, slowed, strict=True):
+        assert after / before == pytest.approx([1.0, 1.0, 3.0, 3.0, 0.5])

@@ -55,22 +55,21 @@ def ratios(kernels: Kernels, gpu: str, op: str, keep: range, context: int | None
 
 
 @pytest.mark.parametrize("gpu", NAMES)
-def test_small_batches_cost_what_reading_the_weights_does(gpu: str, kernels: Kernels) -> None:
-    assert ratios(kernels, gpu, "gemm", range(1, 65)) == pytest.approx([0.95] * 4, abs=0.12)
-
-
-@pytest.mark.parametrize("gpu", NAMES)
-def test_large_batches_cost_more_than_their_kernels_alone(gpu: str, kernels: Kernels) -> None:
-    # A100 at 16,384 repeats the figure of 8,192.
-    assert all(1.1 < ratio < 1.6 for ratio in ratios(kernels, gpu, "gemm", range(512, 8_193)))
-
-
-@pytest.mark.parametrize("gpu", NAMES)
-def test_decode_attention_costs_what_reading_the_cache_does(gpu: str, kernels: Kernels) -> None:
-    # Below 32 sequences launches dominate, or the second-level cache holds everything.
-    assert ratios(kernels, gpu, "decode", range(32, 65), 2_048) == pytest.approx([0.9] * 2, abs=0.17)
-
-
-@pytest.mark.parametrize("gpu", NAMES)
-def test_long_prefill_attention_is_charged_up_to_twice(gpu: str, kernels: Kernels) -> None:
-    assert all(1.0 < ratio < 2.1 for ratio in ratios(kernels, gpu, "prefill", range(2_048, 16_385)))
+@pytest.mark.parametrize(
+    ("op", "sizes", "context", "low", "high"),
+    [
+        # Of small batches, reading the weights.
+        ("gemm", range(1, 65), None, 0.83, 1.07),
+        # A100 at 16,384 repeats the figure of 8,192.
+        ("gemm", range(512, 8_193), None, 1.1, 1.6),
+        # Reading the cache: below 32 sequences launches dominate, or the second-level cache holds everything.
+        ("decode", range(32, 65), 2_048, 0.73, 1.07),
+        ("prefill", range(2_048, 16_385), None, 1.0, 2.1),
+    ],
+)
+def test_charges_are_those_of_kernels_or_more(
+    *, op: str, sizes: range, context: int | None, low: float, high: float, gpu: str, kernels: Kernels
+) -> None:
+    found = ratios(kernels, gpu, op, sizes, context)
+    assert len(found) >= 2
+    assert all(low < ratio < high for ratio in found)

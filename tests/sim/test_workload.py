@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.errors import TraceError
 from cachelb.sim.mixing import mix, unmix
 from cachelb.sim.traces import Request
 from cachelb.sim.workloads import Workload, build, from_requests, read_mooncake
@@ -87,11 +86,6 @@ def test_boundaries_follow_their_rows(tmp_path: Path) -> None:
     told.save(tmp_path / "told.jsonl")
     assert read_generic(tmp_path / "told.jsonl") == told
     assert told.rescale(rate=1.0).boundaries is None
-    row = '{"arrival_s":0,"input_length":40,"output_length":1,"boundaries":[32,%d]}'
-    for wrong in (31, 41):
-        (tmp_path / "wrong.jsonl").write_text(row % wrong)
-        with pytest.raises(TraceError, match="boundaries must rise to at most the prompt's 40 tokens"):
-            read_generic(tmp_path / "wrong.jsonl")
 
 
 def test_generators_know_where_messages_end() -> None:
@@ -242,6 +236,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     hashes = [draw(st.lists(word, min_size=n // size, max_size=n // size)) for n in prompts]
     filled = [(p + o) // size - p // size for p, o in zip(prompts, outputs, strict=True)]
     answers = [draw(st.lists(word, max_size=n)) for n in filled]
+    patience = st.lists(seconds | st.just(np.nan), min_size=count, max_size=count)
     names = st.lists(st.text(max_size=5), min_size=count, max_size=count)
     return make(
         draw(st.text(max_size=8)),
@@ -257,6 +252,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         output_hashes=np.array(list(chain(*answers)), dtype=np.uint64),
         output_offsets=np.cumsum([0, *map(len, answers)]),
         session=draw(st.none() | names.filter(any)),
+        abort_s=draw(st.none() | patience.filter(lambda each: not np.isnan(each).all())),
     ).in_order()
 
 

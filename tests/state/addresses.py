@@ -1,18 +1,11 @@
-"""Addresses for routers that share, and waiting for what they do."""
+"""Addresses for routers that share."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
+from tests import waiting
 from tests.ports import free_ports
 
-
-def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+wait_until = waiting.wait_until
 
 
 def free_addresses(count: int) -> list[str]:

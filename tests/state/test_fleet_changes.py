@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import (
     PATIENT,
     SECRET,
     STORY,
     WORKERS,
     MeshFleet,
-    expire_after,
     is_settled,
     make_router,
     matched,
     routers,
     same_loads,
 )
+from tests.waiting import wait_until
 
-from cachelb import NoWorkerAvailable, Router
+from cachelb import Router
 from cachelb.policies import POLICIES
 from cachelb.state import ZmqMesh
 
@@ -73,25 +73,6 @@ def test_workers_come_and_go_everywhere() -> None:
         wait_until(lambda: other_mesh.stats().changes == 3)
 
 
-def test_readiness_and_weight_follow_and_nothing_else_is_touched() -> None:
-    with routers(MeshFleet(), 2, **FLEET) as ((router, _), (other, mesh)):
-        other.detach(mesh)
-        other.add_worker("gpu1", weight=3.0)
-        other.attach(mesh)
-        wait_until(lambda: len(mesh.stats().peers) == 1 and is_settled(mesh))
-        router.set_ready("gpu1", ready=False)
-        wait_until(lambda: not ready(other, "gpu1"))
-        assert weights(other)["gpu1"] == 3.0, "what it is was not said"
-        assert weights(router)["gpu1"] == 1.0
-        router.add_worker("gpu1", weight=2.0)
-        wait_until(lambda: weights(other)["gpu1"] == 2.0)
-        assert not ready(other, "gpu1")
-        with pytest.raises(NoWorkerAvailable):
-            other.select_worker(tokens=STORY, among=["gpu1"])
-        other.set_ready("gpu1", ready=True)
-        wait_until(lambda: ready(router, "gpu1"))
-
-
 def test_synchronised_lists_are_told_once() -> None:
     with routers(MeshFleet(), 2, **FLEET) as ((router, mesh), (other, other_mesh)):
         listed = ["gpu0", "gpu1", "new"]
@@ -101,41 +82,6 @@ def test_synchronised_lists_are_told_once() -> None:
         other.set_ready("gpu0", ready=False)
         wait_until(lambda: not ready(router, "gpu0"))
         wait_until(lambda: (mesh.stats().changes, other_mesh.stats().changes) == (1, 4))
-
-
-def test_drained_worker_finishes_what_every_router_sent_there() -> None:
-    with routers(MeshFleet(), 2, **FLEET) as found:
-        (router, _), (other, _) = found
-        decision = router.select_worker(tokens=STORY, among=["gpu0"])
-        others = other.select_worker(tokens=STORY, among=["gpu0"])
-        wait_until(lambda: all(sum(each.loads().values()) == 2 for each, _ in found))
-        router.remove_worker("gpu0", drain=True)
-        wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))
-        assert all(each.stats().open_requests == 2 for each, _ in found)
-        decision.on_complete()
-        others.on_complete()
-        wait_until(lambda: all(each.stats().open_requests == 0 for each, _ in found))
-        assert all(each.stats().endings["completed"] == 1 for each, _ in found)
-
-
-def test_late_joiner_is_told_what_changed_also_by_those_who_heard_it() -> None:
-    with routers(MeshFleet(), 2, **FLEET) as ((router, mesh), (other, other_mesh)):
-        router.add_worker("new", weight=2.0)
-        router.remove_worker("gpu3")
-        router.set_ready("gpu0", ready=False)
-        wait_until(lambda: not ready(other, "gpu0"))
-        router.detach(mesh)
-        expire_after(other_mesh, 1.0)
-        wait_until(lambda: not other_mesh.stats().peers)
-        expire_after(other_mesh, 60.0)
-        decision = other.select_worker(tokens=STORY, among=["new"])
-        (own,) = free_addresses(1)
-        with make_router() as late:
-            late.attach(ZmqMesh(own, [other_mesh.address], warm_start_s=60.0, **ALONE))
-            assert weights(late) == {"gpu0": 1.0, "gpu1": 1.0, "gpu2": 1.0, "new": 2.0}
-            assert not ready(late, "gpu0")
-            assert late.loads() == other.loads()
-        decision.on_complete()
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,6 @@ def test_lag_is_measured_against_the_fastest_of_the_last_one_or_two_minutes(
         assert over_one - 1e-6 <= lag.late_s <= over_two + 1e-6
 
 
-def test_clocks_that_drift_apart_are_no_lag_for_ever() -> None:
-    lag = Lag()
-    for beat in range(40_000):
-        lag.add(0.25 * beat * (1 - 1e-4), 0.25 * beat)
-    assert 0 <= lag.late_s < 0.0125
-
-
 def test_a_delay_that_stays_is_forgotten_after_two_minutes() -> None:
     lag = Lag()
     for beat in range(2000):

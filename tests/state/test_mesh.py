@@ -9,29 +9,34 @@ from typing import Any
 
 import pytest
 import zmq
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT, STORY, is_settled, make_router
+from tests.waiting import wait_until
 
 from cachelb.state import ZmqMesh
 from cachelb.state.zmq_carrier import ZmqCarrier
 
 
-def test_list_of_peers_that_fails_or_hangs_leaves_those_that_are_known(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "wrong", ["fails", "hangs", "tcp://a:1", ["gpu0"], itertools.count(1), itertools.repeat(0), 7, list]
+)
+def test_list_of_peers_that_cannot_be_had_leaves_those_that_are_known(
+    wrong: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("cachelb.state.zmq_carrier._PEERS_S", 0.01)
     first, second = free_addresses(2)
-    asked: list[str] = []
-    mood, may_end = "answers", threading.Event()
+    asked, is_wrong, may_end = 0, False, threading.Event()
 
-    def peers() -> list[str]:
-        now = mood
-        asked.append(now)
-        if now == "fails":
+    def peers() -> Any:
+        nonlocal asked
+        asked += is_wrong
+        if not is_wrong:
+            return [first]
+        if wrong == "fails":
             raise OSError("no such name")
-        if now == "hangs":
+        if wrong == "hangs":
             may_end.wait()
-        return [first]
+        return (f"tcp://127.0.0.1:{at}" for at in wrong) if isinstance(wrong, itertools.count) else wrong
 
     try:
         with make_router() as router, make_router() as other:
@@ -39,16 +44,15 @@ def test_list_of_peers_that_fails_or_hangs_leaves_those_that_are_known(
             mesh = ZmqMesh(second, peers, **PATIENT)
             other.attach(mesh)
             wait_until(lambda: len(mesh.stats().peers) == 1 and is_settled(mesh))
-            gaps = mesh.stats().gaps
-            for mood in ("answers", "fails", "hangs"):
-                wait_until(lambda: asked.count(mood) >= (1 if mood == "hangs" else 2))  # noqa: B023 - called at once
-                with router.select_worker(tokens=STORY):
-                    wait_until(lambda: sum(other.loads().values()) == 1)
-                wait_until(lambda: sum(other.loads().values()) == 0)
+            gaps, is_wrong = mesh.stats().gaps, True
+            wait_until(lambda: asked >= (1 if wrong == "hangs" else 2))
+            with router.select_worker(tokens=STORY):
+                wait_until(lambda: sum(other.loads().values()) == 1)
+            wait_until(lambda: sum(other.loads().values()) == 0)
             assert (mesh.stats().failures, mesh.stats().gaps) == (0, gaps), "the connections stay"
+            assert caplog.text.count("could not be had") == (wrong != "hangs")
     finally:
         may_end.set()
-    assert caplog.text.count("could not be had") == 1
 
 
 def test_peer_that_cannot_be_connected_to_is_left_out_and_tried_again(
@@ -79,26 +83,6 @@ def test_peer_that_cannot_be_connected_to_is_left_out_and_tried_again(
             wait_until(lambda: len(mesh.stats().peers) == 2)
         assert mesh.stats().failures == 0
     assert caplog.text.count(f"peer {bad} is left out for now") == 1
-
-
-@pytest.mark.parametrize("wrong", ["tcp://a:1", ["gpu0"], itertools.repeat(0), 7, list])
-def test_list_of_peers_that_is_none_leaves_those_that_are_known(
-    wrong: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("cachelb.state.zmq_carrier._PEERS_S", 0.01)
-    first, second = free_addresses(2)
-    endless = isinstance(wrong, itertools.repeat)
-    answers: list[Any] = [[first]]
-    with make_router() as router, make_router() as other:
-        router.attach(ZmqMesh(first, []))
-        mesh = ZmqMesh(second, lambda: answers[0], **PATIENT)
-        other.attach(mesh)
-        wait_until(lambda: len(mesh.stats().peers) == 1)
-        answers[0] = (f"tcp://127.0.0.1:{at}" for at in itertools.count(1)) if endless else wrong
-        wait_until(lambda: "could not be had" in caplog.text)
-        with router.select_worker(tokens=STORY):
-            wait_until(lambda: sum(other.loads().values()) == 1)
-        assert mesh.stats().failures == 0
 
 
 def test_wrong_arguments_are_named() -> None:

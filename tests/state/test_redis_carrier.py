@@ -6,15 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.state.addresses import wait_until
 from tests.state.transports import SECRET, STORY, RedisFleet, make_router
+from tests.waiting import wait_until
 
 from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
-from cachelb.state.kinds import is_heartbeat
 from cachelb.state.options import exchange_settings
 from cachelb.state.redis_carrier import RedisCarrier
 from cachelb.state.redis_link import RedisLink
@@ -68,19 +66,6 @@ def receive(carrier: RedisCarrier, count: int) -> list[Received | Asked | Refuse
 
     wait_until(enough)
     return found
-
-
-def test_heartbeats_are_what_a_router_says_without_entries() -> None:
-    with make_router() as router:
-        router._state.share(1, 60.0, 1 << 20)
-        for _ in range(2):
-            told = router._state.publish()
-            assert told
-            assert not any(is_heartbeat(message) for message in told)
-            heartbeat = router._state.heartbeat(7)
-            assert heartbeat is not None
-            assert is_heartbeat(heartbeat)
-            router.select_worker(tokens=STORY).on_complete()
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -165,15 +150,3 @@ def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
         wait_until(lambda: client.xlen(f"{redis_fleet.stream}:beats") > 0)
         carrier.receive(0.005)
         assert client.xlen(f"{redis_fleet.stream}:beats") < 250
-
-
-def test_stream_outlives_a_fleet_by_an_hour_and_not_a_busy_one(
-    redis_fleet: RedisFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cachelb.state.redis_carrier._BEAT_AFTER_S", 60.0)
-    with carriers(redis_fleet, *fresh(1)) as (carrier,), redis_fleet.server.client() as client:
-        carrier.publish(NEWS)
-        carrier.publish(BEAT)  # left out, for news say as much
-        carrier.receive(0.005)
-        wait_until(lambda: 3500 < client.ttl(redis_fleet.stream) <= 3600)
-        assert not client.exists(f"{redis_fleet.stream}:beats")

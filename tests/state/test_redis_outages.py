@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.ports import free_ports
-from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import STORY, RedisFleet, load, make_router, matched, routers
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.state import RedisState
@@ -97,21 +96,20 @@ def test_server_that_does_not_answer(server: RedisServer) -> None:
         wait_until(lambda: heard_of_them(found[1][0]))
 
 
-def test_server_without_memory(server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "why", "right"),
+    [
+        ("CONFIG SET maxmemory 1", "maxmemory", "CONFIG SET maxmemory 0"),
+        ("REPLICAOF 127.0.0.1 1", "read only", "REPLICAOF NO ONE"),
+    ],
+    ids=["without memory", "read only"],
+)
+def test_server_that_refuses(server: RedisServer, wrong: str, why: str, right: str) -> None:
     with working_before_and_after(server) as found, server.client() as client:
-        client.config_set("maxmemory", "1")
-        wait_until(lambda: all_fail(found, "maxmemory"))
+        client.execute_command(*wrong.split())
+        wait_until(lambda: all_fail(found, why))
         missed_placements(found)
-        client.config_set("maxmemory", "0")
-        wait_until(lambda: heard_of_them(found[1][0]))
-
-
-def test_server_that_is_read_only(server: RedisServer) -> None:
-    with working_before_and_after(server) as found, server.client() as client:
-        client.execute_command("REPLICAOF", "127.0.0.1", str(free_ports(1)[0]))
-        wait_until(lambda: all_fail(found, "read only"))
-        missed_placements(found)
-        client.execute_command("REPLICAOF", "NO", "ONE")
+        client.execute_command(*right.split())
         wait_until(lambda: heard_of_them(found[1][0]))
 
 
@@ -124,24 +122,41 @@ def test_server_that_is_flushed(server: RedisServer) -> None:
         wait_until(lambda: matched(found[1][0], [7, *STORY]) == 992)
 
 
+@contextmanager
+def two(server: RedisServer) -> Iterator[list[tuple[Router[str], RedisState]]]:
+    """Two routers on a stream that was prepared."""
+    with make_router() as router, make_router() as other:
+        found = [(each, RedisFleet(server, "prepared").member()) for each in (router, other)]
+        for each, state in found:
+            each.attach(state)
+        yield found
+
+
 def test_stream_that_begins_again_with_lower_numbers(server: RedisServer) -> None:
     """As after a failover to a server whose clock is behind."""
-    fleet = RedisFleet(server)
-    with server.client() as client, make_router() as router, make_router() as other:
-        keys = (fleet.stream, f"{fleet.stream}:beats")
+    keys = ("prepared", "prepared:beats")
+    with server.client() as client:
         for key in keys:
             client.xadd(key, {"f": b""}, id="9999999999999-0")
-        states = [fleet.member(), fleet.member()]
-        router.attach(states[0])
-        other.attach(states[1])
-        with router.select_worker(tokens=STORY):
-            wait_until(lambda: load(other) == 1)
-        wait_until(lambda: load(other) == 0)
-        client.delete(*keys)
-        with router.select_worker(tokens=[1, *STORY]):
-            wait_until(lambda: load(other) == 1)
-            wait_until(lambda: matched(other, [1, *STORY]) == 992)
-        wait_until(lambda: load(other) == 0)
+        with two(server) as ((router, _), (other, _)):
+            with router.select_worker(tokens=STORY):
+                wait_until(lambda: load(other) == 1)
+            wait_until(lambda: load(other) == 0)
+            client.delete(*keys)
+            with router.select_worker(tokens=[1, *STORY]):
+                wait_until(lambda: load(other) == 1)
+                wait_until(lambda: matched(other, [1, *STORY]) == 992)
+            wait_until(lambda: load(other) == 0)
+
+
+def test_stream_whose_name_is_taken_by_something_else(server: RedisServer) -> None:
+    with server.client() as client:
+        client.set("prepared", "a text")
+        with two(server) as found:
+            wait_until(lambda: all_fail(found, "wrong kind of value"))
+            with found[0][0].select_worker(tokens=STORY):
+                client.delete("prepared")
+                wait_until(lambda: load(found[1][0]) == 1)
 
 
 def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> None:
@@ -167,20 +182,6 @@ def test_what_was_under_way_is_sent_again_and_nobody_asks(tmp_path: Path) -> Non
         wait_until(lambda: load(other) == 0)
         wait_until(lambda: all(matched(other, [at, *STORY]) == 992 for at in range(10)))
         assert heard.stats().gaps == gaps
-
-
-def test_stream_whose_name_is_taken_by_something_else(server: RedisServer) -> None:
-    fleet = RedisFleet(server)
-    with server.client() as client, make_router() as router, make_router() as other:
-        client.set(fleet.stream, "a text")
-        states = [fleet.member(), fleet.member()]
-        router.attach(states[0])
-        other.attach(states[1])
-        wait_until(lambda: all("wrong kind of value" in state.stats().failing for state in states))
-        decision = router.select_worker(tokens=STORY)
-        client.delete(fleet.stream)
-        wait_until(lambda: load(other) == 1)
-        decision.on_complete()
 
 
 def test_router_starts_without_a_server_and_shares_once_there_is_one(tmp_path: Path) -> None:
@@ -223,21 +224,3 @@ def test_wrong_password_is_told_and_kept_to_itself(tmp_path: Path, caplog: pytes
         # Connections that are open stay so; both share now.
         wait_until(lambda: load(right) == 1)
         decision.on_complete()
-
-
-def test_server_that_still_loads_its_data(tmp_path: Path) -> None:
-    options = ("--appendonly", "yes", "--enable-debug-command", "yes")
-    with RedisServer(tmp_path, *options) as server:
-        with server.client() as client:
-            client.execute_command("DEBUG", "POPULATE", "4000")
-            client.execute_command("BGREWRITEAOF")
-            wait_until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0)
-        with working_before_and_after(server) as found:
-            server.kill()
-            server.options = (*options, "--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024")
-            server.start(wait=False)
-            wait_until(lambda: all_fail(found, "loading"))
-            missed_placements(found)
-            with server.client() as client:
-                client.config_set("key-load-delay", "0")
-            wait_until(lambda: heard_of_them(found[1][0]))

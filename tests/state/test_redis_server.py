@@ -1,4 +1,4 @@
-"""What sharing through Redis leaves on the server, and the ways to reach one."""
+"""What sharing through Redis leaves on the server, who can read it and is heard there, and the ways to reach one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.ports import free_ports
-from tests.state.addresses import wait_until
 from tests.state.redis_server import RedisServer
 from tests.state.transports import SECRET, STORY, RedisFleet, load, make_router, matched, routers
+from tests.waiting import wait_until
 
 from cachelb.secret import Secret
 from cachelb.state import RedisState
@@ -146,21 +146,6 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(
         assert state.stats().failures == 0
 
 
-def test_late_router_reads_a_large_snapshot(server: RedisServer) -> None:
-    fleet = RedisFleet(server)
-    with routers(fleet, 2) as found, server.client() as client:
-        (router, _), _ = found
-        for at in range(100):
-            router.select_worker(tokens=[at, *range(50_000)]).on_complete()
-        # Nothing of it is in the stream any more.
-        client.xtrim(fleet.stream, maxlen=0)
-        with make_router() as third:
-            state = fleet.member(warm_start_s=60.0)
-            third.attach(state)
-            assert state.stats().start == "warm: told by another router"
-            wait_until(lambda: all(matched(third, [at, *range(50_000)]) == 50_000 for at in range(100)))
-
-
 def certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate for the loopback, signed by itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -236,15 +221,9 @@ def test_url_that_cannot_be_used_is_explained_without_its_password(url: Any, mes
     assert "word" not in str(caught.value).replace("user:password@host", "").replace("of a password", "")
 
 
-def test_wrong_options_are_named() -> None:
-    url = "redis://127.0.0.1"
-    for options, message in [
-        ({"stream": ""}, "stream must not be empty"),
-        ({"max_server_mb": 0}, "max_server_mb must be above 0"),
-        ({"peer_timeout_s": 0.5}, "peer_timeout_s must be 1 or more"),
-    ]:
-        with pytest.raises((TypeError, ValueError), match=message):
-            RedisState(url, **options)  # type: ignore[arg-type]
+def test_stream_has_a_name() -> None:
+    with pytest.raises(ValueError, match="stream must not be empty"):
+        RedisState("redis://127.0.0.1", stream="")
 
 
 def test_one_state_shares_one_router(redis_fleet: RedisFleet) -> None:
@@ -255,3 +234,45 @@ def test_one_state_shares_one_router(redis_fleet: RedisFleet) -> None:
         router.attach(state)
         with pytest.raises(RuntimeError, match="make one RedisState per router"):
             other.attach(state)
+
+
+def everything(fleet: RedisFleet) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    """All entries of all streams of a fleet."""
+    with fleet.server.client() as client:
+        keys = [bytes(key).decode() for key in client.scan_iter(f"{fleet.stream}*")]
+        found: Any = [(key, client.xrange(key)) for key in sorted(keys)]
+        return list(found)
+
+
+def test_nothing_of_a_worker_or_a_hash_can_be_read_on_the_server(redis_fleet: RedisFleet) -> None:
+    def shown() -> bytes:
+        return b"".join(b"".join(fields.values()) for _, found in everything(redis_fleet) for _, fields in found)
+
+    with routers(redis_fleet, 2, peer_timeout_s=60.0) as found:
+        found[0][0].select_worker(tokens=STORY).on_complete()
+        wait_until(lambda: matched(found[1][0]) == 992)
+        assert b"gpu" not in shown()
+        assert b"clbs" not in shown(), "what messages begin with"
+
+
+def test_rubbish_on_the_stream_is_refused_and_counted(
+    redis_fleet: RedisFleet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cachelb.state.exchange._WARN_AGAIN_S", 3600.0)
+    with routers(redis_fleet, 2) as found, redis_fleet.server.client() as client:
+        (router, state), (other, _) = found
+        begins = b"\x01" + os.urandom(8)
+        frames = [b"", b"\x01", b"\x02" * 40, os.urandom(1000), begins + b"n", begins + b"nclbs" + os.urandom(50)]
+        for key in (redis_fleet.stream, f"{redis_fleet.stream}:beats"):
+            for frame in frames:
+                client.xadd(key, {"f": frame})
+            client.xadd(key, {"else": b"", "and": b"more"})
+        for ask in (b"", os.urandom(24), bytes.fromhex(found[1][1].stats().peers[0].address.rpartition("/")[2])):
+            client.xadd(redis_fleet.stream, {"f": begins + b"a" + ask})
+            client.xadd(redis_fleet.stream, {"f": begins + b"p" + ask})
+        wait_until(lambda: all(each.stats().refused >= 8 for _, each in found))
+        logged = [record.message for record in caplog.records if "refused" in record.message]
+        assert len(logged) == 2, "one line each, whatever was refused"
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+        assert state.stats().failures == 0

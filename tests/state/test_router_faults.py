@@ -10,8 +10,9 @@ from tests.herd.partition import behind_proxies, port_of
 from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
 from tests.herd.router_process import Spec
 from tests.herd.traffic import Traffic
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.events.sockets import Listeners, curve_keys, make_server, make_socket, received
@@ -51,23 +52,6 @@ def test_killed_router_takes_its_load_along_and_comes_back_at_the_same_address()
             seconds_until_agreed(everyone, traffic.loads(), traffic.prompts)
             for router in everyone:
                 wait_until_gone(router, 2)  # its former life is forgotten
-
-
-def test_router_that_stood_still_catches_up() -> None:
-    with herd(3, WORKERS) as routers:
-        traffic = Traffic(WORKERS)
-        traffic.route(routers, 12)
-        seconds_until_agreed(routers, traffic.loads())
-        *awake, asleep = routers
-        asleep.stop()
-        traffic.route(awake, 40)
-        traffic.end(awake, 3)
-        for router in awake:
-            wait_until_gone(router, 1)
-        left = sum(traffic.loads().values()) - 4  # without what the silent one booked
-        wait_until(lambda: sum(awake[0].ask("loads").values()) == left)
-        asleep.resume()
-        seconds_until_agreed(routers, traffic.loads(), traffic.prompts)
 
 
 @pytest.mark.parametrize("way", ["cut", "hold"])
@@ -163,28 +147,6 @@ class HandDriven:
     def answer(self, return_to: bytes, messages: list[bytes]) -> None:
         for message in messages:
             self._asked.send_multipart([return_to, message])
-
-
-def test_peer_that_repeats_an_old_snapshot_changes_nothing() -> None:
-    address, own = free_addresses(2)
-    with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
-        peer = HandDriven(address, stack)
-        source = peer.router
-        with source.select_worker(tokens=range(100)):
-            old = source._state.publish_all()
-        decisions = [source.select_worker(tokens=range(at, 1000)) for at in range(3)]
-        source._state.publish()  # Nobody hears it.
-        mesh = ZmqMesh(own, [address], **PATIENT)
-        router.attach(mesh)
-        peer.answer(peer.wait_until_asked(), source._state.publish_all())
-        wait_until(lambda: sum(router.loads().values()) == 3)
-        decisions.append(source.select_worker(tokens=range(2000)))
-        peer.publish([*old, *source._state.publish()])
-        wait_until(lambda: sum(router.loads().values()) == 4)
-        assert router.loads() == source.loads()
-        assert mesh.stats().snapshots == 1
-        for decision in decisions:
-            decision.on_complete()
 
 
 def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:

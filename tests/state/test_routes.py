@@ -1,18 +1,16 @@
-"""Routes that are learned at one router and followed at others."""
+"""Routes that are learned at one router and followed at others, and what routers agree on without being told."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.state.addresses import free_addresses, wait_until
-from tests.state.transports import SECRET, MeshFleet, routers
+from tests.state.transports import MeshFleet, routers
+from tests.waiting import wait_until
 
 from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector
-from cachelb.state import ZmqMesh
 
 STORY = list(range(640))
 ENDS = [160, 320, 640]
@@ -53,66 +51,6 @@ def test_others_follow_a_route_and_have_learned_it_once_they_did() -> None:
         assert all(mesh.stats().strangers == mesh.stats().stale == 0 for _, mesh in found)
 
 
-def test_what_fails_is_told_to_nobody() -> None:
-    with routers(MeshFleet(), 2, make=LEARNING) as ((router, _), (other, mesh)):
-        ask(router).on_error(500)
-        ask(router, [7, *STORY]).on_complete()
-        wait_until(lambda: trusted(other) == (0, 3))
-        assert mesh.stats().routes >= 3
-        assert ask(other, dry_run=True).reason != "prefix"
-
-
-def test_late_joiner_is_told_all_routes_and_their_age() -> None:
-    with routers(MeshFleet(), 2, make=LEARNING) as found:
-        (router, _), (other, _) = found
-        for at in range(700):
-            ask(router if at % 2 else other, [at, *STORY]).on_complete()
-        wait_until(lambda: all(sum(trusted(router)) == 2100 for router, _ in found))
-        (own,) = free_addresses(1)
-        with Router([f"gpu{at}" for at in range(4)], secret=SECRET, **LEARNING) as late:
-            mesh = ZmqMesh(own, [mesh.address for _, mesh in found], warm_start_s=60.0)
-            late.attach(mesh)
-            assert mesh.stats().start.startswith("warm")
-            wait_until(lambda: trusted(late) == (0, 2100))  # the second may tell later what the first did not
-            for at in random.Random(1).sample(range(700), 20):
-                expected = ask(router, [at, *STORY], dry_run=True)
-                assert ask(late, [at, *STORY], dry_run=True).worker == expected.worker
-
-
-def test_other_policy_or_seed_hears_no_routes() -> None:
-    first, second, third = free_addresses(3)
-    workers = ["gpu0", "gpu1"]
-    with (
-        Router(workers, secret=SECRET, **LEARNING) as router,
-        Router(workers, secret=SECRET) as other,
-        Router(workers, secret=SECRET, hash_seed=8, **LEARNING) as stranger,
-    ):
-        meshes = []
-        for each, own in [(router, first), (other, second), (stranger, third)]:
-            meshes.append(ZmqMesh(own, [first, second, third]))
-            each.attach(meshes[-1])
-        wait_until(lambda: all(len(mesh.stats().peers) == 2 for mesh in meshes))
-        before = [mesh.stats().strangers for mesh in meshes]
-        ask(router).on_complete()
-        wait_until(lambda: all(m.stats().strangers > n for m, n in zip(meshes[1:], before[1:], strict=True)))
-        assert other.stats().routes == stranger.stats().routes == 0
-
-
-def test_routes_are_told_as_hashes_that_only_the_fleet_can_compute() -> None:
-    """Hashes that the caller gave may have a seed that everybody knows."""
-    options: dict[str, Any] = {**LEARNING, "prefill_policy": "least-loaded", "secret": SECRET}
-    with Router(["gpu0"], **options) as router, Router(["gpu0"], **options) as other:
-        router._state.share(1, 3600.0, 1 << 20)
-        other._state.share(2, 3600.0, 1 << 20)
-        blocks = [0x1111_2222_3333_4444 + at for at in range(40)]
-        router.select_worker(blocks=blocks, boundaries=ENDS).on_complete()
-        told = router._state.publish()
-        assert not [block for block in blocks if any(block.to_bytes(8, "little") in message for message in told)]
-        for message in told:
-            other._state.receive(message)
-        assert other.stats().routes == 3
-
-
 @pytest.mark.parametrize("policy", ["prefix-affinity", "cache-aware"])
 def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: pytest.LogCaptureFixture) -> None:
     options: dict[str, Any] = {"policy": policy}
@@ -130,3 +68,38 @@ def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: p
         told = b"".join(router._state.publish_all())
         assert text[:64].encode() not in told
         assert b"".join(token.to_bytes(4, "little") for token in STORY[:8]) not in told
+
+
+EIGHT = [f"gpu{at}" for at in range(8)]
+
+
+def picks(seed: int, options: dict[str, Any], others: int) -> list[str]:
+    """Workers of the same conversations at one router, which was asked for others before."""
+    router = Router(EIGHT, seed=seed, hash_seed=7, **options)
+    for at in range(others):
+        router.select_worker(tokens=[5000 + at] * 700, session=f"other {at}").on_complete()
+    found = []
+    for at in range(100):
+        with router.select_worker(tokens=[at] * 700, session=f"chat {at}") as decision:
+            found.append(decision.worker)
+    return found
+
+
+BY_HASH: list[dict[str, Any]] = [
+    {"policy": "rendezvous"},
+    {"policy": "consistent-hash"},
+    {"policy": "prefix-hash"},
+    {"policy": "session", "mode": "hash"},
+    {"policy": "boundary-learning"},
+]
+
+
+@pytest.mark.parametrize("options", BY_HASH, ids=lambda options: options["policy"])
+def test_policies_that_pick_by_hash_agree_without_being_told(options: dict[str, Any]) -> None:
+    found = picks(1, options, others=0)
+    assert found == picks(2, options, others=13)
+    assert len(set(found)) > 4, "and they do spread"
+
+
+def test_bound_sessions_are_each_routers_own() -> None:
+    assert picks(1, {"policy": "session"}, others=0) != picks(2, {"policy": "session"}, others=13)

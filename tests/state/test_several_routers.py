@@ -8,7 +8,7 @@ import pytest
 from tests.herd.processes import herd
 from tests.herd.replay import Played, play
 from tests.herd.true_workers import TrueWorkers
-from tests.herd.views import Views, is_near
+from tests.herd.views import Views
 
 from cachelb.sim.workloads.traces import read_mooncake
 
@@ -47,13 +47,6 @@ def test_both_see_the_load_of_all(two: Played) -> None:
 def test_a_block_takes_less_than_24_bytes(two: Played) -> None:
     assert 8.0 <= two.bytes_per_block < 24.0
     assert all(each.refused == each.strangers == each.orphans == each.dropped == 0 for each in two.stats)
-
-
-@pytest.mark.parametrize(
-    ("seen", "true", "near"), [(0, 0, True), (1, 0, True), (2, 0, False), (90, 100, True), (89, 100, False)]
-)
-def test_a_load_is_near_within_one_request_or_a_tenth(seen: int, true: int, near: bool) -> None:
-    assert is_near(seen, true) == near
 
 
 def test_a_view_is_as_old_as_the_truth_it_shows() -> None:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from tests.state.addresses import wait_until
-from tests.state.transports import OTHER, SECRET, STORY, Fleet, load, make_router, matched, routers, same_loads
+from tests.models.kv_streams import open_files
+from tests.state.transports import (
+    OTHER,
+    SECRET,
+    STORY,
+    Fleet,
+    RedisFleet,
+    load,
+    make_router,
+    matched,
+    routers,
+    same_loads,
+)
+from tests.test_router_fork import in_child
+from tests.waiting import wait_until
 
 
 def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:
@@ -27,17 +40,6 @@ def test_load_and_placements_of_one_are_known_to_all(fleet: Fleet) -> None:
         wait_until(lambda: all(load(router) == 0 for router, _ in found))
         assert all(sum(router.stats().endings.values()) == 1 for router, _ in found), "each counts its own requests"
         assert all(state.stats().strangers == state.stats().orphans == 0 for _, state in found)
-
-
-def test_blocks_take_less_than_24_bytes(fleet: Fleet) -> None:
-    with routers(fleet, 2) as found:
-        (router, state), (_, other) = found
-        before = state.stats().sent_bytes
-        for at in range(200):
-            router.select_worker(tokens=[*STORY[:200], *range(at, at + 800)]).on_complete()
-        blocks = 200 * 50 + 12
-        wait_until(lambda: other.stats().blocks >= blocks)
-        assert state.stats().sent_bytes - before < 24 * blocks
 
 
 def test_new_router_is_told_what_the_others_know_before_it_is_attached(fleet: Fleet) -> None:
@@ -157,16 +159,13 @@ def test_partition_heals(fleet: Fleet) -> None:
 
 
 def test_no_thread_and_no_file_is_left(fleet: Fleet) -> None:
-    def files() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     with routers(fleet, 2):
         pass
-    before = files()
+    before = open_files()
     for _ in range(3):
         with routers(fleet, 2) as found:
             found[0][0].select_worker(tokens=STORY)
-    wait_until(lambda: files() <= before)
+    wait_until(lambda: open_files() <= before)
     assert not [thread for thread in threading.enumerate() if thread.name == "cachelb-state"]
 
 
@@ -180,3 +179,27 @@ def test_changes_of_the_fleet_are_told_by_every_transport(fleet: Fleet) -> None:
         assert {row.key: row.weight for row in other.stats().workers}["new"] == 2.0
         other.remove_worker("gpu1")
         wait_until(lambda: "gpu1" not in router.keys())  # noqa: SIM118
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet) -> None:
+    with routers(redis_fleet, 2, peer_timeout_s=60.0) as found:
+        (router, state), (other, _) = found
+        with router.select_worker(tokens=STORY):
+            wait_until(lambda: load(other) == 1)
+            origins = {each.stats().origin for _, each in found}
+
+            def child() -> None:
+                decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found, 1)]
+                # Both routers were forked; each hears the other, and both of the parent.
+                wait_until(lambda: len(state.stats().peers) == 3)
+                assert {peer.origin for peer in state.stats().peers} > origins
+                assert state.stats().origin not in origins
+                wait_until(lambda: load(router) == load(other) == 3)
+                assert len(decisions) == 2
+
+            in_child(child)
+            wait_until(lambda: load(router) == load(other) == 3)
+            wait_until(lambda: matched(other, [1, *STORY]) == matched(router, [2, *STORY]) == 992)
+            assert state.stats().failures == 0, "its connections are still its own"

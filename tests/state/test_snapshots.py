@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.threads import beside
 
 from cachelb import BlockTracker, CachelbError, Router, SnapshotError
-from cachelb._core import hash_blocks
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET, OTHER = "known to all gateways", "known to others only"
@@ -76,27 +75,6 @@ def test_restored_router_holds_and_evicts_the_same_as_a_model(
         model.record_request(tokens, WORKERS[at])
     check()
     router.validate()
-
-
-def test_snapshot_of_a_restored_router_restores_the_same() -> None:
-    first, second, third = make_router(), make_router(), make_router()
-    homes = {of: route(first, story(of)) for of in range(30)}
-    second.restore(first.snapshot())
-    third.restore(second.snapshot())
-    for router in (second, third):
-        assert all(overlaps(router, story(of)) == overlaps(first, story(of)) for of in range(30))
-        assert {of: route(router, story(of)) for of in range(30)} == homes
-
-
-def test_requests_and_their_load_are_not_kept() -> None:
-    first, router = make_router(), make_router()
-    held = [first.select_worker(tokens=story(of)) for of in range(9)]
-    router.restore(first.snapshot())
-    assert set(router.loads().values()) == {0}
-    assert sum(first.loads().values()) == len(held)
-    assert router.stats().decisions == {}
-    for decision in held:
-        decision.on_complete()
 
 
 def test_every_model_and_rank_is_kept_and_strangers_are_skipped() -> None:
@@ -178,60 +156,6 @@ def sample_data() -> bytes:
     return sample().snapshot()
 
 
-def signed(content: bytes) -> bytes:
-    """The content, cut to whole words, with a right checksum: a block hash with seed 0 is XXH3-64 of its bytes."""
-    words = min(len(content) // 4, 1024)
-    content = content[: 4 * words]
-    return content + hash_blocks(content, words, seed=0).tobytes()
-
-
-def refused(router: Router[str], data: bytes) -> bool:
-    try:
-        router.restore(data)
-    except SnapshotError:
-        return True
-    return False
-
-
-def test_every_cut_and_flipped_byte_is_refused_and_changes_nothing() -> None:
-    data, router = sample().snapshot(), make_router()
-    dice = random.Random(1)
-    cuts = [data[:length] for length in range(0, len(data), 3)]
-    flips = []
-    for at in range(len(data)):
-        flipped = bytearray(data)
-        flipped[at] ^= dice.randrange(1, 256)
-        flips.append(bytes(flipped))
-    assert all(refused(router, damaged) for damaged in [*cuts, *flips, data + b"\0", dice.randbytes(500)])
-    assert sum(map(router.block_count, WORKERS)) == 0
-    router.validate()
-    assert router.restore(data).blocks > 0
-
-
-@example(at=2, noise=b"\x01", cut=False)
-@given(at=st.integers(0, 3000), noise=st.binary(min_size=1, max_size=16), cut=st.booleans())
-def test_damage_under_a_right_checksum_is_refused_too(at: int, noise: bytes, cut: bool) -> None:
-    data = sample_data()
-    content, at = data[:-8], 4 + at % (len(data) - 12)
-    damaged = signed(content[:at] if cut else content[:at] + noise + content[at + len(noise) :])
-    router = make_router()
-    assert damaged == data or refused(router, damaged)
-    assert sum(map(router.block_count, WORKERS)) == 0
-    router.validate()
-
-
-def test_checksum_of_these_tests_is_the_snapshots_own() -> None:
-    router = make_router(["a", "bc", "def", "ghij"])
-    lengths = set()
-    for of in range(40):
-        route(router, story(of), among=[router.keys()[of % 4]])
-        data = router.snapshot()
-        if len(data) % 4 == 0 and len(data) < 4096:
-            lengths.add(len(data))
-            assert signed(data[:-8]) == data
-    assert lengths
-
-
 def test_foreign_snapshots_say_what_to_change() -> None:
     data = sample().snapshot()
     tracker = BlockTracker(block_size=BLOCK)
@@ -254,20 +178,13 @@ def test_foreign_snapshots_say_what_to_change() -> None:
         make_router(secret=None).snapshot()
 
 
-def test_wrong_arguments_are_named() -> None:
-    router, data = make_router(), sample().snapshot()
-    cases: list[tuple[Any, Any, str]] = [
-        ("text", 1.0, "data must be bytes, got str"),
-        (data, "long", "ttl_s must be a number, got str"),
-        (data, True, "ttl_s must be a number, got bool"),
-        (data, 0, "ttl_s must be above 0"),
-        (data, float("nan"), "ttl_s must be a finite number"),
-    ]
-    for content, ttl_s, why in cases:
-        with pytest.raises((TypeError, ValueError), match=why):
-            router.restore(content, ttl_s=ttl_s)
-    for content in (bytearray(data), memoryview(data)):
-        assert make_router().restore(content).blocks == make_router().restore(data).blocks > 0
+def test_any_buffer_is_restored_and_nothing_else() -> None:
+    for content in (bytearray(sample_data()), memoryview(sample_data())):
+        assert make_router().restore(content).blocks == sum(map(sample().block_count, WORKERS))
+    with pytest.raises(TypeError, match="data must be bytes, got str"):
+        make_router().restore("text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="ttl_s must be above 0"):
+        make_router().restore(sample_data(), ttl_s=0)
 
 
 # --- beside traffic ---

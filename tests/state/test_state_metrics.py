@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from tests.cutting_proxy import CuttingProxy
-from tests.router_parts import replaced
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT, STORY, MeshFleet, expire_after, make_router, routers
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.cli.app import app
@@ -58,19 +58,6 @@ def test_a_router_alone_shows_nothing_of_sharing() -> None:
         with page_of(router) as url:
             assert json.loads(watched(url, "--once", "--json"))["sharing"] is None
             assert "shared" not in watched(url, "--once")
-
-
-def test_the_router_knows_what_its_mesh_counts() -> None:
-    with routers(MeshFleet(), 2) as found:
-        (router, mesh), (other, _) = found
-        with router.select_worker(tokens=STORY):
-            wait_until(lambda: sum(other.loads().values()) == 1)
-            stats = other.stats().state
-            assert stats is not None
-            assert [(peer.origin, peer.address, peer.bookings) for peer in stats.peers] == [
-                (mesh.stats().origin, mesh.address, 1)
-            ]
-            assert stats.applied > 0
 
 
 def test_the_page_has_a_series_per_peer_until_it_leaves() -> None:

@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
 from tests.ports import free_ports
-from tests.state.addresses import free_addresses, wait_until
+from tests.state.addresses import free_addresses
 from tests.state.redis_server import RedisServer
+from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh
@@ -65,9 +66,9 @@ class MeshFleet:
 class RedisFleet:
     """Members that share a stream of a server."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, stream: str | None = None) -> None:
         self.server = server
-        self.stream = f"fleet-{os.urandom(4).hex()}"
+        self.stream = stream or f"fleet-{os.urandom(4).hex()}"
 
     def member(self, **options: Any) -> RedisState:
         return RedisState(self.server.url, **{"stream": self.stream, **PATIENT, **options})

@@ -6,6 +6,7 @@ Blocks of requests in flight count once, however many requests of a worker share
 cached before an event says so. Equal costs are drawn.
 """
 
+# ruff: noqa: ARG002 - the protocol of gateways
 from __future__ import annotations
 
 import random
@@ -65,10 +66,6 @@ class DynamoRouter(QuietGateway):
 
     def cancelled(self, ticket: int, now: float) -> None:
         self.finished(ticket, None, now)
-
-    def is_busy(self) -> bool:
-        """Whether anything is booked."""
-        return any(self._active) or any(self._prefill) or bool(self._open)
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         follow(self._cached[worker], changes)

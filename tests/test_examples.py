@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
-from http.client import HTTPConnection, IncompleteRead
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 from examples import aiohttp_gateway, pd_gateway, starlette_gateway
 from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
-from tests.http_client import DEADLINE_S, JSON, chat, complete, connect, send
+from tests.http_client import DEADLINE_S, chat, complete, send
 from tests.programs import example
-from tests.support_books import endings
+from tests.support_gateways import begin_stream, endings
 from tests.threads import beside
 
 import cachelb
@@ -60,14 +60,6 @@ def texts(events: list[Any]) -> list[str]:
     return ["".join(choice["text"] for choice in event["choices"]) for event in events[:-1]]
 
 
-def begin_stream(url: str, **fields: object) -> HTTPConnection:
-    """Send a request for a stream, and read nothing yet."""
-    connection = connect(url)
-    body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 8, **fields})
-    connection.request("POST", "/v1/completions", body, JSON)
-    return connection
-
-
 def started(fleet: FakeFleet) -> int:
     return sum(worker.counts.started for worker in fleet.workers)
 
@@ -90,7 +82,7 @@ def test_stream_arrives_complete_and_in_order(serve_any: Serve) -> None:
 def test_event_reaches_the_client_before_the_next_one_exists(serve: Serve) -> None:
     with FakeFleet(1) as fleet, serve(Router(fleet.urls)) as gateway:
         fleet.fail("stall", times=1, after_chunks=2)
-        with closing(begin_stream(gateway)) as connection:
+        with closing(begin_stream(gateway, PROMPT)) as connection:
             response = connection.getresponse()
             first = [response.readline() for _ in range(4)]
             assert [line[:5] for line in first] == [b"data:", b"\n", b"data:", b"\n"]
@@ -243,7 +235,7 @@ def test_worker_that_is_down_is_passed_over(serve: Serve) -> None:
 def test_stream_that_dies_later_is_torn_for_the_client_and_not_retried(serve: Serve) -> None:
     with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
         fleet.fail("die", times=1, after_chunks=3)
-        with closing(begin_stream(gateway)) as connection, pytest.raises(IncompleteRead) as torn:
+        with closing(begin_stream(gateway, PROMPT)) as connection, pytest.raises(IncompleteRead) as torn:
             connection.getresponse().read()
         assert torn.value.partial.count(b"data:") == 3
         assert started(fleet) == 1
@@ -327,7 +319,7 @@ def test_client_that_leaves_stops_the_worker(serve_any: Serve, after_chunks: int
     with FakeFleet(1) as fleet, serve_any(router := Router(fleet.urls)) as gateway:
         worker: FakeWorker = fleet.workers[0]
         worker.fail("stall", after_chunks=after_chunks)
-        with closing(begin_stream(gateway, stream=stream)):
+        with closing(begin_stream(gateway, PROMPT, stream=stream)):
             wait_until(lambda: worker._replica.counts.faults["stall"] == 1)
         wait_until(lambda: worker._replica.counts.aborted == 1)
         wait_until(lambda: router.stats().open_requests == 0)

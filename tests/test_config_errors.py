@@ -23,6 +23,14 @@ def refused(source: Any, **environ: str) -> str:
     return str(error.value)
 
 
+def policy(name: str, **options: Any) -> dict[str, Any]:
+    return {"policy": {"type": name, **options}}
+
+
+def pairs(**urls: Any) -> dict[str, Any]:
+    return {"mode": {"type": "vllm_prefill_decode", **urls}}
+
+
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ruter": {}}, "mapping: ruter: unknown key; did you mean 'router'?"),
     ({"block_size": 1}, "mapping: block_size: unknown key ('block_size' belongs in [router])"),
@@ -46,19 +54,16 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"objectiv": "ttft"}}, "policy.objectiv: policy 'adaptive' has no such option; did you"),
     ({"policy": {"cache_threshold": 0.5}}, "policy.cache_threshold: policy 'adaptive' has no such option; there are"),
     (
-        {"policy": {"type": "random", "block_size": 16}},
+        policy("random", block_size=16),
         "policy.block_size: policy 'random' has no such option ('block_size' belongs in [router])",
     ),
     (
-        {"policy": {"type": "cache-aware", "cache_threshold": 2}},
+        policy("cache-aware", cache_threshold=2),
         "policy.cache_threshold: cache_threshold must be between 0 and 1, got 2",
     ),
+    (policy("cache-aware", load_factor="x"), "policy.load_factor: load_factor must be a number, got str"),
     (
-        {"policy": {"type": "cache-aware", "load_factor": "x"}},
-        "policy.load_factor: load_factor must be a number, got str",
-    ),
-    (
-        {"policy": {"type": "cache-aware", "max_blocks_per_worker": 5, "max_blocks_per_backend": 6}},
+        policy("cache-aware", max_blocks_per_worker=5, max_blocks_per_backend=6),
         "policy.max_blocks_per_backend: contradicts policy.max_blocks_per_worker (mapping); keep one of them",
     ),
     ({"policy": "cache-awar"}, "policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?"),
@@ -101,16 +106,13 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"workers": [{"url": "a", "bootstrap_port": 0}]}, "workers[0].bootstrap_port: bootstrap_port must be from 1 to"),
     ({"mode": {}}, "mode: has no type; the one that is known is 'vllm_prefill_decode'"),
     ({"mode": {"type": "regular"}}, "mode.type: there is no mode 'regular'; the one that is known is"),
+    (pairs(prefil_urls=[]), "mode.prefil_urls: unknown key; did you mean 'prefill_urls'?"),
     (
-        {"mode": {"type": "vllm_prefill_decode", "prefil_urls": []}},
-        "mode.prefil_urls: unknown key; did you mean 'prefill_urls'?",
-    ),
-    (
-        {"mode": {"type": "vllm_prefill_decode", "decode_urls": [["a", 1, 2]]}},
+        pairs(decode_urls=[["a", 1, 2]]),
         "mode.decode_urls[0]: must be a url, or a list of a url and a bootstrap port or null",
     ),
     (
-        {"mode": {"type": "vllm_prefill_decode", "prefill_urls": ["a"], "decode_urls": ["a"]}},
+        pairs(prefill_urls=["a"], decode_urls=["a"]),
         "mode.decode_urls[0]: worker 'a' is there already (mode.prefill_urls[0]); a worker that prefills and decodes",
     ),
     ({"kv_events": {"topic": ""}}, "kv_events.topic: unknown key; did you mean 'topic_filter'?"),
@@ -139,10 +141,7 @@ def test_mistake_is_named_with_its_path(data: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        (
-            {"CACHELB_BLOCK_SIZES": "1"},
-            "env CACHELB_BLOCK_SIZES: sets nothing; did you mean 'CACHELB_BLOCK_SIZE'?",
-        ),
+        ({"CACHELB_BLOCK_SIZES": "1"}, "env CACHELB_BLOCK_SIZES: sets nothing; did you mean 'CACHELB_BLOCK_SIZE'?"),
         ({"CACHELB_block_size": "1"}, "env CACHELB_block_size: sets nothing; did you mean"),
         ({"CACHELB_POLICY__objective": "ttft"}, "env CACHELB_POLICY__objective: sets nothing; did you mean"),
         ({"CACHELB_KV_EVENT__TOPIC_FILTER": ""}, "did you mean 'CACHELB_KV_EVENTS__TOPIC_FILTER'?"),

@@ -262,8 +262,7 @@ def test_options_of_a_policy_that_the_environment_replaces_are_set_aside() -> No
 
 
 @pytest.mark.parametrize(
-    "variable",
-    ["DATA", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP_ADDR", "GATEWAY_PORT_8000_TCP"],
+    "variable", ["DATA", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP_ADDR", "GATEWAY_PORT_8000_TCP"]
 )
 def test_variables_of_the_tests_and_of_kubernetes_services_are_left_alone(variable: str) -> None:
     assert load({}, **{f"CACHELB_{variable}": "tcp://10.0.0.1:80"}).origins == {}

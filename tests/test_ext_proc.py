@@ -202,13 +202,7 @@ async def test_body_that_is_no_completion_request_is_left_to_the_worker(
 
 @pytest.mark.parametrize(
     ("subset", "chosen"),
-    [
-        ([B, C], [B, C]),
-        (f"{B}, {C}", [B, C]),
-        ([f"{B},{C}"], [B, C]),
-        (["10.0.0.3"], [C]),
-        ([C, "10.9.9.9:1"], [C]),
-    ],
+    [([B, C], [B, C]), (f"{B}, {C}", [B, C]), ([f"{B},{C}"], [B, C]), (["10.0.0.3"], [C]), ([C, "10.9.9.9:1"], [C])],
     ids=["two", "text", "text in a list", "no port", "a stranger too"],
 )
 @served()

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
+from itertools import takewhile
 
 import pytest
 from tests.engine.probes import Probe, ProbePlanner, Stratum, Tally, reusable_blocks
 from tests.engine.traffic import Identity, Kind, Planned, Prompt, Transcript, plan_traffic, waves
+from tests.models.engine_blocks import EngineBlocks
 
 BLOCK = 32
 BLOCKS = 63
 SEED = 11
 
 
-class Cache:
-    """What one engine holds: whole blocks, the tail of the least recent prompt goes first."""
+class Cache(EngineBlocks):
+    """What one engine holds, by adapter and salt."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[tuple[Identity, tuple[int, ...]], None] = OrderedDict()
+        super().__init__(BLOCK, BLOCKS)
+
+    @staticmethod
+    def named(prompt: Prompt) -> list[int]:
+        return [hash((prompt.identity, token)) for token in prompt.tokens]
 
     def overlap(self, prompt: Prompt) -> int:
-        count = 0
-        while (prompt.identity, prompt.tokens[: (count + 1) * BLOCK]) in self._blocks:
-            count += 1
-            if (count + 1) * BLOCK > len(prompt.tokens):
-                break
-        return count
+        return sum(1 for _ in takewhile(self.used.__contains__, self.path(self.named(prompt))))
 
     def add(self, prompt: Prompt) -> None:
-        whole = len(prompt.tokens) // BLOCK
-        keys = [(prompt.identity, prompt.tokens[: number * BLOCK]) for number in range(whole, 0, -1)]
-        for key in keys:
-            self._blocks[key] = None
-            self._blocks.move_to_end(key)
-        while len(self._blocks) > BLOCKS:
-            self._blocks.popitem(last=False)
+        self.keep(self.named(prompt))
 
 
 def answer(planned: Planned) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.http_client import DEADLINE_S, chat, complete, metrics, send
+from tests.models.engine_blocks import EngineBlocks
 from tests.threads import one_runs_one_waits
 
 from cachelb.testing import FakeFleet, FakeWorker
@@ -205,36 +205,19 @@ def test_pages_and_usage_are_those_of_the_engine_it_stands_for() -> None:
 # --- the cache ---
 
 
-class ModelCache:
-    """Keeps whole prefixes as keys; the first block of a prompt is its most recent one."""
-
-    def __init__(self, max_blocks: int) -> None:
-        self.max_blocks = max_blocks
-        self.blocks: OrderedDict[tuple[int, ...], None] = OrderedDict()
-
-    def serve(self, tokens: list[int]) -> int:
-        path = [tuple(tokens[:end]) for end in range(2, len(tokens) + 1, 2)]
-        cached = sum(block in self.blocks for block in path)
-        for block in reversed(path):
-            self.blocks[block] = None
-            self.blocks.move_to_end(block)
-        while len(self.blocks) > self.max_blocks:
-            self.blocks.popitem(last=False)
-        return min(cached, (len(tokens) - 1) // 2) * 2
-
-
 def test_cached_tokens_equal_a_reference_lru() -> None:
     rng = random.Random(11)
-    models = [ModelCache(8), ModelCache(8)]
+    models = [EngineBlocks(2, 8), EngineBlocks(2, 8)]
     with FakeFleet(2, block_size=2, kv_blocks=8, default_max_tokens=1) as fleet:
         hits = 0
         for _ in range(300):
             number = rng.randrange(2)
             tokens = [rng.randrange(2) for _ in range(rng.randint(1, 15))]
             cached = complete(fleet.urls[number], tokens).cached_tokens
-            assert cached == models[number].serve(tokens)
+            assert cached == models[number].credit(tokens, own_size=2)
+            models[number].keep(tokens)
             hits += cached
-        assert [worker.cached_blocks for worker in fleet.workers] == [len(model.blocks) for model in models]
+        assert [worker.cached_blocks for worker in fleet.workers] == [len(model.used) for model in models]
         assert sum(worker.counts.cached_tokens for worker in fleet.workers) == hits > 200
 
 

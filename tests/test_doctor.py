@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.server
 import json
 import logging
 import socket
@@ -16,9 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.gateways import wait_until
-from tests.http_client import send
 from tests.models.kv_streams import nothing_left
-from tests.threads import serving
 
 from cachelb import Router
 from cachelb.cli.app import app
@@ -313,47 +309,31 @@ def test_one_failure_among_warnings_decides(found: list[Verdict], verdict: Verdi
 # --- ranks ---
 
 
-@contextlib.contextmanager
-def ranked(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def ranked(fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch) -> str:
     """One URL for two fake engines, which are its data-parallel ranks."""
     publishers = [publisher(fleet, rank) for rank in (0, 1)]
     for rank, each in enumerate(publishers):
         monkeypatch.setattr(each, "_dp_rank", rank)
     endpoints = [each.endpoint for each in publishers]
     monkeypatch.setattr("cachelb.events.fleet.Endpoint.of_rank", lambda _, rank: endpoints[rank])
+    ask = WorkerClient._ask
 
-    class Front(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/kv_event_sources":
-                return self._pass(0, None)
-            pages = [json.loads(self._asked(rank, None)) for rank in (0, 1)]
-            return self._answer(json.dumps({str(rank): page["0"] for rank, page in enumerate(pages)}).encode())
+    async def routed(client: WorkerClient, page: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+        async def of_rank(rank: int) -> bytes:
+            monkeypatch.setattr(client, "_url", fleet.urls[rank])
+            return await ask(client, page, body, headers)
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self._pass(int(self.headers.get("X-data-parallel-rank", 0)), body)
+        if page != "/kv_event_sources":
+            return await of_rank(int(headers.get("X-data-parallel-rank", 0)))
+        return json.dumps({str(rank): json.loads(await of_rank(rank))["0"] for rank in (0, 1)}).encode()
 
-        def _asked(self, rank: int, body: bytes | None) -> bytes:
-            return send(fleet.urls[rank], self.path, body).body
-
-        def _pass(self, rank: int, body: bytes | None) -> None:
-            self._answer(self._asked(rank, body))
-
-        def _answer(self, page: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-            """Say nothing."""
-
-    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front)) as (_, port):
-        yield f"http://127.0.0.1:{port}"
+    monkeypatch.setattr(WorkerClient, "_ask", routed)
+    return fleet.urls[0]
 
 
 def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeFleet(2, kv_events=True) as fleet, ranked(fleet, monkeypatch) as url:
+    with FakeFleet(2, kv_events=True) as fleet:
+        url = ranked(fleet, monkeypatch)
         (report,) = diagnose(url).workers
         checks = {check.name: check for check in report.checks}
         assert_is_fine(checks)

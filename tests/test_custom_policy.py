@@ -39,12 +39,12 @@ def router(choose: Callable[[RequestView, FleetView], Any], *needs: str, **optio
 
 
 def seeing(look: Callable[[RequestView, FleetView], Any], pick: Any = 0) -> tuple[list[Any], Callable[..., Any]]:
-    """A policy that picks one row, `None` the last, and keeps what it sees."""
+    """A policy that picks one row, or that of a function, and keeps what it sees."""
     seen: list[Any] = []
 
     def choose(request: RequestView, fleet: FleetView) -> Any:
         seen.append(look(request, fleet))
-        return len(fleet) - 1 if pick is None else pick
+        return pick(request, fleet) if callable(pick) else pick
 
     return seen, choose
 
@@ -130,8 +130,8 @@ def test_one_candidate_is_only_one_and_nobody_raises_without_asking() -> None:
 
 
 def test_dry_run_and_explain_ask_and_book_nothing() -> None:
-    asked: list[bool] = []
-    fleet = router(lambda request, _: (asked.append(request.dry_run), request.randrange(3))[1])
+    asked, choose = seeing(lambda request, _: request.dry_run, pick=lambda request, _: request.randrange(3))
+    fleet = router(choose)
     for _ in range(20):
         explained, dry = fleet.explain(), fleet.select_worker(dry_run=True)
         assert fleet.stats().open_requests == 0
@@ -274,7 +274,12 @@ def test_memory_of_a_view_is_freed_with_the_last_array() -> None:
 
 
 def test_pick_that_left_meanwhile_is_asked_for_again() -> None:
-    seen, choose = seeing(lambda _, view: (view.keys, len(view) == 3 and fleet.remove_worker("gpu0"))[0])
+    def leave(_: RequestView, view: FleetView) -> int:
+        if len(view) == 3:
+            fleet.remove_worker("gpu0")
+        return 0
+
+    seen, choose = seeing(lambda _, view: view.keys, pick=leave)
     fleet = router(choose)
     decision = fleet.select_worker()
     assert (decision.worker, decision.reason) == ("gpu1", "custom")
@@ -283,7 +288,11 @@ def test_pick_that_left_meanwhile_is_asked_for_again() -> None:
 
 
 def test_picks_that_keep_leaving_end_at_the_least_loaded() -> None:
-    asked, choose = seeing(lambda _, view: (len(view), fleet.set_ready(view.keys[0], False))[0])
+    def leave(_: RequestView, view: FleetView) -> int:
+        fleet.set_ready(view.keys[0], False)
+        return 0
+
+    asked, choose = seeing(lambda _, view: len(view), pick=leave)
     fleet = Router([f"gpu{i}" for i in range(5)], policy=Own(choose))
     decision = fleet.select_worker()
     assert asked == [5, 4, 3]

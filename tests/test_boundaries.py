@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.chats import rendered_chats, tokenizer
+from tests.test_hashing import FORMS
 
 from cachelb.boundaries import MARKERS, align, estimate, marked, message_boundaries
 from cachelb.text import render_messages, render_with_ends
@@ -30,19 +30,7 @@ def marked_prompt(lengths: list[int], opening: int = 3) -> list[int]:
 # --- markers ---
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        list,
-        tuple,
-        lambda ids: array("I", ids),
-        lambda ids: np.array(ids, dtype=np.uint32),
-        np.array,
-        lambda ids: memoryview(array("I", ids)),
-        lambda ids: np.array(ids, dtype="<u4").tobytes(),
-    ],
-    ids=["list", "tuple", "array", "uint32", "int64", "memoryview", "bytes"],
-)
+@pytest.mark.parametrize("form", [FORMS[name] for name in FORMS if name != "ctypes"])
 def test_markers_are_found_in_every_form_of_tokens(form: Any) -> None:
     ids = marked_prompt([255, 50, 100, 40])
     assert message_boundaries(form(ids), messages=4) == [256, 304, 400, 432]

@@ -42,7 +42,7 @@ PATIENT = 60.0  # for what comes
 def four_bytes(bos: str = "") -> Any:
     """The tokenizer and template of fake engines."""
 
-    def render(messages: Any, tools: Any = None, add_generation_prompt: bool = True) -> list[int]:
+    def render(messages: Any, tools: Any = None, add_generation_prompt: bool = True) -> Any:
         return encode(bos + render_chat(messages, tools, add_generation_prompt=add_generation_prompt)).tolist()
 
     return SimpleNamespace(encode=lambda text: encode(text).tolist(), apply_chat_template=render)

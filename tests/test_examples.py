@@ -168,7 +168,12 @@ def test_exposed_headers_name_the_decision(serve: Serve) -> None:
 
 def test_cached_tokens_of_the_engine_reach_the_router(serve_any: Serve) -> None:
     with FakeFleet(1) as fleet, serve_any(router := Router(fleet.urls)) as gateway:
-        asked = ({}, {}, {"stream": True, "stream_options": {"include_usage": True}}, {"stream": True})
+        asked: list[dict[str, Any]] = [
+            {},
+            {},
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {"stream": True},
+        ]
         for length, fields in enumerate(asked, 1):
             complete(gateway, PROMPT, max_tokens=length, **fields)
             wait_until(lambda: router.stats().open_requests == 0)
@@ -213,7 +218,7 @@ def test_session_stays_on_its_worker(serve: Serve) -> None:
 @pytest.mark.parametrize("kind", ["refuse", "reset", "die", "429", "500", "502", "503", "504"])
 def test_failure_before_the_first_byte_is_retried_elsewhere_and_pauses_are_given(serve: Serve, kind: Any) -> None:
     pauses = kind in {"429", "503"}
-    status = {"status": int(kind), "retry_after_s": 60 if pauses else None} if kind.isdigit() else {}
+    status: dict[str, Any] = {"status": int(kind), "retry_after_s": 60 if pauses else None} if kind.isdigit() else {}
     with FakeFleet(2) as fleet, serve(router := Router(fleet.urls)) as gateway:
         fleet.fail("status" if status else kind, times=1, **status)
         answer = complete(gateway, PROMPT, stream=True, max_tokens=4)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -294,20 +295,16 @@ def test_nobody_takes_the_port_of_a_stopped_worker() -> None:
 
 
 def test_listener_leaves_no_connection_half_accepted() -> None:
-    class Accepted(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            made.append(transport)
-
-    made: list[asyncio.BaseTransport] = []
+    protocol = Mock(spec=asyncio.Protocol)
 
     async def close_while_accepting() -> None:
         address = TcpAddress()
-        listener = Listener(address.bind(), Accepted)
+        listener = Listener(address.bind(), lambda: protocol)
         with socket.create_connection(("127.0.0.1", urlsplit(address.url).port or 0)):
             listener._accept()
             await listener.close()
-            assert len(made) == 1
-            made[0].close()
+            protocol.connection_made.assert_called_once()
+            protocol.connection_made.call_args.args[0].close()
         address.release()
 
     asyncio.run(close_while_accepting())

@@ -151,7 +151,7 @@ async def test_stream_is_booked_until_its_end(callback: CachelbCallback, router:
 
 @in_litellm(1)
 async def test_stream_that_breaks_off_failed(fleet: FakeFleet, callback: CachelbCallback, router: Any) -> None:
-    fleet.workers[0].fail("die", times=1, after_chunks=2)
+    fleet.fail("die", times=1, after_chunks=2)
     stream = await begin_stream(router)
     with pytest.raises(Exception, match="Error"):
         [chunk async for chunk in stream]

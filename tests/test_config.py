@@ -283,6 +283,7 @@ def test_show_lists_defaults_beside_what_was_set(tmp_path: Path) -> None:
     assert rows["workers[1].url"] == ("http://gpu1:8000", f"{file}:17")
     assert rows["kv_events.default_port"] == (5557, "default")
     assert rows["shadow[1].choices"] == (4, f"{file}:7 as router.shadow[1].choices")
+    assert rows["router.shadow[0]"][0] == "random"
 
 
 def test_show_has_each_setting_once_under_its_canonical_name() -> None:

@@ -82,6 +82,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"router": {"replicas": 0, "block_size": 16}}, "router.replicas: replicas must be"),
     ({"router": {"models": {"llama": "x"}, "block_size": 16}}, "router.models: "),
     ({"router": {"models": 3}}, "router.models: "),
+    ({"router": {"models": [[[[[[[[[[1]]]]]]]]]]}}, "router.models: is nested more than 8 deep"),
     ({"router": {"pd_fallback": "yes"}}, "router.pd_fallback: "),
     ({"workers": [{"url": "a", "role": "both", "weight": -1}]}, "workers[0].weight: weight must be"),
     ({"workers": ["b", {"url": "a", "role": "prefil"}]}, "workers[1].role: role must be"),

@@ -17,20 +17,10 @@ U32, U64 = 4294967295, 18446744073709551615
 class Raising:
     """Raises its own error wherever it is asked for anything."""
 
-    def __index__(self) -> int:
+    def __index__(self, *_: object) -> int:
         raise ZeroDivisionError("on purpose")
 
-    def __iter__(self) -> Any:
-        raise ZeroDivisionError("on purpose")
-
-    def __getitem__(self, at: object) -> Any:
-        raise ZeroDivisionError("on purpose")
-
-    def __len__(self) -> int:
-        raise ZeroDivisionError("on purpose")
-
-    def __hash__(self) -> int:
-        raise ZeroDivisionError("on purpose")
+    __iter__ = __getitem__ = __len__ = __hash__ = __index__
 
 
 class Endless(Sequence[int]):
@@ -95,30 +85,23 @@ WRONG_WORDS: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("given", "error", "message"), WRONG_WORDS.values(), ids=WRONG_WORDS)
-@pytest.mark.parametrize("call", TOKEN_CALLS)
-def test_wrong_tokens_are_named(call: str, given: Any, error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize("call", [*TOKEN_CALLS, *HASH_CALLS])
+def test_wrong_tokens_and_hashes_are_named(call: str, given: Any, error: type[Exception], message: str) -> None:
+    tokens, hashes = (
+        {"name": "tokens", "dtype": "uint32", "limit": U32},
+        {"name": "hashes", "dtype": "uint64", "limit": U64},
+    )
     tracker = filled()
     before = tracker.snapshot()
-    with pytest.raises(error, match=message.format(name="tokens", dtype="uint32", limit=U32)):
-        TOKEN_CALLS[call](tracker, given)
+    with pytest.raises(error, match=message.format(**tokens if call in TOKEN_CALLS else hashes)):
+        (TOKEN_CALLS | HASH_CALLS)[call](tracker, given)
     assert tracker.snapshot() == before
 
 
-@pytest.mark.parametrize(("given", "error", "message"), WRONG_WORDS.values(), ids=WRONG_WORDS)
-@pytest.mark.parametrize("call", HASH_CALLS)
-def test_wrong_hashes_are_named(call: str, given: Any, error: type[Exception], message: str) -> None:
-    tracker = filled()
-    before = tracker.snapshot()
-    with pytest.raises(error, match=message.format(name="hashes", dtype="uint64", limit=U64)):
-        HASH_CALLS[call](tracker, given)
-    assert tracker.snapshot() == before
+OVER = [0, 2**32]
 
 
-@pytest.mark.parametrize(
-    "tokens",
-    [np.array([0, 2**32], np.uint64), np.array([0, 2**32], np.int64), [0, 2**32], (0, 2**32)],
-    ids=["u64", "i64", "list", "tuple"],
-)
+@pytest.mark.parametrize("tokens", [np.array(OVER, np.uint64), np.array(OVER, np.int64), OVER, tuple(OVER)])
 @pytest.mark.parametrize("call", TOKEN_CALLS)
 def test_a_token_over_32_bits_is_refused_with_its_position(call: str, tokens: Any) -> None:
     with pytest.raises(ValueError, match=rf"tokens\[1\] must be from 0 to {U32}, got 4294967296"):
@@ -139,12 +122,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("among int", lambda t: t.overlaps([1], among=5), TypeError, "among must be an iterable of str, got int"),
     ("among item", lambda t: t.find_best_worker([1], among=["w", 5]), TypeError, r"among\[1\] must be str, got int"),
     ("among raising", lambda t: t.overlaps([1], among=Raising()), TypeError, "among must be"),
-    (
-        "namespace",
-        lambda t: t.overlaps([1], namespace=5),
-        TypeError,
-        "namespace must be str, Namespace or None, got int",
-    ),
+    ("namespace", lambda t: t.overlaps([1], namespace=5), TypeError, "namespace must be str, Namespace or None, got"),
     ("ttl zero", lambda t: t.record_request([1], "w", ttl_s=0), ValueError, "ttl_s must be more than 0 .*, got 0"),
     ("ttl below", lambda t: t.record_request([1], "w", ttl_s=-1), ValueError, "ttl_s must be more than 0 .*, got -1"),
     ("ttl nan", lambda t: t.record_request([1], "w", ttl_s=float("nan")), ValueError, "ttl_s .*, got NaN"),

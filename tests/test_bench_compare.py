@@ -7,23 +7,12 @@ from dataclasses import asdict
 import pytest
 from benches.compare import contenders, following, tasks
 from benches.compare.contenders import feeds
-from benches.compare.contenders.nested_maps import NestedMaps
 from benches.compare.page import page, times
 
 from cachelb.bench import Row
 from cachelb.bench.measures.events import EventRouter
-from cachelb.bench.prompts import WORKERS, Truth, prompts
 from cachelb.bench.running import TASKS
 from cachelb.bench.streams import Stream
-
-
-def test_nested_maps_answer_like_the_model() -> None:
-    index, truth = NestedMaps(), Truth()
-    for i, prompt in enumerate(prompts(80, 128, seed=2)):
-        index.record(prompt, i % WORKERS)
-        truth.record(prompt, i % WORKERS)
-    for prompt in prompts(80, 128, seed=2)[::7] + prompts(3, 128, seed=3):
-        assert index.best(index.match(prompt)) == truth.best(prompt)
 
 
 def test_missing_packages_are_named_and_leave_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

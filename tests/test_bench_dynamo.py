@@ -35,29 +35,21 @@ def blocks(workload: Workload) -> list[list[int]]:
 
 
 def test_a_workload_is_the_same_when_it_is_read_back(tmp_path: Path) -> None:
-    requests = opened(build("chat", seed=1, count=80))
+    chats = build("chat", seed=1, count=80)
+    requests = opened(chats)
     write_mooncake(tmp_path / "trace.jsonl", requests)
     again = read_mooncake(tmp_path / "trace.jsonl", block_size=requests.block_size, id_tokens=requests.block_size)
     assert again.prompt_tokens.tolist() == requests.prompt_tokens.tolist()
     assert again.output_tokens.tolist() == requests.output_tokens.tolist()
     assert again.arrival_s - again.arrival_s[0] == pytest.approx(requests.arrival_s - requests.arrival_s[0], abs=1e-9)
     assert blocks(again) == blocks(requests)
-
-
-def test_tokens_behind_the_last_full_block_have_an_id_of_their_own(tmp_path: Path) -> None:
-    requests = opened(build("chat", seed=1, count=80))
-    write_mooncake(tmp_path / "trace.jsonl", requests)
+    # Tokens behind the last full block have an id of their own.
     rows = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
     tails = [row["hash_ids"][-1] for row in rows if row["input_length"] % requests.block_size]
     elsewhere = {each for row in rows for each in row["hash_ids"][:-1]}
-    assert len(tails) > 40
-    assert len(set(tails)) == len(tails)
-    assert not elsewhere & set(tails)
+    assert len(set(tails) - elsewhere) == len(tails) > 40
     assert all(len(row["hash_ids"]) == -(-row["input_length"] // requests.block_size) for row in rows)
-
-
-def test_requests_that_wait_for_answers_are_refused(tmp_path: Path) -> None:
-    chats = build("chat", seed=1, count=80)
+    # Requests that wait for answers are refused.
     assert (chats.parent >= 0).any()
     with pytest.raises(ValueError, match="loop='open'"):
         write_mooncake(tmp_path / "trace.jsonl", chats)
@@ -99,8 +91,7 @@ def test_kept_runs_are_not_made_again_until_more_seeds_are_asked_for() -> None:
     low, high = two["spread"]["ttft_mean_s"]
     assert low < two["figures"]["ttft_mean_s"] < high
 
-
-def test_another_speed_or_another_cache_is_another_cell() -> None:
+    # Another speed or another cache is another cell.
     setting = Setting("chat(count=40,block_size=64)")
     cells = [Cell(setting, 1.0), Cell(setting, 2.0), Cell(replace(setting, kv_tokens=6_400), 1.0)]
     assert len({cell.key for cell in cells}) == 3
@@ -134,10 +125,8 @@ def test_the_page_has_dynamo_as_a_contender_and_losses_first() -> None:
 def test_losses_are_worst_first_and_ties_are_none() -> None:
     rows = imported(dynamo=0.4, adaptive=0.4)
     rows[1]["figures"] |= {"ttft_p99_s": 2.2, "e2e_mean_s": 6.0}
-    assert [(round(ratio, 2), figure) for ratio, figure, _, _ in losses(rows, "adaptive", ROUTER)] == [
-        (2.0, "e2e_mean_s"),
-        (1.1, "ttft_p99_s"),
-    ]
+    lost = [(round(ratio, 2), figure) for ratio, figure, _, _ in losses(rows, "adaptive", ROUTER)]
+    assert lost == [(2.0, "e2e_mean_s"), (1.1, "ttft_p99_s")]
 
 
 def test_engines_that_differ_are_named() -> None:

@@ -6,18 +6,7 @@ import numpy as np
 import pytest
 
 from cachelb import BlockTracker, Match, hash_blocks
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.asked = 0
-
-    def __call__(self) -> float:
-        self.asked += 1
-        return self.now
+from cachelb.testing import ManualClock
 
 
 def test_among_restricts_before_the_best_is_chosen() -> None:
@@ -32,21 +21,20 @@ def test_among_restricts_before_the_best_is_chosen() -> None:
 
 def test_unknown_workers_hold_nothing_and_are_no_error() -> None:
     tracker = BlockTracker(block_size=1)
-    assert (tracker.remove("x", [1]), tracker.clear("x"), tracker.evict_worker("x", 0), tracker.remove_worker("x")) == (
-        (0, 0, 0, 0)
-    )
+    done = (tracker.remove("x", [1]), tracker.clear("x"), tracker.evict_worker("x", 0), tracker.remove_worker("x"))
+    assert done == (0, 0, 0, 0)
     assert tracker.workers() == []
 
 
 def test_a_time_to_live_goes_on_on_the_clock_of_the_restored_tracker() -> None:
-    clock, other = Clock(), Clock()
+    clock, other = ManualClock(), ManualClock(1000.0)
     tracker = BlockTracker(block_size=1, clock=clock)
     tracker.record_request([1], "a", ttl_s=10)
-    clock.now, other.now = 4.0, 1000.0
+    clock.advance(4.0)
     restored = BlockTracker.restore(tracker.snapshot(), clock=other)
-    other.now = 1005.9
+    other.advance(5.9)
     assert restored.overlaps([1]) == {"a": 1}
-    other.now = 1006.0
+    other.advance(0.2)
     assert restored.overlaps([1]) == {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.chats import rendered_chats, tokenizer
+from tests.test_hashing import FORMS
 
 from cachelb.boundaries import MARKERS, align, estimate, marked, message_boundaries
 from cachelb.text import render_messages, render_with_ends
@@ -30,34 +30,14 @@ def marked_prompt(lengths: list[int], opening: int = 3) -> list[int]:
 # --- markers ---
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        list,
-        tuple,
-        lambda ids: array("I", ids),
-        lambda ids: np.array(ids, dtype=np.uint32),
-        np.array,
-        lambda ids: memoryview(array("I", ids)),
-        lambda ids: np.array(ids, dtype="<u4").tobytes(),
-    ],
-    ids=["list", "tuple", "array", "uint32", "int64", "memoryview", "bytes"],
-)
+@pytest.mark.parametrize("form", [FORMS[name] for name in FORMS if name != "ctypes"])
 def test_markers_are_found_in_every_form_of_tokens(form: Any) -> None:
     ids = marked_prompt([255, 50, 100, 40])
     assert message_boundaries(form(ids), messages=4) == [256, 304, 400, 432]
     assert marked(form(ids), MARK).tolist() == [256, 306, 406, 446]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "aligned"),
-    [
-        ([255, 50, 100, 40], [256, 304, 400, 432]),
-        ([255, 4, 2], [256]),
-        ([3, 5, 300], [304]),
-        ([15], [16]),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "aligned"), [([255, 4, 2], [256]), ([3, 5, 300], [304]), ([15], [16])])
 def test_ends_are_aligned_down_and_kept_once(lengths: list[int], aligned: list[int]) -> None:
     ids = marked_prompt(lengths)
     assert message_boundaries(ids, messages=len(lengths)) == aligned
@@ -67,11 +47,8 @@ def test_ends_before_the_first_block_leave_the_fixed_prefix() -> None:
     assert message_boundaries(marked_prompt([14], opening=40), messages=1, prefix_token_length=40) == [32]
     assert message_boundaries(marked_prompt([40], opening=9), messages=1, min_prefix_boundary_tokens=60) == [48]
     assert message_boundaries([1] * 9) == []
-
-
-def test_a_marker_at_the_edge_of_a_block_keeps_the_block() -> None:
-    ids = [MARK, *range(1, 64), MARK, 1, 2]
-    assert message_boundaries(ids, messages=1) == [64]
+    # A marker at the edge of a block keeps the block.
+    assert message_boundaries([MARK, *range(1, 64), MARK, 1, 2], messages=1) == [64]
 
 
 def test_another_number_of_markers_is_not_believed() -> None:

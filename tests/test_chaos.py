@@ -74,11 +74,10 @@ class Chaos:
         }
         headers = {"x-session-id": f"s{number % 200}"} if number % 2 else {}
         headers["Content-Type"] = "application/json"
+        asked = self.session.post(f"{self.gateway}/v1/completions", data=json.dumps(body), headers=headers)
         try:
             async with asyncio.timeout(0.002 if leave == "at once" else None):
-                async with self.session.post(
-                    f"{self.gateway}/v1/completions", data=json.dumps(body), headers=headers
-                ) as answer:
+                async with asked as answer:
                     if leave == "mid-stream" and answer.ok:
                         await answer.content.readany()
                         answer.close()
@@ -186,8 +185,7 @@ def test_books_balance_and_memory_is_flat_after_chaos(requests: int) -> None:
     faults = sum((count.faults for count in counts), Counter[str]())
     assert faults["refuse"] > 0.15 * requests
     assert faults["die"] > 0.03 * requests
-    assert faults["429"] > 0
-    assert faults["500"] > 0
+    assert min(faults["429"], faults["500"]) > 0
     seen = chaos.seen
     assert seen["left at once"] + seen["left mid-stream"] > 0.6 * ABORTED * requests
     assert seen["torn"] > 0.015 * requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ mode:
   type: vllm_prefill_decode
   prefill_urls:
     - ["http://prefill1:8081", null]
+    - ["http://prefill2:8082", 8998]
+    - "http://prefill3:8083"
   decode_urls:
     - "http://decode1:8083"
     - "http://decode2:8084"
@@ -88,44 +91,36 @@ def shown(loaded: config.RouterConfig) -> dict[str, tuple[object, str]]:
 # === layouts ===
 
 
-def test_routing_snippet_gives_the_policy_and_options_it_names(tmp_path: Path) -> None:
-    loaded = load(written(tmp_path, "gateway.yaml", ROUTING))
-    assert loaded.policy.name == "cache-aware"
-    assert loaded.policy.options == {
-        "max_blocks_per_worker": 100_000,
-        "eviction_interval_secs": 60,
-        "cache_threshold": 0.3,
-        "load_factor": 1.25,
-    }
-    assert loaded.options == {"block_size": 16}
-    assert loaded.workers == ()
-
-
-def test_origins_name_the_line_and_the_spelling_that_was_used(tmp_path: Path) -> None:
+def test_routing_snippet_gives_the_policy_and_options_it_names_and_their_lines(tmp_path: Path) -> None:
     file = written(tmp_path, "gateway.yaml", ROUTING)
-    origins = load(file).origins
-    assert origins["router.policy"] == f"{file}:3 as routing.policy"
-    assert origins["router.block_size"] == f"{file}:5 as routing.vllm_cache_aware.block_size"
-    assert origins["policy.max_blocks_per_worker"] == f"{file}:6 as routing.vllm_cache_aware.max_blocks_per_backend"
+    loaded = load(file)
+    options = {"cache_threshold": 0.3, "load_factor": 1.25, "eviction_interval_secs": 60}
+    assert loaded.policy == config.PolicyConfig("cache-aware", {"max_blocks_per_worker": 100_000, **options})
+    assert (loaded.options, loaded.workers) == ({"block_size": 16}, ())
+    assert loaded.origins["router.policy"] == f"{file}:3 as routing.policy"
+    assert loaded.origins["router.block_size"] == f"{file}:5 as routing.vllm_cache_aware.block_size"
+    renamed = f"{file}:6 as routing.vllm_cache_aware.max_blocks_per_backend"
+    assert loaded.origins["policy.max_blocks_per_worker"] == renamed
 
 
 def test_paired_snippet_gives_the_roles_policies_ports_and_topic_filter_it_names(tmp_path: Path) -> None:
     loaded = load(written(tmp_path, "gateway.yaml", PAIRED))
     assert [(worker.key, worker.role, worker.bootstrap_port) for worker in loaded.workers] == [
         ("http://prefill1:8081", "prefill", None),
+        ("http://prefill2:8082", "prefill", 8998),
+        ("http://prefill3:8083", "prefill", None),
         ("http://decode1:8083", "decode", None),
         ("http://decode2:8084", "decode", None),
     ]
-    assert loaded.decode_policy == config.PolicyConfig(
-        "kv-aware", {"enable_speculative": True, "speculative_ttl_ms": 2000}
-    )
+    speculative = {"enable_speculative": True, "speculative_ttl_ms": 2000}
+    assert loaded.decode_policy == config.PolicyConfig("kv-aware", speculative)
     assert loaded.options == {"block_size": 16}
     assert loaded.kv_events == config.KvEventsConfig(topic_filter="", default_port=5557)
     assert loaded.model_path == "meta-llama/Llama-3.1-8B-Instruct"
     with loaded.build() as router:
         pair = router.select_pair(tokens=range(100))
         assert pair.prefill is not None
-        assert (pair.prefill.worker, pair.decode.reason) == ("http://prefill1:8081", "cold")
+        assert (pair.prefill.worker[:-6], pair.decode.reason) == ("http://prefill", "cold")
 
 
 def test_own_layout_gives_everything_it_says(tmp_path: Path) -> None:
@@ -143,15 +138,10 @@ def test_own_layout_gives_everything_it_says(tmp_path: Path) -> None:
 
 
 def test_toml_json_and_mapping_say_the_same(tmp_path: Path) -> None:
-    from tomllib import loads
-
-    data = loads(OWN)
-    as_json = load(written(tmp_path, "gateway.json", json.dumps(data)))
-    as_toml = load(written(tmp_path, "gateway.toml", OWN))
-    as_mapping = load(data)
-    for other in (as_json, as_mapping):
-        rows = [(row.path, row.value) for row in config.show(other)]
-        assert rows == [(row.path, row.value) for row in config.show(as_toml)]
+    data = tomllib.loads(OWN)
+    files = [written(tmp_path, f"a.{kind}", text) for kind, text in (("json", json.dumps(data)), ("toml", OWN))]
+    rows = [[(row.path, row.value) for row in config.show(load(source))] for source in (data, *files)]
+    assert rows[0] == rows[1] == rows[2]
 
 
 @pytest.mark.parametrize("name", ["power_of_two", "power-of-two"])
@@ -177,9 +167,8 @@ def test_what_the_router_governs_may_stand_among_the_options_of_a_policy() -> No
 
 
 def test_hyphens_in_keys_count_as_underscores() -> None:
-    assert load({"router": {"block-size": 64}, "kv-events": {"default-port": 9}}).kv_events == config.KvEventsConfig(
-        default_port=9
-    )
+    loaded = load({"router": {"block-size": 64}, "kv-events": {"default-port": 9}})
+    assert (loaded.options, loaded.kv_events) == ({"block_size": 64}, config.KvEventsConfig(default_port=9))
 
 
 def test_an_empty_mapping_is_a_router_without_workers() -> None:
@@ -203,35 +192,20 @@ def test_null_says_nothing() -> None:
 # === workers ===
 
 
-def test_prefill_and_decode_lists_give_roles_and_ports() -> None:
-    mode = {
-        "type": "vllm_prefill_decode",
-        "prefill_urls": [["http://p0:1", 8998], ["http://p1:1", None], "http://p2:1"],
-        "decode_urls": ["http://d0:1"],
-    }
-    workers = load({"mode": mode}).workers
-    assert [(worker.key, worker.role, worker.bootstrap_port) for worker in workers] == [
-        ("http://p0:1", "prefill", 8998),
-        ("http://p1:1", "prefill", None),
-        ("http://p2:1", "prefill", None),
-        ("http://d0:1", "decode", None),
-    ]
+PREFILL = {"url": "http://p:1", "role": "prefill"}
 
 
 @pytest.mark.parametrize(
     "data",
     [
         {"mode": {"type": "vllm_prefill_decode", "prefill_urls": ["unix:///p.sock"], "decode_urls": ["http://d:1"]}},
-        {"workers": [{"url": "http://p:1", "role": "prefill"}, {"url": "unix:///d.sock", "role": "decode"}]},
-        {"workers": [{"url": "http://p:1", "role": "prefill"}, "unix:///both.sock"]},
+        {"workers": [PREFILL, {"url": "unix:///d.sock", "role": "decode"}]},
+        {"workers": [PREFILL, "unix:///both.sock"]},
     ],
 )
 def test_unix_sockets_cannot_transfer_kv_cache(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"unix:///\w+.sock' is a Unix socket, but .* give it a host and a port"):
         load(data)
-
-
-def test_unix_sockets_are_fine_without_roles() -> None:
     assert load({"workers": ["unix:///a.sock"]}).workers[0].key == "unix:///a.sock"
 
 
@@ -283,27 +257,15 @@ def test_options_of_a_policy_that_the_environment_replaces_are_set_aside() -> No
     assert loaded.policy == config.PolicyConfig("least-loaded")
     assert loaded.options == {"block_size": 32}  # the router's, whatever the policy
     assert loaded.unused == {"policy.load_factor": "env CACHELB_POLICY names another policy"}
-
-
-def test_naming_the_same_policy_in_the_environment_keeps_its_options() -> None:
-    loaded = load({"policy": {"type": "cache-aware", "load_factor": 2}}, CACHELB_POLICY="vllm_cache_aware")
-    assert loaded.policy == config.PolicyConfig("cache-aware", {"load_factor": 2})
-    assert loaded.unused == {}
+    same = load({"policy": options}, CACHELB_POLICY="vllm_cache_aware")
+    assert (same.policy, same.unused) == (config.PolicyConfig("cache-aware", {"load_factor": 2}), {})
 
 
 @pytest.mark.parametrize(
-    "variable",
-    [
-        "CACHELB_DATA",
-        "CACHELB_SERVICE_HOST",
-        "CACHELB_SERVICE_PORT_HTTP",
-        "CACHELB_PORT",
-        "CACHELB_PORT_8000_TCP_ADDR",
-        "CACHELB_GATEWAY_PORT_8000_TCP",
-    ],
+    "variable", ["DATA", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP_ADDR", "GATEWAY_PORT_8000_TCP"]
 )
 def test_variables_of_the_tests_and_of_kubernetes_services_are_left_alone(variable: str) -> None:
-    assert load({}, **{variable: "tcp://10.0.0.1:80"}).origins == {}
+    assert load({}, **{f"CACHELB_{variable}": "tcp://10.0.0.1:80"}).origins == {}
 
 
 # === show ===
@@ -321,6 +283,7 @@ def test_show_lists_defaults_beside_what_was_set(tmp_path: Path) -> None:
     assert rows["workers[1].url"] == ("http://gpu1:8000", f"{file}:17")
     assert rows["kv_events.default_port"] == (5557, "default")
     assert rows["shadow[1].choices"] == (4, f"{file}:7 as router.shadow[1].choices")
+    assert rows["router.shadow[0]"][0] == "random"
 
 
 def test_show_has_each_setting_once_under_its_canonical_name() -> None:
@@ -349,9 +312,7 @@ def test_every_policy_takes_its_own_defaults_and_aliases_from_a_configuration(na
     loaded = load({"policy": {"type": name.replace("-", "_"), **options}})
     with loaded.build() as router:
         assert router.policy == loaded.policy.name == name
-    assert {row.path: row.value for row in rows} == {
-        path: shown(loaded)[path][0] for path in (row.path for row in rows)
-    }
+    assert {row.path: row.value for row in rows} == {row.path: shown(loaded)[row.path][0] for row in rows}
     assert set(loaded.policy.options) == set(options)
     for alias, option in POLICIES[name].option_aliases.items():
         assert load({"policy": {"type": name, alias: options[option]}}).policy.options == {option: options[option]}

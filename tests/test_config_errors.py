@@ -23,42 +23,35 @@ def refused(source: Any, **environ: str) -> str:
     return str(error.value)
 
 
+def rule(name: str, **options: Any) -> dict[str, Any]:
+    return {"policy": {"type": name, **options}}
+
+
+def pairs(**urls: Any) -> dict[str, Any]:
+    return {"mode": {"type": "vllm_prefill_decode", **urls}}
+
+
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"ruter": {}}, "mapping: ruter: unknown key; did you mean 'router'?"),
     ({"block_size": 1}, "mapping: block_size: unknown key ('block_size' belongs in [router])"),
     ({"router": {"block_sise": 16}}, "mapping: router.block_sise: unknown key; did you mean 'block_size'?"),
-    (
-        {"router": {"objective": "ttft"}},
-        "router.objective: is an option of the policy 'adaptive'; write it under [policy]",
-    ),
+    ({"router": {"objective": "ttft"}}, "router.objective: is an option of the policy 'adaptive'; write it under"),
     ({"router": {"workers": []}}, "router.workers: workers stand at the top level: [[workers]]"),
     ({"router": {"clock": 1}}, "router.clock: cannot be written in a configuration; give it to Router in code"),
     ({"router": 3}, "router: must be a table of keys and values, not a number"),
     ({"router": {3: 4}}, "router: keys must be text, and 3 is a number"),
-    (
-        {"router": {"block-size": 1, "block_size": 1}},
-        "router.block_size: the same key as router.block-size; keep one of them",
-    ),
+    ({"router": {"block-size": 1, "block_size": 1}}, "router.block_size: the same key as router.block-size; keep one"),
     (
         {"router": {"block_size": 16}, "policy": {"block_size": 32}},
         "policy.block_size: contradicts router.block_size (mapping); keep one of them",
     ),
     ({"policy": {"objectiv": "ttft"}}, "policy.objectiv: policy 'adaptive' has no such option; did you"),
     ({"policy": {"cache_threshold": 0.5}}, "policy.cache_threshold: policy 'adaptive' has no such option; there are"),
+    (rule("random", block_size=16), "policy.block_size: policy 'random' has no such option ('block_size' belongs in"),
+    (rule("cache-aware", cache_threshold=2), "policy.cache_threshold: cache_threshold must be between 0 and 1, got 2"),
+    (rule("cache-aware", load_factor="x"), "policy.load_factor: load_factor must be a number, got str"),
     (
-        {"policy": {"type": "random", "block_size": 16}},
-        "policy.block_size: policy 'random' has no such option ('block_size' belongs in [router])",
-    ),
-    (
-        {"policy": {"type": "cache-aware", "cache_threshold": 2}},
-        "policy.cache_threshold: cache_threshold must be between 0 and 1, got 2",
-    ),
-    (
-        {"policy": {"type": "cache-aware", "load_factor": "x"}},
-        "policy.load_factor: load_factor must be a number, got str",
-    ),
-    (
-        {"policy": {"type": "cache-aware", "max_blocks_per_worker": 5, "max_blocks_per_backend": 6}},
+        rule("cache-aware", max_blocks_per_worker=5, max_blocks_per_backend=6),
         "policy.max_blocks_per_backend: contradicts policy.max_blocks_per_worker (mapping); keep one of them",
     ),
     ({"policy": "cache-awar"}, "policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?"),
@@ -89,6 +82,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"router": {"replicas": 0, "block_size": 16}}, "router.replicas: replicas must be"),
     ({"router": {"models": {"llama": "x"}, "block_size": 16}}, "router.models: "),
     ({"router": {"models": 3}}, "router.models: "),
+    ({"router": {"models": [[[[[[[[[[1]]]]]]]]]]}}, "router.models: is nested more than 8 deep"),
     ({"router": {"pd_fallback": "yes"}}, "router.pd_fallback: "),
     ({"workers": [{"url": "a", "role": "both", "weight": -1}]}, "workers[0].weight: weight must be"),
     ({"workers": ["b", {"url": "a", "role": "prefil"}]}, "workers[1].role: role must be"),
@@ -101,16 +95,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"workers": [{"url": "a", "bootstrap_port": 0}]}, "workers[0].bootstrap_port: bootstrap_port must be from 1 to"),
     ({"mode": {}}, "mode: has no type; the one that is known is 'vllm_prefill_decode'"),
     ({"mode": {"type": "regular"}}, "mode.type: there is no mode 'regular'; the one that is known is"),
+    (pairs(prefil_urls=[]), "mode.prefil_urls: unknown key; did you mean 'prefill_urls'?"),
+    (pairs(decode_urls=[["a", 1, 2]]), "mode.decode_urls[0]: must be a url, or a list of a url and a bootstrap port"),
     (
-        {"mode": {"type": "vllm_prefill_decode", "prefil_urls": []}},
-        "mode.prefil_urls: unknown key; did you mean 'prefill_urls'?",
-    ),
-    (
-        {"mode": {"type": "vllm_prefill_decode", "decode_urls": [["a", 1, 2]]}},
-        "mode.decode_urls[0]: must be a url, or a list of a url and a bootstrap port or null",
-    ),
-    (
-        {"mode": {"type": "vllm_prefill_decode", "prefill_urls": ["a"], "decode_urls": ["a"]}},
+        pairs(prefill_urls=["a"], decode_urls=["a"]),
         "mode.decode_urls[0]: worker 'a' is there already (mode.prefill_urls[0]); a worker that prefills and decodes",
     ),
     ({"kv_events": {"topic": ""}}, "kv_events.topic: unknown key; did you mean 'topic_filter'?"),
@@ -139,10 +127,7 @@ def test_mistake_is_named_with_its_path(data: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        (
-            {"CACHELB_BLOCK_SIZES": "1"},
-            "env CACHELB_BLOCK_SIZES: sets nothing; did you mean 'CACHELB_BLOCK_SIZE'?",
-        ),
+        ({"CACHELB_BLOCK_SIZES": "1"}, "env CACHELB_BLOCK_SIZES: sets nothing; did you mean 'CACHELB_BLOCK_SIZE'?"),
         ({"CACHELB_block_size": "1"}, "env CACHELB_block_size: sets nothing; did you mean"),
         ({"CACHELB_POLICY__objective": "ttft"}, "env CACHELB_POLICY__objective: sets nothing; did you mean"),
         ({"CACHELB_KV_EVENT__TOPIC_FILTER": ""}, "did you mean 'CACHELB_KV_EVENTS__TOPIC_FILTER'?"),

@@ -66,9 +66,7 @@ def test_every_option_of_a_policy_to_choose_has_a_line() -> None:
     _, rest = page.split("## The rules of other systems")
     published, _ = rest.split("reproduce published rules")
     chosen = [name for name in POLICIES if f"`{name}`" not in published]
-    options = {
-        option for name in chosen for option in inspect.signature(POLICIES[name]).parameters if option != "shared"
-    }
+    options = {option for name in chosen for option in inspect.signature(POLICIES[name]).parameters} - {"shared"}
     assert "adaptive" in chosen
     assert sorted(option for option in options if re.search(rf"`{option}[`=]", page) is None) == []
 
@@ -83,12 +81,10 @@ def stub_examples() -> list[pytest.ParameterSet]:
     parser = doctest.DocTestParser()
     found = []
     for node in ast.walk(ast.parse(STUB.read_text("utf-8"))):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            continue
-        name = getattr(node, "name", "module")
-        example = parser.get_doctest(ast.get_docstring(node) or "", {}, name, str(STUB), 0)
-        if example.examples:
-            found.append(pytest.param(example, id=name))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            name = getattr(node, "name", "module")
+            example = parser.get_doctest(text, {}, name, str(STUB), 0)
+            found += [pytest.param(example, id=name)] if example.examples else []
     return found
 
 

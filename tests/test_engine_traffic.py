@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
+from itertools import takewhile
 
 import pytest
 from tests.engine.probes import Probe, ProbePlanner, Stratum, Tally, reusable_blocks
 from tests.engine.traffic import Identity, Kind, Planned, Prompt, Transcript, plan_traffic, waves
+from tests.models.engine_blocks import EngineBlocks
 
 BLOCK = 32
 BLOCKS = 63
 SEED = 11
 
 
-class Cache:
-    """What one engine holds: whole blocks, the tail of the least recent prompt goes first."""
+class Cache(EngineBlocks):
+    """What one engine holds, by adapter and salt."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[tuple[Identity, tuple[int, ...]], None] = OrderedDict()
+        super().__init__(BLOCK, BLOCKS)
+
+    @staticmethod
+    def named(prompt: Prompt) -> list[int]:
+        return [hash((prompt.identity, token)) for token in prompt.tokens]
 
     def overlap(self, prompt: Prompt) -> int:
-        count = 0
-        while (prompt.identity, prompt.tokens[: (count + 1) * BLOCK]) in self._blocks:
-            count += 1
-            if (count + 1) * BLOCK > len(prompt.tokens):
-                break
-        return count
+        return sum(1 for _ in takewhile(self.used.__contains__, self.path(self.named(prompt))))
 
     def add(self, prompt: Prompt) -> None:
-        whole = len(prompt.tokens) // BLOCK
-        keys = [(prompt.identity, prompt.tokens[: number * BLOCK]) for number in range(whole, 0, -1)]
-        for key in keys:
-            self._blocks[key] = None
-            self._blocks.move_to_end(key)
-        while len(self._blocks) > BLOCKS:
-            self._blocks.popitem(last=False)
+        self.keep(self.named(prompt))
 
 
 def answer(planned: Planned) -> list[int]:
@@ -52,13 +47,9 @@ def run(plan: list[Planned], caches: list[Cache]) -> list[Prompt]:
     return transcript.sent()
 
 
-def test_same_seed_plans_the_same_traffic_and_another_seed_another() -> None:
-    assert plan_traffic(SEED) == plan_traffic(SEED)
-    assert plan_traffic(SEED) != plan_traffic(SEED + 1)
-
-
 def test_traffic_has_every_kind_identity_and_worker() -> None:
     plan = plan_traffic(SEED)
+    assert plan_traffic(SEED) == plan != plan_traffic(SEED + 1)
     kinds = Counter(planned.kind for planned in plan)
     assert len(plan) == 300
     assert all(kinds[kind] >= 15 for kind in Kind), kinds
@@ -83,9 +74,7 @@ def test_turn_begins_with_prompt_and_answer_of_the_turn_before() -> None:
     prompts = run(plan, [Cache(), Cache()])
     for planned, prompt in zip(plan, prompts, strict=True):
         if planned.follows is not None:
-            before = prompts[planned.follows]
-            assert prompt.tokens[: len(before.tokens)] == before.tokens
-            said = answer(plan[planned.follows])
+            before, said = prompts[planned.follows], answer(plan[planned.follows])
             assert prompt.tokens == (*before.tokens, *said, *planned.tokens)
             assert (prompt.worker, prompt.identity) == (before.worker, before.identity)
 
@@ -100,42 +89,18 @@ def test_waves_keep_the_order_and_never_hold_a_turn_with_the_one_it_follows() ->
         assert not any(planned.follows in numbers for planned in wave)
 
 
-def test_probes_meet_their_quotas_on_a_model_of_the_cache() -> None:
+def test_probe_of_each_stratum_is_what_it_says_and_all_meet_their_quotas() -> None:
     caches = [Cache(), Cache()]
     sent = run(plan_traffic(SEED), caches)
     planner = ProbePlanner(sent, lambda prompt: caches[prompt.worker].overlap(prompt), seed=SEED)
-    tally = Tally()
+    seen, tally = set(), Tally()
     while tally.probes < 200:
-        probe = planner.next()
-        held = min(caches[probe.prompt.worker].overlap(probe.prompt), reusable_blocks(probe.prompt, BLOCK))
-        caches[probe.prompt.worker].add(probe.prompt)
-        tally.add(probe, predicted=held * BLOCK, cached=held * BLOCK)
-    assert tally.agreement == 1.0
-    assert tally.cached_share >= 0.5
-    assert tally.partial_share >= 0.25
-    assert tally.misses == []
-
-
-def test_probe_of_each_stratum_is_what_it_says() -> None:
-    caches = [Cache(), Cache()]
-    sent = run(plan_traffic(SEED), caches)
-    planner = ProbePlanner(sent, lambda prompt: caches[prompt.worker].overlap(prompt), seed=SEED)
-    seen = set()
-    for _ in range(64):
         probe = planner.next()
         prompt = probe.prompt
         held, reusable = caches[prompt.worker].overlap(prompt), reusable_blocks(prompt, BLOCK)
         seen.add(probe.stratum)
+        before = {Stratum.PARTIAL: 0 < held < reusable, Stratum.WHOLE: held >= reusable, Stratum.GONE: held == 0}
         match probe.stratum:
-            case Stratum.PARTIAL:
-                assert prompt in sent
-                assert 0 < held < reusable
-            case Stratum.WHOLE:
-                assert prompt in sent
-                assert held >= reusable
-            case Stratum.GONE:
-                assert prompt in sent
-                assert held == 0
             case Stratum.EXTENDED:
                 assert any(prompt.tokens[: len(other.tokens)] == other.tokens for other in sent)
                 assert held > 0
@@ -144,8 +109,16 @@ def test_probe_of_each_stratum_is_what_it_says() -> None:
                 assert any(prompt.tokens == other.tokens for other in sent)
             case Stratum.FILLER:
                 assert held == 0
+            case stratum:
+                assert prompt in sent
+                assert before[stratum]
         caches[prompt.worker].add(prompt)
+        cached = min(held, reusable) * BLOCK
+        tally.add(probe, predicted=cached, cached=cached)
     assert seen >= set(Stratum) - {Stratum.FILLER}
+    assert (tally.agreement, tally.misses) == (1.0, [])
+    assert tally.cached_share >= 0.5
+    assert tally.partial_share >= 0.25
 
 
 def test_planner_gives_up_when_fillers_evict_nothing() -> None:
@@ -158,12 +131,16 @@ def test_planner_gives_up_when_fillers_evict_nothing() -> None:
 
 def test_tally_counts_by_what_the_engine_reported() -> None:
     prompt = Prompt(0, Identity(), tuple(range(5, 205)))  # 200 tokens, 6 reusable blocks
-    tally = Tally()
-    tally.add(Probe(Stratum.FILLER, prompt), predicted=1, cached=0)
-    tally.add(Probe(Stratum.WHOLE, prompt), predicted=192, cached=192)
-    tally.add(Probe(Stratum.PARTIAL, prompt), predicted=64, cached=64)
-    tally.add(Probe(Stratum.PARTIAL, prompt), predicted=64, cached=192)
-    tally.add(Probe(Stratum.EXTENDED, prompt), predicted=64, cached=64)
+    tally, part = Tally(), Stratum.PARTIAL
+    rows = [
+        (Stratum.FILLER, 1, 0),
+        (Stratum.WHOLE, 192, 192),
+        (part, 64, 64),
+        (part, 64, 192),
+        (Stratum.EXTENDED, 64, 64),
+    ]
+    for stratum, predicted, cached in rows:
+        tally.add(Probe(stratum, prompt), predicted=predicted, cached=cached)
     assert (tally.probes, tally.agreement) == (4, 0.75)
     assert (tally.cached_share, tally.partial_share) == (1.0, 0.25)
     assert tally.misses == [(Probe(Stratum.PARTIAL, prompt), 64, 192)]

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, Service, in_loop, run, serve, served
+from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, Service, Stream, in_loop, serve, served
 
 from cachelb import Router
 from cachelb.integrations.ext_proc.messages import ProcessingRequest, ProcessingResponse
@@ -19,8 +19,31 @@ NONE = {"request": 0, "answer": 0}
 STREAMED = {"request": 1, "answer": 1}
 
 
+both_modes = pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+
+
 def body_of(prompt: object = PROMPT, **fields: object) -> bytes:
     return json.dumps({"prompt": prompt, "max_tokens": 8, **fields}).encode()
+
+
+async def begin(service: Service, modes: dict[str, int] | None, headers: dict[str, str] | None = None) -> Stream:
+    """Send the headers of a request, which are answered at once unless the body comes to be streamed both ways."""
+    stream = service.stream(modes)
+    await stream.send_headers(headers)
+    if modes is BUFFERED:
+        reply = await stream.read()
+        assert reply.WhichOneof("response") == "request_headers"
+        assert not reply.request_headers.response.header_mutation.set_headers
+    return stream
+
+
+async def refused(service: Service, headers: dict[str, str] | None = None, **options: Any) -> tuple[int, Any, Any]:
+    """Send a request that gets no pick; return status, headers and body of the answer."""
+    stream = service.stream()
+    await stream.send_headers(headers, **options)
+    await stream.send_body(body_of())
+    status, received, body = await stream.read_refusal()
+    return status, received, json.loads(body)["error"]
 
 
 # --- the pick ---
@@ -42,9 +65,8 @@ async def test_headers_wait_for_the_body_and_header_and_metadata_are_equal(
     assert header.header.key == DESTINATION
     endpoints = header.header.raw_value.decode().split(",")
     assert sorted(endpoints) == [A, B, C]
-    assert reply.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value == ",".join(
-        endpoints
-    )
+    metadata = reply.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value
+    assert metadata == ",".join(endpoints)
     assert await stream.read_body("request_body") == body_of()
     assert router.loads()[f"http://{endpoints[0]}"] == 1
     stream.call.cancel()
@@ -54,12 +76,8 @@ async def test_headers_wait_for_the_body_and_header_and_metadata_are_equal(
 @served()
 async def test_requests_that_begin_alike_go_to_one_worker(router: Router[str], service: Service) -> None:
     first = await service.stream().request(body_of())
-    messages = [{"role": "user", "content": PROMPT}]
-    for body in (
-        body_of(PROMPT + "and more"),
-        body_of([*range(500)]),
-        json.dumps({"messages": messages}).encode(),
-    ):
+    chat = json.dumps({"messages": [{"role": "user", "content": PROMPT}]}).encode()
+    for body in (body_of(PROMPT + "and more"), body_of([*range(500)]), chat):
         again = [await service.stream().request(body) for _ in range(2)]
         assert again[0].endpoints[0] == again[1].endpoints[0]
     assert (await service.stream().request(body_of(PROMPT + "other"))).endpoints[0] == first.endpoints[0]
@@ -92,14 +110,9 @@ async def test_request_with_trailers_is_picked_at_the_trailers(service: Service)
 @served()
 async def test_buffered_body_is_answered_once_with_the_pick(router: Router[str], service: Service) -> None:
     for _ in range(2):
-        stream = service.stream(BUFFERED)
-        await stream.send_headers()
-        passed = await stream.read()
-        assert passed.WhichOneof("response") == "request_headers"
-        assert not passed.request_headers.response.header_mutation.set_headers
+        stream = await begin(service, BUFFERED)
         await stream.send_body(body_of())
-        picked = await stream.read_picked(body=False)
-        assert picked.body == b""
+        assert (await stream.read_picked(body=False)).body == b""
         await stream.answer_headers()
         reply = await stream.answer_body(b"{}")
         assert reply.WhichOneof("response") == "response_body"
@@ -130,8 +143,7 @@ async def test_body_that_comes_too_late_or_never_leaves_the_session_to_pick_by(m
 @in_loop
 async def test_proxy_that_does_not_tell_its_modes_is_taken_to_have_the_default_ones(mode: Any, waits: bool) -> None:
     async with serve(Router(URLS, seed=1), default_body_mode=mode) as service:
-        stream = service.stream(None)
-        await stream.send_headers()
+        stream = await begin(service, None)
         if not waits:
             assert (await stream.read()).WhichOneof("response") == "request_headers"
         await stream.send_body(body_of())
@@ -152,7 +164,7 @@ async def test_request_without_a_body_goes_to_any_ready_worker(router: Router[st
     assert router.stats().endings["completed"] == 1
 
 
-@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+@both_modes
 @served()
 async def test_connection_that_is_upgraded_is_not_waited_for(service: Service, modes: dict[str, int]) -> None:
     stream = service.stream(modes)
@@ -190,15 +202,8 @@ async def test_body_that_is_no_completion_request_is_left_to_the_worker(
 
 @pytest.mark.parametrize(
     ("subset", "chosen"),
-    [
-        ([B], [B]),
-        ([B, C], [B, C]),
-        (f"{B}, {C}", [B, C]),
-        ([f"{B},{C}"], [B, C]),
-        (["10.0.0.3"], [C]),
-        ([C, "10.9.9.9:1"], [C]),
-    ],
-    ids=["one", "two", "text", "text in a list", "no port", "a stranger too"],
+    [([B, C], [B, C]), (f"{B}, {C}", [B, C]), ([f"{B},{C}"], [B, C]), (["10.0.0.3"], [C]), ([C, "10.9.9.9:1"], [C])],
+    ids=["two", "text", "text in a list", "no port", "a stranger too"],
 )
 @served()
 async def test_pick_is_from_the_subset_only(service: Service, subset: object, chosen: list[str]) -> None:
@@ -207,42 +212,26 @@ async def test_pick_is_from_the_subset_only(service: Service, subset: object, ch
         assert sorted(picked.endpoints) == chosen
 
 
-@pytest.mark.parametrize("subset", [[], "", ["10.9.9.9:1"], [B]], ids=["empty", "no text", "stranger", "not ready"])
+@pytest.mark.parametrize("subset", [None, [], "", ["10.9.9.9:1"], [B]], ids=str)
 @served()
-async def test_subset_without_anybody_eligible_is_503(router: Router[str], service: Service, subset: object) -> None:
-    router.set_ready(URLS[1], False)
-    stream = service.stream()
-    await stream.send_headers(subset=subset)
-    await stream.send_body(body_of())
-    status, headers, _ = await stream.read_refusal()
-    assert (status, headers["retry-after"]) == (503, "1")
+async def test_nobody_eligible_is_503_and_names_no_worker(router: Router[str], service: Service, subset: Any) -> None:
+    for url in URLS if subset is None else URLS[1:2]:
+        router.set_ready(url, False)
+    status, headers, error = await refused(service, subset=subset)
+    assert (status, headers) == (503, {"content-type": "application/json", "retry-after": "1"})
+    assert error["message"] == "no worker is available"
+    assert service.picker.counts == {"no-worker": 1}
     assert router.stats().open_requests == 0
 
 
-@served()
-async def test_no_ready_worker_is_503_and_names_no_worker(router: Router[str], service: Service) -> None:
-    for url in URLS:
-        router.set_ready(url, False)
-    stream = service.stream()
-    await stream.send_headers()
-    await stream.send_body(body_of())
-    status, headers, body = await stream.read_refusal()
-    assert status == 503
-    assert headers == {"content-type": "application/json", "retry-after": "1"}
-    assert json.loads(body)["error"]["message"] == "no worker is available"
-    assert service.picker.counts == {"no-worker": 1}
-
-
-def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        router = Router(["http://gpu0:8000", "unix:///run/gpu1.sock", URLS[0]], seed=1)
-        async with serve(router) as service:
-            for _ in range(4):
-                assert (await service.stream().request(body_of())).endpoints == [A]
-            router.add_worker(URLS[1])
-            assert sorted((await service.stream().request(body_of())).endpoints) == [A, B]
-
-    run(main())
+@in_loop
+async def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogCaptureFixture) -> None:
+    router = Router(["http://gpu0:8000", "unix:///run/gpu1.sock", URLS[0]], seed=1)
+    async with serve(router) as service:
+        for _ in range(4):
+            assert (await service.stream().request(body_of())).endpoints == [A]
+        router.add_worker(URLS[1])
+        assert sorted((await service.stream().request(body_of())).endpoints) == [A, B]
     assert [record.args[0] for record in caplog.records] == ["http://gpu0:8000", "unix:///run/gpu1.sock"]  # type: ignore[index]
 
 
@@ -287,16 +276,12 @@ async def test_addresses_can_be_told_apart_from_keys() -> None:
 @pytest.mark.parametrize(("fallbacks", "named"), [(0, 1), (1, 2), (2, 3), (3, 4)])
 @in_loop
 async def test_fallbacks_are_named_in_the_order_in_which_the_router_would_pick_them(fallbacks: int, named: int) -> None:
-    urls = [f"http://10.0.0.{number}:8000" for number in range(1, 7)]
-    router = Router(urls, policy="least-loaded", seed=1)
-    for number, url in enumerate(urls):
-        for _ in range(number):
-            router.select_worker(among=[url]).on_first_token()
-    held = [router.select_worker(among=[url]) for url, n in zip(urls, range(6), strict=True) for _ in range(n)]
+    router = Router([f"http://10.0.0.{number}:8000" for number in range(1, 7)], policy="least-loaded", seed=1)
+    held = [router.select_worker(among=[url]) for number, url in enumerate(router.keys()) for _ in range(number)]
     async with serve(router, fallbacks=fallbacks) as service:
         picked = await service.stream().request(body_of())
-        assert picked.endpoints == [f"10.0.0.{number}:8000" for number in range(1, 1 + named)]
-    del held
+    assert picked.endpoints == [f"10.0.0.{number}:8000" for number in range(1, 1 + named)]
+    assert len(held) == 15
 
 
 @in_loop
@@ -305,12 +290,9 @@ async def test_rank_is_told_to_the_worker_and_nobody_else_is_named() -> None:
     for url in URLS:
         router.add_worker(url, dp_size=2)
     async with serve(router) as service:
-        ranks = set()
-        for turn in range(8):
-            picked = await service.stream().request(body_of(f"{turn}" * 400))
-            assert len(picked.endpoints) == 1
-            ranks.add(picked.headers["x-data-parallel-rank"])
-        assert ranks == {"0", "1"}
+        picks = [await service.stream().request(body_of(f"{turn}" * 400)) for turn in range(8)]
+    assert {len(picked.endpoints) for picked in picks} == {1}
+    assert {picked.headers["x-data-parallel-rank"] for picked in picks} == {"0", "1"}
 
 
 # --- what else the headers say ---
@@ -334,33 +316,22 @@ class Watcher:
 @in_loop
 async def test_tenant_priority_and_model_come_from_the_headers() -> None:
     watcher = Watcher()
+    headers = {"x-gateway-inference-fairness-id": "team-a", "x-gateway-model-name-rewrite": "llama-v2"}
     async with serve(Router(URLS, policy=watcher, seed=1), priorities={"batch": -5}) as service:
-        headers = {
-            "x-gateway-inference-fairness-id": "team-a",
-            "x-gateway-inference-objective": "batch",
-            "x-gateway-model-name-rewrite": "llama-v2",
-        }
+        headers["x-gateway-inference-objective"] = "batch"
         body = body_of(model="llama")
         assert (await service.stream().request(body, headers)).body == body
         await service.stream().request(body, {"x-gateway-inference-objective": "unknown"})
     assert watcher.seen == [("team-a", -5, "llama-v2"), (None, 0, "llama")]
 
 
-@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+@both_modes
 @served(rewrite_model=True)
 async def test_model_is_renamed_in_the_body_if_asked(service: Service, modes: dict[str, int]) -> None:
-    stream = service.stream(modes)
-    await stream.send_headers({"x-gateway-model-name-rewrite": "llama-v2"})
-    if modes is BUFFERED:
-        await stream.read()
+    stream = await begin(service, modes, {"x-gateway-model-name-rewrite": "llama-v2"})
     await stream.send_body(body_of(model="llama", temperature=0.25))
     picked = await stream.read_picked(body=modes is DUPLEX)
-    assert json.loads(picked.body) == {
-        "prompt": PROMPT,
-        "max_tokens": 8,
-        "model": "llama-v2",
-        "temperature": 0.25,
-    }
+    assert json.loads(picked.body) == json.loads(body_of(model="llama-v2", temperature=0.25))
     assert picked.headers.get("content-length") == (str(len(picked.body)) if modes is BUFFERED else None)
 
 
@@ -369,15 +340,10 @@ async def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
     router = Router(URLS[:1], seed=1)
     async with serve(router, priorities={"batch": -1}, shed_inflight=2) as service:
         batch = {"x-gateway-inference-objective": "batch"}
-        streams = [service.stream() for _ in range(2)]
-        for stream in streams:
-            await stream.request(body_of(), batch)
-        refused = service.stream()
-        await refused.send_headers(batch)
-        await refused.send_body(body_of())
-        status, headers, body = await refused.read_refusal()
-        assert (status, headers["retry-after"]) == (429, "1")
-        assert json.loads(body)["error"]["type"] == "shed"
+        for _ in range(2):
+            await service.stream().request(body_of(), batch)
+        status, headers, error = await refused(service, batch)
+        assert (status, headers["retry-after"], error["type"]) == (429, "1", "shed")
         await service.stream().request(body_of())  # others are served
         assert router.loads() == {URLS[0]: 3}
 
@@ -385,17 +351,12 @@ async def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
 # --- bodies over the limit ---
 
 
-@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
+@both_modes
 @served(max_body_bytes=1000, large_bodies="refuse")
 async def test_body_over_the_limit_is_413(router: Router[str], service: Service, modes: dict[str, int]) -> None:
-    stream = service.stream(modes)
-    await stream.send_headers()
-    if modes is BUFFERED:
-        await stream.read()
-        await stream.send_body(b"x" * 1001)
-    else:
-        await stream.send_body(b"x" * 1000, end=False)
-        await stream.send_body(b"x", end=False)
+    stream = await begin(service, modes)
+    for part in (b"x" * 1001,) if modes is BUFFERED else (b"x" * 1000, b"x"):
+        await stream.send_body(part, end=modes is BUFFERED)
     status, headers, _ = await stream.read_refusal()
     assert (status, headers) == (413, {"content-type": "application/json"})
     assert router.stats().open_requests == 0
@@ -422,12 +383,9 @@ async def test_body_over_the_limit_passes_unread(service: Service) -> None:
 
 def test_messages_have_the_numbers_of_the_protocol() -> None:
     # By hand: field 4 (request_body) holds field 1 (body) "ab" and field 2 (end_of_stream) true.
-    body = ProcessingRequest.FromString(b"\x22\x06\x0a\x02ab\x10\x01")
-    assert (body.WhichOneof("request"), body.request_body.body, body.request_body.end_of_stream) == (
-        "request_body",
-        b"ab",
-        True,
-    )
+    message = ProcessingRequest.FromString(b"\x22\x06\x0a\x02ab\x10\x01")
+    body = message.request_body
+    assert (message.WhichOneof("request"), body.body, body.end_of_stream) == ("request_body", b"ab", True)
     # Field 2 (request_headers), 1 (headers), 1 (headers): key 1 and raw_value 3. Field 11: body modes 4 and 1.
     headers = ProcessingRequest.FromString(b"\x12\x0a\x0a\x08\x0a\x06\x0a\x01a\x1a\x01b\x5a\x04\x08\x04\x10\x01")
     assert headers.request_headers.headers.headers[0].raw_value == b"b"
@@ -438,10 +396,7 @@ def test_messages_have_the_numbers_of_the_protocol() -> None:
     reply = ProcessingResponse()
     reply.response_body.response.body_mutation.streamed_response.end_of_stream = True
     assert reply.SerializeToString() == b"\x22\x08\x0a\x06\x1a\x04\x1a\x02\x10\x01"
-
-
-def test_unknown_fields_are_carried_along() -> None:
-    unknown = b"\xca\x3e\x02hi"  # field 1001
+    unknown = b"\xca\x3e\x02hi"  # field 1001, which is carried along
     message = ProcessingRequest.FromString(b"\x22\x04\x0a\x02ab" + unknown)
     assert message.request_body.body == b"ab"
     assert message.SerializeToString() == b"\x22\x04\x0a\x02ab" + unknown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.http_client import DEADLINE_S, chat, complete, metrics, send
+from tests.models.engine_blocks import EngineBlocks
 from tests.threads import one_runs_one_waits
 
 from cachelb.testing import FakeFleet, FakeWorker
@@ -43,21 +43,20 @@ def test_completion_has_text_and_usage_of_the_length_asked_for(worker: FakeWorke
     (choice,) = answer["choices"]
     assert (answer["id"], answer["object"], choice["finish_reason"]) == ("cmpl-r1", "text_completion", "length")
     assert len(encode(choice["text"])) == 3
-    assert answer["usage"] == {
+    usage = {
         "prompt_tokens": 3,
         "completion_tokens": 3,
         "total_tokens": 6,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
+    assert answer["usage"] == usage
 
 
 def test_answer_depends_on_the_prompt_only(fleet: FakeFleet) -> None:
-    def text(worker: FakeWorker, prompt: str) -> str:
-        answer: str = complete(worker.url, prompt).json["choices"][0]["text"]
-        return answer
-
-    one, other = fleet.workers
-    assert text(one, PROMPT) == text(one, PROMPT) == text(other, PROMPT) != text(one, "another prompt")
+    one, other = fleet.urls
+    asked = [(one, PROMPT), (one, PROMPT), (other, PROMPT), (one, "another prompt")]
+    texts = [complete(url, prompt).json["choices"][0]["text"] for url, prompt in asked]
+    assert texts[0] == texts[1] == texts[2] != texts[3]
 
 
 def test_stream_carries_the_same_answer_in_one_event_a_token(worker: FakeWorker) -> None:
@@ -75,15 +74,11 @@ def test_stream_interval_groups_tokens_after_the_first() -> None:
     with FakeFleet(1, stream_interval=4) as fleet:
         whole = complete(fleet.urls[0], PROMPT, max_tokens=10).json
         *events, done = complete(fleet.urls[0], PROMPT, max_tokens=10, stream=True, return_token_ids=True).events
-    choices = [event["choices"][0] for event in events]
+    choices = [event["choices"][0] for event in events]  # and no usage, for which nobody asked
+    assert not any("usage" in event for event in events)
     assert [len(choice["token_ids"]) for choice in choices] == [1, 4, 4, 1]
     assert [choice["finish_reason"] for choice in choices] == [None, None, None, "length"]
     assert ("".join(choice["text"] for choice in choices), done) == (whole["choices"][0]["text"], "[DONE]")
-
-
-def test_stream_without_usage_ends_after_the_words(worker: FakeWorker) -> None:
-    events = complete(worker.url, PROMPT, max_tokens=2, stream=True).events
-    assert [("usage" in event, bool(event["choices"])) for event in events[:-1]] == [(False, True)] * 2
 
 
 def test_chat_answers_whole_and_as_a_stream(worker: FakeWorker) -> None:
@@ -130,21 +125,15 @@ def test_every_form_of_a_prompt_is_the_same_prompt(worker: FakeWorker, prompt: o
 @pytest.mark.parametrize("declared", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonl"])
 def test_body_that_is_not_declared_as_json_is_refused_as_by_vllm(worker: FakeWorker, path: str, declared: str) -> None:
     answer = send(worker.url, path, {"prompt": "a", "messages": MESSAGES}, {"Content-Type": declared})
+    why = "Unsupported Media Type: Only 'application/json' is allowed"
     assert answer.status == 400
-    assert answer.json["error"] == {
-        "message": "Unsupported Media Type: Only 'application/json' is allowed",
-        "type": "Bad Request",
-        "param": None,
-        "code": 400,
-    }
+    assert answer.json["error"] == {"message": why, "type": "Bad Request", "param": None, "code": 400}
     allowed = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert send(worker.url, path, {"prompt": "a", "messages": MESSAGES}, allowed).status == 200
 
 
 KINDS = {
-    "no JSON": "Bad Request",
-    "model must be": "Bad Request",
-    "at least one message": "Bad Request",
+    **dict.fromkeys(("no JSON", "model must be", "at least one message"), "Bad Request"),
     "prompt is empty": "BadRequestError",
     "`other` does not exist": "NotFoundError",
     "Not Allowed": "Method Not Allowed",
@@ -199,62 +188,36 @@ def test_tokenize_tells_tokens_and_the_longest_context(worker: FakeWorker) -> No
 
 
 def test_tokenize_leaves_the_opening_of_the_answer_out_if_asked(worker: FakeWorker) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}]}
-    tokens = [
-        send(worker.url, "/tokenize", body | more).json["tokens"] for more in ({}, {"add_generation_prompt": False})
-    ]
-    assert [decode(ids) for ids in tokens] == ["<|user|>hi<|end|><|assistant|>", "<|user|>hi<|end|>"]
+    asked = [{"messages": MESSAGES}, {"messages": MESSAGES, "add_generation_prompt": False}]
+    tokens = [send(worker.url, "/tokenize", body).json["tokens"] for body in asked]
+    assert [decode(ids) for ids in tokens] == ["<|user|>a<|end|><|assistant|>", "<|user|>a<|end|>"]
 
 
-def test_version_is_that_of_the_engine_it_stands_for(worker: FakeWorker) -> None:
-    assert send(worker.url, "/version").json == {"version": "0.32.0"}
-
-
-def test_cached_tokens_are_kept_back_where_engines_do() -> None:
-    with FakeFleet(1, report_cached_tokens=False) as fleet:
-        assert complete(fleet.urls[0], "word" * 32).json["usage"]["prompt_tokens_details"] is None
-
-
-def test_models_are_listed_the_base_first() -> None:
-    with FakeFleet(1, models=["base", "adapter"]) as fleet:
+def test_pages_and_usage_are_those_of_the_engine_it_stands_for() -> None:
+    with FakeFleet(1, models=["base", "adapter"], report_cached_tokens=False) as fleet:
         models = send(fleet.urls[0], "/v1/models").json["data"]
         assert [(model["id"], model["parent"]) for model in models] == [("base", None), ("adapter", "base")]
         assert send(fleet.urls[0], "/health").status == 200
+        assert send(fleet.urls[0], "/version").json == {"version": "0.32.0"}
+        assert complete(fleet.urls[0], "word" * 32).json["usage"]["prompt_tokens_details"] is None
 
 
 # --- the cache ---
 
 
-class ModelCache:
-    """Keeps whole prefixes as keys; the first block of a prompt is its most recent one."""
-
-    def __init__(self, max_blocks: int) -> None:
-        self.max_blocks = max_blocks
-        self.blocks: OrderedDict[tuple[int, ...], None] = OrderedDict()
-
-    def serve(self, tokens: list[int]) -> int:
-        path = [tuple(tokens[:end]) for end in range(2, len(tokens) + 1, 2)]
-        cached = sum(block in self.blocks for block in path)
-        for block in reversed(path):
-            self.blocks[block] = None
-            self.blocks.move_to_end(block)
-        while len(self.blocks) > self.max_blocks:
-            self.blocks.popitem(last=False)
-        return min(cached, (len(tokens) - 1) // 2) * 2
-
-
 def test_cached_tokens_equal_a_reference_lru() -> None:
     rng = random.Random(11)
-    models = [ModelCache(8), ModelCache(8)]
+    models = [EngineBlocks(2, 8), EngineBlocks(2, 8)]
     with FakeFleet(2, block_size=2, kv_blocks=8, default_max_tokens=1) as fleet:
         hits = 0
         for _ in range(300):
             number = rng.randrange(2)
             tokens = [rng.randrange(2) for _ in range(rng.randint(1, 15))]
             cached = complete(fleet.urls[number], tokens).cached_tokens
-            assert cached == models[number].serve(tokens)
+            assert cached == models[number].credit(tokens, own_size=2)
+            models[number].keep(tokens)
             hits += cached
-        assert [worker.cached_blocks for worker in fleet.workers] == [len(model.blocks) for model in models]
+        assert [worker.cached_blocks for worker in fleet.workers] == [len(model.used) for model in models]
         assert sum(worker.counts.cached_tokens for worker in fleet.workers) == hits > 200
 
 
@@ -266,10 +229,6 @@ def test_salts_and_adapters_have_caches_of_their_own() -> None:
         assert complete(fleet.urls[0], PROMPT, model="base").cached_tokens == 48
 
 
-def test_workers_share_no_cache(fleet: FakeFleet) -> None:
-    assert [complete(url, PROMPT).cached_tokens for url in fleet.urls * 2] == [0, 0, 48, 48]
-
-
 # --- prefill and decode apart ---
 
 
@@ -278,11 +237,8 @@ def test_decode_takes_over_the_prompt_that_another_worker_prefilled(fleet: FakeF
     ask: dict[str, Any] = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}, "return_token_ids": True}
     first = complete(prefill.url, PROMPT, **ask).json
     params, ids = first["kv_transfer_params"], first["choices"][0]["prompt_token_ids"]
-    assert (params["do_remote_prefill"], params["do_remote_decode"], len(params["remote_block_ids"])) == (
-        True,
-        False,
-        4,
-    )
+    assert params.items() >= {("do_remote_prefill", True), ("do_remote_decode", False)}
+    assert len(params["remote_block_ids"]) == 4
     second = complete(decoder.url, PROMPT, max_tokens=8, kv_transfer_params=params, prompt_token_ids=ids)
     assert second.cached_tokens == 63
     assert second.json["choices"][0]["text"] == complete(prefill.url, PROMPT, max_tokens=8).json["choices"][0]["text"]
@@ -316,9 +272,12 @@ def test_metrics_show_who_runs_and_who_waits(engine: Any, names: tuple[str, ...]
         with one_runs_one_waits(fleet, worker, PROMPT):
             busy = metrics(worker.url)
         idle = metrics(worker.url)
-        assert [busy[name] for name in names] == [1, 1, 0.5]
-        assert [idle[name] for name in names] == [0, 0, 0]
         assert (worker.counts.peak_running, worker.counts.finished) == (1, 2)
+    assert [busy[name] for name in names] == [1, 1, 0.5]
+    assert [idle[name] for name in names] == [0, 0, 0]
+    if engine == "sglang":
+        more = ("sglang:max_total_num_tokens", "sglang:page_size", "sglang:gen_throughput")
+        assert [idle[name] for name in more] == [160, 16, 0]
 
 
 def test_vllm_metrics_tell_hits_and_the_cache_configuration(worker: FakeWorker) -> None:
@@ -328,13 +287,6 @@ def test_vllm_metrics_tell_hits_and_the_cache_configuration(worker: FakeWorker) 
     values = metrics(worker.url)
     assert (values["vllm:prefix_cache_queries_total"], values["vllm:prefix_cache_hits_total"]) == (128, 48)
     assert 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="4096",' in page
-
-
-def test_sglang_metrics_tell_capacity_and_throughput() -> None:
-    with FakeFleet(1, engine="sglang", kv_blocks=100) as fleet:
-        values = metrics(fleet.urls[0])
-    names = ("sglang:max_total_num_tokens", "sglang:page_size", "sglang:gen_throughput")
-    assert [values[name] for name in names] == [1600, 16, 0]
 
 
 def test_load_report_comes_in_the_form_asked_for(worker: FakeWorker) -> None:
@@ -351,8 +303,7 @@ def test_computing_takes_its_time() -> None:
     with FakeFleet(1, time_scale=0.5, prefill_tps=1000, decode_tps=100) as fleet:
         start_s = time.monotonic()
         complete(fleet.urls[0], PROMPT, max_tokens=2)
-        cold_s = time.monotonic() - start_s
-        assert cold_s >= 0.5 * (64 / 1000 + 2 / 100)
+        assert time.monotonic() - start_s >= 0.5 * (64 / 1000 + 2 / 100)
 
 
 def test_concurrent_requests_queue_for_the_slots() -> None:

@@ -112,15 +112,19 @@ def test_a_list_that_others_resize_is_read_as_one_that_existed() -> None:
 
 @pytest.mark.parametrize("dtype", ["uint32", "int64"])
 @pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
-def test_every_token_of_a_buffer_that_others_write_is_one_that_was_there(dtype: str, step: int) -> None:
+def test_every_token_and_hash_of_a_buffer_that_others_write_is_one_that_was_there(dtype: str, step: int) -> None:
     values = [value % 2**32 for value in EITHER]
     memory = np.full(LENGTH * step, values[0], dtype)
     tokens = memory[::step]
     possible = [hash_blocks([value] * LENGTH, 1, scheme="positional") for value in values]
     router = Router(["gpu0"], block_size=BLOCK, seed=1)
 
+    hashes = np.full(64, EITHER[0], np.uint64)
+    tracker = BlockTracker()
+
     def write(rng: random.Random) -> None:
         memory[rng.randrange(LENGTH) :].fill(values[rng.randrange(2)])
+        hashes[rng.randrange(64) :].fill(EITHER[rng.randrange(2)])
 
     def hash_them() -> None:
         found = hash_blocks(tokens, 1, scheme="positional")
@@ -129,23 +133,11 @@ def test_every_token_of_a_buffer_that_others_write_is_one_that_was_there(dtype: 
     def select() -> None:
         router.select_worker(tokens=tokens, dry_run=True)
 
-    beside(write, [hash_them, hash_them, select], rounds=300)
-
-
-def test_every_hash_of_a_buffer_that_others_write_is_one_that_was_there() -> None:
-    hashes = np.full(64, EITHER[0], np.uint64)
-    tracker = BlockTracker()
-
-    def write(rng: random.Random) -> None:
-        hashes[rng.randrange(64) :].fill(EITHER[rng.randrange(2)])
-
     def store() -> None:
         tracker.store("gpu0", hashes)
-
-    def look() -> None:
         assert tracker.overlaps_of_hashes(hashes).keys() <= {"gpu0"}
 
-    beside(write, [store, store, look], rounds=300)
+    beside(write, [hash_them, hash_them, select, store, store], rounds=300)
     tracker.remove("gpu0", EITHER)
     assert tracker.block_count() == 0
     tracker.validate()
@@ -189,27 +181,20 @@ def test_threads_that_bring_a_workers_first_events_share_its_streams() -> None:
 
 def test_workers_of_one_model_that_are_added_at_a_time_share_its_index() -> None:
     router: Router[str] = Router(block_size=BLOCK, seed=1)
-    models = [f"model{number}" for number in range(60)]
+
+    def key(number: int, turn: int) -> str:  # which differ in credentials
+        return f"http://user:secret{number}@host{turn}"
 
     def work(number: int, turn: int) -> None:
-        router.add_worker(f"{models[turn]}-{number}", models=[models[turn]])
-
-    at_a_time(work, turns=len(models))
-    assert router.stats().models == sorted(models)
-    for model in models:
-        for key in (f"{model}-0", f"{model}-1"):
-            assert router.select_worker(tokens=[1], model=model, among=[key]).key == key
-    router.validate()
-
-
-def test_workers_that_differ_in_credentials_and_are_added_at_a_time_are_all_registered() -> None:
-    router: Router[str] = Router(seed=1)
-
-    def work(number: int, turn: int) -> None:
-        router.add_worker(f"http://user:secret{number}@host{turn}")
+        router.add_worker(key(number, turn), models=[f"model{turn}"])
 
     at_a_time(work, turns=60)
     assert len(router.keys()) == 120
+    assert router.stats().models == sorted(f"model{turn}" for turn in range(60))
+    for turn in range(60):
+        for each in (key(0, turn), key(1, turn)):
+            assert router.select_worker(tokens=[1], model=f"model{turn}", among=[each]).worker == each
+    router.validate()
 
 
 class Pod:
@@ -268,8 +253,9 @@ def test_threads_that_change_and_use_one_router_leave_it_sound_and_idle() -> Non
 
     run(work, threads=len(traffic))
     router.validate()
-    for decision in [decision for each in traffic for decision in each.open]:
-        decision.on_complete()
+    for each in traffic:
+        for decision in each.open:
+            decision.on_complete()
     router.sync_workers(always)
     assert router.workers() == always
     assert router.loads() == {pod.url: 0 for pod in always}

@@ -24,9 +24,8 @@ P2048 = "p2048__processed_dataset.csv.xz"
 
 
 def record(key: str, time_s: float, ttft_s: float | None, duration_s: float, tokens: tuple[int, int]) -> DecisionRecord:
-    prompt, matched = tokens
-    sizes = {"prompt_tokens": prompt, "best_matched_tokens": matched, "matched_tokens": matched, "cached_tokens": None}
-    return decision_record(key=key, time_s=time_s, ttft_s=ttft_s, duration_s=duration_s, **sizes)
+    sizes = {"prompt_tokens": tokens[0], **dict.fromkeys(("best_matched_tokens", "matched_tokens"), tokens[1])}
+    return decision_record(key=key, time_s=time_s, ttft_s=ttft_s, duration_s=duration_s, cached_tokens=None, **sizes)
 
 
 def column(samples: Samples, name: str) -> list[float]:
@@ -87,10 +86,8 @@ def table(path: Path, header: Sequence[str], *rows: Sequence[object]) -> Path:
 
 
 def test_a_table_of_selected_workers_is_read_in_its_order(tmp_path: Path) -> None:
-    header = [*HEAD, "input_tokens", "ttft"]
-    path = table(
-        tmp_path / "a.csv", header, [75, 3, 0.5, 2, 1, 40, 900, "L20", 400, 250], [0, 1, 0, 0, 0, 0, 0, "A", 8, 9]
-    )
+    rows = [75, 3, 0.5, 2, 1, 40, 900, "L20", 400, 250], [0, 1, 0, 0, 0, 0, 0, "A", 8, 9]
+    path = table(tmp_path / "a.csv", [*HEAD, "input_tokens", "ttft"], *rows)
     samples = read_lodestar(path)
     assert samples.features.tolist() == [[0.75, 2, 1, 40, 900, 0.5, 400, 100, 3], [0, 0, 0, 0, 0, 0, 8, 8, 1]]
     assert (samples.gpus, samples.costs.round(3).tolist()) == (["L20", "A"], pytest.approx([0.25, 0.009]))
@@ -201,16 +198,17 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     broken = tmp_path / "broken.model"
     broken.write_bytes(b"cachelbM")
     good = str(log(tmp_path / "decisions.jsonl"))
-    for arguments, said in [
-        (("evaluate", str(tmp_path / "none.jsonl")), "none.jsonl"),
-        (("evaluate", str(empty)), "holds no request with a time to the first token"),
-        (("evaluate", good, "--model", str(broken)), "it ends too early"),
-        (("evaluate", str(table(tmp_path / "a.csv", ["ttft"]))), "is no table of Lodestar"),
-        (("fit", good, "-o", str(tmp_path / "no" / "folder")), "No such file"),
+    other = table(tmp_path / "a.csv", ["ttft"])
+    for said, *words in [
+        ("none.jsonl", "evaluate", tmp_path / "none.jsonl"),
+        ("holds no request with a time to the first token", "evaluate", empty),
+        ("it ends too early", "evaluate", good, "--model", broken),
+        ("is no table of Lodestar", "evaluate", other),
+        ("No such file", "fit", good, "-o", tmp_path / "no" / "folder"),
     ]:
-        status, _, err = run(capsys, *arguments)
+        status, _, err = run(capsys, *map(str, words))
         assert status != 0
-        assert said in err
+        assert str(said) in err
 
 
 # === published data ===

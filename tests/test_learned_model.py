@@ -44,9 +44,8 @@ def test_forward_pass_is_that_of_plain_matrices(feature_set: str) -> None:
 
 
 def test_normaliser_is_that_of_the_samples() -> None:
-    features, gpus, costs = samples(500, 3)
-    model = LearnedModel.fit(features, gpus, costs, holdout=0, kind="linear")
-    mean, std = model.normaliser
+    features, _, costs = samples(500, 3)
+    mean, std = fit(500, 3, holdout=0, kind="linear").normaliser
     np.testing.assert_allclose(mean, features.mean(0), rtol=1e-5)
     np.testing.assert_allclose(std, features.std(0), rtol=1e-5)
     naive = NaiveModel.from_bytes(fit(500, 3, holdout=0, epochs=1).to_bytes())
@@ -96,7 +95,7 @@ def test_errors_are_those_of_what_was_held_out() -> None:
     errors = fit(500, kind="linear").errors
     assert (errors["n_train"], errors["n_holdout"]) == (400, 100)
     features, gpus, costs = samples(500, 1)
-    model = LearnedModel.fit(features, gpus, costs, kind="linear", holdout=0)
+    model = fit(500, kind="linear", holdout=0)
     off = model.predict(features, gpus) - costs
     assert model.errors["rmse"] == pytest.approx(np.sqrt(np.mean(off**2)), rel=1e-4)
     assert model.errors["mae"] == pytest.approx(np.abs(off).mean(), rel=1e-4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-import cachelb
 from cachelb import Decision, Router
 from cachelb.learned import FEATURES, LearnedModel, Samples
 from cachelb.records import JsonlRecords, read_records
@@ -20,17 +20,8 @@ WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
 OPEN = 6
 LEARNED_FROM = 400
 SEED = 3
-NEWER = (
-    "running",
-    "waiting",
-    "kv_usage",
-    "stale_load",
-    "inflight",
-    "pending_prefill_tokens",
-    "decode_tokens",
-    "credited_tokens",
-    "gpu",
-)
+REPORTED = ("running", "waiting", "kv_usage")
+NEWER = (*REPORTED, "stale_load", "inflight", "pending_prefill_tokens", "decode_tokens", "credited_tokens", "gpu")
 
 
 class Fleet:
@@ -39,16 +30,9 @@ class Fleet:
     def __init__(self, log: Path, *, reports: bool = True) -> None:
         self.now = 100.0
         self.reports = reports
-        self.router: Router[str] = cachelb.Router(
-            policy="learned",
-            n_min=LEARNED_FROM,
-            theta=10**6,
-            model_kind="linear",
-            training="inline",
-            fifo_size=10**5,
-            seed=SEED,
-            clock=lambda: self.now,
-        )
+        training = {"n_min": LEARNED_FROM, "theta": 10**6, "model_kind": "linear", "training": "inline"}
+        options: dict[str, Any] = {"seed": SEED, "clock": lambda: self.now, "fifo_size": 10**5, **training}
+        self.router: Router[str] = Router(policy="learned", **options)
         for worker, gpu in WORKERS.items():
             self.router.add_worker(worker, gpu=gpu)
         self.log = log
@@ -126,7 +110,7 @@ def test_a_worker_that_reports_no_more_teaches_neither_the_router_nor_the_log(tm
     assert 0 < stale < len(records) == 200
     assert {record.key for record in records if record.stale_load} == {"old0"}
     assert len(samples) == 200 - stale == stats.samples
-    assert samples.missing == ("running", "waiting", "kv_usage")
+    assert samples.missing == REPORTED
 
 
 def cut(log: Path, lines: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.litellm_host import PROMPT, deployment, messages
+from tests.support_gateways import endings
 
 from cachelb import NoWorkerAvailable
 from cachelb.integrations.litellm import CachelbCallback
@@ -23,20 +25,17 @@ class Host:
         self.clock = ManualClock(1000.0)
         self.callback = CachelbCallback(clock=self.clock, **{"seed": 1} | options)
 
-    def filter(
-        self, deployments: list[dict[str, Any]] | None = None, text: str | None = PROMPT, **request: Any
-    ) -> list[str]:
+    def filter(self, deployments: Any = POOL, text: str | None = PROMPT, **request: Any) -> list[str]:
         """Return the ids that are left."""
-        return [
-            left["model_info"]["id"]
-            for left in self.filter_as_is(POOL if deployments is None else deployments, text, request)
-        ]
+        return [left["model_info"]["id"] for left in self.filter_as_is(deployments, text, request)]
 
-    def filter_as_is(
-        self, deployments: list[dict[str, Any]], text: str | None, request: dict[str, Any] | None
-    ) -> list[dict[str, Any]]:
+    def filter_as_is(self, deployments: Any, text: str | None, request: Any) -> list[dict[str, Any]]:
         asked = None if text is None else messages(text)
         return asyncio.run(self.callback.async_filter_deployments("m", deployments, asked, request))
+
+    def begin(self, call: str, log: object = None) -> None:
+        begun = {"litellm_call_id": call, "litellm_logging_obj": log}
+        assert asyncio.run(self.callback.async_pre_call_deployment_hook(begun, None)) is None
 
     def succeed(self, call: str, response: object = None, **kwargs: Any) -> None:
         kwargs |= {"litellm_call_id": call}
@@ -49,7 +48,11 @@ class Host:
 
     @property
     def endings(self) -> dict[str, int]:
-        return {name: count for name, count in self.callback.router.stats().endings.items() if count}
+        return endings(self.callback.router)
+
+    @property
+    def open(self) -> int:
+        return self.callback.router.stats().open_requests
 
 
 def failure(status: int) -> Exception:
@@ -61,10 +64,12 @@ def failure(status: int) -> Exception:
 # --- what is picked ---
 
 
-def test_one_deployment_is_left_and_it_is_litellms_own_object() -> None:
+@pytest.mark.parametrize(("text", "request_kwargs"), [(PROMPT, {}), (None, None)], ids=["all", "nothing"])
+def test_one_deployment_is_left_and_it_is_litellms_own_object(text: str | None, request_kwargs: Any) -> None:
     host = Host()
-    (left,) = host.filter_as_is(POOL, PROMPT, {})
+    (left,) = host.filter_as_is(POOL, text, request_kwargs)
     assert any(left is known for known in POOL)
+    assert host.callback.fallbacks.total() == 0
 
 
 def test_deployment_in_cooldown_comes_back_with_what_it_holds() -> None:
@@ -87,24 +92,19 @@ def test_load_counts() -> None:
 @pytest.mark.parametrize(
     ("request_kwargs", "left"),
     [
-        ({"_excluded_deployment_ids": ["a", "b"]}, {"c"}),
-        ({"_retry_skipped_deployment_ids": ("a", "c")}, {"b"}),
-        ({"metadata": {"attempted_retries": 1, "previous_models": ({"deployment_id": "b"},)}}, {"a", "c"}),
-        ({"litellm_metadata": {"attempted_retries": 1, "previous_models": ({"deployment_id": "b"},)}}, {"a", "c"}),
-        ({"metadata": {"attempted_retries": 0, "previous_models": ({"deployment_id": "b"},)}}, {"a", "b", "c"}),
-        ({"metadata": {"attempted_retries": 1, "previous_models": "b"}}, {"a", "b", "c"}),
+        ({"_excluded_deployment_ids": ["a", "b"]}, "c"),
+        ({"_retry_skipped_deployment_ids": ("a", "c")}, "b"),
+        ({"metadata": {"attempted_retries": 1, "previous_models": ({"deployment_id": "b"},)}}, "ac"),
+        ({"litellm_metadata": {"attempted_retries": 1, "previous_models": ({"deployment_id": "b"},)}}, "ac"),
+        ({"metadata": {"attempted_retries": 3, "previous_models": [{"deployment_id": key} for key in "abc"]}}, "abc"),
+        ({"metadata": {"attempted_retries": 0, "previous_models": ({"deployment_id": "b"},)}}, "abc"),
+        ({"metadata": {"attempted_retries": 1, "previous_models": "b"}}, "abc"),
     ],
-    ids=["excluded", "skipped", "tried", "tried-elsewhere", "tried-by-another-request", "not-litellms"],
+    ids=["excluded", "skipped", "tried", "tried-elsewhere", "tried-all", "tried-by-another-request", "not-litellms"],
 )
-def test_deployments_litellm_would_drop_again_are_not_picked(request_kwargs: dict[str, Any], left: set[str]) -> None:
+def test_deployments_litellm_would_drop_again_are_not_picked(request_kwargs: dict[str, Any], left: str) -> None:
     host = Host(policy="round-robin")
-    assert {host.filter(**dict(request_kwargs))[0] for _ in range(9)} == left
-
-
-def test_retry_may_return_when_every_deployment_was_tried() -> None:
-    host = Host()
-    tried = {"attempted_retries": 3, "previous_models": [{"deployment_id": key} for key in "abc"]}
-    assert len(host.filter(metadata=tried)) == 1
+    assert {host.filter(**dict(request_kwargs))[0] for _ in range(9)} == set(left)
 
 
 def test_only_the_lowest_order_is_picked_from_and_the_order_of_a_failover() -> None:
@@ -133,7 +133,7 @@ def test_list_comes_back_as_it_is_with_a_reason(
     host = Host()
     assert host.filter_as_is(pool, PROMPT, request_kwargs) is pool
     assert host.callback.fallbacks == {reason: 1}
-    assert host.callback.router.stats().open_requests == 0
+    assert host.open == 0
 
 
 def test_equal_tags_are_no_obstacle() -> None:
@@ -148,12 +148,8 @@ def test_equal_tags_are_no_obstacle() -> None:
 def test_failure_in_the_hook_leaves_the_list_unchanged(
     error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken:
-        def select_worker(self, **request: Any) -> None:
-            raise error
-
     host = Host()
-    monkeypatch.setattr(host.callback, "router", Broken())
+    monkeypatch.setattr(host.callback, "router", Mock(select_worker=Mock(side_effect=error)))
     for _ in range(2):
         assert host.filter_as_is(POOL, PROMPT, {}) is POOL
     assert host.callback.fallbacks == {reason: 2}
@@ -162,11 +158,10 @@ def test_failure_in_the_hook_leaves_the_list_unchanged(
 
 
 def test_unreadable_prompt_is_routed_by_load() -> None:
-    host = Host(policy="least-loaded")
+    callback = Host(policy="least-loaded").callback
     bad: list[Any] = [{"content": PROMPT}]  # a message without a role
-    left = asyncio.run(host.callback.async_filter_deployments("m", POOL, bad, {}))
-    assert len(left) == 1
-    assert host.callback.unread == 1
+    assert len(asyncio.run(callback.async_filter_deployments("m", POOL, bad, {}))) == 1
+    assert callback.unread == 1
 
 
 @pytest.mark.parametrize("prompt", [None, "text " * 40, ["text " * 40, "more"], list(range(64))])
@@ -178,12 +173,6 @@ def test_request_without_messages_is_routed_by_its_input(prompt: object) -> None
     assert host.callback.unread == 0
     if prompt is not None:
         assert again == home
-
-
-def test_missing_arguments_are_no_reason_to_fail() -> None:
-    host = Host()
-    assert len(host.filter_as_is(POOL, None, None)) == 1
-    assert host.callback.fallbacks.total() == 0
 
 
 @pytest.mark.parametrize(
@@ -199,13 +188,12 @@ def test_missing_arguments_are_no_reason_to_fail() -> None:
 def test_session_stays_with_one_deployment(request_kwargs: dict[str, Any]) -> None:
     host = Host(policy="session")
     homes = []
-    for number in range(12):
-        homes += host.filter(text=f"{number}", litellm_call_id="1", **request_kwargs)
+    for turn in range(24):
+        homes += host.filter(
+            text=f"{turn}", litellm_call_id="1", **(request_kwargs if turn < 12 else {"user": f"{turn}"})
+        )
         host.succeed("1")
-    assert len(set(homes)) == 1
-    for number in range(12):
-        homes += host.filter(text=f"{number}", litellm_call_id="1", user=f"{number}")
-        host.succeed("1")
+    assert len(set(homes[:12])) == 1
     assert len(set(homes)) == 3
 
 
@@ -219,10 +207,9 @@ def test_call_gets_an_id_that_is_its_own() -> None:
         host.filter_as_is(POOL, PROMPT, request)
     first, second = (request["litellm_call_id"] for request in requests)
     assert first != second
-    host.succeed(first)
-    assert host.callback.router.stats().open_requests == 1
-    host.succeed(first)
-    assert host.callback.router.stats().open_requests == 1
+    for _ in range(2):
+        host.succeed(first)
+        assert host.open == 1
 
 
 def test_second_attempt_of_a_call_replaces_the_booking_and_goes_elsewhere() -> None:
@@ -235,22 +222,15 @@ def test_second_attempt_of_a_call_replaces_the_booking_and_goes_elsewhere() -> N
     assert host.endings == {"cancelled": 1, "completed": 1}
 
 
-@pytest.mark.parametrize(
-    ("error", "ending"),
-    [
-        (failure(400), "client"),
-        (failure(429), "backpressure"),
-        (failure(500), "failed"),
-        (failure(408), "failed"),
-        (ConnectionError(), "failed"),
-    ],
-    ids=["400", "429", "500", "timeout", "connection"],
-)
-def test_failure_is_told_once_and_by_its_kind(error: Exception, ending: str) -> None:
+FAILURES = {400: "client", 429: "backpressure", 500: "failed", 408: "failed", None: "failed"}
+
+
+@pytest.mark.parametrize(("status", "ending"), FAILURES.items())
+def test_failure_is_told_once_and_by_its_kind(status: int | None, ending: str) -> None:
     host = Host()
     host.filter(litellm_call_id="1")
-    host.fail("1", error)
-    host.fail("1", error)
+    for _ in range(2):
+        host.fail("1", failure(status) if status else ConnectionError())
     assert host.endings == {ending: 1}
 
 
@@ -261,7 +241,9 @@ def test_event_of_an_unknown_call_is_ignored() -> None:
     host.fail("2", failure(500))
     asyncio.run(host.callback.async_log_success_event({}, None, None, None))
     asyncio.run(host.callback.async_log_failure_event({}, None, None, None))
-    assert host.callback.router.stats().open_requests == 1
+    host.begin("9", Log())
+    assert asyncio.run(host.callback.async_pre_call_deployment_hook({}, None)) is None
+    assert host.open == 1
 
 
 def test_answer_from_litellms_own_cache_is_not_the_workers() -> None:
@@ -272,10 +254,8 @@ def test_answer_from_litellms_own_cache_is_not_the_workers() -> None:
 
 
 def usage(cached: object, prompt: object = 64, output: object = 3) -> object:
-    details = SimpleNamespace(cached_tokens=cached)
-    return SimpleNamespace(
-        usage=SimpleNamespace(prompt_tokens=prompt, completion_tokens=output, prompt_tokens_details=details)
-    )
+    told = {"prompt_tokens_details": SimpleNamespace(cached_tokens=cached), "completion_tokens": output}
+    return SimpleNamespace(usage=SimpleNamespace(prompt_tokens=prompt, **told))
 
 
 @pytest.mark.parametrize(
@@ -290,24 +270,19 @@ def usage(cached: object, prompt: object = 64, output: object = 3) -> object:
     ],
     ids=["whole", "stream", "not-told", "counted-by-litellm", "nonsense", "nothing"],
 )
-def test_usage_is_what_the_engine_counted(
-    response: object, streamed: bool, told: tuple[int | None, int | None]
-) -> None:
+def test_usage_is_what_the_engine_counted(response: object, streamed: bool, told: tuple[object, object]) -> None:
     host = Host()
     host.filter(litellm_call_id="1")
     host.succeed("1", response, stream=streamed)
     (record,) = host.callback.router.recent(1)
-    assert record.cached_tokens == told[0]
-    assert (record.output_tokens or None) == told[1]
+    assert (record.cached_tokens, record.output_tokens or None) == told
 
 
 def test_request_without_an_outcome_expires_as_abandoned() -> None:
     host = Host(deadline_s=60)
-    host.filter(litellm_call_id="1")
-    host.clock.advance(30)
-    host.filter(litellm_call_id="2")
-    host.clock.advance(30)
-    host.filter(litellm_call_id="3")
+    for call in "123":
+        host.filter(litellm_call_id=call)
+        host.clock.advance(30 if call < "3" else 0)
     assert host.callback.expired == 1
     assert host.endings == {"abandoned": 1}
     host.succeed("1")
@@ -324,20 +299,12 @@ def test_request_that_litellm_drops_is_cancelled_and_a_later_one_is_not() -> Non
     log = Log()
     for _ in range(2):  # the second attempt is logged by the same object
         host.filter(litellm_call_id="1")
-        begun = {"litellm_call_id": "1", "litellm_logging_obj": log}
-        asyncio.run(host.callback.async_pre_call_deployment_hook(begun, None))
+        host.begin("1", log)
     host.filter(litellm_call_id="2")
-    del begun, log
-    assert host.endings == {"cancelled": 2}
-    assert host.callback.router.stats().open_requests == 1
+    del log
+    assert (host.endings, host.open) == ({"cancelled": 2}, 1)
     host.succeed("1")
     assert host.endings == {"cancelled": 2}
-
-
-def test_call_without_a_booking_is_not_followed() -> None:
-    host = Host()
-    for begun in ({}, {"litellm_call_id": "9", "litellm_logging_obj": Log()}):
-        assert asyncio.run(host.callback.async_pre_call_deployment_hook(begun, None)) is None
 
 
 def test_deployment_that_is_gone_is_forgotten_in_the_end() -> None:

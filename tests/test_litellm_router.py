@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.litellm_host import PROMPT, chat, groups, in_litellm, messages, settled
+from tests.support_gateways import endings
 
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.testing import FakeFleet
@@ -16,24 +17,26 @@ from cachelb.testing import FakeFleet
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def endings(callback: CachelbCallback) -> dict[str, int]:
-    return {name: count for name, count in callback.router.stats().endings.items() if count}
-
-
-async def idle(callback: CachelbCallback) -> None:
+async def ended(callback: CachelbCallback) -> dict[str, int]:
+    """Wait until nothing is booked; return how requests ended."""
     await settled(lambda: callback.router.stats().open_requests == 0)
     assert set(callback.router.loads().values()) <= {0}
     assert callback._bookings == {}
+    return endings(callback.router)
+
+
+async def begin_stream(router: Any, text: str = PROMPT, **options: Any) -> Any:
+    fields = {"model": "m", "messages": messages(text), "stream": True, "max_tokens": 9}
+    return await router.acompletion(**fields | options)
 
 
 @in_litellm(3)
 async def test_conversations_stay_where_their_prompt_is(callback: CachelbCallback, router: Any) -> None:
     first = [await chat(router, f"{number}{PROMPT}") for number in range(6)]
     again = [await chat(router, f"{number}{PROMPT}") for number in range(6)]
-    await idle(callback)
     assert again == first
     assert len(set(first)) == 3
-    assert endings(callback) == {"completed": 12}
+    assert await ended(callback) == {"completed": 12}
     assert sum(record.cached_tokens or 0 for record in callback.router.recent(12)) > 6 * 400
     assert callback.fallbacks.total() == callback.unread == callback.expired == 0
 
@@ -42,7 +45,7 @@ async def test_conversations_stay_where_their_prompt_is(callback: CachelbCallbac
 async def test_text_completions_are_routed_by_text_and_by_token_ids(callback: CachelbCallback, router: Any) -> None:
     for prompt in (PROMPT, PROMPT, list(range(200)), list(range(200))):
         await router.atext_completion(model="m", prompt=prompt, max_tokens=1)
-    await idle(callback)
+    await ended(callback)
     assert [record.matched_tokens > 100 for record in callback.router.recent(4)] == [False, True, False, True]
     assert callback.unread == 0
 
@@ -51,7 +54,7 @@ async def test_text_completions_are_routed_by_text_and_by_token_ids(callback: Ca
 async def test_groups_of_one_router_do_not_mix(callback: CachelbCallback, router: Any) -> None:
     asked = [(group, f"{number}{PROMPT}") for number in range(4) for group in ("small", "large")] * 2
     answered = [await chat(router, text, model=group) for group, text in asked]
-    await idle(callback)
+    await ended(callback)
     assert [key.partition("/")[0] for key in answered] == [group for group, _ in asked]
     assert answered[:8] == answered[8:]
     assert len(set(answered)) == 4
@@ -65,8 +68,7 @@ async def test_retry_goes_to_another_deployment_and_books_once(
     for status in (500, 503):
         fleet.workers[int(home[-1])].fail("status", times=1, status=status)
         assert await chat(router) != home
-    await idle(callback)
-    assert endings(callback) == {"completed": 3, "failed": 1, "backpressure": 1}
+    assert await ended(callback) == {"completed": 3, "failed": 1, "backpressure": 1}
 
 
 @in_litellm(2, num_retries=1)
@@ -79,8 +81,7 @@ async def test_metadata_shared_by_requests_does_not_mix_them_up(
     assert await chat(router, metadata=metadata) != home
     both = [chat(router, f"{number}{PROMPT}", metadata=metadata) for number in range(8)]
     assert len(set(await asyncio.gather(*both))) == 2
-    await idle(callback)
-    assert endings(callback) == {"completed": 10, "failed": 1}
+    assert await ended(callback) == {"completed": 10, "failed": 1}
 
 
 @in_litellm(3, num_retries=1, disable_cooldowns=False, allowed_fails=0, cooldown_time=600)
@@ -92,9 +93,8 @@ async def test_deployment_in_cooldown_gets_nothing_and_stays_known(
     worker.fail("status", status=500)
     assert home not in [await chat(router) for _ in range(4)]
     assert worker.counts.faults["500"] == 1  # the others were not sent there any more
-    await idle(callback)
     assert callback.router.keys() == ["m/0", "m/1", "m/2"]
-    assert endings(callback) == {"completed": 5, "failed": 1}
+    assert await ended(callback) == {"completed": 5, "failed": 1}
 
 
 @in_litellm(2, num_retries=3)
@@ -104,8 +104,7 @@ async def test_whole_group_down_fails_as_without_the_callback(
     fleet.fail("status", status=500)
     with pytest.raises(Exception, match="planned by the test"):
         await chat(router)
-    await idle(callback)
-    assert endings(callback) == {"failed": 4}
+    assert await ended(callback) == {"failed": 4}
     assert [worker.counts.faults["500"] for worker in fleet.workers] == [2, 2]
 
 
@@ -115,30 +114,18 @@ async def test_fallback_to_another_group_is_booked_there(
 ) -> None:
     fleet.workers[0].fail("status", times=1, status=500)
     assert await chat(router) == "spare/0"
-    await idle(callback)
-    assert endings(callback) == {"completed": 1, "failed": 1}
+    assert await ended(callback) == {"completed": 1, "failed": 1}
 
 
+@pytest.mark.parametrize("stalls", [True, False])
 @in_litellm(1)
-async def test_client_errors_do_not_count_against_the_worker(
-    fleet: FakeFleet, callback: CachelbCallback, router: Any
+async def test_timeouts_count_against_the_worker_and_errors_of_clients_do_not(
+    fleet: FakeFleet, callback: CachelbCallback, router: Any, stalls: bool
 ) -> None:
-    fleet.workers[0].fail("status", times=1, status=400)
-    with pytest.raises(Exception, match="planned by the test"):
-        await chat(router)
-    await idle(callback)
-    assert endings(callback) == {"client": 1}
-
-
-@in_litellm(1)
-async def test_timeout_of_litellm_counts_against_the_worker(
-    fleet: FakeFleet, callback: CachelbCallback, router: Any
-) -> None:
-    fleet.workers[0].fail("stall", times=1)
-    with pytest.raises(Exception, match="Timeout"):
-        await chat(router, timeout=0.2)
-    await idle(callback)
-    assert endings(callback) == {"failed": 1}
+    fleet.fail("stall" if stalls else "status", times=1, status=0 if stalls else 400)
+    with pytest.raises(Exception, match="Timeout" if stalls else "planned by the test"):
+        await chat(router, timeout=0.2 if stalls else 60)
+    assert await ended(callback) == {"failed" if stalls else "client": 1}
 
 
 @in_litellm(2)
@@ -153,30 +140,22 @@ async def test_requested_deployment_is_not_routed(callback: CachelbCallback, rou
 @pytest.mark.parametrize("usage", [True, False])
 @in_litellm(1)
 async def test_stream_is_booked_until_its_end(callback: CachelbCallback, router: Any, usage: bool) -> None:
-    for _ in range(2):
-        stream = await router.acompletion(
-            model="m",
-            messages=messages(),
-            stream=True,
-            max_tokens=4,
-            stream_options={"include_usage": usage},
-        )
+    for turn in (1, 2):
+        stream = await begin_stream(router, stream_options={"include_usage": usage})
         assert callback.router.stats().open_requests == 1
         assert len([chunk async for chunk in stream]) >= 4
-        await idle(callback)
-    assert endings(callback) == {"completed": 2}
+        assert await ended(callback) == {"completed": turn}
     told = [record.cached_tokens for record in callback.router.recent(2)]
     assert told == ([0, 448] if usage else [None, None])
 
 
 @in_litellm(1)
 async def test_stream_that_breaks_off_failed(fleet: FakeFleet, callback: CachelbCallback, router: Any) -> None:
-    fleet.workers[0].fail("die", times=1, after_chunks=2)
-    stream = await router.acompletion(model="m", messages=messages(), stream=True, max_tokens=9)
+    fleet.fail("die", times=1, after_chunks=2)
+    stream = await begin_stream(router)
     with pytest.raises(Exception, match="Error"):
         [chunk async for chunk in stream]
-    await idle(callback)
-    assert endings(callback) == {"failed": 1}
+    assert await ended(callback) == {"failed": 1}
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
@@ -185,16 +164,15 @@ async def test_stream_that_the_client_gives_up_is_cancelled(
     fleet: FakeFleet, callback: CachelbCallback, router: Any, closed: bool
 ) -> None:
     fleet.workers[0].fail("stall", times=1, after_chunks=2)
-    stream = await router.acompletion(model="m", messages=messages(), stream=True, max_tokens=9)
+    stream = await begin_stream(router)
     await anext(stream)
     assert callback.router.stats().open_requests == 1
     if closed:
         await stream.aclose()
     del stream
     gc.collect()  # LiteLLM's objects refer to each other
-    await idle(callback)
     await settled(lambda: fleet.workers[0]._replica.counts.aborted == 1)
-    assert endings(callback) == {"cancelled": 1}
+    assert await ended(callback) == {"cancelled": 1}
 
 
 @in_litellm(1)
@@ -209,8 +187,7 @@ async def test_request_that_the_client_gives_up_is_cancelled(
         await task
     del task
     gc.collect()  # LiteLLM's objects refer to each other
-    await idle(callback)
-    assert endings(callback) == {"cancelled": 1}
+    assert await ended(callback) == {"cancelled": 1}
 
 
 @in_litellm(4, seed=3, num_retries=1)
@@ -218,9 +195,7 @@ async def test_nothing_stays_booked_after_a_storm(fleet: FakeFleet, callback: Ca
     async def client(router: Any, numbers: Any) -> None:
         for number in numbers:
             try:
-                stream = await router.acompletion(
-                    model="m", messages=messages(f"{number % 7}{PROMPT}"), stream=number % 3 > 0, max_tokens=4
-                )
+                stream = await begin_stream(router, f"{number % 7}{PROMPT}", stream=number % 3 > 0, max_tokens=4)
                 if number % 3 == 1:
                     [chunk async for chunk in stream]
                 elif number % 3:
@@ -233,7 +208,7 @@ async def test_nothing_stays_booked_after_a_storm(fleet: FakeFleet, callback: Ca
     numbers = iter(range(120))
     await asyncio.gather(*(client(router, numbers) for _ in range(8)))
     gc.collect()
-    await idle(callback)
+    await ended(callback)
     stats = callback.router.stats()
     assert sum(stats.endings.values()) == sum(stats.decisions.values())
     assert min(stats.endings["completed"], stats.endings["failed"], stats.endings["cancelled"]) > 0

@@ -88,67 +88,41 @@ def test_pool_of_the_real_trace_has_the_known_hits(conversation_trace: Path) -> 
     assert round(100 * profile.hits().token_rate, 2) == 37.36
 
 
-# === known figures of the real trace, by a pool simulated block by block ===
+# === known figures of the real trace ===
 
 
-def blocks_of(row: Request, block_size: int, *, partial_tail: bool) -> list[tuple[int, int]]:
-    """Each block as (the chain of ids that it ends, its tokens)."""
-    blocks, chain = [], 0
-    for start in range(0, row.prompt_tokens, block_size):
-        tokens = min(block_size, row.prompt_tokens - start)
-        chain = hash((chain, row.hash_ids[start // 512], start % 512, tokens))
-        if tokens == block_size or partial_tail:
-            blocks.append((chain, tokens))
-    return blocks
-
-
-def pooled(paths: list[list[tuple[int, int]]], tokens: int, capacity: int | None = None, *, leaf: bool) -> HitCount:
-    """Count the hits of one LRU pool. With `leaf` it drops a prompt from its end, as engines do; else as textbooks."""
+def published(rows: list[Request], capacity: int | None = None) -> HitCount:
+    """Count partial blocks too, in one LRU pool that drops the least recent block wherever it stands in its prompt."""
     pool: OrderedDict[int, None] = OrderedDict()
-    hit_blocks = hit_tokens = 0
-    for path in paths:
-        hits = [size for block, size in path if block in pool] if leaf else []
-        for block, size in reversed(path) if leaf else path:
-            if not leaf and block in pool:
-                hits.append(size)
-            pool[block] = None
-            pool.move_to_end(block)
-            while capacity is not None and not leaf and len(pool) > capacity:
+    blocks = hit_blocks = hit_tokens = 0
+    for row in rows:
+        chain = 0
+        for start in range(0, row.prompt_tokens, 512):
+            tokens = min(512, row.prompt_tokens - start)
+            chain = hash((chain, row.hash_ids[start // 512], tokens))
+            hit_blocks, hit_tokens = hit_blocks + (chain in pool), hit_tokens + tokens * (chain in pool)
+            pool[chain] = None
+            pool.move_to_end(chain)
+            if capacity is not None and len(pool) > capacity:
                 pool.popitem(last=False)
-        while capacity is not None and len(pool) > capacity:
-            pool.popitem(last=False)
-        hit_blocks += len(hits)
-        hit_tokens += sum(hits)
-    return HitCount(sum(map(len, paths)), hit_blocks, tokens, hit_tokens)
+            blocks += 1
+    return HitCount(blocks, hit_blocks, sum(row.prompt_tokens for row in rows), hit_tokens)
 
 
-@pytest.mark.parametrize(
-    ("leaf", "partial_tail", "block_size", "blocks", "token_rate", "rates"),
-    [
-        # What was published counts partial blocks.
-        (False, True, 512, (105_710, 288_500), 37.36, {30_000: 3.9, 1_000_000: 5.4, 10_000_000: 29.1}),
-        (True, False, 512, (105_592, 276_491), None, {30_000: 4.25, 1_000_000: 5.59, 3_200_000: 15.27}),
-        # Smaller blocks save the tail that full blocks lose.
-        (True, False, 64, None, 37.36, {}),
-    ],
-    ids=["published", "engines", "small blocks"],
-)
-def test_pools_of_the_real_trace_have_the_known_hits(
-    conversation_trace: Path,
-    *,
-    leaf: bool,
-    partial_tail: bool,
-    block_size: int,
-    blocks: tuple[int, int] | None,
-    token_rate: float | None,
-    rates: dict[int, float],
-) -> None:
+def test_published_figures_of_the_real_trace_are_those_of_a_textbooks_pool(conversation_trace: Path) -> None:
     rows = list(read_trace(conversation_trace))
-    tokens = sum(row.prompt_tokens for row in rows)
-    paths = [blocks_of(row, block_size, partial_tail=partial_tail) for row in rows]
-    infinite = pooled(paths, tokens, leaf=leaf)
-    assert blocks in (None, (infinite.hit_blocks, infinite.blocks))
-    assert token_rate in (None, round(100 * infinite.token_rate, 2))
-    for capacity, rate in rates.items():
-        found = 100 * pooled(paths, tokens, capacity // block_size, leaf=leaf).token_rate
-        assert found == pytest.approx(rate, abs=0.051 if partial_tail else 0.0051)
+    infinite = published(rows)
+    assert (infinite.hit_blocks, infinite.blocks) == (105_710, 288_500)
+    assert round(100 * infinite.token_rate, 2) == 37.36
+    for capacity, rate in {30_000: 3.9, 1_000_000: 5.4, 10_000_000: 29.1}.items():
+        assert 100 * published(rows, capacity // 512).token_rate == pytest.approx(rate, abs=0.051)
+
+
+def test_pools_of_engines_have_the_known_hits_on_the_real_trace(conversation_trace: Path) -> None:
+    profile = PoolProfile(read_mooncake(conversation_trace, block_size=512))
+    assert (profile.hits().hit_blocks, profile.hits().blocks) == (105_592, 276_491)
+    for capacity, rate in {30_000: 4.25, 1_000_000: 5.59, 3_200_000: 15.27}.items():
+        assert 100 * profile.hits(capacity // 512).token_rate == pytest.approx(rate, abs=0.0051)
+    # Smaller blocks save the tail that full blocks lose.
+    small = PoolProfile(read_mooncake(conversation_trace, block_size=64))
+    assert round(100 * small.hits().token_rate, 2) == 37.36

@@ -71,11 +71,6 @@ def test_tokens_may_be_the_head_of_a_longer_prompt() -> None:
         router.select_worker(tokens=range(64), prompt_tokens=63)
 
 
-def test_session_comes_from_headers_first() -> None:
-    assert routing_arguments({"user": "ann"}, {"X-Session-Id": "s1"})["session"] == "s1"
-    assert "session" not in routing_arguments({}, {"X-Request-Id": "r1"})
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -115,18 +110,17 @@ async def come(*chunks: bytes) -> AsyncIterator[bytes]:
 
 def test_request_is_read_within_bounds() -> None:
     body = json.dumps({"prompt": [1, 2, 3], "user": "ann"}).encode()
-    data, found = asyncio.run(read_request(come(body[:9], body[9:]), {"x-session-id": "s1"}, max_bytes=len(body)))
+    data, found = asyncio.run(read_request(come(body[:9], body[9:]), {"X-Session-Id": "s1"}, max_bytes=len(body)))
     assert data == body
-    assert (found["tokens"], found["session"]) == (array("I", [1, 2, 3]), "s1")
+    assert (found["tokens"], found["session"]) == (array("I", [1, 2, 3]), "s1"), "headers come first"
+    assert "session" not in routing_arguments({}, {"X-Request-Id": "r1"})
 
 
 @pytest.mark.parametrize(
     ("chunks", "status", "message"),
     [
         ([b"x" * 60, b"x" * 41], 413, "longer than 100 bytes"),
-        ([b"{"], 400, "no request for a completion"),
-        ([b"\xff"], 400, "no request for a completion"),
-        ([b"[" * 100], 400, "no request for a completion"),
+        *(([body], 400, "no request for a completion") for body in (b"{", b"\xff", b"[" * 100)),
         ([b'{"prompt": [1, 4294967296]}'], 400, "no integer from 0 to 4294967295"),
         ([b'{"prompt": [1, 1.5]}'], 400, "no integer from 0 to 4294967295"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.hostile.strangers import resident_mb
+from tests.router_parts import replaced
 from tests.state.redis_server import RedisServer
 from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, routers
 from tests.waiting import wait_until

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from tests.cutting_proxy import CuttingProxy
+from tests.router_parts import replaced
 from tests.state.addresses import free_addresses
 from tests.state.transports import PATIENT, STORY, MeshFleet, expire_after, make_router, routers
 from tests.waiting import wait_until

@@ -218,19 +218,6 @@ def test_a_missing_signal_is_never_an_error(name: str) -> None:
         assert {decision.reason for decision in decisions} == {"no-key"}
 
 
-def test_pods_that_churn_leave_no_trace() -> None:
-    policy = CacheAware(seed=1)
-    sizes = []
-    for i in range(6000):
-        pods = [f"pod-{i + j}" for j in range(4)]
-        policy.select_worker(pods, tokens=array("I", [i] * 32)).on_complete()
-        if i % 1500 == 1499:
-            sizes.append((len(policy.loads()), policy.block_count()))
-    assert max(known for known, _ in sizes) < 72 + 1024 + 128
-    assert sizes[-1][1] < 2 * (72 + 1024 + 128)
-    policy.validate()
-
-
 def test_clock_drives_ttl_and_must_return_usable_seconds() -> None:
     now = [0.0]
     policy = CacheAware(seed=1, ttl_s=10, clock=lambda: now[0])

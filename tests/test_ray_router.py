@@ -86,16 +86,6 @@ async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
     assert loads(router) == 2
 
 
-@in_event_loop
-async def test_one_prompt_for_all_spreads_under_load() -> None:
-    """A hundred at once of one prompt, which a single replica could hold."""
-    replicas = fleet(4, max_ongoing_requests=1000)
-    _, client = serving(replicas)
-    for _ in range(100):
-        await client.serve(client.request())
-    assert max(replica.queue for replica in replicas) <= 50
-
-
 # --- what is booked ---
 
 
@@ -196,16 +186,6 @@ async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() 
     assert loads(router) == 0
     assert held(router) == {replica.replica_id.unique_id}
     assert len(router._bookings) == 0
-
-
-@in_event_loop
-async def test_end_of_an_unknown_request_changes_nothing() -> None:
-    replicas = fleet()
-    router, client = serving(replicas)
-    await client.serve(client.request())
-    client.end(client.request(request_id="never seen"), replicas[0])
-    assert loads(router) == 1
-    assert router.counters()["unmatched"] == 1
 
 
 @in_event_loop
@@ -385,31 +365,6 @@ async def test_scale_down_forgets_the_replica_with_its_load() -> None:
     assert loads(router) == 0
     assert held(router) == set()
     assert (await client.choose(client.request()))[0][0] in left
-
-
-@in_event_loop
-async def test_dead_replica_is_not_offered_again() -> None:
-    router, client = serving(fleet())
-    request = client.request()
-    dead = await client.serve(request)
-    router.on_replica_actor_died(dead.replica_id)
-    client.end(request, dead)
-    assert loads(router) == 0
-    for _ in range(5):
-        groups = await client.choose(client.request())
-        assert dead not in [replica for group in groups for replica in group]
-
-
-@in_event_loop
-async def test_scale_up_takes_its_share() -> None:
-    replicas = fleet(2)
-    router, client = serving(replicas)
-    for at in range(4):
-        await client.serve(client.request(f"{at} {STORY}"))
-    new = FakeReplica("new")
-    set_replicas(router, [*replicas, new])
-    assert await client.serve(client.request(f"new {STORY}")) is new
-    assert loads(router) == 5, "the others keep their requests"
 
 
 # --- locality and multiplexed models ---

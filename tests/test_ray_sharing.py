@@ -51,14 +51,6 @@ def test_placement_reaches_the_others_and_not_its_origin() -> None:
     assert store.exchange("two", reply.cursor, []).placements == []
 
 
-def test_newcomer_is_told_everything_oldest_first() -> None:
-    store = PlacementStore()
-    placed = [Placement(worker, f"{at} {STORY}") for at, worker in enumerate(WORKERS)]
-    for placement in placed:
-        store.exchange(placement.worker, 0, [placement])
-    assert store.exchange("new", 0, []).placements == placed
-
-
 def test_longer_prompt_takes_the_place_of_its_beginning() -> None:
     store = PlacementStore()
     turns = [STORY, STORY + "What then? " * 30, STORY + "What then? " * 30 + "The end. " * 40]

@@ -140,18 +140,6 @@ def test_slow_start_gives_a_new_worker_a_quarter_and_then_more() -> None:
     assert shares == [20, pytest.approx(38, abs=1), 50]
 
 
-def test_a_drained_worker_leaves_with_its_last_request() -> None:
-    router, _ = make("a", "b", policy="least-loaded")
-    first, second = on(router, "a"), on(router, "a")
-    router.remove_worker("a", drain=True)
-    assert rows(router, "a")[0].state == "draining"
-    first.on_complete()
-    assert router.loads() == {"a": 1, "b": 0}
-    second.cancel()
-    assert router.loads() == {"b": 0}
-    assert rows(router, "a") == []
-
-
 def test_a_draining_worker_can_be_removed_at_once() -> None:
     router, _ = make("b")
     router.add_worker("a", dp_size=2)

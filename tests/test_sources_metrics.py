@@ -59,25 +59,6 @@ def test_one_connection_serves_many_polls(attach: Callable[..., MetricsSource]) 
         assert len(engine.connections) == 1
 
 
-def test_chunked_pages_are_read(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page(running=(9.0,))) as engine:
-        engine.is_chunked = True
-        router = RecordingRouter(engine.key)
-        attach(router)
-        router.wait_for(engine.key, running=9)
-        router.wait_for(engine.key, running=9)
-
-
-def test_server_that_closes_after_each_answer_is_polled_without_failures(
-    attach: Callable[..., MetricsSource],
-) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        engine.closes_after_answer = True
-        source = attach(RecordingRouter(engine.key))
-        eventually(lambda: len(engine.connections) >= 5)
-        assert source.stats().failures == 0
-
-
 def test_slow_worker_delays_only_itself(attach: Callable[..., MetricsSource]) -> None:
     with FakeEngine(vllm_page()) as slow, FakeEngine(vllm_page()) as quick:
         slow.may_answer.clear()
@@ -140,17 +121,6 @@ def test_dead_worker_is_logged_once_and_keeps_nobody_waiting(
 )
 def test_pause_between_two_polls(interval_s: float, took_s: float, failures: int, expected: float) -> None:
     assert pause_s(interval_s, took_s, failures) == pytest.approx(expected)
-
-
-def test_worker_that_restarts_on_its_port_is_found_again(attach: Callable[..., MetricsSource]) -> None:
-    with reserved_port() as port:
-        with FakeEngine(vllm_page(running=(1.0,)), port=port) as engine:
-            router = RecordingRouter(engine.key)
-            source = attach(router)
-            router.wait_for(engine.key, running=1)
-        eventually(lambda: source.stats().failures >= 1)
-        with FakeEngine(vllm_page(running=(2.0,)), port=port):
-            router.wait_for(engine.key, running=2)
 
 
 def test_workers_added_and_removed_are_followed(attach: Callable[..., MetricsSource]) -> None:

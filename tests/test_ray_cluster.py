@@ -272,25 +272,22 @@ class Ingress:
     async def ask(self, prompt: str | None) -> str:
         return str(await self._handle.remote({"prompt": prompt}))
 
-    async def counters(self) -> dict[str, int]:
+    def router(self) -> CachelbRequestRouter:
         router = router_of(self._handle)
         assert router is not None
-        return router.counters()
+        return router
+
+    async def counters(self) -> dict[str, int]:
+        return self.router().counters()
 
     async def loads(self) -> dict[str, int]:
-        router = router_of(self._handle)
-        assert router is not None
-        return router.fleet.loads()
+        return self.router().fleet.loads()
 
     async def matched(self, prompt: str) -> float:
-        router = router_of(self._handle)
-        assert router is not None
-        return max(worker.matched_tokens for worker in router.fleet.explain(text=prompt).candidates)
+        return max(worker.matched_tokens for worker in self.router().fleet.explain(text=prompt).candidates)
 
     async def prefers_local(self) -> bool:
-        router = router_of(self._handle)
-        assert router is not None
-        return router._prefer_local_node_routing
+        return self.router()._prefer_local_node_routing
 
 
 def test_state_survives_the_router_that_made_it(app: App) -> None:

@@ -45,18 +45,6 @@ CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user"
         ((SimpleNamespace(prompt=list(range(500))),), {}),
         ((object(),), {"request_token_ids": list(range(500))}),
     ],
-    ids=[
-        "prompt",
-        "not the first argument",
-        "JSON body",
-        "list of prompts",
-        "messages",
-        "message objects",
-        "messages without a role",
-        "messages that are text",
-        "prompt of token ids",
-        "token ids beside",
-    ],
 )
 @in_event_loop
 async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -38,52 +38,40 @@ class After(NamedTuple):
     session_stays: bool
 
 
-def flap(router: Router[str]) -> None:
-    router.set_ready("a", False)
+EVENTS: dict[str, tuple[Callable[[Router[str]], object], After]] = {
+    "flap": (
+        lambda router: router.set_ready("a", False),
+        After(4, open_request=True, candidate=False, registered=True, session_stays=False),
+    ),
+    "flap and return": (
+        lambda router: (router.set_ready("a", False), router.set_ready("a", True)),
+        After(4, open_request=True, candidate=True, registered=True, session_stays=True),
+    ),
+    "restart": (
+        lambda router: router.reset_cache("a"),
+        After(0, open_request=True, candidate=True, registered=True, session_stays=True),
+    ),
+    "drain": (
+        lambda router: router.remove_worker("a", drain=True),
+        After(4, open_request=True, candidate=False, registered=False, session_stays=False),
+    ),
+    "remove": (
+        lambda router: router.remove_worker("a"),
+        After(0, open_request=False, candidate=False, registered=False, session_stays=False),
+    ),
+    "remove and return": (
+        lambda router: (router.remove_worker("a"), router.add_worker("a")),
+        After(0, open_request=False, candidate=True, registered=True, session_stays=False),
+    ),
+    "drain and return": (
+        lambda router: (router.set_ready("a", False), router.remove_worker("a", drain=True), router.add_worker("a")),
+        After(4, open_request=True, candidate=True, registered=True, session_stays=True),
+    ),
+}
 
 
-def flap_and_return(router: Router[str]) -> None:
-    router.set_ready("a", False)
-    router.set_ready("a", True)
-
-
-def restart(router: Router[str]) -> None:
-    router.reset_cache("a")
-
-
-def drain(router: Router[str]) -> None:
-    router.remove_worker("a", drain=True)
-
-
-def remove(router: Router[str]) -> None:
-    router.remove_worker("a")
-
-
-def remove_and_return(router: Router[str]) -> None:
-    router.remove_worker("a")
-    router.add_worker("a")
-
-
-def drain_and_return(router: Router[str]) -> None:
-    router.set_ready("a", False)
-    router.remove_worker("a", drain=True)
-    router.add_worker("a")
-
-
-@pytest.mark.parametrize(
-    ("event", "after"),
-    [
-        (flap, After(4, open_request=True, candidate=False, registered=True, session_stays=False)),
-        (flap_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
-        (restart, After(0, open_request=True, candidate=True, registered=True, session_stays=True)),
-        (drain, After(4, open_request=True, candidate=False, registered=False, session_stays=False)),
-        (remove, After(0, open_request=False, candidate=False, registered=False, session_stays=False)),
-        (remove_and_return, After(0, open_request=False, candidate=True, registered=True, session_stays=False)),
-        (drain_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_events_of_the_fleet(event: Callable[[Router[str]], None], after: After) -> None:
+@pytest.mark.parametrize(("event", "after"), EVENTS.values(), ids=EVENTS)
+def test_events_of_the_fleet(event: Callable[[Router[str]], object], after: After) -> None:
     router, _ = make("a", "b", policy="cache-aware")
     decision = on(router, "a")
     decision.on_first_token()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_event_loop
+from tests.threads import beside
 
 import cachelb
 from cachelb import Decision, Router
@@ -252,7 +253,6 @@ def test_several_event_loops_in_threads_are_all_served() -> None:
     router = make("a", "b")
     waiting = threading.Barrier(5)
     keys: list[str] = []
-    errors: list[BaseException] = []
 
     async def many() -> None:
         tasks = [wait(router) for _ in range(25)]
@@ -260,25 +260,12 @@ def test_several_event_loops_in_threads_are_all_served() -> None:
         await asyncio.to_thread(waiting.wait, LONG)
         keys.extend(decision.key for decision in await ended(tasks))
 
-    def loop() -> None:
-        try:
-            asyncio.run(many())
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    threads = [threading.Thread(target=loop) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    waiting.wait(LONG)
-    router.set_ready("a", True)
-    router.set_ready("b", True)
-    for thread in threads:
-        thread.join(LONG)
-    assert errors == []
-    assert Counter(keys).total() == 100
+    with beside(lambda _: asyncio.run(many()), range(4)):
+        waiting.wait(LONG)
+        router.set_ready("a", True)
+        router.set_ready("b", True)
     # How many the first one served before the second returned is up to the threads.
-    assert set(keys) <= {"a", "b"}
+    assert (len(keys), set(keys) <= {"a", "b"}) == (100, True)
     gc.collect()
     assert len(router._waiting) == 0
     assert set(router.loads().values()) == {0}

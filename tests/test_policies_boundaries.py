@@ -72,7 +72,7 @@ IDENTITIES: list[dict[str, Any]] = [{}, {"lora": "a"}, {"lora": "b"}, {"lora": "
 
 def test_texts_are_found_at_characters_and_messages_without_being_told() -> None:
     router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
-    system = "日本語 é " * 100
+    system = "日本\ud800 é " * 100
     first = router.select_worker(text=system + "one question" * 20, boundaries=[len(system), len(system) + 240])
     first.on_complete()
     # 12 bytes of every 7 characters are more than a character each: a block is 64 bytes.
@@ -84,13 +84,6 @@ def test_texts_are_found_at_characters_and_messages_without_being_told() -> None
     assert router.stats().routes == 4
     other = router.select_worker(messages=[chat[0], {"role": "user", "content": "v" * 300}])
     assert (other.worker, other.reason) == (asked.worker, "prefix")
-
-
-def test_half_a_surrogate_pair_has_boundaries_too() -> None:
-    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
-    text = "\ud800" * 100 + "x" * 200
-    router.select_worker(text=text, boundaries=[100, 300]).on_complete()
-    assert router.select_worker(text="\ud800" * 100 + "y" * 200).reason == "prefix"
 
 
 def test_routes_are_counted_in_statistics_and_metrics() -> None:

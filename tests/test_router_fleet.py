@@ -248,17 +248,6 @@ def test_a_worker_over_the_veto_is_passed_over_unless_all_are_or_the_report_is_o
     assert {router.select_worker().key for _ in range(50)} == {"a", "b"}
 
 
-def test_roles_serve_their_half() -> None:
-    router, _ = make()
-    router.add_worker("p", role="prefill")
-    router.add_worker("d", role="decode")
-    router.add_worker("x", role="both")
-    assert {router.select_worker().key for _ in range(20)} == {"d", "x"}
-    pairs = [router.select_pair(tokens=PROMPT) for _ in range(20)]
-    assert {pair.prefill.key for pair in pairs if pair.prefill is not None} <= {"p", "x"}
-    assert {pair.decode.key for pair in pairs} <= {"d", "x"}
-
-
 def test_sync_registers_removes_keeps_and_replaces() -> None:
     router, _ = make("a", "b", policy="cache-aware")
     on(router, "a").on_complete()

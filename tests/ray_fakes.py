@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,20 +148,6 @@ async def settle() -> None:
     """Let the callbacks run that are due."""
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an asynchronous test; Serve calls every hook in an event loop."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def body() -> None:
-            await test(*args, **kwargs)
-            await settle()
-
-        asyncio.run(body())
-
-    return run
 
 
 def fleet(n: int = 3, **fields: Any) -> list[FakeReplica]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, make_router, serving, set_replicas, settle
+from tests.ray_fakes import STORY, Client, FakeReplica, fleet, make_router, serving, set_replicas, settle
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter
 from cachelb.integrations.ray_serve import bookings as bookings_module
 from cachelb.integrations.ray_serve import router as router_module
 from cachelb.testing import ManualClock
+
+pytest_plugins = ["tests.support_async"]
 
 
 def loads(router: CachelbRequestRouter) -> int:
@@ -25,7 +27,6 @@ def held(router: CachelbRequestRouter, prompt: str = STORY) -> set[str]:
 # --- where requests go ---
 
 
-@in_event_loop
 async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
     replicas = fleet(5)
     client = Client(make_router(replicas))
@@ -34,7 +35,6 @@ async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
     assert {replica for group in groups for replica in group} == set(replicas)
 
 
-@in_event_loop
 async def test_second_best_holds_the_second_longest_prefix() -> None:
     replicas = fleet(4)
     _, client = serving(replicas)
@@ -50,7 +50,6 @@ async def test_second_best_holds_the_second_longest_prefix() -> None:
     assert groups[1] == [replicas[2]]
 
 
-@in_event_loop
 async def test_only_candidates_are_returned() -> None:
     replicas = fleet(4)
     client = Client(make_router(replicas))
@@ -58,14 +57,12 @@ async def test_only_candidates_are_returned() -> None:
     assert {replica for group in groups for replica in group} == set(replicas[1:3])
 
 
-@in_event_loop
 async def test_no_candidates_is_no_choice_and_books_nothing() -> None:
     router, client = serving(fleet())
     assert await client.choose(client.request(), []) == []
     assert loads(router) == 0
 
 
-@in_event_loop
 async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
     replicas = fleet(3)
     router, client = serving(replicas)
@@ -78,7 +75,6 @@ async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
 # --- what is booked ---
 
 
-@in_event_loop
 async def test_second_choice_for_a_request_replaces_the_first() -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -93,7 +89,6 @@ async def test_second_choice_for_a_request_replaces_the_first() -> None:
     assert held(router) == {replica.replica_id.unique_id}
 
 
-@in_event_loop
 async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -110,7 +105,6 @@ async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
 
 
 @pytest.mark.parametrize("order", ["refusal, end, choice", "refusal, choice, end", "refusal, choice, taken, end"])
-@in_event_loop
 async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -135,7 +129,6 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
     assert router.counters()["unmatched"] == 0
 
 
-@in_event_loop
 async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:
     """The only replica: both ends come from it, and nothing tells which is which."""
     router, client = serving(fleet(1))
@@ -153,7 +146,6 @@ async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() ->
     assert router.counters()["unmatched"] == 1
 
 
-@in_event_loop
 async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() -> None:
     router, client = serving(fleet())
     request, replica = await client.ask()
@@ -166,7 +158,6 @@ async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() 
     assert len(router._bookings) == 0
 
 
-@in_event_loop
 async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -178,7 +169,6 @@ async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
     assert held(router) == set()
 
 
-@in_event_loop
 async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> None:
     router, client = serving(fleet(), strict=False)
     request = client.request()
@@ -203,7 +193,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-@in_event_loop
 async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: ManualClock) -> None:
     """A caller that only asks where to go: no replica was seen to take the request."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
@@ -219,7 +208,6 @@ async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: Man
     assert held(router) == set()
 
 
-@in_event_loop
 async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock) -> None:
     """A caller that reserves a slot and dispatches later: nobody says that the replica took the request."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
@@ -233,7 +221,6 @@ async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock
     assert router.counters()["abandoned"] == 0
 
 
-@in_event_loop
 async def test_taken_request_expires_after_an_hour_without_an_end(clock: ManualClock) -> None:
     router, client = serving(fleet())
     await client.serve(client.request())
@@ -246,7 +233,6 @@ async def test_taken_request_expires_after_an_hour_without_an_end(clock: ManualC
     assert router.counters()["abandoned"] == 1
 
 
-@in_event_loop
 async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: ManualClock) -> None:
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     request, replica = await client.ask()
@@ -261,7 +247,6 @@ async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Man
 # --- queues ---
 
 
-@in_event_loop
 async def test_full_replica_is_passed_over() -> None:
     router, client = serving(fleet())
     holder = await client.serve_whole()
@@ -272,7 +257,6 @@ async def test_full_replica_is_passed_over() -> None:
     assert holder in [replica for group in await client.choose(free) for replica in group]
 
 
-@in_event_loop
 async def test_all_replicas_are_offered_if_all_are_full() -> None:
     replicas = fleet(3, queue=10)
     client = Client(make_router(replicas))
@@ -280,7 +264,6 @@ async def test_all_replicas_are_offered_if_all_are_full() -> None:
     assert {replica for group in groups for replica in group} == set(replicas)
 
 
-@in_event_loop
 async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
     router, client = serving(fleet())
     holder = await client.serve_whole()
@@ -288,7 +271,6 @@ async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
     assert (await client.choose(client.request()))[0] == [holder]
 
 
-@in_event_loop
 async def test_load_that_other_routers_bring_is_seen() -> None:
     replicas = fleet(2, max_ongoing_requests=100)
     router, client = serving(replicas, options={"policy": "least-loaded"})
@@ -297,7 +279,6 @@ async def test_load_that_other_routers_bring_is_seen() -> None:
         assert (await client.choose(client.request(None)))[0] == [replicas[1]]
 
 
-@in_event_loop
 async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_UNAVAILABLE_S", 3600.0)
     router, client = serving(fleet())
@@ -317,7 +298,6 @@ async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monke
 # --- replicas that come and go ---
 
 
-@in_event_loop
 async def test_scale_down_forgets_the_replica_with_its_load() -> None:
     """Only `update_replicas` tells it; nothing dies."""
     replicas = fleet()
@@ -337,7 +317,6 @@ async def test_scale_down_forgets_the_replica_with_its_load() -> None:
 # --- locality and multiplexed models ---
 
 
-@in_event_loop
 async def test_replicas_on_the_same_node_come_first_and_once() -> None:
     near, far = FakeReplica("near"), FakeReplica("far", node_id="elsewhere")
     _, client = serving([near, far], prefer_local_node_routing=True)
@@ -347,7 +326,6 @@ async def test_replicas_on_the_same_node_come_first_and_once() -> None:
     assert {replica for group in await client.choose(request) for replica in group} == {near, far}
 
 
-@in_event_loop
 async def test_replicas_with_the_model_come_first() -> None:
     replicas = [FakeReplica("a", models=["base", "french"]), FakeReplica("b", models=["german"]), FakeReplica("c")]
     client = Client(make_router(replicas))
@@ -355,7 +333,6 @@ async def test_replicas_with_the_model_come_first() -> None:
     assert groups == [[replicas[1]]]
 
 
-@in_event_loop
 async def test_prompts_of_different_models_do_not_match() -> None:
     router, client = serving(fleet(3, models=["french", "german"]))
     await client.serve(client.request(multiplexed_model_id="french"))

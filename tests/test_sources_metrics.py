@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.models.metrics_pages import sglang_page, vllm_page
 from tests.models.metrics_server import DEADLINE_S, FakeEngine, RecordingRouter, eventually, polling, reserved_port
-from tests.threads import serving
 
 from cachelb.sources import MetricsSource
 from cachelb.sources.poller import pause_s
@@ -267,27 +264,6 @@ def test_key_that_is_no_address_is_named_and_others_are_polled(
         assert source.stats().workers[key].last_error == "no metrics URL"
     assert f"of {key.replace('user:hunter2@', '')} is not readable" in caplog.text
     assert "hunter2" not in caplog.text
-
-
-def test_unix_socket_is_polled(attach: Attach, tmp_path: Path) -> None:
-    page = vllm_page(running=(4.0,))
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while self.rfile.readline():
-                while self.rfile.readline().strip():
-                    pass
-                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
-
-    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-        daemon_threads = True
-
-    path = tmp_path / "engine.sock"
-    with serving(Server(str(path), Handler)):
-        router = RecordingRouter(f"unix://{path}")
-        source = attach(router)
-        router.wait_for(f"unix://{path}", running=4)
-        source.stop()
 
 
 def test_router_that_breaks_once_does_not_end_polling(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:

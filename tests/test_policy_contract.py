@@ -50,7 +50,7 @@ class Without(Base):
     """One that keeps nothing."""
 
     def __init__(self, choose: Callable[[RequestView, FleetView], Any]) -> None:
-        self.choose = choose  # type: ignore[method-assign]  # the point
+        self.choose = choose  # type: ignore[assignment,method-assign]  # the point
 
 
 STATELESS: list[tuple[Callable[[RequestView, FleetView], Any], str]] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,7 +38,7 @@ class After(NamedTuple):
     session_stays: bool
 
 
-EVENTS: dict[str, tuple[Callable[[Router[str]], object], After]] = {
+EVENTS: dict[str, tuple[Callable[[Any], object], After]] = {
     "flap": (
         lambda router: router.set_ready("a", False),
         After(4, open_request=True, candidate=False, registered=True, session_stays=False),

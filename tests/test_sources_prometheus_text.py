@@ -56,7 +56,6 @@ HYBRID = 'block_size="528",hash_block_size="16",kv_cache_size_tokens="463459",nu
 TWO_RANKS = vllm_page(running=(1.0, 1.0), waiting=(0.0, 0.0), usage=(0.0, 0.0))
 SWAPPED = vllm_page(waiting=(1.0,)) + b'vllm:num_requests_swapped{engine="0",model_name="m"} 2.0\n'
 BOTH_NAMES = vllm_page(usage=(0.0,)) + b'vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.75\n'
-BARE = {"page_size": None, "num_pages": None}
 
 
 @pytest.mark.parametrize(
@@ -78,11 +77,15 @@ BARE = {"page_size": None, "num_pages": None}
         pytest.param(sglang_page(with_priorities=True), {"running": 4}, id="a total is not added to its parts"),
         pytest.param(sglang_page(num_pages=None), {"block_size": 64, "kv_blocks": 1_041_408 // 64}, id="from tokens"),
         pytest.param(
-            sglang_page(config='num_pages="512",page_size="64"', **BARE),
+            sglang_page(config='num_pages="512",page_size="64"', page_size=None, num_pages=None),
             {"block_size": 64, "kv_blocks": 1_041_408 // 64},
             id="labels of the info",
         ),
-        pytest.param(sglang_page(config=None, **BARE), {"block_size": None, "kv_blocks": None}, id="no page size"),
+        pytest.param(
+            sglang_page(config=None, page_size=None, num_pages=None),
+            {"block_size": None, "kv_blocks": None},
+            id="no page size",
+        ),
         pytest.param(b"vllm:kv_cache_usage_perc 1.02", {"kv_usage": 1.0}, id="above one is full"),
         pytest.param(vllm_page() + sglang_page(), {"running": 3}, id="a second engine is not the worker's"),
     ],

@@ -16,6 +16,17 @@ DEPLOYMENT = DeploymentID(name="LLM", app_name="app")
 STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20
 
 
+PREFIX_KWARGS = {
+    "imbalanced_threshold": 5,
+    "match_rate_threshold": 0.15,
+    "do_eviction": True,
+    "eviction_threshold_chars": 500_000,
+    "eviction_target_chars": 400_000,
+    "eviction_interval_secs": 30,
+}
+"""As Ray documents them for its prefix router."""
+
+
 class FakeReplica:
     """A replica that knows its queue."""
 

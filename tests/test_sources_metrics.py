@@ -58,6 +58,14 @@ def test_one_connection_serves_many_polls(attach: Attach) -> None:
         assert len(engine.connections) == 1
 
 
+def test_server_that_closes_after_each_answer_is_polled_without_failures(attach: Attach) -> None:
+    with FakeEngine(vllm_page()) as engine:
+        engine.closes_after_answer = True
+        source = attach(RecordingRouter(engine.key))
+        eventually(lambda: len(engine.connections) >= 5)
+        assert source.stats().failures == 0
+
+
 def test_slow_worker_delays_only_itself(attach: Attach) -> None:
     with FakeEngine(vllm_page()) as slow, FakeEngine(vllm_page()) as quick:
         slow.may_answer.clear()

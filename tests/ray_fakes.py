@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,17 @@ from cachelb.integrations.ray_serve.router import CachelbRequestRouter
 
 DEPLOYMENT = DeploymentID(name="LLM", app_name="app")
 STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20
+
+
+PREFIX_KWARGS = {
+    "imbalanced_threshold": 5,
+    "match_rate_threshold": 0.15,
+    "do_eviction": True,
+    "eviction_threshold_chars": 500_000,
+    "eviction_target_chars": 400_000,
+    "eviction_interval_secs": 30,
+}
+"""As Ray documents them for its prefix router."""
 
 
 class FakeReplica:
@@ -149,20 +159,6 @@ async def settle() -> None:
     """Let the callbacks run that are due."""
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-def in_event_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an asynchronous test; Serve calls every hook in an event loop."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def body() -> None:
-            await test(*args, **kwargs)
-            await settle()
-
-        asyncio.run(body())
-
-    return run
 
 
 def fleet(n: int = 3, **fields: Any) -> list[FakeReplica]:

@@ -70,26 +70,9 @@ def test_other_adapters_and_salts_have_other_routes() -> None:
 IDENTITIES: list[dict[str, Any]] = [{}, {"lora": "a"}, {"lora": "b"}, {"lora": "a", "cache_salt": "s"}]
 
 
-def test_a_retry_teaches_the_worker_that_served() -> None:
-    policy = BoundaryLearning(seed=1)
-    failed = policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS)
-    again = failed.retry()
-    again.on_complete()
-    found = policy.select_worker(WORKERS, tokens=branch(446))
-    assert (found.worker, found.reason) == (again.worker, "prefix")
-    assert again.worker != failed.worker
-
-
-def test_boundaries_are_rounded_down_to_whole_blocks() -> None:
-    for block_size, expected in [(16, 4), (64, 2), (1, 4), (256, 1)]:
-        policy = BoundaryLearning(block_size=block_size)
-        policy.select_worker(WORKERS, tokens=TURN, boundaries=ENDS).on_complete()
-        assert policy.stats()["routes"] == expected, block_size
-
-
 def test_texts_are_found_at_characters_and_messages_without_being_told() -> None:
     router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
-    system = "日本語 é " * 100
+    system = "日本\ud800 é " * 100
     first = router.select_worker(text=system + "one question" * 20, boundaries=[len(system), len(system) + 240])
     first.on_complete()
     # 12 bytes of every 7 characters are more than a character each: a block is 64 bytes.
@@ -101,13 +84,6 @@ def test_texts_are_found_at_characters_and_messages_without_being_told() -> None
     assert router.stats().routes == 4
     other = router.select_worker(messages=[chat[0], {"role": "user", "content": "v" * 300}])
     assert (other.worker, other.reason) == (asked.worker, "prefix")
-
-
-def test_half_a_surrogate_pair_has_boundaries_too() -> None:
-    router = cachelb.Router(WORKERS, policy="boundary-learning", seed=1)
-    text = "\ud800" * 100 + "x" * 200
-    router.select_worker(text=text, boundaries=[100, 300]).on_complete()
-    assert router.select_worker(text="\ud800" * 100 + "y" * 200).reason == "prefix"
 
 
 def test_routes_are_counted_in_statistics_and_metrics() -> None:

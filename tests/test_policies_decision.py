@@ -6,10 +6,7 @@ import gc
 import weakref
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import cachelb
 from cachelb import policies
 from cachelb.policies import CacheAware, LeastLoaded
 
@@ -72,16 +69,6 @@ def test_tokens_and_blocks_follow_the_life_of_a_request(load: str, picks: str) -
     assert "".join(seen) == picks
 
 
-def test_pending_prefill_counts_uncached_tokens_only() -> None:
-    policy = CacheAware(seed=1)
-    policy.select_worker(["a"], tokens=range(96)).on_first_token()
-    second = policy.select_worker(["a"], tokens=range(112))
-    assert second.matched_tokens == 96
-    third = policy.select_worker(["a"], tokens=range(96), dry_run=True)
-    assert third.explain().candidates[0].pending_prefill_tokens == 112 - 96
-    assert third.matched_tokens == 80, "the last token is always computed"
-
-
 def test_headers_carry_the_key_and_nothing_a_header_must_not() -> None:
     policy = LeastLoaded(seed=1)
     decision = policy.select_worker(["http://gpu0:8000"])
@@ -133,63 +120,3 @@ def test_a_cycle_through_the_worker_is_collected() -> None:
     gc.collect()
     assert gone() is None
     assert policy.abandoned == 1
-
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["select", "first", "tokens", "complete", "error", "cancel", "drop", "retry", "remove", "ready"]
-        ),
-        st.integers(0, 7),
-        st.integers(0, 63),
-    ),
-    max_size=80,
-)
-
-
-@given(steps=STEPS, name=st.sampled_from(sorted(policies.POLICIES)))
-def test_any_interleaving_keeps_loads_exact_and_ends_at_zero(  # noqa: C901, PLR0912 - one branch per action
-    steps: list[tuple[str, int, int]], name: str
-) -> None:
-    policy = policies.make(name, seed=3)
-    held: list[cachelb.Decision[str]] = []
-    booked: list[bool] = []
-    for action, which, n in steps:
-        at = which % len(held) if held else 0
-        if action == "select":
-            held.append(policy.select_worker(WORKERS, tokens=range(n), session=str(which)))
-            booked.append(True)
-        elif action == "remove":
-            worker = WORKERS[which % 3]
-            policy.remove_worker(worker)
-            booked = [open_ and decision.key != worker for open_, decision in zip(booked, held, strict=True)]
-        elif action == "ready":
-            policy.set_ready(WORKERS[1 + which % 2], n % 2 == 0)
-        elif not held:
-            continue
-        elif action in {"first", "tokens"}:
-            held[at].on_first_token() if action == "first" else held[at].on_tokens(n)
-        elif action == "drop":
-            del held[at], booked[at]
-        else:
-            if action == "retry":
-                try:
-                    held.append(held[at].retry())
-                    booked.append(True)
-                except (cachelb.NoWorkerAvailable, ValueError):
-                    pass  # a request that was completed, cancelled or retried is not tried again
-            elif action == "error":
-                held[at].on_error(400 + n)
-            elif action == "cancel":
-                held[at].cancel()
-            else:
-                held[at].on_complete(output_tokens=n)
-            booked[at] = False
-        policy.validate()
-        expected = {
-            key: sum(open_ and decision.key == key for open_, decision in zip(booked, held, strict=True))
-            for key in policy.loads()
-        }
-        assert policy.loads() == expected
-    held.clear()
-    assert not any(policy.loads().values())

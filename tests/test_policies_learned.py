@@ -82,32 +82,6 @@ def test_it_learns_which_device_is_faster_and_says_so() -> None:
     assert sum(stats.decisions.values()) == 1_200
 
 
-def test_an_explanation_shows_what_every_worker_was_expected_to_take() -> None:
-    clock = Clock()
-    router = fleet(clock, epsilon=0.0)
-    serve(router, clock, 600, by_gpu)
-    decision = router.select_worker(tokens=range(9_000_000, 9_000_640))
-    scores = {row.key: row.score for row in decision.explain().candidates}
-    decision.cancel()
-    assert decision.reason in MODEL
-    for worker, expected in (("fast0", 0.032), ("slow0", 0.16)):
-        assert scores[worker] == pytest.approx(expected, rel=0.3)
-
-
-def test_rewards_that_cannot_be_are_counted() -> None:
-    clock = Clock()
-    router = fleet(clock)
-    decision = router.select_worker(tokens=range(64))
-    clock.now += 3_500
-    decision.on_first_token()
-    clock.now += 100
-    late = router.select_worker(tokens=range(64))
-    clock.now += 3_601
-    late.on_first_token()
-    (stats,) = router.learned_stats()
-    assert (stats.samples, stats.dropped["absurd"]) == (1, 1)
-
-
 @pytest.mark.parametrize("as_path", [True, False])
 def test_a_saved_model_begins_where_it_ended(tmp_path: Path, as_path: bool) -> None:
     clock = Clock()
@@ -152,20 +126,6 @@ def test_a_policy_of_its_own_learns_too() -> None:
     stats = policy.learned_stats()
     assert isinstance(stats, LearnedStats)
     assert (stats.samples, stats.model, stats.part) == (300, None, "whole")
-
-
-def test_shadows_learn_from_the_worker_that_served() -> None:
-    clock = Clock()
-    shadow = Learned(training="inline", **FEW)
-    router: Router[str] = cachelb.Router(policy="round-robin", shadow=[shadow], clock=clock, seed=1)
-    for worker in WORKERS:
-        router.add_worker(worker, gpu=worker.rstrip("01"))
-    serve(router, clock, 600, by_gpu)
-    (stats,) = router.learned_stats()
-    assert (stats.part, stats.samples) == ("shadow", 600)
-    assert stats.mae < stats.mean_mae
-    record = router.recent(1)[0]
-    assert record.shadows[0].key.startswith("fast")
 
 
 def test_metrics_show_what_was_learned() -> None:
@@ -242,13 +202,3 @@ def test_threads_route_while_models_are_trained_and_swapped() -> None:
     del router
     gc.collect()
     assert native_threads() == 0
-
-
-def test_a_router_that_goes_takes_its_round_along() -> None:
-    router = cachelb.Router(WORKERS, policy="learned", **{**BUSY, "n_min": 3_000})
-    until(router, lambda _: native_threads() == 1)
-    begin = time.process_time()  # which a busy machine does not lengthen
-    del router
-    gc.collect()
-    assert native_threads() == 0
-    assert time.process_time() - begin < 10

@@ -34,13 +34,6 @@ def test_ten_shared_tokens_match() -> None:
     assert known(Router(["gpu0"], seed=1), tokens=[*SHARED, 1]) == 0
 
 
-def test_the_last_token_is_always_computed() -> None:
-    router = radix()
-    router.select_worker(tokens=range(40)).on_complete()
-    assert known(router, tokens=range(40)) == 39
-    assert known(router, tokens=range(41)) == 40
-
-
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 def test_pages_match_whole(page_size: int) -> None:
     router = radix(page_size=page_size)
@@ -60,18 +53,6 @@ def test_an_image_matters_from_where_it_begins() -> None:
 def test_hashes_are_refused_by_a_tree_of_tokens() -> None:
     with pytest.raises(ValueError, match='index="radix" compares tokens'):
         radix().select_worker(blocks=hash_blocks(range(64)))
-
-
-def test_a_failed_request_leaves_nothing_that_no_other_brought() -> None:
-    router = radix()
-    kept = router.select_worker(tokens=range(50), among=["gpu0"])
-    failed = router.select_worker(tokens=range(90), among=["gpu0"])
-    shared = router.select_worker(tokens=[*range(70), 1, 2], among=["gpu0"])
-    failed.on_error(ConnectionError("refused"))
-    assert known(router, tokens=range(90)) == 70
-    shared.on_complete()
-    kept.on_complete()
-    router.validate()
 
 
 def test_a_tree_keeps_within_its_capacity_and_the_memory_of_the_router() -> None:

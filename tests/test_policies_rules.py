@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from array import array
 from typing import Literal
 
@@ -15,32 +14,12 @@ from cachelb.policies import CacheAware, Random, Rendezvous
 PROMPT = array("I", range(160))
 
 
-def book(policy: policies.BuiltinPolicy, loads: dict[str, int]) -> list[cachelb.Decision[str]]:
-    """Open `loads[w]` requests on each worker, without tokens, so that no block is recorded."""
-    return [policy.select_worker([worker]) for worker, count in loads.items() for _ in range(count)]
-
-
 def hold(policy: CacheAware, worker: str, tokens: array[int] = PROMPT) -> None:
     """Let `worker` hold `tokens`."""
     policy.select_worker([worker], tokens=tokens).on_complete()
 
 
 # === CacheAware ===
-
-
-def test_a_holder_outside_the_list_does_not_hide_the_next_one() -> None:
-    policy = CacheAware(seed=1)
-    hold(policy, "gone")
-    hold(policy, "w2", PROMPT[:144])
-    decision = policy.select_worker(["w1", "w2", "w3"], tokens=PROMPT)
-    assert (decision.key, decision.reason, decision.best_matched_tokens) == ("w2", "prefix", 144)
-
-
-def test_a_burst_of_one_prompt_grows_holders_one_by_one() -> None:
-    policy = CacheAware(seed=1)
-    decisions = [policy.select_worker(["a", "b", "c", "d"], tokens=PROMPT) for _ in range(8)]
-    assert sorted(policy.loads().values()) == [0, 0, 2, 6]
-    assert [decision.reason for decision in decisions] == ["cold"] + ["prefix"] * 5 + ["spill", "prefix"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
@@ -51,16 +30,6 @@ def test_reports_that_no_rule_could_use_are_refused(column: str, value: float) -
         policy.update_load("w1", **{column: value})
 
 
-def test_blocks_a_failed_request_shares_with_a_later_one_stay() -> None:
-    policy = CacheAware(seed=1)
-    failed = policy.select_worker(["w1"], tokens=PROMPT)
-    alive = policy.select_worker(["w1"], tokens=PROMPT[:64])
-    failed.on_error(500)
-    assert policy.block_count("w1") == 4
-    alive.on_error(500)
-    assert policy.block_count("w1") == 0, "its last owner is gone"
-
-
 def test_blocks_are_matched_like_the_tokens_they_come_from() -> None:
     hashes = [int(h) for h in cachelb.hash_blocks(PROMPT)]
     policy = CacheAware(seed=1)
@@ -69,16 +38,6 @@ def test_blocks_are_matched_like_the_tokens_they_come_from() -> None:
         decision = policy.select_worker(["w1", "w2"], blocks=given, prompt_tokens=165, dry_run=True)
         assert (decision.key, decision.matched_tokens, decision.prompt_tokens) == ("w1", 160, 165)
     assert policy.select_worker(["w1", "w2"], blocks=hashes, dry_run=True).prompt_tokens == 160
-
-
-def test_arbitrary_block_hashes_never_break_the_index() -> None:
-    policy = CacheAware(seed=1, max_blocks_per_worker=8)
-    rng = random.Random(4)
-    for _ in range(500):
-        blocks = [rng.randrange(6) for _ in range(rng.randrange(8))]
-        policy.select_worker(["w1", "w2"], blocks=blocks).on_error(rng.choice([500, 404]))
-        policy.select_worker(["w1", "w2"], blocks=blocks).on_complete()
-    policy.validate()
 
 
 @pytest.mark.parametrize(("hashing", "matched"), [("positional", 64), ("chained", 16)])

@@ -194,43 +194,6 @@ def test_among_and_exclude_take_keys_or_workers() -> None:
         policy.select_worker(replicas, among="a")
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("length", [0, 1, 15, 16, 17])
-@pytest.mark.parametrize("count", [1, 2, 1000])
-def test_every_size_of_fleet_and_prompt_is_served(name: str, length: int, count: int) -> None:
-    policy = policies.make(name, seed=1)
-    workers = [f"gpu{i}" for i in range(count)]
-    decision = policy.select_worker(workers, tokens=array("I", range(length)))
-    assert decision.prompt_tokens == length
-    assert decision.matched_tokens == 0
-    assert (decision.reason == "only-one") == (count == 1)
-    decision.on_complete()
-    assert not any(policy.loads().values())
-    policy.validate()
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_missing_signal_is_never_an_error(name: str) -> None:
-    policy = policies.make(name, seed=1)
-    decisions = [policy.select_worker(WORKERS) for _ in range(60)]
-    assert {decision.key for decision in decisions} == set(WORKERS)
-    if policies.POLICIES[name].needs:
-        assert {decision.reason for decision in decisions} == {"no-key"}
-
-
-def test_pods_that_churn_leave_no_trace() -> None:
-    policy = CacheAware(seed=1)
-    sizes = []
-    for i in range(6000):
-        pods = [f"pod-{i + j}" for j in range(4)]
-        policy.select_worker(pods, tokens=array("I", [i] * 32)).on_complete()
-        if i % 1500 == 1499:
-            sizes.append((len(policy.loads()), policy.block_count()))
-    assert max(known for known, _ in sizes) < 72 + 1024 + 128
-    assert sizes[-1][1] < 2 * (72 + 1024 + 128)
-    policy.validate()
-
-
 def test_clock_drives_ttl_and_must_return_usable_seconds() -> None:
     now = [0.0]
     policy = CacheAware(seed=1, ttl_s=10, clock=lambda: now[0])

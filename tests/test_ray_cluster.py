@@ -22,11 +22,11 @@ from ray import serve
 from ray.serve._private.request_router import request_router
 from ray.serve.handle import DeploymentHandle
 from tests.gateways import wait_until
+from tests.ray_fakes import PREFIX_KWARGS, STORY
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter, start_prefix_tree
 
 deployment: Any = serve.deployment  # its types and those of `remote` know decorators only
-STORY = "Once upon a time, in a land far away, there lived a small dragon who could not breathe fire. " * 20
 
 
 class Gate:
@@ -272,25 +272,22 @@ class Ingress:
     async def ask(self, prompt: str | None) -> str:
         return str(await self._handle.remote({"prompt": prompt}))
 
-    async def counters(self) -> dict[str, int]:
+    def router(self) -> CachelbRequestRouter:
         router = router_of(self._handle)
         assert router is not None
-        return router.counters()
+        return router
+
+    async def counters(self) -> dict[str, int]:
+        return self.router().counters()
 
     async def loads(self) -> dict[str, int]:
-        router = router_of(self._handle)
-        assert router is not None
-        return router.fleet.loads()
+        return self.router().fleet.loads()
 
     async def matched(self, prompt: str) -> float:
-        router = router_of(self._handle)
-        assert router is not None
-        return max(worker.matched_tokens for worker in router.fleet.explain(text=prompt).candidates)
+        return max(worker.matched_tokens for worker in self.router().fleet.explain(text=prompt).candidates)
 
     async def prefers_local(self) -> bool:
-        router = router_of(self._handle)
-        assert router is not None
-        return router._prefer_local_node_routing
+        return self.router()._prefer_local_node_routing
 
 
 def test_state_survives_the_router_that_made_it(app: App) -> None:
@@ -352,14 +349,7 @@ def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: 
         "max_ongoing_requests": 2,
         "request_router_config": {
             "request_router_class": CachelbRequestRouter,
-            "request_router_kwargs": {
-                "imbalanced_threshold": 5,
-                "match_rate_threshold": 0.15,
-                "do_eviction": True,
-                "eviction_threshold_chars": 500_000,
-                "eviction_target_chars": 400_000,
-                "eviction_interval_secs": 30,
-            },
+            "request_router_kwargs": PREFIX_KWARGS,
         },
     }
     app = App("snippet", **deployment_config)

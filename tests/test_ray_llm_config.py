@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ray import serve
+from tests.ray_fakes import PREFIX_KWARGS
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter
 
@@ -16,14 +17,6 @@ with warnings.catch_warnings():
     from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 
 PATH = "cachelb.integrations.ray_serve.CachelbRequestRouter"
-KWARGS = {
-    "imbalanced_threshold": 5,
-    "match_rate_threshold": 0.15,
-    "do_eviction": True,
-    "eviction_threshold_chars": 500_000,
-    "eviction_target_chars": 400_000,
-    "eviction_interval_secs": 30,
-}
 
 
 class Engine:
@@ -44,8 +37,8 @@ def llm_config(router: object, kwargs: dict[str, Any]) -> LLMConfig:
 
 @pytest.mark.parametrize("router", [CachelbRequestRouter, PATH], ids=["class", "path"])
 def test_llm_config_takes_the_router_and_its_six_options(router: object) -> None:
-    config = llm_config(router, KWARGS).deployment_config
+    config = llm_config(router, PREFIX_KWARGS).deployment_config
     deployment: Any = serve.deployment(Engine)
     chosen = deployment.options(**config)._deployment_config.request_router_config
     assert chosen.get_request_router_class() is CachelbRequestRouter
-    assert chosen.request_router_kwargs == KWARGS
+    assert chosen.request_router_kwargs == PREFIX_KWARGS

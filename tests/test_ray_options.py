@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from ray.serve.request_router import PendingRequest
-from tests.ray_fakes import STORY, Client, fleet, in_event_loop, make_router, serving
+from tests.ray_fakes import STORY, Client, fleet, make_router, serving
 
 from cachelb.integrations.ray_serve.options import RAY_NAMES, build
 from cachelb.integrations.ray_serve.prompts import read_request
+
+pytest_plugins = ["tests.support_async"]
 
 # --- prompts ---
 
@@ -45,20 +47,7 @@ CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user"
         ((SimpleNamespace(prompt=list(range(500))),), {}),
         ((object(),), {"request_token_ids": list(range(500))}),
     ],
-    ids=[
-        "prompt",
-        "not the first argument",
-        "JSON body",
-        "list of prompts",
-        "messages",
-        "message objects",
-        "messages without a role",
-        "messages that are text",
-        "prompt of token ids",
-        "token ids beside",
-    ],
 )
-@in_event_loop
 async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     router, client = serving(fleet())
     request = with_arguments(client, *args, **kwargs)
@@ -79,7 +68,6 @@ async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     ],
     ids=["raises", "negative tokens", "a number", "messages that are a number", "token ids that are text"],
 )
-@in_event_loop
 async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     router, client = serving(fleet())
     request = with_arguments(client, *args, **kwargs)
@@ -90,14 +78,12 @@ async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...
     assert router.counters()["failed"] == 0
 
 
-@in_event_loop
 async def test_fields_that_are_none_count_as_absent() -> None:
     client = Client(make_router(fleet()))
     body = SimpleNamespace(prompt=STORY, max_completion_tokens=None, max_tokens=7, cache_salt=None, messages=None)
     assert read_request(with_arguments(client, body)) == {"text": STORY, "max_output_tokens": 7}
 
 
-@in_event_loop
 async def test_session_of_the_request_reaches_the_policy() -> None:
     _, client = serving(fleet(), options={"policy": "session"})
     first = await client.serve(client.request(None, session_id="chat-7"))
@@ -121,7 +107,6 @@ async def test_session_of_the_request_reaches_the_policy() -> None:
         ({"policy": "cache-awar"}, "did you mean 'cache-aware'"),
     ],
 )
-@in_event_loop
 async def test_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make_router([], options=options)
@@ -135,7 +120,6 @@ def test_any_option_of_rays_prefix_router_selects_prefix_affinity(name: str) -> 
     assert build({})[0].policy == "adaptive"
 
 
-@in_event_loop
 async def test_error_of_a_policy_leaves_the_choice_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = fleet()
     router, client = serving(replicas)

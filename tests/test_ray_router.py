@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.ray_fakes import STORY, Client, FakeReplica, fleet, in_event_loop, make_router, serving, set_replicas, settle
+from tests.ray_fakes import STORY, Client, FakeReplica, fleet, make_router, serving, set_replicas, settle
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter
 from cachelb.integrations.ray_serve import bookings as bookings_module
 from cachelb.integrations.ray_serve import router as router_module
 from cachelb.testing import ManualClock
+
+pytest_plugins = ["tests.support_async"]
 
 
 def loads(router: CachelbRequestRouter) -> int:
@@ -25,18 +27,6 @@ def held(router: CachelbRequestRouter, prompt: str = STORY) -> set[str]:
 # --- where requests go ---
 
 
-@in_event_loop
-async def test_same_prompt_goes_where_it_is_cached() -> None:
-    router, client = serving(fleet())
-    replica = await client.serve_whole()
-    for _ in range(5):
-        request = client.request()
-        assert await client.serve(request) is replica
-        client.finish(request, replica)
-    assert router.fleet.stats().decisions[("adaptive", "prefix")] == 5
-
-
-@in_event_loop
 async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
     replicas = fleet(5)
     client = Client(make_router(replicas))
@@ -45,7 +35,6 @@ async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
     assert {replica for group in groups for replica in group} == set(replicas)
 
 
-@in_event_loop
 async def test_second_best_holds_the_second_longest_prefix() -> None:
     replicas = fleet(4)
     _, client = serving(replicas)
@@ -61,7 +50,6 @@ async def test_second_best_holds_the_second_longest_prefix() -> None:
     assert groups[1] == [replicas[2]]
 
 
-@in_event_loop
 async def test_only_candidates_are_returned() -> None:
     replicas = fleet(4)
     client = Client(make_router(replicas))
@@ -69,14 +57,12 @@ async def test_only_candidates_are_returned() -> None:
     assert {replica for group in groups for replica in group} == set(replicas[1:3])
 
 
-@in_event_loop
 async def test_no_candidates_is_no_choice_and_books_nothing() -> None:
     router, client = serving(fleet())
     assert await client.choose(client.request(), []) == []
     assert loads(router) == 0
 
 
-@in_event_loop
 async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
     replicas = fleet(3)
     router, client = serving(replicas)
@@ -86,32 +72,9 @@ async def test_nobody_in_particular_goes_by_load_and_books_nothing() -> None:
     assert loads(router) == 2
 
 
-@in_event_loop
-async def test_one_prompt_for_all_spreads_under_load() -> None:
-    """A hundred at once of one prompt, which a single replica could hold."""
-    replicas = fleet(4, max_ongoing_requests=1000)
-    _, client = serving(replicas)
-    for _ in range(100):
-        await client.serve(client.request())
-    assert max(replica.queue for replica in replicas) <= 50
-
-
 # --- what is booked ---
 
 
-@in_event_loop
-async def test_request_is_booked_from_choice_to_completion() -> None:
-    router, client = serving(fleet())
-    request, replica = await client.ask()
-    assert router.fleet.loads()[replica.key] == 1
-    client.take(request, replica)
-    assert loads(router) == 1
-    client.finish(request, replica)
-    assert loads(router) == 0
-    assert router.fleet.stats().endings["completed"] == 1
-
-
-@in_event_loop
 async def test_second_choice_for_a_request_replaces_the_first() -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -126,7 +89,6 @@ async def test_second_choice_for_a_request_replaces_the_first() -> None:
     assert held(router) == {replica.replica_id.unique_id}
 
 
-@in_event_loop
 async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -139,10 +101,10 @@ async def test_request_is_rebooked_at_the_replica_that_took_it() -> None:
     client.finish(request, other)
     assert loads(router) == 0
     assert router.counters()["moved"] == 1
+    assert router.fleet.stats().endings["completed"] == 1
 
 
 @pytest.mark.parametrize("order", ["refusal, end, choice", "refusal, choice, end", "refusal, choice, taken, end"])
-@in_event_loop
 async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -167,7 +129,6 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
     assert router.counters()["unmatched"] == 0
 
 
-@in_event_loop
 async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:
     """The only replica: both ends come from it, and nothing tells which is which."""
     router, client = serving(fleet(1))
@@ -185,7 +146,6 @@ async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() ->
     assert router.counters()["unmatched"] == 1
 
 
-@in_event_loop
 async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() -> None:
     router, client = serving(fleet())
     request, replica = await client.ask()
@@ -198,17 +158,6 @@ async def test_request_that_ends_before_it_is_known_as_taken_keeps_its_prompt() 
     assert len(router._bookings) == 0
 
 
-@in_event_loop
-async def test_end_of_an_unknown_request_changes_nothing() -> None:
-    replicas = fleet()
-    router, client = serving(replicas)
-    await client.serve(client.request())
-    client.end(client.request(request_id="never seen"), replicas[0])
-    assert loads(router) == 1
-    assert router.counters()["unmatched"] == 1
-
-
-@in_event_loop
 async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
     router, client = serving(fleet())
     request = client.request()
@@ -220,7 +169,6 @@ async def test_caller_that_gives_up_in_the_queue_releases_its_booking() -> None:
     assert held(router) == set()
 
 
-@in_event_loop
 async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> None:
     router, client = serving(fleet(), strict=False)
     request = client.request()
@@ -245,12 +193,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-@in_event_loop
-async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: ManualClock) -> None:
-    """A caller that only asks where to go: no replica was seen to take the request."""
+@pytest.mark.parametrize(("is_taken", "ttl_s"), [(False, 5), (True, 3600)], ids=["never used", "taken"])
+async def test_booking_that_nobody_ends_expires(clock: ManualClock, is_taken: bool, ttl_s: float) -> None:
+    """The caller only asked where to go, or nobody says that the replica is done."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
-    await client.choose(client.request())
-    clock.advance(4.9)
+    await (client.serve if is_taken else client.choose)(client.request())
+    clock.advance(ttl_s - 0.1)
     router._bookings.sweep()
     assert loads(router) == 1
     clock.advance(0.2)
@@ -258,10 +206,9 @@ async def test_choice_that_was_never_used_expires_and_its_prompt_goes(clock: Man
     assert loads(router) == 0
     assert router.counters()["abandoned"] == 1
     assert router.fleet.stats().endings["abandoned"] == 1
-    assert held(router) == set()
+    assert is_taken or held(router) == set()
 
 
-@in_event_loop
 async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock) -> None:
     """A caller that reserves a slot and dispatches later: nobody says that the replica took the request."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
@@ -275,20 +222,6 @@ async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock
     assert router.counters()["abandoned"] == 0
 
 
-@in_event_loop
-async def test_taken_request_expires_after_an_hour_without_an_end(clock: ManualClock) -> None:
-    router, client = serving(fleet())
-    await client.serve(client.request())
-    clock.advance(3599)
-    router._bookings.sweep()
-    assert loads(router) == 1
-    clock.advance(2)
-    router._bookings.sweep()
-    assert loads(router) == 0
-    assert router.counters()["abandoned"] == 1
-
-
-@in_event_loop
 async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: ManualClock) -> None:
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     request, replica = await client.ask()
@@ -303,7 +236,6 @@ async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Man
 # --- queues ---
 
 
-@in_event_loop
 async def test_full_replica_is_passed_over() -> None:
     router, client = serving(fleet())
     holder = await client.serve_whole()
@@ -314,7 +246,6 @@ async def test_full_replica_is_passed_over() -> None:
     assert holder in [replica for group in await client.choose(free) for replica in group]
 
 
-@in_event_loop
 async def test_all_replicas_are_offered_if_all_are_full() -> None:
     replicas = fleet(3, queue=10)
     client = Client(make_router(replicas))
@@ -322,7 +253,6 @@ async def test_all_replicas_are_offered_if_all_are_full() -> None:
     assert {replica for group in groups for replica in group} == set(replicas)
 
 
-@in_event_loop
 async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
     router, client = serving(fleet())
     holder = await client.serve_whole()
@@ -330,7 +260,6 @@ async def test_replica_with_an_unknown_queue_may_be_chosen() -> None:
     assert (await client.choose(client.request()))[0] == [holder]
 
 
-@in_event_loop
 async def test_load_that_other_routers_bring_is_seen() -> None:
     replicas = fleet(2, max_ongoing_requests=100)
     router, client = serving(replicas, options={"policy": "least-loaded"})
@@ -339,7 +268,6 @@ async def test_load_that_other_routers_bring_is_seen() -> None:
         assert (await client.choose(client.request(None)))[0] == [replicas[1]]
 
 
-@in_event_loop
 async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_UNAVAILABLE_S", 3600.0)
     router, client = serving(fleet())
@@ -348,29 +276,17 @@ async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monke
     groups = await client.choose(client.request())
     assert groups[0] != [holder]
     assert holder in groups[-1], "Serve may still try it, last"
-    await client.choose(client.request(), [holder])
+    assert await client.choose(client.request(), [holder]) == [[holder]], "nobody else is there"
     assert router.counters()["no_worker"] == 1
+    assert router.fleet.loads()[holder.key] == 0
     router.on_new_queue_len_info(holder.replica_id, 0)
     assert await client.choose(client.request(), [holder]) == [[holder]]
     assert router.counters()["no_worker"] == 1
 
 
-@in_event_loop
-async def test_only_replica_is_offered_although_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_module, "_UNAVAILABLE_S", 3600.0)
-    (replica,) = replicas = fleet(1)
-    router = make_router(replicas)
-    router.on_replica_actor_unavailable(replica.replica_id)
-    client = Client(router)
-    assert await client.choose(client.request()) == [[replica]]
-    assert router.counters()["no_worker"] == 1
-    assert loads(router) == 0
-
-
 # --- replicas that come and go ---
 
 
-@in_event_loop
 async def test_scale_down_forgets_the_replica_with_its_load() -> None:
     """Only `update_replicas` tells it; nothing dies."""
     replicas = fleet()
@@ -387,35 +303,9 @@ async def test_scale_down_forgets_the_replica_with_its_load() -> None:
     assert (await client.choose(client.request()))[0][0] in left
 
 
-@in_event_loop
-async def test_dead_replica_is_not_offered_again() -> None:
-    router, client = serving(fleet())
-    request = client.request()
-    dead = await client.serve(request)
-    router.on_replica_actor_died(dead.replica_id)
-    client.end(request, dead)
-    assert loads(router) == 0
-    for _ in range(5):
-        groups = await client.choose(client.request())
-        assert dead not in [replica for group in groups for replica in group]
-
-
-@in_event_loop
-async def test_scale_up_takes_its_share() -> None:
-    replicas = fleet(2)
-    router, client = serving(replicas)
-    for at in range(4):
-        await client.serve(client.request(f"{at} {STORY}"))
-    new = FakeReplica("new")
-    set_replicas(router, [*replicas, new])
-    assert await client.serve(client.request(f"new {STORY}")) is new
-    assert loads(router) == 5, "the others keep their requests"
-
-
 # --- locality and multiplexed models ---
 
 
-@in_event_loop
 async def test_replicas_on_the_same_node_come_first_and_once() -> None:
     near, far = FakeReplica("near"), FakeReplica("far", node_id="elsewhere")
     _, client = serving([near, far], prefer_local_node_routing=True)
@@ -425,7 +315,6 @@ async def test_replicas_on_the_same_node_come_first_and_once() -> None:
     assert {replica for group in await client.choose(request) for replica in group} == {near, far}
 
 
-@in_event_loop
 async def test_replicas_with_the_model_come_first() -> None:
     replicas = [FakeReplica("a", models=["base", "french"]), FakeReplica("b", models=["german"]), FakeReplica("c")]
     client = Client(make_router(replicas))
@@ -433,7 +322,6 @@ async def test_replicas_with_the_model_come_first() -> None:
     assert groups == [[replicas[1]]]
 
 
-@in_event_loop
 async def test_prompts_of_different_models_do_not_match() -> None:
     router, client = serving(fleet(3, models=["french", "german"]))
     await client.serve(client.request(multiplexed_model_id="french"))

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.loops import in_event_loop
 
 from cachelb import Router
 from cachelb.integrations.ray_serve.placements import Placement, PlacementStore, Reply, placement_of
 from cachelb.integrations.ray_serve.sharing import Sharing
+
+pytest_plugins = ["tests.support_async"]
 
 STORY = "Once upon a time, in a land far away, there lived a small dragon. " * 20
 WORKERS = ["a", "b", "c"]
@@ -49,14 +50,6 @@ def test_placement_reaches_the_others_and_not_its_origin() -> None:
     reply = store.exchange("two", 0, [])
     assert reply.placements == [Placement("a", STORY)]
     assert store.exchange("two", reply.cursor, []).placements == []
-
-
-def test_newcomer_is_told_everything_oldest_first() -> None:
-    store = PlacementStore()
-    placed = [Placement(worker, f"{at} {STORY}") for at, worker in enumerate(WORKERS)]
-    for placement in placed:
-        store.exchange(placement.worker, 0, [placement])
-    assert store.exchange("new", 0, []).placements == placed
 
 
 def test_longer_prompt_takes_the_place_of_its_beginning() -> None:
@@ -125,7 +118,6 @@ def test_prompt_is_not_shown() -> None:
 # --- a router's end ---
 
 
-@in_event_loop
 async def test_router_that_starts_anew_gets_the_state() -> None:
     link = Link(PlacementStore())
     old = sharing(Router(WORKERS, seed=1), link)
@@ -140,7 +132,6 @@ async def test_router_that_starts_anew_gets_the_state() -> None:
     assert (old.counters.sent, new.counters.received) == (1, 1)
 
 
-@in_event_loop
 async def test_placement_at_an_unknown_replica_is_counted() -> None:
     link = Link(PlacementStore())
     link.store.exchange("other", 0, [Placement("stranger", STORY)])
@@ -159,7 +150,6 @@ def test_outbox_is_bounded() -> None:
     assert (link.batches, here.counters.sent) == ([3], 3)
 
 
-@in_event_loop
 async def test_state_is_told_again_after_the_actor_started_anew() -> None:
     link = Link(PlacementStore())
     one, two = (sharing(Router(WORKERS, seed=seed), link) for seed in (1, 2))
@@ -182,7 +172,6 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-@in_event_loop
 async def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureFixture) -> None:
     link = Link(PlacementStore())
     routers = [Router(WORKERS, seed=seed) for seed in (1, 2)]
@@ -202,7 +191,6 @@ async def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureF
         end.stop()
 
 
-@in_event_loop
 async def test_task_ends_when_its_router_is_dropped() -> None:
     end = sharing(Router(WORKERS, seed=1), Link(PlacementStore()), interval_s=0.001)
     end.start()

@@ -140,17 +140,6 @@ def test_routers_agree_again_after_the_actor_was_away(*, anew: bool) -> None:
         assert state.stats().failures > 0
 
 
-def test_a_router_that_dies_takes_its_load_along() -> None:
-    with routers(Link(), 2, peer_timeout_s=DEAD_S) as found:
-        (router, state), (other, other_state) = found
-        decision = router.select_worker(tokens=STORY)
-        wait_until(lambda: load(other) == 1)
-        router.detach(state)
-        wait_until(lambda: load(other) == 0)
-        assert other_state.stats().peers == ()
-        decision.on_complete()
-
-
 def test_a_router_is_closed_when_its_owner_is_dropped() -> None:
     class Owner:
         """As Serve's request router."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.router_parts import Replaced
 from tests.state.addresses import wait_until
 from tests.state.transports import SECRET
+from tests.test_threads import run
 
 from cachelb import Router
 from cachelb.state import SnapshotFile, ZmqMesh
@@ -78,31 +78,14 @@ def test_what_is_no_source_or_not_attached_is_named() -> None:
         router.detach(Source())
 
 
+@pytest.mark.usefixtures("frequent_switches")
 def test_router_that_several_threads_close_is_closed() -> None:
-    failures: list[BaseException] = []
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(500):
-            router, sources = Router(["gpu0"]), [Source() for _ in range(3)]
-            for source in sources:
-                router.attach(source)
-
-            def close(router: Router[str] = router) -> None:
-                try:
-                    router.close()
-                except IndexError as error:
-                    failures.append(error)
-
-            closing = [threading.Thread(target=close) for _ in range(3)]
-            for thread in closing:
-                thread.start()
-            for thread in closing:
-                thread.join()
-            assert all(source.done == ["start", "stop"] for source in sources)
-    finally:
-        sys.setswitchinterval(interval)
-    assert failures == []
+    for _ in range(500):
+        router, sources = Router(["gpu0"]), [Source() for _ in range(3)]
+        for source in sources:
+            router.attach(source)
+        run(lambda _, router=router: router.close(), threads=3)  # type: ignore[misc]
+        assert all(source.done == ["start", "stop"] for source in sources)
 
 
 def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() -> None:

@@ -96,8 +96,3 @@ def picks(policy: str, seed: int, hash_seed: int | None = None) -> list[str]:
 def test_routers_that_share_the_hash_seed_agree_whatever_breaks_their_ties(policy: str) -> None:
     assert picks(policy, seed=1, hash_seed=7) == picks(policy, seed=2, hash_seed=7)
     assert picks(policy, seed=1, hash_seed=7) != picks(policy, seed=1, hash_seed=8)
-
-
-@pytest.mark.parametrize("policy", [*HASHING, "cache-aware", "power-of-two", "random", "session"])
-def test_one_seed_is_enough_to_repeat_every_pick(policy: str) -> None:
-    assert picks(policy, seed=3) == picks(policy, seed=3)

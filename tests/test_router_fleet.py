@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,52 +38,40 @@ class After(NamedTuple):
     session_stays: bool
 
 
-def flap(router: Router[str]) -> None:
-    router.set_ready("a", False)
+EVENTS: dict[str, tuple[Callable[[Any], object], After]] = {
+    "flap": (
+        lambda router: router.set_ready("a", False),
+        After(4, open_request=True, candidate=False, registered=True, session_stays=False),
+    ),
+    "flap and return": (
+        lambda router: (router.set_ready("a", False), router.set_ready("a", True)),
+        After(4, open_request=True, candidate=True, registered=True, session_stays=True),
+    ),
+    "restart": (
+        lambda router: router.reset_cache("a"),
+        After(0, open_request=True, candidate=True, registered=True, session_stays=True),
+    ),
+    "drain": (
+        lambda router: router.remove_worker("a", drain=True),
+        After(4, open_request=True, candidate=False, registered=False, session_stays=False),
+    ),
+    "remove": (
+        lambda router: router.remove_worker("a"),
+        After(0, open_request=False, candidate=False, registered=False, session_stays=False),
+    ),
+    "remove and return": (
+        lambda router: (router.remove_worker("a"), router.add_worker("a")),
+        After(0, open_request=False, candidate=True, registered=True, session_stays=False),
+    ),
+    "drain and return": (
+        lambda router: (router.set_ready("a", False), router.remove_worker("a", drain=True), router.add_worker("a")),
+        After(4, open_request=True, candidate=True, registered=True, session_stays=True),
+    ),
+}
 
 
-def flap_and_return(router: Router[str]) -> None:
-    router.set_ready("a", False)
-    router.set_ready("a", True)
-
-
-def restart(router: Router[str]) -> None:
-    router.reset_cache("a")
-
-
-def drain(router: Router[str]) -> None:
-    router.remove_worker("a", drain=True)
-
-
-def remove(router: Router[str]) -> None:
-    router.remove_worker("a")
-
-
-def remove_and_return(router: Router[str]) -> None:
-    router.remove_worker("a")
-    router.add_worker("a")
-
-
-def drain_and_return(router: Router[str]) -> None:
-    router.set_ready("a", False)
-    router.remove_worker("a", drain=True)
-    router.add_worker("a")
-
-
-@pytest.mark.parametrize(
-    ("event", "after"),
-    [
-        (flap, After(4, open_request=True, candidate=False, registered=True, session_stays=False)),
-        (flap_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
-        (restart, After(0, open_request=True, candidate=True, registered=True, session_stays=True)),
-        (drain, After(4, open_request=True, candidate=False, registered=False, session_stays=False)),
-        (remove, After(0, open_request=False, candidate=False, registered=False, session_stays=False)),
-        (remove_and_return, After(0, open_request=False, candidate=True, registered=True, session_stays=False)),
-        (drain_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_events_of_the_fleet(event: Callable[[Router[str]], None], after: After) -> None:
+@pytest.mark.parametrize(("event", "after"), EVENTS.values(), ids=EVENTS)
+def test_events_of_the_fleet(event: Callable[[Router[str]], object], after: After) -> None:
     router, _ = make("a", "b", policy="cache-aware")
     decision = on(router, "a")
     decision.on_first_token()
@@ -138,18 +126,6 @@ def test_slow_start_gives_a_new_worker_a_quarter_and_then_more() -> None:
             decision.cancel()
         clock.advance(30)
     assert shares == [20, pytest.approx(38, abs=1), 50]
-
-
-def test_a_drained_worker_leaves_with_its_last_request() -> None:
-    router, _ = make("a", "b", policy="least-loaded")
-    first, second = on(router, "a"), on(router, "a")
-    router.remove_worker("a", drain=True)
-    assert rows(router, "a")[0].state == "draining"
-    first.on_complete()
-    assert router.loads() == {"a": 1, "b": 0}
-    second.cancel()
-    assert router.loads() == {"b": 0}
-    assert rows(router, "a") == []
 
 
 def test_a_draining_worker_can_be_removed_at_once() -> None:
@@ -270,17 +246,6 @@ def test_a_worker_over_the_veto_is_passed_over_unless_all_are_or_the_report_is_o
     assert {router.select_worker().key for _ in range(10)} == {"b"}
     clock.advance(2.1)
     assert {router.select_worker().key for _ in range(50)} == {"a", "b"}
-
-
-def test_roles_serve_their_half() -> None:
-    router, _ = make()
-    router.add_worker("p", role="prefill")
-    router.add_worker("d", role="decode")
-    router.add_worker("x", role="both")
-    assert {router.select_worker().key for _ in range(20)} == {"d", "x"}
-    pairs = [router.select_pair(tokens=PROMPT) for _ in range(20)]
-    assert {pair.prefill.key for pair in pairs if pair.prefill is not None} <= {"p", "x"}
-    assert {pair.decode.key for pair in pairs} <= {"d", "x"}
 
 
 def test_sync_registers_removes_keeps_and_replaces() -> None:

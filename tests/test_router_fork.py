@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.threads import beside
 
 import cachelb
 from cachelb import Decision, Router
@@ -187,7 +188,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
     before = {row.key: (row.role, row.weight, row.state) for row in router.stats().workers}
     others = ["a", *[f"w{number}" for number in range(40)]]
 
-    def hammer() -> None:
+    def hammer(_: int) -> None:
         while not stop.is_set():
             router.select_worker(tokens=range(640)).cancel()
             router.validate()
@@ -209,12 +210,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
         assert set(router.loads().values()) == {0}
         router.validate()
 
-    threads = [threading.Thread(target=hammer, daemon=True) for _ in range(4)]
-    with contextlib.ExitStack() as stack:
-        for thread in threads:
-            thread.start()
-            stack.callback(thread.join, 60)
-        stack.callback(stop.set)
+    with beside(hammer, range(4), stop):
         for _ in range(3):
             in_child(check)
     for decision in held:

@@ -104,41 +104,6 @@ def busy(router: Router[str], *, count: int = 8) -> list[cachelb.Decision[str]]:
     return decisions
 
 
-def test_an_idle_decode_worker_computes_the_prompt_and_a_busy_one_does_not() -> None:
-    router = make()
-    with router.select_pair(tokens=range(1600)) as pair:
-        assert (pair.prefill, pair.decode.reason) == (None, "local-decode")
-        assert router.loads()[pair.decode.key] == 1
-    running = busy(router)
-    with router.select_pair(tokens=range(10_000, 20_000)) as pair:
-        assert pair.prefill is not None
-        assert (pair.prefill.reason, pair.decode.reason) == ("cold", "cold")
-    assert all(decision.is_open for decision in running)
-
-
-def test_of_a_weighed_pair_the_prefill_worker_alone_has_the_prefill() -> None:
-    router = make()
-    running = busy(router)
-    pair = router.select_pair(tokens=range(1600))
-    assert pair.prefill is not None
-    pending = {worker.key: worker.pending_prefill_tokens for worker in router.stats().workers}
-    assert {key: tokens for key, tokens in pending.items() if tokens} == {pair.prefill.key: 1600}
-    router.validate()
-    pair.on_complete()
-    router.validate()
-    assert sum(router.loads().values()) == len(running)
-
-
-def test_what_a_busy_decode_worker_holds_keeps_the_rest_there() -> None:
-    router = make()
-    with router.select_pair(tokens=range(8000)) as first:
-        assert first.prefill is None
-    running = busy(router)
-    with router.select_pair(tokens=range(8064)) as again:
-        assert (again.prefill, again.decode.key, again.decode.matched_tokens) == (None, first.decode.key, 8000)
-    assert len(running) == 8
-
-
 @pytest.mark.parametrize("slow", [{"pd_transfer_ms": 1e6}, {"pd_transfer_ms_per_token": 100.0}], ids=str)
 def test_a_transfer_that_takes_for_ever_is_not_made(slow: dict[str, float]) -> None:
     router, usual = make(**slow), make()
@@ -154,26 +119,6 @@ def test_a_transfer_that_takes_for_ever_is_not_made(slow: dict[str, float]) -> N
 def test_a_transfer_takes_a_finite_time(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=option):
         make(**{option: value})
-
-
-def test_scores_of_a_pair_are_milliseconds_of_all_of_it() -> None:
-    router = make()
-    running = busy(router)
-    pair = router.select_pair(tokens=range(1600))
-    assert pair.prefill is not None
-    scores = []
-    for half in (pair.prefill, pair.decode):
-        told = half.explain()
-        assert (told.policy, told.higher_is_better) == ("adaptive", False)
-        ranked = {view.key: view.score for view in told.candidates if view.score is not None}
-        assert len(ranked) == 2
-        assert ranked[half.key] == min(ranked.values())
-        scores.append(ranked[half.key])
-    prompt, whole = scores
-    assert prompt == pytest.approx(1600 * 2.5 / 10)
-    # What its answer delays the four that run there comes on top.
-    assert whole > prompt + 20.0 + 1600 * 0.005 + len(running) / 2 * 0.3 * 256 / 10
-    pair.cancel()
 
 
 def test_a_role_with_a_policy_of_its_own_is_not_weighed() -> None:

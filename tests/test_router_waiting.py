@@ -9,11 +9,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.loops import in_event_loop
+from tests.threads import beside
 
 import cachelb
 from cachelb import Decision, Router
 from cachelb.testing import ManualClock
+
+pytest_plugins = ["tests.support_async"]
 
 LONG = 60.0
 """Seconds after which a wait that should have ended has failed."""
@@ -66,7 +68,6 @@ def test_a_timeout_that_is_none_is_refused(timeout_s: float) -> None:
 
 
 @pytest.mark.parametrize("how", ["set_ready", "add_worker", "sync_workers"])
-@in_event_loop
 async def test_a_worker_that_comes_ends_the_wait(how: str) -> None:
     router = make("a")
     task = wait(router)
@@ -83,7 +84,6 @@ async def test_a_worker_that_comes_ends_the_wait(how: str) -> None:
     assert len(router._waiting) == 0
 
 
-@in_event_loop
 async def test_workers_that_return_together_share_those_who_wait() -> None:
     router = make("a", "b")
     tasks = [wait(router) for _ in range(100)]
@@ -95,7 +95,6 @@ async def test_workers_that_return_together_share_those_who_wait() -> None:
     assert router.loads() == {"a": 50, "b": 50}
 
 
-@in_event_loop
 async def test_the_highest_priority_is_served_first_then_who_came_first() -> None:
     router = make("a")
     served: list[str] = []
@@ -115,7 +114,6 @@ async def test_the_highest_priority_is_served_first_then_who_came_first() -> Non
     assert served == ["high 1", "high 2", "first", "second", "low 1", "low 2", "late"]
 
 
-@in_event_loop
 async def test_a_cancelled_wait_leaves_nothing_booked() -> None:
     router = make("a")
     tasks = [wait(router) for _ in range(10)]
@@ -131,7 +129,6 @@ async def test_a_cancelled_wait_leaves_nothing_booked() -> None:
     assert len(router._waiting) == 0
 
 
-@in_event_loop
 async def test_those_who_want_something_else_do_not_hold_up_the_others() -> None:
     router = make("a", "b")
     first = wait(router, among=["a"])
@@ -160,7 +157,6 @@ def one_at_a_time() -> Router[str]:
     )
 
 
-@in_event_loop
 async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
     router = one_at_a_time()
     holder = router.select_worker()
@@ -179,7 +175,6 @@ async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
     assert router.loads() == {"a": 1}
 
 
-@in_event_loop
 async def test_a_first_token_wakes_them_too() -> None:
     router = one_at_a_time()
     holder = router.select_worker()
@@ -192,7 +187,6 @@ async def test_a_first_token_wakes_them_too() -> None:
     assert (task.result().key, router.loads()) == ("a", {"a": 2})
 
 
-@in_event_loop
 async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_old() -> None:
     clock = ManualClock()
     router = cachelb.Router(
@@ -213,7 +207,6 @@ async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_ol
     assert served == ["high", "low"]
 
 
-@in_event_loop
 async def test_an_abandoned_decision_wakes_them_too() -> None:
     router = one_at_a_time()
     holder = [router.select_worker()]
@@ -224,7 +217,6 @@ async def test_an_abandoned_decision_wakes_them_too() -> None:
     assert (await ended([task]))[0].key == "a"
 
 
-@in_event_loop
 async def test_a_release_wakes_nobody_whom_it_cannot_help() -> None:
     router = make("a", "b", ready=True)
     holder = router.select_worker(among=["b"])
@@ -252,7 +244,6 @@ def test_several_event_loops_in_threads_are_all_served() -> None:
     router = make("a", "b")
     waiting = threading.Barrier(5)
     keys: list[str] = []
-    errors: list[BaseException] = []
 
     async def many() -> None:
         tasks = [wait(router) for _ in range(25)]
@@ -260,25 +251,12 @@ def test_several_event_loops_in_threads_are_all_served() -> None:
         await asyncio.to_thread(waiting.wait, LONG)
         keys.extend(decision.key for decision in await ended(tasks))
 
-    def loop() -> None:
-        try:
-            asyncio.run(many())
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    threads = [threading.Thread(target=loop) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    waiting.wait(LONG)
-    router.set_ready("a", True)
-    router.set_ready("b", True)
-    for thread in threads:
-        thread.join(LONG)
-    assert errors == []
-    assert Counter(keys).total() == 100
+    with beside(lambda _: asyncio.run(many()), range(4)):
+        waiting.wait(LONG)
+        router.set_ready("a", True)
+        router.set_ready("b", True)
     # How many the first one served before the second returned is up to the threads.
-    assert set(keys) <= {"a", "b"}
+    assert (len(keys), set(keys) <= {"a", "b"}) == (100, True)
     gc.collect()
     assert len(router._waiting) == 0
     assert set(router.loads().values()) == {0}

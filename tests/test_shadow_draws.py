@@ -26,9 +26,3 @@ def test_random_beside_random_agrees_by_chance_only() -> None:
         alike = sum(row[one] == row[other] for row in rows)
         # A quarter is expected, give or take 19.
         assert 400 < alike < 600, (one, other)
-
-
-def test_shadows_of_one_seed_repeat_themselves() -> None:
-    runs = [picks(Router(KEYS, policy="random", shadow=["random", "random"], seed=seed)) for seed in (7, 7, 8)]
-    assert runs[0] == runs[1]
-    assert [row[1] for row in runs[0]] != [row[1] for row in runs[2]]

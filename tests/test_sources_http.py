@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import given
@@ -154,29 +155,29 @@ def test_url_that_cannot_be_polled_is_refused_without_repeating_it(url: str) -> 
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("is_noticed", [True, False])
-def test_idle_connection_that_the_server_closed_is_opened_again(*, is_noticed: bool) -> None:
+async def closed_and_noticed(engine: FakeEngine, client: PageClient) -> None:
+    engine.connections[0].shutdown(socket.SHUT_RDWR)
+    while client._connection is not None and not client._connection[0].at_eof():  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.001)
+
+
+async def closed(engine: FakeEngine, _: PageClient) -> None:
+    engine.connections[0].shutdown(socket.SHUT_RDWR)
+
+
+async def answered_unasked(engine: FakeEngine, _: PageClient) -> None:
+    engine.connections[0].sendall(PLAIN)
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("event", [closed_and_noticed, closed, answered_unasked])
+def test_idle_connection_that_is_of_no_use_any_more_is_opened_again(
+    event: Callable[[FakeEngine, PageClient], Awaitable[None]],
+) -> None:
     async def fetch_twice(engine: FakeEngine) -> list[bytes]:
         client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
         pages = [await client.get()]
-        engine.connections[0].shutdown(socket.SHUT_RDWR)
-        while is_noticed and client._connection is not None and not client._connection[0].at_eof():  # noqa: ASYNC110 - the client announces nothing
-            await asyncio.sleep(0.001)
-        pages.append(await client.get())
-        client.close()
-        return pages
-
-    with FakeEngine(b"page") as engine:
-        assert asyncio.run(fetch_twice(engine)) == [b"page", b"page"]
-        assert len(engine.connections) == 2
-
-
-def test_connection_on_which_more_comes_than_was_asked_for_is_not_used_again() -> None:
-    async def fetch_twice(engine: FakeEngine) -> list[bytes]:
-        client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
-        pages = [await client.get()]
-        engine.connections[0].sendall(PLAIN)
-        await asyncio.sleep(0.05)
+        await event(engine, client)
         pages.append(await client.get())
         client.close()
         return pages

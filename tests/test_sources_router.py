@@ -31,16 +31,6 @@ def test_router_knows_what_the_engine_reports_until_it_is_closed() -> None:
     assert not polling_thread_runs()
 
 
-def test_detached_source_is_stopped_and_may_be_attached_again() -> None:
-    with FakeEngine(vllm_page()) as engine, Router([engine.key]) as router:
-        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
-        router.attach(source)
-        router.detach(source)
-        assert not polling_thread_runs()
-        router.attach(source)
-        eventually(lambda: router.stats().workers[0].running == 3)
-
-
 def test_engine_with_another_block_size_is_named_and_its_load_still_counts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "cachelb.sources.metrics")
     with FakeEngine(vllm_page()) as engine, Router([engine.key], block_size=24) as router:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import Namespace, hash_blocks, hash_text
+from cachelb import Namespace, hash_text
 
 # Bytes that are equal at many places, in characters of one to four bytes.
 TEXTS = st.text(alphabet="aé字😀", max_size=40)
@@ -53,30 +52,6 @@ def test_equal_hashes_mean_equal_leading_bytes(one: str, other: str, chunk_bytes
     for end, (a, b) in enumerate(zip(left, right, strict=False), start=1):
         same = bytes_of[0][: end * chunk_bytes] == bytes_of[1][: end * chunk_bytes]
         assert (a == b) == same
-
-
-def test_characters_are_compared_byte_by_byte_and_never_normalised() -> None:
-    composed, decomposed = "caf\u00e9 bien", "cafe\u0301 bien"
-    assert (hash_text(composed, 3) == hash_text(decomposed, 3)[:3]).tolist() == [True, False, False]
-
-
-def test_text_never_matches_the_tokens_with_the_same_bytes() -> None:
-    tokens = np.arange(64, dtype=np.uint32)
-    text = tokens.tobytes().decode()
-    assert set(hash_text(text, 64).tolist()).isdisjoint(hash_blocks(tokens, 16).tolist())
-
-
-def test_namespaces_and_seeds_share_no_hash() -> None:
-    options: list[dict[str, Any]] = [
-        {},
-        {"seed": 1},
-        {"namespace": "s"},
-        {"namespace": Namespace("s")},
-        {"namespace": Namespace("s", salt="s")},
-    ]
-    hashes = [value for keywords in options for value in hash_text("x" * 128, **keywords).tolist()]
-    assert len(set(hashes)) == len(hashes) == 10
-    assert hexes(hash_text("x" * 64, namespace="s")) == hexes(hash_text("x" * 64, namespace=Namespace(salt="s")))
 
 
 def test_half_of_a_surrogate_pair_is_refused_by_its_position_without_showing_the_text() -> None:

@@ -77,53 +77,6 @@ def test_any_mix_of_calls_leaves_a_sound_tracker_and_starves_nobody() -> None:
     tracker.validate()
 
 
-def test_what_each_thread_recorded_for_its_own_worker_is_exact() -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=100_000)
-    added = [0] * THREADS
-
-    def work(number: int) -> None:
-        for start in range(200):
-            added[number] += tracker.record_request([start % 5, number, *range(start, start + 30)], f"w{number}")
-            assert tracker.overlaps([start % 5, number, start], among=[f"w{number}"]) == {f"w{number}": 3}
-
-    run(work)
-    alone = BlockTracker(block_size=1, max_blocks_per_worker=100_000)
-    for number in range(THREADS):
-        expected = sum(alone.record_request([s % 5, number, *range(s, s + 30)], "w") for s in range(200))
-        assert added[number] == expected == tracker.block_count(f"w{number}")
-        alone.clear("w")
-    tracker.validate()
-
-
-def test_one_prompt_recorded_by_all_threads_counts_once() -> None:
-    tracker = BlockTracker(block_size=1, max_blocks_per_worker=100_000)
-    added: list[int] = []
-
-    def work(_: int) -> None:
-        added.extend(tracker.record_request(range(start, start + 40), "w") for start in range(0, 2000, 40))
-
-    run(work)
-    assert sum(added) == 2000 == tracker.block_count("w")
-    tracker.validate()
-
-
-def test_a_removed_worker_never_reappears_while_others_are_recorded() -> None:
-    tracker = BlockTracker(block_size=1)
-    ghosts: list[dict[str, int]] = []
-
-    def work(number: int) -> None:
-        for step in range(1000):
-            name, tokens = f"{number}-{step}", [number, step, 7]
-            tracker.record_request(tokens, name)
-            tracker.remove_worker(name)
-            if found := tracker.overlaps(tokens):
-                ghosts.append(found)
-
-    run(work)
-    assert (ghosts, tracker.workers(), tracker.block_count()) == ([], [], 0)
-    tracker.validate()
-
-
 def test_expiry_beside_lookups_and_records_is_sound() -> None:
     now = [0.0]
     tracker = BlockTracker(block_size=1, clock=lambda: now[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from array import array
 from pathlib import Path
@@ -14,9 +13,7 @@ from hypothesis import strategies as st
 from tests.threads import beside
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-import cachelb
 from cachelb.tokenizers import HfTokenizer
-from cachelb.tokenizers import Tokenizer as TokenizerProtocol
 from cachelb.tokenizers.segments import ENTRY_TOKENS, Added, SegmentCache, cutting_tokens
 
 CHATML = (
@@ -225,23 +222,6 @@ def test_threads_share_a_tokenizer(model: Path) -> None:
     with beside(work, range(4)):
         pass
     assert tokenizer.cache_stats().tokens <= 40 * ENTRY_TOKENS
-
-
-def test_a_gateway_tokenizes_in_a_thread_and_selects_by_the_ids(model: Path) -> None:
-    tokenizer = HfTokenizer.from_directory(model)
-    router = cachelb.Router(["http://a:1", "http://b:1"], seed=3)
-    assert isinstance(tokenizer, TokenizerProtocol)
-
-    async def handle(chat: list[dict[str, Any]]) -> cachelb.Decision[str]:
-        ids = await asyncio.to_thread(tokenizer.apply_chat_template, chat)
-        return router.select_worker(tokens=ids)
-
-    chat = turns("hello world " * 20, "x", "more")
-    with asyncio.run(handle(chat[:1])) as first:
-        pass
-    with asyncio.run(handle(chat)) as second:
-        assert second.worker == first.worker
-        assert second.matched_tokens == first.prompt_tokens // 16 * 16
 
 
 # --- templates ---

@@ -137,14 +137,6 @@ def test_an_upstream_exception_fails_the_request_and_passes_through() -> None:
     assert (ended(router), upstream.closed) == ({"failed": 1}, 1)
 
 
-def test_an_interrupt_in_the_upstream_is_no_fault_of_the_worker() -> None:
-    router, decision = routed()
-    upstream = Upstream([1], KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        list(decision.track_sync(upstream))
-    assert (ended(router), upstream.closed) == ({"cancelled": 1}, 1)
-
-
 def test_a_cancelled_consumer_cancels_the_request() -> None:
     router, decision = routed()
     upstream = Upstream([1])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.gateways import wait_until
-from tests.loops import in_event_loop
+from tests.models.metrics_server import FakeEngine
 from tests.test_privacy import shown_by
 
 from cachelb import ConfigError, NoWorkerAvailable, Router, UnknownWorkerError, config, doctor, policies
@@ -246,33 +246,22 @@ def test_the_doctor_shows_no_credentials() -> None:
 # --- what needs the credentials has them ---
 
 
-@in_event_loop
-async def test_a_polled_worker_gets_its_credentials_and_logs_do_not(caplog: pytest.LogCaptureFixture) -> None:
-    heads: list[bytes] = []
+def test_a_polled_worker_gets_its_credentials_and_logs_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeEngine(b"no\n") as engine:
+        host = engine.key.removeprefix("http://")
+        router, source = Router([f"http://xyzzyUser:xyzzyWord@{host}"], seed=1), MetricsSource(interval_s=0.01)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno\n")
-        await writer.drain()
-        writer.close()
+        def polled_with(login: bytes) -> bool:
+            expected = f"Basic {base64.b64encode(login).decode()}"
+            return any(head["Authorization"] == expected for head in engine.requests)
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    router = Router([f"http://xyzzyUser:xyzzyWord@{host}"], seed=1)
-    source = MetricsSource(interval_s=0.01)
-
-    def polled_with(login: bytes) -> bool:
-        return any(b"Basic " + base64.b64encode(login) in head for head in heads)
-
-    with router:
-        router.attach(source)
-        await asyncio.to_thread(wait_until, lambda: polled_with(b"xyzzyUser:xyzzyWord"))
-        await asyncio.to_thread(wait_until, lambda: source.stats().workers[f"http://{host}"].last_error)
-        router.sync_workers([f"http://xyzzyUser:xyzzyNew@{host}"])
-        await asyncio.to_thread(wait_until, lambda: polled_with(b"xyzzyUser:xyzzyNew"))
-        shown = repr(source.stats())
-    server.close()
-    await server.wait_closed()
+        with router:
+            router.attach(source)
+            wait_until(lambda: polled_with(b"xyzzyUser:xyzzyWord"))
+            wait_until(lambda: bool(source.stats().workers[f"http://{host}"].last_error))
+            router.sync_workers([f"http://xyzzyUser:xyzzyNew@{host}"])
+            wait_until(lambda: polled_with(b"xyzzyUser:xyzzyNew"))
+            shown = repr(source.stats())
     assert host in shown + caplog.text
     assert "xyzzy" not in shown + caplog.text
 

@@ -238,3 +238,10 @@ def test_prefill_times_batch_keeps_to_busy_holders_where_all_are_busy() -> None:
         picks[crowding] = picked(policy)
         assert len(waiting + held) == 6
     assert picks == {0.0: ("w2", "spill"), 1.0: ("w1", "prefix")}
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_failed_requests_leave_no_placement(name: str) -> None:
+    policy = policies.make(name, seed=1)
+    policy.select_worker(["w1"], tokens=PROMPT).on_error(503)
+    assert policy.block_count() == 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from statistics import fmean, pstdev
 
 import cachelb
 from cachelb import policies
-from cachelb.policies import PrefixHash
+from cachelb.policies import ConsistentHash, PrefixHash, Rendezvous
 
 WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 
@@ -45,3 +47,19 @@ def test_boundaries_tell_prompts_apart_beyond_a_shared_system_prompt() -> None:
 
 
 # === length-bucket ===
+
+
+def test_rendezvous_spreads_few_sessions_more_evenly_than_a_ring_of_100_points() -> None:
+    """In theory 39 % lower variation, 6.25 % against 10.3 %; `benches/rendezvous_cv.py` measures it over more seeds."""
+
+    def variation(policy: policies.BuiltinPolicy, seed: int) -> float:
+        counts = Counter(
+            policy.select_worker(WORKERS[:3], session=f"session-{seed}-{i}", dry_run=True).key for i in range(512)
+        )
+        return pstdev(counts[worker] for worker in WORKERS[:3]) / (512 / 3)
+
+    seeds = range(60)
+    drawn = fmean(variation(Rendezvous(seed=seed), seed) for seed in seeds)
+    ring = fmean(variation(ConsistentHash(seed=seed, vnodes=100, epsilon=None), seed) for seed in seeds)
+    assert 0.04 < drawn < 0.075
+    assert 0.5 < drawn / ring < 0.75

@@ -202,3 +202,17 @@ def test_threads_route_while_models_are_trained_and_swapped() -> None:
     del router
     gc.collect()
     assert native_threads() == 0
+
+
+def test_rewards_that_cannot_be_are_counted() -> None:
+    clock = Clock()
+    router = fleet(clock)
+    decision = router.select_worker(tokens=range(64))
+    clock.now += 3_500
+    decision.on_first_token()
+    clock.now += 100
+    late = router.select_worker(tokens=range(64))
+    clock.now += 3_601
+    late.on_first_token()
+    (stats,) = router.learned_stats()
+    assert (stats.samples, stats.dropped["absurd"]) == (1, 1)

@@ -75,6 +75,3 @@ def test_rendezvous_spreads_few_sessions_more_evenly_than_a_ring_of_100_points()
     ring = fmean(variation(ConsistentHash(seed=seed, vnodes=100, epsilon=None), seed) for seed in seeds)
     assert 0.04 < drawn < 0.075
     assert 0.5 < drawn / ring < 0.75
-
-
-# === length-bucket ===

@@ -99,96 +99,75 @@ WRONG_VALUE: dict[str, dict[str, list[Any]]] = {
         "balance_abs_threshold": ["fast", -1],
         "seed": [-1],
     },
-    "prefix-cache": {"tau": [1.5], "max_blocks_per_worker": [0], "ttl_s": [-1], "block_size": [0]},
+    "prefix-cache": {"tau": [1.5], "ttl_s": [-1]},
     "prefix-cache-and-load": {"imbalance_threshold": [-1], "k": [float("inf")], "scope": ["world"]},
-    "overlap-cost": {
-        "overlap_score_credit": [-1],
-        "prefill_load_scale": [NAN],
-        "decode_active_request_weight": [-1],
-        "host_cache_hit_weight": [-1],
-        "disk_cache_hit_weight": [-1],
-        "shared_cache_multiplier": [-1],
-        "router_temperature": [-1],
-        "router_predicted_ttl_secs": [0],
-    },
+    "overlap-cost": {"prefill_load_scale": [NAN]},
     "sticky-until-saturated": {
         "affinity_threshold": [2],
-        "min_matched_tokens": [0],
-        "exploration_probability": [-0.1],
-        "max_ttft_penalty_ms": [-1],
         "peak_prefill_throughput": [0, "seen"],
     },
-    "least-expected-wait": {"kv_pressure_weight": [-1], "max_waiting_requests": [-1]},
-    "prefill-times-batch": {"crowding": [-1.0]},
     "queue-over-throughput": {"throughput": [0, {"w1": -1}]},
     "estimated-ttft": {
         "prefill": [(1, 2), "abc", (0, 0, -1)],
-        "transfer_ms_per_token": [-1],
-        "kvcache_balancing_threshold": [-1],
-        "ttft_slo_ms": [0],
-        "tbt_slo_ms": [0],
         "on_slo": ["drop"],
     },
     "kv-aware": {
         "scoring": ["best"],
-        "speculative_ttl_ms": [0],
-        "router_temperature": [-1],
         "continuation": ["both"],
         "credits": [{"cpu": 1.5}, {"tape": 1}],
     },
     "least-loaded": {"load": ["cpu"]},
-    "power-of-two": {"choices": [0]},
     "round-robin": {"start": ["last"]},
-    "random": {"booking_ttl_s": [0]},
-    "rendezvous": {"epsilon": [-0.1], "prefix_token_count": [0]},
     "consistent-hash": {"vnodes": [0, 10_001], "epsilon": [NAN]},
-    "prefix-hash": {
-        "load_factor": [0.9],
-        "balance_abs_threshold": [-1],
-        "cache_boundaries": [[512, 15]],
-        "hash_seed": [-1],
-    },
-    "length-bucket": {
-        "l_max": [0],
-        "balance_abs_threshold": [-1],
-        "balance_rel_threshold": [0.99],
-        "bucket_adjust_interval_secs": [0],
-    },
-    "boundary-learning": {
-        "max_routes": [0],
-        "ttl_s": [0],
-        "prefix_token_length": [0],
-        "min_prefix_boundary_tokens": [-1],
-        "load_imbalance_factor": [-1],
-        "epsilon": [-0.1],
-        "learn": ["both"],
-    },
+    "prefix-hash": {"load_factor": [0.9], "cache_boundaries": [[512, 15]]},
+    "length-bucket": {"balance_rel_threshold": [0.99]},
+    "boundary-learning": {"learn": ["both"]},
     "learned": {
         "epsilon": [1.5],
-        "delta": [-0.1],
-        "k": [-1],
-        "k_slack": [-1],
         "tau_sat": [2],
-        "n_min": [0],
         "tie": ["first"],
         "outside": ["all"],
         "replay": ["some"],
         "training": ["later"],
         "model_kind": ["rnn"],
         "max_scored": [1],
-        "clip_ttft_s": [0],
-        "timeout_ms": [0],
         "model": [b"nothing"],
     },
     "session": {
         "mode": ["soft"],
         "assignment": ["min-load"],
-        "ttl_s": [0],
-        "max_sessions": [0],
         "load_factor": [0.5],
         "balance_abs_threshold": ["always"],
     },
     "prefix-affinity": {"compat": ["serve"], "imbalanced_threshold": [NAN]},
+}
+BELOW_ZERO = {
+    "overlap-cost": "overlap_score_credit decode_active_request_weight host_cache_hit_weight disk_cache_hit_weight "
+    "shared_cache_multiplier router_temperature",
+    "sticky-until-saturated": "exploration_probability max_ttft_penalty_ms",
+    "least-expected-wait": "kv_pressure_weight max_waiting_requests",
+    "prefill-times-batch": "crowding",
+    "estimated-ttft": "transfer_ms_per_token kvcache_balancing_threshold",
+    "kv-aware": "router_temperature",
+    "rendezvous": "epsilon",
+    "prefix-hash": "balance_abs_threshold hash_seed",
+    "length-bucket": "balance_abs_threshold",
+    "boundary-learning": "min_prefix_boundary_tokens load_imbalance_factor epsilon",
+    "learned": "delta k k_slack",
+}
+ZERO = {
+    "prefix-cache": "max_blocks_per_worker block_size",
+    "overlap-cost": "router_predicted_ttl_secs",
+    "sticky-until-saturated": "min_matched_tokens",
+    "estimated-ttft": "ttft_slo_ms tbt_slo_ms",
+    "kv-aware": "speculative_ttl_ms",
+    "power-of-two": "choices",
+    "random": "booking_ttl_s",
+    "rendezvous": "prefix_token_count",
+    "length-bucket": "l_max bucket_adjust_interval_secs",
+    "boundary-learning": "max_routes ttl_s prefix_token_length",
+    "learned": "n_min clip_ttft_s timeout_ms",
+    "session": "ttl_s max_sessions",
 }
 REFUSED = [
     (policy, option, value, error)
@@ -196,6 +175,11 @@ REFUSED = [
     for policy, options in table.items()
     for option, values in options.items()
     for value in values
+] + [
+    (policy, option, value, ValueError)
+    for value, table in ((-1, BELOW_ZERO), (0, ZERO))
+    for policy, options in table.items()
+    for option in options.split()
 ]
 
 

@@ -157,16 +157,15 @@ class App:
 
     @property
     def router(self) -> CachelbRequestRouter:
-        found = router_of(self.handle)
-        assert found is not None
-        return found
+        return router_of(self.handle)
 
     def wait_idle(self) -> None:
         wait_until(lambda: sum(self.router.fleet.loads().values()) == 0)
 
 
-def router_of(handle: DeploymentHandle[Any]) -> CachelbRequestRouter | None:
+def router_of(handle: DeploymentHandle[Any]) -> CachelbRequestRouter:
     router: CachelbRequestRouter | None = handle._router._asyncio_router._request_router  # type: ignore[union-attr]
+    assert router is not None
     return router
 
 
@@ -273,24 +272,17 @@ class Ingress:
         return str(await self._handle.remote({"prompt": prompt}))
 
     async def counters(self) -> dict[str, int]:
-        router = router_of(self._handle)
-        assert router is not None
-        return router.counters()
+        return router_of(self._handle).counters()
 
     async def loads(self) -> dict[str, int]:
-        router = router_of(self._handle)
-        assert router is not None
-        return router.fleet.loads()
+        return router_of(self._handle).fleet.loads()
 
     async def matched(self, prompt: str) -> float:
-        router = router_of(self._handle)
-        assert router is not None
-        return max(worker.matched_tokens for worker in router.fleet.explain(text=prompt).candidates)
+        workers = router_of(self._handle).fleet.explain(text=prompt).candidates
+        return max(worker.matched_tokens for worker in workers)
 
     async def prefers_local(self) -> bool:
-        router = router_of(self._handle)
-        assert router is not None
-        return router._prefer_local_node_routing
+        return router_of(self._handle)._prefer_local_node_routing
 
 
 def test_state_survives_the_router_that_made_it(app: App) -> None:

@@ -31,33 +31,21 @@ def with_arguments(client: Client, *args: Any, **kwargs: Any) -> PendingRequest:
 CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user", "content": "What is a cache? " * 20}]
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((SimpleNamespace(prompt=STORY),), {}),
-        (("GET", SimpleNamespace(prompt=STORY)), {}),
-        (({"prompt": STORY},), {}),
-        ((SimpleNamespace(prompt=[STORY]),), {}),
-        ((SimpleNamespace(messages=CHAT),), {}),
-        ((SimpleNamespace(messages=[SimpleNamespace(model_dump=lambda exclude_none: CHAT[0])]),), {}),
-        ((SimpleNamespace(messages=[{"content": STORY}]),), {}),
-        ((SimpleNamespace(messages=[STORY]),), {}),
-        ((SimpleNamespace(prompt=list(range(500))),), {}),
-        ((object(),), {"request_token_ids": list(range(500))}),
-    ],
-    ids=[
-        "prompt",
-        "not the first argument",
-        "JSON body",
-        "list of prompts",
-        "messages",
-        "message objects",
-        "messages without a role",
-        "messages that are text",
-        "prompt of token ids",
-        "token ids beside",
-    ],
-)
+PROMPTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "prompt": ((SimpleNamespace(prompt=STORY),), {}),
+    "not the first argument": (("GET", SimpleNamespace(prompt=STORY)), {}),
+    "JSON body": (({"prompt": STORY},), {}),
+    "list of prompts": ((SimpleNamespace(prompt=[STORY]),), {}),
+    "messages": ((SimpleNamespace(messages=CHAT),), {}),
+    "message objects": ((SimpleNamespace(messages=[SimpleNamespace(model_dump=lambda exclude_none: CHAT[0])]),), {}),
+    "messages without a role": ((SimpleNamespace(messages=[{"content": STORY}]),), {}),
+    "messages that are text": ((SimpleNamespace(messages=[STORY]),), {}),
+    "prompt of token ids": ((SimpleNamespace(prompt=list(range(500))),), {}),
+    "token ids beside": ((object(),), {"request_token_ids": list(range(500))}),
+}
+
+
+@pytest.mark.parametrize(("args", "kwargs"), PROMPTS.values(), ids=PROMPTS)
 @in_event_loop
 async def test_prompt_is_found(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     router, client = serving(fleet())

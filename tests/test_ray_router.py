@@ -36,13 +36,19 @@ async def test_same_prompt_goes_where_it_is_cached() -> None:
     assert router.fleet.stats().decisions[("adaptive", "prefix")] == 5
 
 
+@pytest.mark.parametrize(
+    ("replicas", "offered", "sizes"),
+    [(fleet(5), slice(None), [1, 1, 3]), (fleet(4), slice(1, 3), [1, 1]), (fleet(3, queue=10), slice(None), [1, 1, 1])],
+    ids=["all", "only candidates", "all are full"],
+)
 @in_event_loop
-async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
-    replicas = fleet(5)
+async def test_groups_are_the_best_the_second_best_and_all_others(
+    replicas: list[FakeReplica], offered: slice, sizes: list[int]
+) -> None:
     client = Client(make_router(replicas))
-    groups = await client.choose(client.request())
-    assert [len(group) for group in groups] == [1, 1, 3]
-    assert {replica for group in groups for replica in group} == set(replicas)
+    groups = await client.choose(client.request(), replicas[offered])
+    assert {replica for group in groups for replica in group} == set(replicas[offered])
+    assert [len(group) for group in groups] == sizes
 
 
 @in_event_loop
@@ -59,14 +65,6 @@ async def test_second_best_holds_the_second_longest_prefix() -> None:
     groups = await client.choose(client.request())
     assert groups[0] == [replicas[1]]
     assert groups[1] == [replicas[2]]
-
-
-@in_event_loop
-async def test_only_candidates_are_returned() -> None:
-    replicas = fleet(4)
-    client = Client(make_router(replicas))
-    groups = await client.choose(client.request(), replicas[1:3])
-    assert {replica for group in groups for replica in group} == set(replicas[1:3])
 
 
 @in_event_loop
@@ -312,14 +310,6 @@ async def test_full_replica_is_passed_over() -> None:
     router.on_new_queue_len_info(holder.replica_id, holder.max_ongoing_requests - 1)
     free = client.request(STORY + "the end")
     assert holder in [replica for group in await client.choose(free) for replica in group]
-
-
-@in_event_loop
-async def test_all_replicas_are_offered_if_all_are_full() -> None:
-    replicas = fleet(3, queue=10)
-    client = Client(make_router(replicas))
-    groups = await client.choose(client.request())
-    assert {replica for group in groups for replica in group} == set(replicas)
 
 
 @in_event_loop

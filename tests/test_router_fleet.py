@@ -38,56 +38,34 @@ class After(NamedTuple):
     session_stays: bool
 
 
-def flap(router: Router[str]) -> None:
-    router.set_ready("a", False)
-
-
-def flap_and_return(router: Router[str]) -> None:
-    router.set_ready("a", False)
-    router.set_ready("a", True)
-
-
-def restart(router: Router[str]) -> None:
-    router.reset_cache("a")
-
-
-def drain(router: Router[str]) -> None:
-    router.remove_worker("a", drain=True)
-
-
-def remove(router: Router[str]) -> None:
-    router.remove_worker("a")
-
-
-def remove_and_return(router: Router[str]) -> None:
-    router.remove_worker("a")
-    router.add_worker("a")
-
-
-def drain_and_return(router: Router[str]) -> None:
-    router.set_ready("a", False)
-    router.remove_worker("a", drain=True)
-    router.add_worker("a")
+EVENTS: dict[str, Callable[[Router[str]], object]] = {
+    "flap": lambda router: router.set_ready("a", False),
+    "recover": lambda router: router.set_ready("a", True),
+    "restart": lambda router: router.reset_cache("a"),
+    "drain": lambda router: router.remove_worker("a", drain=True),
+    "remove": lambda router: router.remove_worker("a"),
+    "add": lambda router: router.add_worker("a"),
+}
 
 
 @pytest.mark.parametrize(
-    ("event", "after"),
+    ("events", "after"),
     [
-        (flap, After(4, open_request=True, candidate=False, registered=True, session_stays=False)),
-        (flap_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
-        (restart, After(0, open_request=True, candidate=True, registered=True, session_stays=True)),
-        (drain, After(4, open_request=True, candidate=False, registered=False, session_stays=False)),
-        (remove, After(0, open_request=False, candidate=False, registered=False, session_stays=False)),
-        (remove_and_return, After(0, open_request=False, candidate=True, registered=True, session_stays=False)),
-        (drain_and_return, After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
+        ("flap", After(4, open_request=True, candidate=False, registered=True, session_stays=False)),
+        ("flap recover", After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
+        ("restart", After(0, open_request=True, candidate=True, registered=True, session_stays=True)),
+        ("drain", After(4, open_request=True, candidate=False, registered=False, session_stays=False)),
+        ("remove", After(0, open_request=False, candidate=False, registered=False, session_stays=False)),
+        ("remove add", After(0, open_request=False, candidate=True, registered=True, session_stays=False)),
+        ("flap drain add", After(4, open_request=True, candidate=True, registered=True, session_stays=True)),
     ],
-    ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_events_of_the_fleet(event: Callable[[Router[str]], None], after: After) -> None:
+def test_events_of_the_fleet(events: str, after: After) -> None:
     router, _ = make("a", "b", policy="cache-aware")
     decision = on(router, "a")
     decision.on_first_token()
-    event(router)
+    for event in events.split():
+        EVENTS[event](router)
     assert router.stats().index_blocks == after.blocks
     assert router.loads().get("a", 0) == after.open_request
     assert ("a" in router.keys()) is after.registered  # noqa: SIM118 - a method, not a dict
@@ -101,7 +79,8 @@ def test_events_of_the_fleet(event: Callable[[Router[str]], None], after: After)
     router, _ = make("a", "b", policy="session")
     bound = router.select_worker(session="s", among=["a"])
     bound.on_complete()
-    event(router)
+    for event in events.split():
+        EVENTS[event](router)
     again = [router.select_worker(session="s") for _ in range(4)]
     if after.session_stays:
         assert {pick.key for pick in again} == {"a"}

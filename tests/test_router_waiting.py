@@ -179,17 +179,22 @@ async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
     assert router.loads() == {"a": 1}
 
 
+@pytest.mark.parametrize(("first_token", "load"), [(True, 2), (False, 1)], ids=["first token", "abandoned"])
 @in_event_loop
-async def test_a_first_token_wakes_them_too() -> None:
+async def test_a_first_token_and_an_abandoned_decision_wake_them_too(first_token: bool, load: int) -> None:
     router = one_at_a_time()
-    holder = router.select_worker()
+    holder = [router.select_worker()]
     task = wait(router)
     await queued(router, 1)
-    holder.on_first_token()
+    if first_token:
+        holder[0].on_first_token()
+    else:
+        holder.clear()
+        gc.collect()
     for _ in range(20):  # at once, not when it would try again by itself
         await asyncio.sleep(0)
     assert task.done()
-    assert (task.result().key, router.loads()) == ("a", {"a": 2})
+    assert (task.result().key, router.loads()) == ("a", {"a": load})
 
 
 @in_event_loop
@@ -211,17 +216,6 @@ async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_ol
     async with asyncio.timeout(LONG):
         await asyncio.gather(*tasks)
     assert served == ["high", "low"]
-
-
-@in_event_loop
-async def test_an_abandoned_decision_wakes_them_too() -> None:
-    router = one_at_a_time()
-    holder = [router.select_worker()]
-    task = wait(router)
-    await queued(router, 1)
-    holder.clear()
-    gc.collect()
-    assert (await ended([task]))[0].key == "a"
 
 
 @in_event_loop

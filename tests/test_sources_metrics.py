@@ -19,9 +19,11 @@ from tests.threads import serving
 from cachelb.sources import MetricsSource
 from cachelb.sources.poller import pause_s
 
+Attach = Callable[..., MetricsSource]
+
 
 @pytest.fixture
-def attach() -> Iterator[Callable[..., MetricsSource]]:
+def attach() -> Iterator[Attach]:
     """Start sources, and see that stopping them leaves no thread."""
     with contextlib.ExitStack() as stack:
         yield lambda router, **options: stack.enter_context(polling(router, **options))
@@ -29,7 +31,18 @@ def attach() -> Iterator[Callable[..., MetricsSource]]:
     assert [thread.name for thread in threading.enumerate() if thread.name == "cachelb-metrics"] == []
 
 
-def test_reports_of_every_worker_arrive_with_their_age(attach: Callable[..., MetricsSource]) -> None:
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with FakeEngine(vllm_page()) as engine:
+        yield engine
+
+
+@pytest.fixture
+def router(engine: FakeEngine) -> RecordingRouter:
+    return RecordingRouter(engine.key)
+
+
+def test_reports_of_every_worker_arrive_with_their_age(attach: Attach) -> None:
     with FakeEngine(vllm_page(running=(3.0,))) as first, FakeEngine(sglang_page(running=7.0)) as second:
         router = RecordingRouter(first.key, second.key)
         source = attach(router)
@@ -42,43 +55,29 @@ def test_reports_of_every_worker_arrive_with_their_age(attach: Callable[..., Met
         }
 
 
-def test_age_counts_from_the_request_when_the_answer_is_late(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        engine.may_answer.clear()
-        router = RecordingRouter(engine.key)
-        attach(router)
-        eventually(lambda: len(engine.requests) == 1)
-        threading.Timer(0.2, engine.may_answer.set).start()
-        assert router.wait_for(engine.key)["age_s"] >= 0.1
+def test_age_counts_from_the_request_when_the_answer_is_late(attach: Attach, engine: FakeEngine) -> None:
+    engine.may_answer.clear()
+    router = RecordingRouter(engine.key)
+    attach(router)
+    eventually(lambda: len(engine.requests) == 1)
+    threading.Timer(0.2, engine.may_answer.set).start()
+    assert router.wait_for(engine.key)["age_s"] >= 0.1
 
 
-def test_one_connection_serves_many_polls(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        attach(RecordingRouter(engine.key))
-        eventually(lambda: len(engine.requests) >= 10)
-        assert len(engine.connections) == 1
-
-
-def test_chunked_pages_are_read(attach: Callable[..., MetricsSource]) -> None:
+@pytest.mark.parametrize("how", ["", "is_chunked", "closes_after_answer"])
+def test_pages_are_read_however_the_server_sends_them(attach: Attach, how: str) -> None:
     with FakeEngine(vllm_page(running=(9.0,))) as engine:
-        engine.is_chunked = True
+        if how:
+            setattr(engine, how, True)
         router = RecordingRouter(engine.key)
-        attach(router)
+        source = attach(router)
+        eventually(lambda: len(engine.requests) >= 10)
         router.wait_for(engine.key, running=9)
-        router.wait_for(engine.key, running=9)
-
-
-def test_server_that_closes_after_each_answer_is_polled_without_failures(
-    attach: Callable[..., MetricsSource],
-) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        engine.closes_after_answer = True
-        source = attach(RecordingRouter(engine.key))
-        eventually(lambda: len(engine.connections) >= 5)
         assert source.stats().failures == 0
+        assert (len(engine.connections) == 1) is (how != "closes_after_answer")
 
 
-def test_slow_worker_delays_only_itself(attach: Callable[..., MetricsSource]) -> None:
+def test_slow_worker_delays_only_itself(attach: Attach) -> None:
     with FakeEngine(vllm_page()) as slow, FakeEngine(vllm_page()) as quick:
         slow.may_answer.clear()
         router = RecordingRouter(slow.key, quick.key)
@@ -91,9 +90,7 @@ def test_slow_worker_delays_only_itself(attach: Callable[..., MetricsSource]) ->
         router.wait_for(slow.key)
 
 
-def test_hanging_worker_times_out_and_comes_back(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hanging_worker_times_out_and_comes_back(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cachelb.sources.metrics")
     with FakeEngine(vllm_page()) as engine:
         router = RecordingRouter(engine.key)
@@ -108,9 +105,7 @@ def test_hanging_worker_times_out_and_comes_back(
     assert [record.levelname for record in caplog.records][:2] == ["WARNING", "INFO"]
 
 
-def test_dead_worker_is_logged_once_and_keeps_nobody_waiting(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dead_worker_is_logged_once_and_keeps_nobody_waiting(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
     with reserved_port() as port, FakeEngine(vllm_page()) as alive:
         dead = f"http://127.0.0.1:{port}"
         router = RecordingRouter(dead, alive.key)
@@ -142,7 +137,7 @@ def test_pause_between_two_polls(interval_s: float, took_s: float, failures: int
     assert pause_s(interval_s, took_s, failures) == pytest.approx(expected)
 
 
-def test_worker_that_restarts_on_its_port_is_found_again(attach: Callable[..., MetricsSource]) -> None:
+def test_worker_that_restarts_on_its_port_is_found_again(attach: Attach) -> None:
     with reserved_port() as port:
         with FakeEngine(vllm_page(running=(1.0,)), port=port) as engine:
             router = RecordingRouter(engine.key)
@@ -153,7 +148,7 @@ def test_worker_that_restarts_on_its_port_is_found_again(attach: Callable[..., M
             router.wait_for(engine.key, running=2)
 
 
-def test_workers_added_and_removed_are_followed(attach: Callable[..., MetricsSource]) -> None:
+def test_workers_added_and_removed_are_followed(attach: Attach) -> None:
     with FakeEngine(vllm_page()) as first, FakeEngine(vllm_page()) as second:
         router = RecordingRouter(first.key)
         source = attach(router)
@@ -176,9 +171,7 @@ def test_workers_added_and_removed_are_followed(attach: Callable[..., MetricsSou
         pytest.param(b"<html>", 200, "no known metrics", id="another page"),
     ],
 )
-def test_answer_without_metrics_is_a_named_failure(
-    attach: Callable[..., MetricsSource], page: bytes, status: int, error: str
-) -> None:
+def test_answer_without_metrics_is_a_named_failure(attach: Attach, page: bytes, status: int, error: str) -> None:
     with FakeEngine(page) as engine:
         engine.status = status
         router = RecordingRouter(engine.key)
@@ -188,7 +181,7 @@ def test_answer_without_metrics_is_a_named_failure(
         assert router.reports == []
 
 
-def test_facts_are_told_once_and_again_when_they_change(attach: Callable[..., MetricsSource]) -> None:
+def test_facts_are_told_once_and_again_when_they_change(attach: Attach) -> None:
     with FakeEngine(vllm_page()) as engine:
         router = RecordingRouter(engine.key)
         attach(router)
@@ -199,9 +192,7 @@ def test_facts_are_told_once_and_again_when_they_change(attach: Callable[..., Me
         eventually(lambda: router.facts[1:] == [(engine.key, 5000, 16)])
 
 
-def test_refused_facts_are_logged_once_and_polling_goes_on(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_facts_are_logged_once_and_polling_goes_on(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
     with FakeEngine(vllm_page()) as engine:
         router = RecordingRouter(engine.key, block_size=32)
         source = attach(router)
@@ -217,7 +208,7 @@ def test_refused_facts_are_logged_once_and_polling_goes_on(
 
 
 def test_router_that_fails_on_a_report_is_logged_once_and_polling_goes_on(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
+    attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(RecordingRouter):
         def update_load(self, worker: str, /, **report: Any) -> None:
@@ -230,7 +221,7 @@ def test_router_that_fails_on_a_report_is_logged_once_and_polling_goes_on(
     assert [bool(record.exc_info) for record in caplog.records if "no such argument" in record.message] == [True]
 
 
-def test_rates_come_from_the_counters_of_successive_pages(attach: Callable[..., MetricsSource]) -> None:
+def test_rates_come_from_the_counters_of_successive_pages(attach: Attach) -> None:
     with FakeEngine(vllm_page(prefill=(1_000.0, 2.0))) as engine:
         router = RecordingRouter(engine.key)
         attach(router)
@@ -239,35 +230,30 @@ def test_rates_come_from_the_counters_of_successive_pages(attach: Callable[..., 
         assert router.wait_for(engine.key, prefill_tps=4_000.0)["prefill_tps"] == 4_000.0
 
 
-def test_stop_returns_while_a_worker_hangs(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        engine.may_answer.clear()
-        source = attach(RecordingRouter(engine.key), timeout_s=600.0)
-        eventually(lambda: len(engine.requests) == 1)
-        stopper = threading.Thread(target=source.stop)
-        stopper.start()
-        stopper.join(DEADLINE_S)
-        assert not stopper.is_alive()
-        assert not any(thread.name == "cachelb-metrics" for thread in threading.enumerate())
+def test_stop_returns_while_a_worker_hangs(attach: Attach, engine: FakeEngine) -> None:
+    engine.may_answer.clear()
+    source = attach(RecordingRouter(engine.key), timeout_s=600.0)
+    eventually(lambda: len(engine.requests) == 1)
+    stopper = threading.Thread(target=source.stop)
+    stopper.start()
+    stopper.join(DEADLINE_S)
+    assert not stopper.is_alive()
+    assert not any(thread.name == "cachelb-metrics" for thread in threading.enumerate())
 
 
-def test_source_stops_twice_and_starts_again(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        router = RecordingRouter(engine.key)
-        source = attach(router)
-        router.wait_for(engine.key)
-        with pytest.raises(RuntimeError, match="one MetricsSource per router"):
-            source.start(router)
-        source.stop()
-        source.stop()
-        assert source.stats().polls == 0
+def test_source_stops_twice_and_starts_again(attach: Attach, engine: FakeEngine, router: RecordingRouter) -> None:
+    source = attach(router)
+    router.wait_for(engine.key)
+    with pytest.raises(RuntimeError, match="one MetricsSource per router"):
         source.start(router)
-        router.wait_for(engine.key)
+    source.stop()
+    source.stop()
+    assert source.stats().polls == 0
+    source.start(router)
+    router.wait_for(engine.key)
 
 
-def test_password_and_headers_are_sent_and_never_logged(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_password_and_headers_are_sent_and_never_logged(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with FakeEngine(vllm_page()) as engine:
         key = engine.key.replace("http://", "http://user:hunter2@")
@@ -283,31 +269,29 @@ def test_password_and_headers_are_sent_and_never_logged(
     assert f"127.0.0.1:{engine.port}" in caplog.text
 
 
-def test_url_function_says_where_the_page_is(attach: Callable[..., MetricsSource]) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        router = RecordingRouter("gpu0", "gpu1")
-        source = attach(router, url={"gpu0": f"{engine.key}/prometheus/metrics?x=1", "gpu1": None}.get)
-        router.wait_for("gpu0")
-        assert set(engine.paths) == {"/prometheus/metrics?x=1"}
-        assert source.stats().workers["gpu1"].polls == 0
-        assert source.stats().workers["gpu1"].failures == 0
+def test_url_function_says_where_the_page_is(attach: Attach, engine: FakeEngine) -> None:
+    router = RecordingRouter("gpu0", "gpu1")
+    source = attach(router, url={"gpu0": f"{engine.key}/prometheus/metrics?x=1", "gpu1": None}.get)
+    router.wait_for("gpu0")
+    assert set(engine.paths) == {"/prometheus/metrics?x=1"}
+    assert source.stats().workers["gpu1"].polls == 0
+    assert source.stats().workers["gpu1"].failures == 0
 
 
 @pytest.mark.parametrize("key", ["gpu0", "http://user:hunter2@[x", "http://gpu0:x"])
 def test_key_that_is_no_address_is_named_and_others_are_polled(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture, key: str
+    attach: Attach, caplog: pytest.LogCaptureFixture, key: str, engine: FakeEngine
 ) -> None:
-    with FakeEngine(vllm_page()) as engine:
-        router = RecordingRouter(key, engine.key)
-        source = attach(router)
-        eventually(lambda: source.stats().failures >= 1)
-        router.wait_for(engine.key)
-        assert source.stats().workers[key].last_error == "no metrics URL"
+    router = RecordingRouter(key, engine.key)
+    source = attach(router)
+    eventually(lambda: source.stats().failures >= 1)
+    router.wait_for(engine.key)
+    assert source.stats().workers[key].last_error == "no metrics URL"
     assert f"of {key.replace('user:hunter2@', '')} is not readable" in caplog.text
     assert "hunter2" not in caplog.text
 
 
-def test_unix_socket_is_polled(attach: Callable[..., MetricsSource], tmp_path: Path) -> None:
+def test_unix_socket_is_polled(attach: Attach, tmp_path: Path) -> None:
     page = vllm_page(running=(4.0,))
 
     class Handler(socketserver.StreamRequestHandler):
@@ -328,9 +312,7 @@ def test_unix_socket_is_polled(attach: Callable[..., MetricsSource], tmp_path: P
         source.stop()
 
 
-def test_router_that_breaks_once_does_not_end_polling(
-    attach: Callable[..., MetricsSource], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_router_that_breaks_once_does_not_end_polling(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
     class Breaking(RecordingRouter):
         errors = 2
 

@@ -37,7 +37,7 @@ class Sessions(Base):
         key = None if request.key is None else self._bound.get(request.key)
         if key in fleet.keys:
             return fleet.keys.index(key), "session"
-        row = idlest(request, fleet)
+        row = lowest(fleet.column("inflight"), request)
         if request.key is not None and not request.dry_run:
             self._bound[request.key] = fleet.keys[row]
             while len(self._bound) > 500:
@@ -45,13 +45,24 @@ class Sessions(Base):
         return row
 
 
-def choosing(choose: Callable[[RequestView, FleetView], Any]) -> Callable[[], object]:
-    """Make a policy without state."""
-    return type("Choosing", (Base,), {"choose": lambda _, request, fleet: choose(request, fleet)})
+class UnseededTies(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        return random.randrange(len(fleet))
 
 
-def idlest(request: RequestView, fleet: FleetView, more: int = 0) -> int:
-    return lowest(fleet.column("inflight") + more, request)
+class FirstOfEquals(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        return fleet.column("inflight").argmin()
+
+
+class NoCandidate(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        return request.randrange(len(fleet) + 1)
+
+
+class NoInteger(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        return fleet.keys[request.randrange(len(fleet))]
 
 
 class Counting(Base):
@@ -72,15 +83,31 @@ class RemembersPositions(Base):
 
     def choose(self, request: RequestView, fleet: FleetView) -> Any:
         if len(fleet) < 3 or request.dry_run:
-            return idlest(request, fleet)
+            return lowest(fleet.column("inflight"), request)
         return self._last.setdefault("row", len(fleet) - 1)
+
+
+class ForSmallFleets(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        return lowest(fleet.column("inflight"), request) if len(fleet) < 64 else 64
+
+
+class DividesByThePrompt(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        return lowest(fleet.column("inflight") + 1 // request.prompt_tokens, request)
+
+
+class ReadsUnknownReports(Base):
+    def choose(self, request: RequestView, fleet: FleetView) -> Any:
+        waiting = int(fleet.column("waiting").max())
+        return lowest(fleet.column("inflight") + waiting, request)
 
 
 class NeedsTokens(Base):
     def choose(self, request: RequestView, fleet: FleetView) -> Any:
         if not request.has_tokens and request.prompt_tokens == 0 and request.session is None:
             raise KeyError("prompt")
-        return idlest(request, fleet)
+        return lowest(fleet.column("inflight"), request)
 
 
 class Grows(Base):
@@ -89,7 +116,7 @@ class Grows(Base):
 
     def choose(self, request: RequestView, fleet: FleetView) -> Any:
         self._seen.append(request)
-        return idlest(request, fleet)
+        return lowest(fleet.column("inflight"), request)
 
 
 @pytest.mark.parametrize("name", policies.POLICIES)
@@ -105,24 +132,15 @@ def test_own_policies_that_behave_keep_the_contract(factory: Callable[[], object
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (choosing(lambda _, fleet: random.randrange(len(fleet))), "equal seeds and calls picked"),
-        (choosing(lambda _, fleet: fleet.column("inflight").argmin()), "the order of the workers decides among idle"),
-        (
-            choosing(lambda request, fleet: request.randrange(len(fleet) + 1)),
-            r"choose\(\) returned 4 with 4 candidates",
-        ),
-        (choosing(lambda _, fleet: fleet.keys[0]), r"choose\(\) raised TypeError: 'str' object cannot be interpreted"),
+        (UnseededTies, "equal seeds and calls picked"),
+        (FirstOfEquals, "the order of the workers decides among idle workers"),
+        (NoCandidate, r"choose\(\) returned 4 with 4 candidates"),
+        (NoInteger, r"choose\(\) raised TypeError: 'str' object cannot be interpreted as an integer"),
         (Counting, "two dry runs and the pick they announce differ"),
         (RemembersPositions, "the order of the workers decides"),
-        (
-            choosing(lambda request, fleet: idlest(request, fleet) if len(fleet) < 64 else 64),
-            r"choose\(\) returned 64 with 64",
-        ),
-        (
-            choosing(lambda request, fleet: idlest(request, fleet, 1 // request.prompt_tokens)),
-            r"choose\(\) raised ZeroDiv",
-        ),
-        (choosing(lambda request, fleet: idlest(request, fleet, int(fleet.column("waiting").max()))), "float NaN"),
+        (ForSmallFleets, r"choose\(\) returned 64 with 64 candidates"),
+        (DividesByThePrompt, r"choose\(\) raised ZeroDivisionError"),
+        (ReadsUnknownReports, r"choose\(\) raised ValueError: cannot convert float NaN"),
         (NeedsTokens, r"choose\(\) raised KeyError: 'prompt'"),
         (Grows, "Python memory grows with every request"),
     ],

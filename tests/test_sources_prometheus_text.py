@@ -27,16 +27,6 @@ def test_older_vllm_page_has_the_former_usage_name_and_only_the_prompt_counter()
     assert page.totals.prompt_tokens == 10_000.0
 
 
-def test_former_vllm_requests_swapped_out_wait_too() -> None:
-    page = vllm_page(waiting=(1.0,)) + b'vllm:num_requests_swapped{engine="0",model_name="m"} 2.0\n'
-    assert read_metrics_page(page).load.waiting == 3
-
-
-def test_newer_usage_name_wins_over_the_former_one() -> None:
-    both = vllm_page(usage=(0.0,)) + b'vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.75\n'
-    assert read_metrics_page(both).load.kv_usage == 0.0
-
-
 def test_vllm_data_parallel_ranks_are_added_up_and_kept_apart() -> None:
     page = read_metrics_page(vllm_page(running=(3.0, 5.0), waiting=(0.0, 2.0), usage=(0.25, 0.75)))
     assert page.load == LoadReport(running=8, waiting=2, kv_usage=0.5, kv_blocks=8192, block_size=16)
@@ -47,23 +37,6 @@ def test_vllm_data_parallel_ranks_are_added_up_and_kept_apart() -> None:
     assert page.totals.output_tokens == 4_000.0
 
 
-def test_hybrid_model_counts_blocks_of_the_hash_block_size() -> None:
-    config = 'block_size="528",hash_block_size="16",kv_cache_size_tokens="463459",num_gpu_blocks="320"'
-    load = read_metrics_page(vllm_page(config=config)).load
-    assert (load.block_size, load.kv_blocks) == (16, 463_459 // 16)
-
-
-def test_configuration_the_engine_does_not_know_yet_is_unknown() -> None:
-    page = read_metrics_page(vllm_page(config='block_size="None",hash_block_size="None",num_gpu_blocks="None"'))
-    assert (page.load.block_size, page.load.kv_blocks, page.dropped) == (None, None, 0)
-
-
-def test_ranks_with_unlike_block_sizes_have_none_together() -> None:
-    page = vllm_page(running=(1.0, 1.0), waiting=(0.0, 0.0), usage=(0.0, 0.0))
-    unlike = page.replace(b'block_size="16"', b'block_size="32"', 1)
-    assert (read_metrics_page(unlike).load.block_size, read_metrics_page(unlike).load.kv_blocks) == (None, None)
-
-
 def test_sglang_page_gives_load_capacity_and_counters() -> None:
     page = read_metrics_page(sglang_page())
     assert page.engine == "sglang"
@@ -72,38 +45,47 @@ def test_sglang_page_gives_load_capacity_and_counters() -> None:
     assert page.dropped == 0
 
 
-def test_sglang_requests_in_every_queue_wait() -> None:
-    assert read_metrics_page(sglang_page(queued=2.0, grammar=3.0, transfer=4.0)).load.waiting == 9
-
-
-def test_sglang_tensor_parallel_ranks_repeat_one_figure() -> None:
-    load = read_metrics_page(sglang_page(tensor_ranks=4)).load
-    assert (load.running, load.waiting, load.kv_blocks) == (4, 2, 16_272)
-
-
 def test_sglang_data_parallel_ranks_are_added_up() -> None:
     page = read_metrics_page(sglang_page(tensor_ranks=2, data_ranks=3))
     assert (page.load.running, page.load.waiting, page.load.kv_usage, sorted(page.ranks)) == (12, 6, 0.5, [0, 1, 2])
     assert page.totals.prompt_tokens == 2_100.0
 
 
-def test_sglang_total_is_not_added_to_its_parts_by_priority() -> None:
-    assert read_metrics_page(sglang_page(with_priorities=True)).load.running == 4
+FORMER_USAGE = b'vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.75\n'
+SWAPPED = b'vllm:num_requests_swapped{engine="0",model_name="m"} 2.0\n'
+HYBRID = 'block_size="528",hash_block_size="16",kv_cache_size_tokens="463459",num_gpu_blocks="320"'
+UNKNOWN = 'block_size="None",hash_block_size="None",num_gpu_blocks="None"'
+RANKS = vllm_page(running=(1.0, 1.0), waiting=(0.0, 0.0), usage=(0.0, 0.0))
+LOADS: dict[str, tuple[bytes, dict[str, float | None]]] = {
+    "former vLLM: swapped out requests wait": (vllm_page(waiting=(1.0,)) + SWAPPED, {"waiting": 3}),
+    "newer usage name wins": (vllm_page(usage=(0.0,)) + FORMER_USAGE, {"kv_usage": 0.0}),
+    "hybrid model": (vllm_page(config=HYBRID), {"block_size": 16, "kv_blocks": 463_459 // 16}),
+    "not known yet": (vllm_page(config=UNKNOWN), {"block_size": None, "kv_blocks": None}),
+    "unlike ranks": (
+        RANKS.replace(b'block_size="16"', b'block_size="32"', 1),
+        {"block_size": None, "kv_blocks": None},
+    ),
+    "every queue of SGLang": (sglang_page(queued=2.0, grammar=3.0, transfer=4.0), {"waiting": 9}),
+    "tensor ranks repeat": (sglang_page(tensor_ranks=4), {"running": 4, "waiting": 2, "kv_blocks": 16_272}),
+    "total and its parts by priority": (sglang_page(with_priorities=True), {"running": 4}),
+    "pages from tokens": (
+        sglang_page(page_size=64.0, num_pages=None),
+        {"block_size": 64, "kv_blocks": 1_041_408 // 64},
+    ),
+    "labels of the info": (
+        sglang_page(page_size=None, num_pages=None, config='num_pages="512",page_size="64"'),
+        {"block_size": 64, "kv_blocks": 1_041_408 // 64},
+    ),
+    "no page size": (sglang_page(page_size=None, num_pages=None), {"block_size": None, "kv_blocks": None}),
+    "usage above one is full": (b"vllm:kv_cache_usage_perc 1.02", {"kv_usage": 1.0}),
+}
 
 
-@pytest.mark.parametrize(
-    ("gauges", "config", "expected"),
-    [
-        pytest.param((64.0, None), None, (64, 1_041_408 // 64), id="pages from tokens"),
-        pytest.param((None, None), 'num_pages="512",page_size="64"', (64, 1_041_408 // 64), id="labels of the info"),
-        pytest.param((None, None), None, (None, None), id="no page size"),
-    ],
-)
-def test_sglang_capacity_of_other_versions(
-    gauges: tuple[float | None, float | None], config: str | None, expected: tuple[int | None, int | None]
-) -> None:
-    load = read_metrics_page(sglang_page(page_size=gauges[0], num_pages=gauges[1], config=config)).load
-    assert (load.block_size, load.kv_blocks) == expected
+@pytest.mark.parametrize(("text", "expected"), LOADS.values(), ids=LOADS)
+def test_load_of_engines_of_other_kinds_and_versions(text: bytes, expected: dict[str, float | None]) -> None:
+    page = read_metrics_page(text)
+    assert {name: getattr(page.load, name) for name in expected} == expected
+    assert page.dropped == 0
 
 
 def test_tensorrt_llm_page_gives_load_and_capacity() -> None:
@@ -139,10 +121,6 @@ def test_value_that_makes_no_sense_is_dropped_and_counted(value: bytes) -> None:
 def test_names_that_only_begin_alike_are_others() -> None:
     page = read_metrics_page(b"vllm:num_requests_waiting_by_reason 9\n# vllm:num_requests_waiting 9\n x 1\n")
     assert (page.engine, page.load) == (None, LoadReport())
-
-
-def test_usage_above_one_counts_as_full() -> None:
-    assert read_metrics_page(b"vllm:kv_cache_usage_perc 1.02").load.kv_usage == 1.0
 
 
 def test_names_of_a_second_engine_are_not_the_workers() -> None:

@@ -166,6 +166,17 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
 
 
 @in_event_loop
+async def test_replica_that_refused_is_not_the_next_choice_although_it_holds_the_prompt() -> None:
+    _, client = serving(fleet())
+    holder = await client.serve_whole()
+    request = client.request()
+    assert (await client.choose(request))[0] == [holder]
+    client.give(request, holder)
+    client.refuse(request, holder)
+    assert (await client.choose(request))[0] != [holder]
+
+
+@in_event_loop
 async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:
     """The only replica: both ends come from it, and nothing tells which is which."""
     router, client = serving(fleet(1))

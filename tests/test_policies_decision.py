@@ -28,23 +28,18 @@ def test_a_dry_run_has_nothing_to_release() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
-    [(200, ValueError), (399, ValueError), (1000, ValueError), (-1, ValueError), (True, TypeError), ("500", TypeError)],
+    ("call", "value", "kind", "message"),
+    [("on_error", value, ValueError, "on_error takes") for value in (200, 399, 1000, -1)]
+    + [("on_error", value, TypeError, "on_error takes") for value in (True, "500")]
+    + [("on_tokens", value, kind, None) for value, kind in ((-1, ValueError), (1.5, TypeError), ("1", TypeError))],
 )
-def test_what_is_no_error_is_refused_and_keeps_the_booking(error: object, kind: type) -> None:
+def test_what_a_report_cannot_take_is_refused_and_keeps_the_booking(
+    call: str, value: object, kind: type[Exception], message: str | None
+) -> None:
     policy = LeastLoaded(seed=1)
     decision = policy.select_worker(WORKERS)
-    with pytest.raises(kind, match="on_error takes"):
-        decision.on_error(error)  # type: ignore[arg-type]
-    assert total(policy) == 1
-
-
-@pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
-def test_tokens_are_checked_before_anything_changes(value: object, kind: type) -> None:
-    policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(WORKERS)
-    with pytest.raises(kind):
-        decision.on_tokens(value)  # type: ignore[arg-type]
+    with pytest.raises(kind, match=message):
+        getattr(decision, call)(value)
     assert total(policy) == 1
 
 

@@ -165,6 +165,7 @@ def test_without_older_files_the_file_is_emptied(feed: Feed, path: Path) -> None
     recorded(feed, path, 20, max_bytes=4096, keep=0)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert rows(path)[-1]["id"] == "d-19"
+    assert path.stat().st_size <= 4096
 
 
 def test_a_file_that_ends_within_a_line_is_continued_on_the_next(feed: Feed, path: Path) -> None:

@@ -181,14 +181,8 @@ def test_all_stands_for_every_policy(trace: Path) -> None:
 
 
 def test_sweep_gives_a_section_per_value() -> None:
-    options = (
-        "chat",
-        *SMALL[:4],
-        "--policy",
-        "cache-aware,cache-aware+events",
-        "--sweep",
-        "cache_threshold=0.1:0.9:0.4",
-    )
+    policies = ("--policy", "cache-aware,cache-aware+events")
+    options = ("chat", *SMALL[:4], *policies, "--sweep", "cache_threshold=0.1:0.9:0.4")
     document = document_of(*options)
     assert document["sweep"] == {"name": "cache_threshold", "values": [0.1, 0.5, 0.9]}
     assert [cell["value"] for cell in document["cells"]] == [0.1, 0.1, 0.5, 0.5, 0.9, 0.9]

@@ -11,7 +11,7 @@ import pytest
 
 import cachelb
 from cachelb.openai import read_usage
-from cachelb.tracking import TrackedIterator, TrackedStream
+from cachelb.tracking import TrackedStream
 
 
 class Upstream:
@@ -158,45 +158,30 @@ def test_a_cancelled_consumer_cancels_the_request() -> None:
 
 
 @pytest.mark.parametrize("read", [0, 1], ids=["never started", "started"])
-@pytest.mark.parametrize("how", ["aclose", "drop", "with"])
-def test_giving_a_stream_up_cancels_the_request_and_closes_the_upstream(read: int, how: str) -> None:
+@pytest.mark.parametrize("how", ["close", "drop", "with"])
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["stream", "iterator"])
+def test_giving_up_cancels_the_request_and_closes_the_upstream(asynchronous: bool, read: int, how: str) -> None:
     router, decision = routed()
     upstream = Upstream([1, 2, 3])
 
     async def main() -> None:
-        stream: TrackedStream[int] = decision.track(upstream)
+        stream: Any = decision.track(upstream) if asynchronous else decision.track_sync(upstream)
         for _ in range(read):
-            await anext(stream)
-        if how == "aclose":
-            await stream.aclose()
-            await stream.aclose()
-        elif how == "with":
+            await anext(stream) if asynchronous else next(stream)
+        if how == "close":
+            for _ in range(2):
+                await stream.aclose() if asynchronous else stream.close()
+        elif how == "with" and asynchronous:
             async with stream:
+                pass
+        elif how == "with":
+            with stream:
                 pass
         del stream
         gc.collect()
         assert router.loads() == {"a": 0, "b": 0}
 
     run(main())
-    assert (ended(router), upstream.closed) == ({"cancelled": 1}, 1)
-
-
-@pytest.mark.parametrize("read", [0, 1], ids=["never started", "started"])
-@pytest.mark.parametrize("how", ["close", "drop", "with"])
-def test_giving_an_iterator_up_cancels_the_request_and_closes_the_upstream(read: int, how: str) -> None:
-    router, decision = routed()
-    upstream = Upstream([1, 2, 3])
-    iterator: TrackedIterator[int] = decision.track_sync(upstream)
-    for _ in range(read):
-        next(iterator)
-    if how == "close":
-        iterator.close()
-        iterator.close()
-    elif how == "with":
-        with iterator:
-            pass
-    del iterator
-    gc.collect()
     assert (ended(router), upstream.closed) == ({"cancelled": 1}, 1)
 
 

@@ -193,6 +193,17 @@ fn a_limit_outlives_the_last_worker() {
 /// Announcements, expectations and removals of a few workers under a limit: it holds after every call that stores, and a
 /// removal goes beyond it by no more than its splits.
 #[test]
+fn what_there_is_no_room_to_confirm_stays_expected() {
+    let mut index = index(100);
+    let blocks = chain(4);
+    index.expect(worker(0), &blocks, 0, None, None).unwrap();
+    index.set_limit(0, 1);
+    let held = index.announce(worker(0), None, &blocks, Medium::Gpu);
+    assert_eq!((held, counts(&index)), (Ok(0), [0, 4, 0, 0]));
+    index.validate().unwrap();
+}
+
+#[test]
 fn a_limit_holds_with_speculative_blocks() {
     const LIMIT: usize = 96 << 10;
     for round in 0..12 {

@@ -21,6 +21,7 @@ impl Holdings for Sets {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> u32 {
+        assert!(parent.is_none_or(|parent| self.before.contains_key(&parent)));
         for hash in hashes {
             self.before.insert(*hash, parent);
             parent = Some(*hash);

@@ -124,9 +124,11 @@ impl Bench {
         let mut settings =
             IngestSettings::new(Hasher::new(Scheme::Chained, block_size, 7).unwrap());
         change(&mut settings);
+        let mut to = Sets::default();
+        to.whole_chains = true;
         Self {
             ingest: Ingest::new(settings),
-            to: Sets::default(),
+            to,
             now: Millis(0),
         }
     }
@@ -153,6 +155,13 @@ impl Bench {
             .iter()
             .take_while(|hash| self.to.holds(**hash, medium))
             .count()
+    }
+
+    /// Whether the block at `at` of a prompt with objects is held.
+    pub(super) fn holds_with(&self, tokens: &[u32], objects: &[MmObject], at: usize) -> bool {
+        let (hasher, mut hashes) = (self.ingest.settings.hasher, Vec::new());
+        hasher.hash(tokens, Namespace::default(), objects, &mut hashes);
+        self.to.holds(hashes[at], Medium::Gpu)
     }
 
     pub(super) fn depth(&self, tokens: &[u32]) -> usize {

@@ -3,31 +3,6 @@
 use super::*;
 
 #[test]
-fn a_name_covers_all_own_blocks_of_an_engine_block() {
-    let mut b = Bench::new();
-    let prompt = blocks(&[1, 2, 3, 4]);
-    b.sized(None, &[1, 2], &prompt, 8);
-    b.sized(Some(2), &[3], &blocks(&[5, 6]), 8);
-    assert_eq!(b.depth_of(&[1, 2, 3, 4, 5, 6]), 6);
-    b.remove(&[2]);
-    assert_eq!((b.depth(&prompt), b.held()), (2, 4));
-    b.remove(&[1, 3]);
-    assert_eq!(b.held(), 0);
-}
-
-#[test]
-fn engine_blocks_that_begin_alike_share_own_blocks() {
-    let mut b = Bench::new();
-    b.sized(None, &[1], &blocks(&[1, 2]), 8);
-    b.sized(None, &[2], &blocks(&[1, 3]), 8);
-    assert_eq!(b.held(), 3);
-    b.remove(&[1]);
-    assert_eq!((b.depth_of(&[1, 3]), b.held()), (2, 2));
-    b.remove(&[2]);
-    assert_eq!(b.held(), 0);
-}
-
-#[test]
 fn an_own_block_is_held_while_all_its_pages_are() {
     let mut b = Bench::new();
     let prompt: Vec<u32> = (0..9).collect();
@@ -105,17 +80,12 @@ fn objects_of_pages_are_objects_of_their_block_once() {
         extras: &[(0, 9), (1, 9), (1, 5)],
         ..Blocks::default()
     }));
-    let mut hashes = Vec::new();
     let objects = [(9, 4), (5, 2)].map(|(hash, len)| MmObject {
         hash,
         start: 0,
         len,
     });
-    b.ingest
-        .settings
-        .hasher
-        .hash(&[0; 4], Namespace::default(), &objects, &mut hashes);
-    assert!(b.to.holds(hashes[0], Medium::Gpu));
+    assert!(b.holds_with(&[0; 4], &objects, 0));
     b.remove(&[1, 2]);
     assert_eq!(b.held(), 0);
 }

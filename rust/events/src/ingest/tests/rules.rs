@@ -23,33 +23,11 @@ fn a_store_continues_behind_its_parent() {
 }
 
 #[test]
-fn a_block_removed_in_the_middle_comes_back_with_its_tail() {
-    let mut b = Bench::new();
-    let prompt = blocks(&[1, 2, 3, 4, 5]);
-    b.hear(Says::default().stored(None, &[1, 2, 3, 4, 5], &prompt));
-    b.remove(&[2]);
-    assert_eq!((b.depth(&prompt), b.held()), (1, 4));
-    b.store(Some(1), &[2], &[2]);
-    assert_eq!(b.depth(&prompt), 5);
-}
-
-#[test]
 fn unknown_removals_change_nothing() {
     let mut b = Bench::new();
     b.store(None, &[1], &[1]);
     b.remove(&[2, 3]);
     assert_eq!((b.held(), b.stats().unknown_removals), (1, 2));
-}
-
-#[test]
-fn the_last_of_two_names_ends_a_block() {
-    let mut b = Bench::new();
-    b.store(None, &[1, 2], &[1, 2]);
-    b.store(None, &[7, 8], &[1, 2]);
-    b.remove(&[1, 2]);
-    assert_eq!(b.depth_of(&[1, 2]), 2);
-    b.remove(&[8, 7]);
-    assert_eq!(b.held(), 0);
 }
 
 #[test]
@@ -206,19 +184,12 @@ fn objects_are_part_of_a_blocks_identity() {
         ..Blocks::default()
     }));
     assert_eq!(b.depth_of(&[0, 0]), 1);
-    let mut hashes = Vec::new();
     let object = MmObject {
         hash: 77,
         start: 4,
         len: 4,
     };
-    b.ingest.settings.hasher.hash(
-        &blocks(&[0, 0]),
-        Namespace::default(),
-        &[object],
-        &mut hashes,
-    );
-    assert!(b.to.holds(hashes[1], Medium::Gpu));
+    assert!(b.holds_with(&blocks(&[0, 0]), &[object], 1));
 }
 
 #[test]

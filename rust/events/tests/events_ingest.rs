@@ -104,8 +104,8 @@ fn small_pages_make_own_blocks() {
         let (chunk, pool) = (7, 96);
         let small = shape(seed, block_size, 0);
         let small = Shape {
-            chunk,
             pool,
+            chunk,
             ..small
         };
         follow(small, true);
@@ -138,8 +138,8 @@ fn reports_and_copies_never_leave_a_phantom() {
         let pool = 60;
         follow(
             Shape {
-                reports,
                 pool,
+                reports,
                 ..shape(seed, block_size, host)
             },
             false,

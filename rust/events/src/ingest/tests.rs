@@ -159,9 +159,10 @@ impl Bench {
 
     /// Whether the block at `at` of a prompt with objects is held.
     pub(super) fn holds_with(&self, tokens: &[u32], objects: &[MmObject], at: usize) -> bool {
-        let (hasher, mut hashes) = (self.ingest.settings.hasher, Vec::new());
-        hasher.hash(tokens, Namespace::default(), objects, &mut hashes);
-        self.to.holds(hashes[at], Medium::Gpu)
+        let mut all = Vec::new();
+        let hasher = self.ingest.settings.hasher;
+        hasher.hash(tokens, Namespace::default(), objects, &mut all);
+        self.to.holds(all[at], Medium::Gpu)
     }
 
     pub(super) fn depth(&self, tokens: &[u32]) -> usize {

@@ -25,6 +25,9 @@
 //!
 //! Engine hashes are names, never identities: blocks are hashed again from their tokens.
 
+#[cfg(test)]
+extern crate self as cachelb_events;
+
 mod batch;
 mod decode;
 mod doubts;

@@ -18,6 +18,9 @@ const MESSAGES: u64 = 20_000;
 /// Messages between restarts that nothing shows but a gap.
 const LIFE: u64 = 3_000;
 
+/// Of messages that are lost: restarts make the only gaps.
+const NEVER: usize = usize::MAX;
+
 const WORKER: WorkerId = WorkerId {
     slot: 0,
     generation: 0,
@@ -159,6 +162,9 @@ fn follow(shape: Shape, exact_copies: bool, one_in: usize) -> [f64; 2] {
             phantom, None,
             "confirmed and not there after message {message} of {shape:?}"
         );
+        if exact_copies && to.sets.doubtful.is_empty() && one_in == NEVER {
+            assert_eq!(to.sets.held, truth, "after message {message} of {shape:?}");
+        }
         if message % 16 == 0 {
             ingest.validate(&to).expect("the ingester is sound");
             to.check(message);
@@ -220,4 +226,16 @@ fn larger_blocks_and_pages_leave_no_phantom() {
             follow(shape, exact_copies, 20);
         }
     }
+}
+
+#[test]
+fn a_real_index_holds_what_the_engine_does() {
+    let shape = Shape {
+        seed: 11,
+        host: 20,
+        says_salt: false,
+        recomputes: true,
+        ..Shape::default()
+    };
+    follow(shape, true, NEVER);
 }

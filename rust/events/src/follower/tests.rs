@@ -1,4 +1,5 @@
 use super::*;
+use FeedState::{Degraded, Live, Starting, Suspect};
 
 mod orders;
 
@@ -52,13 +53,40 @@ fn following(last: u64, replayable: bool) -> Follower {
     for seq in 0..=last {
         assert_eq!(follower.live(at(seq)), APPLY);
     }
-    assert_eq!(follower.state(), FeedState::Live);
+    assert_eq!(follower.state(), Live);
     follower
 }
 
 fn wait(follower: &mut Follower, mark: Mark) {
     assert_eq!(follower.live(mark).fate, Fate::Hold, "{mark:?}");
     follower.hold(mark, &mark.seq.to_be_bytes());
+}
+
+/// A new one whose source can replay.
+fn connected() -> Follower {
+    let mut follower = Follower::new(FollowerSettings::default());
+    follower.connected(true);
+    follower
+}
+
+fn reconnect(follower: &mut Follower) {
+    follower.disconnected();
+    follower.connected(true);
+}
+
+/// A replay of messages that are all missed.
+fn replay(follower: &mut Follower, seqs: impl IntoIterator<Item = u64>, mark: fn(u64) -> Mark) {
+    for seq in seqs {
+        assert_eq!(follower.replayed(mark(seq)), APPLY, "{seq}");
+    }
+}
+
+/// The end of a replay that clears nothing at once: what is due after it, and the state.
+#[track_caller]
+fn ended(follower: &mut Follower, well: bool, all: &[Result<u64, Cause>], state: FeedState) {
+    assert_eq!(follower.replay_ended(well), None);
+    assert_eq!(due(follower), all);
+    assert_eq!(follower.state(), state);
 }
 
 /// What is due, messages by number.
@@ -77,19 +105,15 @@ fn due(follower: &mut Follower) -> Vec<Result<u64, Cause>> {
 fn a_gap_is_replayed_and_what_waited_comes_after_it_once() {
     let mut follower = following(42, true);
     wait(&mut follower, at(45));
-    assert_eq!(follower.state(), FeedState::Suspect);
+    assert_eq!(follower.state(), Suspect);
     assert_eq!(follower.ask(), Some(42), "with the last one, to compare");
     assert_eq!(follower.ask(), None, "asked for once");
     wait(&mut follower, at(46));
     assert_eq!(follower.live(at(45)), DUPLICATE, "it waits already");
     assert_eq!(follower.live(at(42)), DUPLICATE);
     assert_eq!(follower.replayed(at(42)), DUPLICATE);
-    for seq in 43..=45 {
-        assert_eq!(follower.replayed(at(seq)), APPLY);
-    }
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), [Ok(46)]);
-    assert_eq!(follower.state(), FeedState::Live);
+    replay(&mut follower, 43..=45, at);
+    ended(&mut follower, true, &[Ok(46)], Live);
     assert_eq!(follower.last_seq(), Some(46));
     let tally = follower.tally();
     assert_eq!(
@@ -104,17 +128,13 @@ fn a_replay_that_begins_too_late_starts_the_stream_over() {
     wait(&mut follower, at(100));
     assert_eq!(follower.ask(), Some(42));
     assert_eq!(follower.replayed(at(90)), cleared(Cause::Loss, Fate::Apply));
-    for seq in 91..=100 {
-        assert_eq!(follower.replayed(at(seq)), APPLY);
-    }
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    replay(&mut follower, 91..=100, at);
+    ended(&mut follower, true, &[], Degraded);
     assert_eq!(follower.live(at(101)), APPLY);
     let tally = follower.tally();
     assert_eq!((tally.replays_short, tally.resyncs), (1, 1));
     follower.cleared_by_engine();
-    assert_eq!(follower.state(), FeedState::Live);
+    assert_eq!(follower.state(), Live);
 }
 
 #[test]
@@ -124,9 +144,12 @@ fn a_failed_replay_goes_on_behind_the_last_hole() {
         wait(&mut follower, at(seq));
     }
     assert_eq!(follower.ask(), Some(42));
-    assert_eq!(follower.replay_ended(false), None);
-    assert_eq!(due(&mut follower), [Err(Cause::Loss), Ok(48), Ok(49)]);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    ended(
+        &mut follower,
+        false,
+        &[Err(Cause::Loss), Ok(48), Ok(49)],
+        Degraded,
+    );
     assert_eq!(follower.live(at(50)), APPLY);
     assert_eq!(
         follower.live(at(47)),
@@ -140,31 +163,28 @@ fn without_replay_a_gap_starts_the_stream_over_at_once() {
     let mut follower = following(42, false);
     assert_eq!(follower.live(at(45)), cleared(Cause::Loss, Fate::Apply));
     assert_eq!(follower.ask(), None);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    assert_eq!(follower.state(), Degraded);
     assert_eq!(follower.live(at(46)), APPLY);
 }
 
 #[test]
 fn a_stream_joined_late_without_replay_is_degraded() {
     let mut follower = Follower::new(FollowerSettings::default());
-    assert_eq!(follower.state(), FeedState::Starting);
+    assert_eq!(follower.state(), Starting);
     assert_eq!(follower.live(at(7)).fate, Fate::Apply);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    assert_eq!(follower.state(), Degraded);
     assert_eq!(follower.live(at(8)), APPLY);
 }
 
 #[test]
 fn messages_that_were_lost_while_connecting_come_from_the_replay() {
-    let mut follower = Follower::new(FollowerSettings::default());
-    follower.connected(true);
+    let mut follower = connected();
     assert_eq!(follower.ask(), Some(0));
     wait(&mut follower, at(2));
-    assert_eq!(follower.state(), FeedState::Starting);
+    assert_eq!(follower.state(), Starting);
     assert_eq!(follower.replayed(at(0)), APPLY);
     assert_eq!(follower.replayed(at(1)), APPLY);
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), [Ok(2)]);
-    assert_eq!(follower.state(), FeedState::Live);
+    ended(&mut follower, true, &[Ok(2)], Live);
     assert_eq!(follower.tally().gaps, 0);
 }
 
@@ -177,19 +197,15 @@ fn numbers_that_go_back_are_another_life() {
         assert_eq!(follower.tally().restarts, 1);
         if seq == 0 {
             assert_eq!(verdict.fate, Fate::Apply, "nothing came before it");
-            assert_eq!(follower.state(), FeedState::Live);
+            assert_eq!(follower.state(), Live);
             assert_eq!(follower.ask(), None);
             continue;
         }
         assert_eq!(verdict.fate, Fate::Hold);
         follower.hold(later(seq), &seq.to_be_bytes());
         assert_eq!(follower.ask(), Some(0));
-        for seq in 0..seq {
-            assert_eq!(follower.replayed(later(seq)), APPLY);
-        }
-        assert_eq!(follower.replay_ended(true), None);
-        assert_eq!(due(&mut follower), [Ok(seq)]);
-        assert_eq!(follower.state(), FeedState::Live);
+        replay(&mut follower, 0..seq, later);
+        ended(&mut follower, true, &[Ok(seq)], Live);
         assert_eq!(follower.tally().restarts, 1);
     }
 }
@@ -211,42 +227,35 @@ fn a_restart_that_published_more_than_before_is_seen_in_the_replay() {
     );
     assert_eq!(follower.replay_ended(true), None);
     assert_eq!(follower.ask(), Some(0));
-    for seq in 0..10 {
-        assert_eq!(follower.replayed(later(seq)), APPLY);
-    }
+    replay(&mut follower, 0..10, later);
     assert_eq!(follower.replay_ended(true), None);
     assert_eq!(due(&mut follower), []);
     assert_eq!(follower.last_seq(), Some(9));
-    assert_eq!(follower.state(), FeedState::Live);
+    assert_eq!(follower.state(), Live);
 }
 
 #[test]
 fn a_reconnect_to_the_same_life_keeps_the_state() {
     let mut follower = following(42, true);
     follower.disconnected();
-    assert_eq!(follower.state(), FeedState::Suspect);
+    assert_eq!(follower.state(), Suspect);
     follower.connected(true);
     assert_eq!(follower.ask(), Some(0), "all that it remembers");
     assert_eq!(follower.replayed(at(42)), DUPLICATE);
     assert_eq!(follower.replayed(at(43)), APPLY);
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Live);
+    ended(&mut follower, true, &[], Live);
     assert_eq!(follower.tally().restarts, 0);
 }
 
 #[test]
 fn a_reconnect_to_an_engine_without_the_last_message_is_a_restart() {
     let mut follower = following(42, true);
-    follower.disconnected();
-    follower.connected(true);
+    reconnect(&mut follower);
     assert_eq!(follower.ask(), Some(0), "all that it remembers");
     assert_eq!(follower.replay_ended(true), Some(Cause::Restart));
     assert_eq!(follower.ask(), Some(0));
     assert_eq!(follower.replayed(later(0)), APPLY);
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Live);
+    ended(&mut follower, true, &[], Live);
 }
 
 #[test]
@@ -266,18 +275,12 @@ fn a_replay_that_fails_with_the_connection_is_made_again_with_the_next() {
     wait(&mut follower, at(9));
     assert_eq!(follower.ask(), Some(4));
     follower.disconnected();
-    assert_eq!(follower.replay_ended(false), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Suspect);
+    ended(&mut follower, false, &[], Suspect);
     wait(&mut follower, at(10));
     follower.connected(true);
     assert_eq!(follower.ask(), Some(0));
-    for seq in 5..=10 {
-        assert_eq!(follower.replayed(at(seq)), APPLY);
-    }
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Live);
+    replay(&mut follower, 5..=10, at);
+    ended(&mut follower, true, &[], Live);
     assert_eq!(follower.tally().resyncs, 0);
 }
 
@@ -285,8 +288,7 @@ fn a_replay_that_fails_with_the_connection_is_made_again_with_the_next() {
 fn a_message_that_happens_to_follow_does_not_hide_a_restart() {
     let mut follower = following(42, true);
     assert_eq!(follower.live(later(43)), APPLY, "nobody knows better yet");
-    follower.disconnected();
-    follower.connected(true);
+    reconnect(&mut follower);
     assert_eq!(follower.ask(), Some(0));
     let verdict = follower.replayed(later(0));
     assert_eq!(verdict.clear, Some(Cause::Restart));
@@ -295,11 +297,10 @@ fn a_message_that_happens_to_follow_does_not_hide_a_restart() {
 #[test]
 fn a_failed_replay_after_a_reconnect_leaves_nothing_believed() {
     let mut follower = following(42, true);
-    follower.disconnected();
-    follower.connected(true);
+    reconnect(&mut follower);
     assert_eq!(follower.replay_ended(false), Some(Cause::Loss));
     assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    assert_eq!(follower.state(), Degraded);
     assert_eq!(
         follower.live(at(50)).fate,
         Fate::Apply,
@@ -321,14 +322,10 @@ fn an_unreadable_message_is_replayed_and_given_up_if_it_stays_unreadable() {
         follower.replayed(unreadable(5)),
         cleared(Cause::Loss, Fate::Drop)
     );
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), [Ok(6)]);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    ended(&mut follower, true, &[Ok(6)], Degraded);
 
     assert_eq!(second.replayed(at(5)), APPLY, "damaged on its way only");
-    assert_eq!(second.replay_ended(true), None);
-    assert_eq!(due(&mut second), []);
-    assert_eq!(second.state(), FeedState::Live);
+    ended(&mut second, true, &[], Live);
     assert_eq!(
         following(4, false).live(unreadable(5)),
         cleared(Cause::Loss, Fate::Drop)
@@ -358,7 +355,7 @@ fn a_full_buffer_gives_the_replay_up() {
             due(&mut follower),
             [Err(Cause::Loss), Ok(5), Ok(6), Ok(7), Ok(8)]
         );
-        assert_eq!(follower.state(), FeedState::Degraded);
+        assert_eq!(follower.state(), Degraded);
         assert_eq!(follower.replayed(at(0)), DUPLICATE, "too late");
         assert_eq!(follower.replay_ended(true), None);
         assert_eq!(follower.live(at(9)), APPLY);
@@ -382,9 +379,7 @@ fn messages_dropped_during_a_replay_are_asked_for_again() {
     for seq in 7..=10 {
         follower.replayed(at(seq));
     }
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Live);
+    ended(&mut follower, true, &[], Live);
     assert_eq!(follower.last_seq(), Some(10));
 }
 
@@ -404,26 +399,22 @@ fn a_gap_that_replays_do_not_close_is_given_up() {
         );
     }
     assert_eq!(rounds, 2);
-    assert_eq!(follower.state(), FeedState::Degraded);
+    assert_eq!(follower.state(), Degraded);
 }
 
 #[test]
 fn what_waits_of_an_earlier_life_is_dropped() {
-    let mut follower = Follower::new(FollowerSettings::default());
-    follower.connected(true);
+    let mut follower = connected();
     for seq in 81..84 {
         wait(&mut follower, at(seq));
     }
-    for seq in 0..4 {
-        assert_eq!(follower.replayed(later(seq)), APPLY);
-    }
+    replay(&mut follower, 0..4, later);
     assert_eq!(follower.replay_ended(true), None);
     assert_eq!(due(&mut follower), []);
     assert_eq!(follower.last_seq(), Some(3));
-    assert_eq!(follower.state(), FeedState::Live);
+    assert_eq!(follower.state(), Live);
 
-    let mut live = Follower::new(FollowerSettings::default());
-    live.connected(true);
+    let mut live = connected();
     wait(&mut live, at(81));
     assert_eq!(live.live(later(3)), cleared(Cause::Restart, Fate::Hold));
 }
@@ -433,9 +424,9 @@ fn messages_without_numbers_are_applied_as_they_come() {
     let mut follower = Follower::new(FollowerSettings::default());
     assert_eq!(follower.unnumbered(true), APPLY);
     assert_eq!(follower.unnumbered(true), APPLY);
-    assert_eq!(follower.state(), FeedState::Live);
+    assert_eq!(follower.state(), Live);
     assert_eq!(follower.unnumbered(false), cleared(Cause::Loss, Fate::Drop));
-    assert_eq!(follower.state(), FeedState::Degraded);
+    assert_eq!(follower.state(), Degraded);
 }
 
 #[test]
@@ -456,12 +447,8 @@ fn a_restart_during_a_replay_waits_for_its_end() {
     assert_eq!(follower.replayed(at(5)), DUPLICATE);
     assert_eq!(follower.replay_ended(false), None);
     assert_eq!(follower.ask(), Some(0));
-    for seq in 0..=2 {
-        assert_eq!(follower.replayed(later(seq)), APPLY);
-    }
-    assert_eq!(follower.replay_ended(true), None);
-    assert_eq!(due(&mut follower), []);
-    assert_eq!(follower.state(), FeedState::Live);
+    replay(&mut follower, 0..=2, later);
+    ended(&mut follower, true, &[], Live);
 }
 
 #[test]
@@ -469,8 +456,7 @@ fn the_highest_number_does_not_overflow() {
     let mut follower = Follower::new(FollowerSettings::default());
     follower.live(at(u64::MAX));
     assert_eq!(follower.live(at(u64::MAX)), DUPLICATE);
-    let mut follower = Follower::new(FollowerSettings::default());
-    follower.connected(true);
+    let mut follower = connected();
     wait(&mut follower, unreadable(u64::MAX));
     assert_eq!(follower.replay_ended(false), None);
     assert_eq!(due(&mut follower), [Err(Cause::Loss)]);
@@ -495,7 +481,7 @@ fn a_restart_at_a_number_that_was_unreadable_is_no_duplicate() {
             cleared(Cause::Restart, Fate::Apply),
             "younger than the message after it"
         );
-        assert_eq!(follower.state(), FeedState::Live);
+        assert_eq!(follower.state(), Live);
     }
 }
 

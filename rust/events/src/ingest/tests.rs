@@ -1,76 +1,16 @@
 //! One rule of the ingester per test, with blocks of four tokens.
 
-use std::collections::HashSet;
-
 use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme};
-use cachelb_core::ids::SequenceHash;
 
 use super::*;
 use crate::{Attention, Extra, Name, Span, Store};
 
 mod forms;
 mod rules;
+#[path = "../../tests/events_model/sets.rs"]
+mod sets;
 
-/// Holdings that take everything.
-#[derive(Debug, Default)]
-pub(super) struct Sets {
-    held: HashSet<(SequenceHash, Medium)>,
-    /// Every block that was ever stored in any medium, for chains that begin behind one.
-    known: HashSet<SequenceHash>,
-}
-
-impl Holdings for Sets {
-    fn store(
-        &mut self,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> u32 {
-        assert!(parent.is_none_or(|parent| self.known.contains(&parent)));
-        self.known.extend(hashes);
-        hashes
-            .iter()
-            .map(|hash| u32::from(self.held.insert((*hash, medium))))
-            .sum()
-    }
-
-    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        Medium::ALL.iter().any(|m| self.holds(hash, *m)) && self.held.insert((hash, medium))
-    }
-
-    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        hashes
-            .iter()
-            .map(|hash| u32::from(self.held.remove(&(*hash, medium))))
-            .sum()
-    }
-
-    fn clear(&mut self) -> u64 {
-        let held = self.held.len() as u64;
-        self.held.clear();
-        held
-    }
-
-    fn doubt(&mut self) -> u64 {
-        let doubted = self
-            .held
-            .drain()
-            .filter(|(_, medium)| *medium == Medium::Gpu);
-        let doubted: Vec<_> = doubted
-            .map(|(hash, _)| (hash, Medium::Speculative))
-            .collect();
-        self.held.extend(&doubted);
-        doubted.len() as u64
-    }
-
-    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        vec![hash]
-    }
-
-    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.held.contains(&(hash, medium))
-    }
-}
+use sets::Sets;
 
 /// A batch under construction.
 #[derive(Debug, Default)]
@@ -184,9 +124,11 @@ impl Bench {
         let mut settings =
             IngestSettings::new(Hasher::new(Scheme::Chained, block_size, 7).unwrap());
         change(&mut settings);
+        let mut to = Sets::default();
+        to.whole_chains = true;
         Self {
             ingest: Ingest::new(settings),
-            to: Sets::default(),
+            to,
             now: Millis(0),
         }
     }
@@ -215,8 +157,55 @@ impl Bench {
             .count()
     }
 
+    /// Whether the block at `at` of a prompt with objects is held.
+    pub(super) fn holds_with(&self, tokens: &[u32], objects: &[MmObject], at: usize) -> bool {
+        let mut all = Vec::new();
+        let hasher = self.ingest.settings.hasher;
+        hasher.hash(tokens, Namespace::default(), objects, &mut all);
+        self.to.holds(all[at], Medium::Gpu)
+    }
+
     pub(super) fn depth(&self, tokens: &[u32]) -> usize {
         self.depth_in(tokens, Namespace::default(), Medium::Gpu)
+    }
+
+    /// Stores blocks of four equal tokens each.
+    pub(super) fn store(&mut self, parent: Option<u64>, names: &[u64], contents: &[u32]) -> u32 {
+        self.hear(Says::default().stored(parent, names, &blocks(contents)))
+    }
+
+    /// Stores engine blocks of `size` tokens.
+    pub(super) fn sized(
+        &mut self,
+        parent: Option<u64>,
+        names: &[u64],
+        tokens: &[u32],
+        size: u32,
+    ) -> u32 {
+        self.hear(Says::default().store(Blocks {
+            names,
+            parent,
+            tokens,
+            size,
+            ..Blocks::default()
+        }))
+    }
+
+    pub(super) fn remove(&mut self, names: &[u64]) -> u32 {
+        self.hear(Says::default().removed(names))
+    }
+
+    /// How much of a prompt of four equal tokens per block is held.
+    pub(super) fn depth_of(&self, contents: &[u32]) -> usize {
+        self.depth(&blocks(contents))
+    }
+
+    pub(super) fn orphans(&self) -> u32 {
+        self.ingest.orphans.blocks
+    }
+
+    pub(super) fn stats(&self) -> &EventStats {
+        self.ingest.stats()
     }
 
     pub(super) fn held(&self) -> usize {

@@ -92,6 +92,15 @@ impl Host for Believed {
     }
 }
 
+fn read<'a>(seq: u64, payload: &'a [u8], batch: &'a mut Batch) -> Message<'a> {
+    let read = decode(payload, batch);
+    Message {
+        seq: Some(seq),
+        payload,
+        batch: read.map(|()| &*batch),
+    }
+}
+
 type Numbered = (u64, Vec<u8>);
 
 #[derive(Debug)]
@@ -324,12 +333,7 @@ impl Link {
         };
         self.of_this_life = self.of_this_life.min(self.live.len());
         let at = self.moment();
-        let read = decode(&payload, &mut self.batch);
-        let message = Message {
-            seq: Some(seq),
-            payload: &payload,
-            batch: read.map(|()| &self.batch),
-        };
+        let message = read(seq, &payload, &mut self.batch);
         let progress = self.feed.live(message, at, &mut self.believed);
         self.ask(progress);
     }
@@ -364,12 +368,7 @@ impl Link {
         }
         let at = self.moment();
         if let Some((seq, payload)) = next {
-            let read = decode(&payload, &mut self.batch);
-            let message = Message {
-                seq: Some(seq),
-                payload: &payload,
-                batch: read.map(|()| &self.batch),
-            };
+            let message = read(seq, &payload, &mut self.batch);
             self.feed.replayed(message, at, &mut self.believed);
         } else {
             self.replay = None;

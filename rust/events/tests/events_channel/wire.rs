@@ -1,80 +1,49 @@
 //! Batches as the bytes engines send.
 
+#[allow(dead_code, reason = "the tests of the decoder use the rest")]
+#[path = "../../src/decode/tests/encode.rs"]
+mod encode;
+
 use cachelb_core::ids::Medium;
-use cachelb_events::{Batch, Event, Name, Place, Span};
+use cachelb_events::{Batch, Event, Name, Place, Store};
+
+use encode::{Value, list, map};
 
 /// Writes a batch as maps, made at `ts`.
 pub fn encode(batch: &Batch, ts: f64) -> Vec<u8> {
-    let mut out = Vec::new();
-    array(3, &mut out);
-    out.push(0xcb);
-    out.extend(ts.to_be_bytes());
-    array(batch.events.len(), &mut out);
-    for event in &batch.events {
-        match event {
-            Event::Store(store) => {
-                out.push(0x80 | 8);
-                pair("type", "BlockStored", &mut out);
-                names("block_hashes", batch.names_of(store.names), &mut out);
-                text("parent_block_hash", &mut out);
-                match store.parent {
-                    Some(name) => integer(number(name), &mut out),
-                    None => out.push(0xc0),
-                }
-                text("token_ids", &mut out);
-                let tokens = batch.tokens_of(store.tokens);
-                array(tokens.len(), &mut out);
-                for token in tokens {
-                    integer(u64::from(*token), &mut out);
-                }
-                text("block_size", &mut out);
-                integer(u64::from(store.block_size), &mut out);
-                pair("medium", medium(store.place), &mut out);
-                said("lora_name", store.lora, batch, &mut out);
-                keys(
-                    batch,
-                    store.names.len as usize,
-                    (store.lora, store.salt),
-                    &mut out,
-                );
-            }
-            Event::Remove(remove) => {
-                out.push(0x80 | 3);
-                pair("type", "BlockRemoved", &mut out);
-                names("block_hashes", batch.names_of(remove.names), &mut out);
-                pair("medium", medium(remove.place), &mut out);
-            }
-            Event::Clear => {
-                out.push(0x80 | 1);
-                pair("type", "AllBlocksCleared", &mut out);
+    let event = |event: &Event| match event {
+        Event::Store(store) => {
+            let tokens = batch.tokens_of(store.tokens).iter();
+            map! {
+                "type": "BlockStored", "block_hashes": names(batch.names_of(store.names)),
+                "parent_block_hash": store.parent.map(number),
+                "token_ids": tokens.map(|token| u64::from(*token)).collect::<Vec<_>>(),
+                "block_size": u64::from(store.block_size), "medium": medium(store.place),
+                "lora_name": store.lora.map(|span| batch.text_of(span)), "extra_keys": keys(batch, store),
             }
         }
-    }
-    out.push(0);
-    out
+        Event::Remove(remove) => map! {
+            "type": "BlockRemoved", "block_hashes": names(batch.names_of(remove.names)), "medium": medium(remove.place),
+        },
+        Event::Clear => map! { "type": "AllBlocksCleared" },
+    };
+    let events: Vec<Value> = batch.events.iter().map(event).collect();
+    list![Value::Float(ts), events, 0].encode()
 }
 
 /// What is hashed beside tokens: the adapter with every block, the salt with the first.
-fn keys(
-    batch: &Batch,
-    blocks: usize,
-    (lora, salt): (Option<Span>, Option<Span>),
-    out: &mut Vec<u8>,
-) {
-    text("extra_keys", out);
-    array(blocks, out);
-    for block in 0..blocks {
-        let salt = salt.filter(|_| block == 0);
-        let given = usize::from(lora.is_some()) + usize::from(salt.is_some());
-        if given == 0 {
-            out.push(0xc0);
-            continue;
-        }
-        array(given, out);
-        for span in [lora, salt].into_iter().flatten() {
-            text(batch.text_of(span), out);
-        }
-    }
+fn keys(batch: &Batch, store: &Store) -> Vec<Option<Vec<Value>>> {
+    let of_block = |block| {
+        let spans = [store.lora, store.salt.filter(|_| block == 0)];
+        let texts = spans.into_iter().flatten();
+        let texts: Vec<_> = texts.map(|span| batch.text_of(span).into()).collect();
+        (!texts.is_empty()).then_some(texts)
+    };
+    (0..store.names.len).map(of_block).collect()
+}
+
+fn names(names: &[Name]) -> Vec<u64> {
+    names.iter().copied().map(number).collect()
 }
 
 fn number(name: Name) -> u64 {
@@ -89,40 +58,4 @@ fn medium(place: Place) -> &'static str {
         Place::In(Medium::Cpu) => "CPU",
         _ => "GPU",
     }
-}
-
-fn said(key: &str, span: Option<Span>, batch: &Batch, out: &mut Vec<u8>) {
-    text(key, out);
-    match span {
-        Some(span) => text(batch.text_of(span), out),
-        None => out.push(0xc0),
-    }
-}
-
-fn pair(key: &str, value: &str, out: &mut Vec<u8>) {
-    text(key, out);
-    text(value, out);
-}
-
-fn names(key: &str, names: &[Name], out: &mut Vec<u8>) {
-    text(key, out);
-    array(names.len(), out);
-    for name in names {
-        integer(number(*name), out);
-    }
-}
-
-fn array(len: usize, out: &mut Vec<u8>) {
-    out.push(0xdc);
-    out.extend((len as u16).to_be_bytes());
-}
-
-fn text(text: &str, out: &mut Vec<u8>) {
-    out.extend([0xd9, text.len() as u8]);
-    out.extend(text.as_bytes());
-}
-
-fn integer(value: u64, out: &mut Vec<u8>) {
-    out.push(0xcf);
-    out.extend(value.to_be_bytes());
 }

@@ -8,6 +8,8 @@ use cachelb_events::Holdings;
 /// What a listener believes one worker to hold.
 #[derive(Debug, Default)]
 pub struct Sets {
+    /// Whether blocks behind ones that were never stored are an error.
+    pub whole_chains: bool,
     pub held: HashSet<(SequenceHash, Medium)>,
     /// Held in device memory before a message was lost, and not heard of since.
     pub doubtful: HashSet<SequenceHash>,
@@ -21,6 +23,8 @@ impl Holdings for Sets {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> u32 {
+        let known = |parent| self.before.contains_key(&parent);
+        assert!(!self.whole_chains || parent.is_none_or(known));
         for hash in hashes {
             self.before.insert(*hash, parent);
             parent = Some(*hash);

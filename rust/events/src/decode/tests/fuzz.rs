@@ -6,7 +6,7 @@ use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
 use super::encode::{Value, list, map};
-use super::{NIL, cold, gone, message};
+use super::{FIELDS, NIL, cold, gone, message};
 use crate::decode::{KEPT, decode};
 use crate::{Batch, Event, Span};
 
@@ -274,23 +274,6 @@ fn random_bytes_are_refused_or_harmless() {
 
 #[test]
 fn events_around_one_with_any_values_come_out() {
-    let names = [
-        "type",
-        "block_hashes",
-        "parent_block_hash",
-        "token_ids",
-        "block_size",
-        "lora_id",
-        "medium",
-        "lora_name",
-        "extra_keys",
-        "group_idx",
-        "kv_cache_spec_kind",
-        "locality",
-        "cache_salt",
-        "block_mm_infos",
-        "session_id",
-    ];
     let mut luck = luck(3);
     let mut batch = Batch::default();
     let (mut fine, mut malformed, mut unknown) = (0, 0, 0);
@@ -299,7 +282,7 @@ fn events_around_one_with_any_values_come_out() {
             unreachable!()
         };
         for _ in 0..=luck.below(2) {
-            let key = Value::from(names[luck.below(names.len())]);
+            let key = Value::from(FIELDS[luck.below(FIELDS.len())]);
             let value = luck.value(3);
             pairs.retain(|(name, _)| *name != key);
             pairs.insert(luck.below(pairs.len()), (key, value));

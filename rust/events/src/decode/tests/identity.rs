@@ -17,6 +17,13 @@ fn identity(event: Value) -> (Option<String>, Option<String>, Vec<(u32, u64)>) {
     (owned(store.salt), owned(store.lora), extras)
 }
 
+/// The identity of a store, of which nothing is the empty text.
+#[track_caller]
+fn check(event: Value, salt: &str, lora: &str, extras: &[(u32, u64)]) {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    assert_eq!(identity(event), (some(salt), some(lora), extras.to_vec()));
+}
+
 fn keys(extra_keys: Value) -> Value {
     with(&cold(), "extra_keys", extra_keys)
 }
@@ -29,36 +36,24 @@ fn plain_blocks_have_no_extras() {
         list![Value::List(vec![]), NIL],
         Value::List(vec![]),
     ] {
-        assert_eq!(identity(keys(nothing)), (None, None, vec![]));
+        check(keys(nothing), "", "", &[]);
     }
 }
 
 #[test]
 fn a_text_in_the_first_block_is_the_salt() {
-    let event = keys(list![list!["tenant-a"], NIL]);
-    assert_eq!(identity(event), (Some("tenant-a".to_owned()), None, vec![]));
+    check(keys(list![list!["tenant-a"], NIL]), "tenant-a", "", &[]);
 }
 
 #[test]
 fn the_adapter_comes_first_in_every_block() {
     let adapter = |extra_keys| with(&keys(extra_keys), "lora_name", "lb");
-    let event = adapter(list![list!["lb"], list!["lb"]]);
-    assert_eq!(identity(event), (None, Some("lb".to_owned()), vec![]));
+    check(adapter(list![list!["lb"], list!["lb"]]), "", "lb", &[]);
     let event = adapter(list![list!["lb", "s1"], list!["lb"]]);
-    assert_eq!(
-        identity(event),
-        (Some("s1".to_owned()), Some("lb".to_owned()), vec![])
-    );
-    let same = adapter(list![list!["lb", "lb"], list!["lb"]]);
-    assert_eq!(
-        identity(same),
-        (Some("lb".to_owned()), Some("lb".to_owned()), vec![])
-    );
-    let no_adapter_in_keys = adapter(list![list!["s1"], NIL]);
-    assert_eq!(
-        identity(no_adapter_in_keys),
-        (Some("s1".to_owned()), Some("lb".to_owned()), vec![])
-    );
+    check(event, "s1", "lb", &[]);
+    let event = adapter(list![list!["lb", "lb"], list!["lb"]]);
+    check(event, "lb", "lb", &[]);
+    check(adapter(list![list!["s1"], NIL]), "s1", "lb", &[]);
 }
 
 #[test]
@@ -71,10 +66,7 @@ fn the_name_of_the_adapter_may_come_after_the_keys() {
         unreachable!()
     };
     pairs.reverse();
-    assert_eq!(
-        identity(Value::Map(pairs)),
-        (Some("s1".to_owned()), Some("lb".to_owned()), vec![])
-    );
+    check(Value::Map(pairs), "s1", "lb", &[]);
 }
 
 #[test]
@@ -86,64 +78,35 @@ fn images_are_objects_of_their_blocks() {
         list![list![id, Value::Negative(-5)], list!["cat.png", 9]]
     ]);
     let cat = xxh3_64(b"cat.png");
-    assert_eq!(
-        identity(pairs),
-        (None, None, vec![(0, hash), (1, hash), (1, cat)])
-    );
-    let salted = keys(list![list![list![id, 3], "s1"], list![list![id, 0]]]);
-    assert_eq!(
-        identity(salted),
-        (Some("s1".to_owned()), None, vec![(0, hash), (1, hash)])
-    );
-    let plain_ids = keys(list![list![id, "cat.png", "s1"], list![id]]);
-    assert_eq!(
-        identity(plain_ids),
-        (
-            Some("s1".to_owned()),
-            None,
-            vec![(0, hash), (0, cat), (1, hash)]
-        )
-    );
-    let short = keys(list![NIL, list!["abc"]]);
-    assert_eq!(identity(short), (None, None, vec![(1, xxh3_64(b"abc"))]));
+    check(pairs, "", "", &[(0, hash), (1, hash), (1, cat)]);
+    let event = keys(list![list![list![id, 3], "s1"], list![list![id, 0]]]);
+    check(event, "s1", "", &[(0, hash), (1, hash)]);
+    let event = keys(list![list![id, "cat.png", "s1"], list![id]]);
+    check(event, "s1", "", &[(0, hash), (0, cat), (1, hash)]);
+    let event = keys(list![NIL, list!["abc"]]);
+    check(event, "", "", &[(1, xxh3_64(b"abc"))]);
 }
 
 #[test]
 fn a_store_behind_a_parent_has_no_salt() {
     let event = with(&keys(list![list!["text"], NIL]), "parent_block_hash", 10);
-    assert_eq!(
-        identity(event.clone()),
-        (None, None, vec![(0, xxh3_64(b"text"))])
-    );
+    check(event.clone(), "", "", &[(0, xxh3_64(b"text"))]);
     let event = with(&without(&event, "extra_keys"), "cache_salt", "tenant-a");
-    assert_eq!(identity(event), (None, None, vec![]));
+    check(event, "", "", &[]);
 }
 
 #[test]
 fn a_salt_in_a_field_of_its_own_is_the_salt() {
     let event = with(&cold(), "cache_salt", "s1");
-    assert_eq!(
-        identity(event.clone()),
-        (Some("s1".to_owned()), None, vec![])
-    );
-    let event = with(&event, "lora_name", "la");
-    assert_eq!(
-        identity(event),
-        (Some("s1".to_owned()), Some("la".to_owned()), vec![])
-    );
+    check(event.clone(), "s1", "", &[]);
+    check(with(&event, "lora_name", "la"), "s1", "la", &[]);
     let twice = with(
         &keys(list![list!["cat.png", "s1"], NIL]),
         "cache_salt",
         "s1",
     );
-    assert_eq!(
-        identity(twice),
-        (Some("s1".to_owned()), None, vec![(0, xxh3_64(b"cat.png"))])
-    );
-    assert_eq!(
-        identity(with(&cold(), "cache_salt", "")),
-        (None, None, vec![])
-    );
+    check(twice, "s1", "", &[(0, xxh3_64(b"cat.png"))]);
+    check(with(&cold(), "cache_salt", ""), "", "", &[]);
 }
 
 #[test]
@@ -151,10 +114,7 @@ fn embeddings_are_objects_by_their_digest() {
     let digest = [1_u8, 2, 3, 4, 5, 6, 7, 8, 9, 10];
     let event = keys(list![list![&digest[..]], list![&digest[..2]]]);
     let first = 0x0807_0605_0403_0201;
-    assert_eq!(
-        identity(event),
-        (None, None, vec![(0, first), (1, xxh3_64(&[1, 2]))])
-    );
+    check(event, "", "", &[(0, first), (1, xxh3_64(&[1, 2]))]);
 }
 
 #[test]
@@ -190,16 +150,13 @@ fn keys_of_blocks_that_are_not_there_mean_nothing() {
         list![list!["a", 1]],
         list![&[1_u8][..]]
     ]);
-    assert_eq!(identity(event), (None, None, vec![]));
+    check(event, "", "", &[]);
     let infos = list![
         NIL,
         NIL,
         map! { "mm_objects": list![map! { "mm_hash": 5 }] }
     ];
-    assert_eq!(
-        identity(with(&cold(), "block_mm_infos", infos)),
-        (None, None, vec![])
-    );
+    check(with(&cold(), "block_mm_infos", infos), "", "", &[]);
 }
 
 #[test]
@@ -211,32 +168,20 @@ fn images_may_come_in_a_field_of_their_own() {
     ];
     let event = with(&cold(), "block_mm_infos", infos);
     let expected = vec![(0, 7), (0, u64::MAX), (1, 8)];
-    assert_eq!(identity(event.clone()), (None, None, expected));
+    check(event.clone(), "", "", &expected);
     let both = with(&event, "extra_keys", list![NIL, list!["cat.png"]]);
     let cat = xxh3_64(b"cat.png");
-    assert_eq!(
-        identity(both),
-        (None, None, vec![(0, 7), (0, u64::MAX), (1, cat), (1, 8)])
-    );
+    check(both, "", "", &[(0, 7), (0, u64::MAX), (1, cat), (1, 8)]);
     for none in [NIL, list![NIL, NIL]] {
-        assert_eq!(
-            identity(with(&cold(), "block_mm_infos", none)),
-            (None, None, vec![])
-        );
+        check(with(&cold(), "block_mm_infos", none), "", "", &[]);
     }
 }
 
 #[test]
 fn an_adapter_without_a_name_is_kept_apart_by_its_number() {
-    assert_eq!(
-        identity(with(&cold(), "lora_id", 7)),
-        (None, Some("lora_id=7".to_owned()), vec![])
-    );
-    assert_eq!(identity(with(&cold(), "lora_id", 0)), (None, None, vec![]));
-    let named = with(&with(&cold(), "lora_id", 7), "lora_name", "la");
-    assert_eq!(identity(named), (None, Some("la".to_owned()), vec![]));
-    assert_eq!(
-        identity(with(&cold(), "lora_name", "")),
-        (None, None, vec![])
-    );
+    check(with(&cold(), "lora_id", 7), "", "lora_id=7", &[]);
+    check(with(&cold(), "lora_id", 0), "", "", &[]);
+    let event = with(&with(&cold(), "lora_id", 7), "lora_name", "la");
+    check(event, "", "la", &[]);
+    check(with(&cold(), "lora_name", ""), "", "", &[]);
 }

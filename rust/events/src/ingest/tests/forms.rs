@@ -2,83 +2,42 @@
 
 use super::*;
 
-/// A store of engine blocks of `size` tokens.
-fn sized<'a>(parent: Option<u64>, names: &'a [u64], tokens: &'a [u32], size: u32) -> Says {
-    Says::default().store(Blocks {
-        names,
-        parent,
-        tokens,
-        size,
-        ..Blocks::default()
-    })
-}
-
-#[test]
-fn a_name_covers_all_own_blocks_of_an_engine_block() {
-    let mut b = Bench::new();
-    let prompt = blocks(&[1, 2, 3, 4]);
-    b.hear(sized(None, &[1, 2], &prompt, 8));
-    b.hear(sized(Some(2), &[3], &blocks(&[5, 6]), 8));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4, 5, 6])), 6);
-    b.hear(Says::default().removed(&[2]));
-    assert_eq!((b.depth(&prompt), b.held()), (2, 4));
-    b.hear(Says::default().removed(&[1, 3]));
-    assert_eq!(b.held(), 0);
-}
-
-#[test]
-fn engine_blocks_that_begin_alike_share_own_blocks() {
-    let mut b = Bench::new();
-    b.hear(sized(None, &[1], &blocks(&[1, 2]), 8));
-    b.hear(sized(None, &[2], &blocks(&[1, 3]), 8));
-    assert_eq!(b.held(), 3);
-    b.hear(Says::default().removed(&[1]));
-    assert_eq!((b.depth(&blocks(&[1, 3])), b.held()), (2, 2));
-    b.hear(Says::default().removed(&[2]));
-    assert_eq!(b.held(), 0);
-}
-
 #[test]
 fn an_own_block_is_held_while_all_its_pages_are() {
     let mut b = Bench::new();
     let prompt: Vec<u32> = (0..9).collect();
-    b.hear(sized(None, &[10, 11, 12], &[0, 1, 2], 1));
+    b.sized(None, &[10, 11, 12], &[0, 1, 2], 1);
     assert_eq!(b.held(), 0);
-    b.hear(sized(
-        Some(12),
-        &[13, 14, 15, 16, 17, 18],
-        &[3, 4, 5, 6, 7, 8],
-        1,
-    ));
+    b.sized(Some(12), &[13, 14, 15, 16, 17, 18], &[3, 4, 5, 6, 7, 8], 1);
     assert_eq!(
         (b.depth(&prompt), b.ingest.engine_block_size()),
         (2, Some(1))
     );
     for page in [10, 11, 13] {
-        b.hear(Says::default().removed(&[page]));
+        b.remove(&[page]);
         assert_eq!((b.depth(&prompt), b.held()), (0, 1), "{page}");
         let parent = (page > 10).then_some(page - 1);
-        b.hear(sized(parent, &[page], &[page as u32 - 10], 1));
+        b.sized(parent, &[page], &[page as u32 - 10], 1);
         assert_eq!(b.depth(&prompt), 2, "{page}");
     }
-    b.hear(Says::default().removed(&[18, 17]));
+    b.remove(&[18, 17]);
     assert_eq!(b.depth(&prompt), 1);
-    b.hear(Says::default().removed(&[10, 11, 12, 13, 14, 15, 16]));
+    b.remove(&[10, 11, 12, 13, 14, 15, 16]);
     assert_eq!(b.held(), 0);
 }
 
 #[test]
 fn a_page_is_in_every_branch_behind_it() {
     let mut b = Bench::new();
-    b.hear(sized(None, &[1, 2], &[1, 1, 2, 2], 2));
-    b.hear(sized(Some(1), &[3, 4], &[3, 3, 4, 4], 2));
-    b.hear(sized(Some(1), &[5], &[5, 5], 2));
+    b.sized(None, &[1, 2], &[1, 1, 2, 2], 2);
+    b.sized(Some(1), &[3, 4], &[3, 3, 4, 4], 2);
+    b.sized(Some(1), &[5], &[5, 5], 2);
     assert_eq!(b.held(), 3);
-    b.hear(Says::default().removed(&[5]));
+    b.remove(&[5]);
     assert_eq!(b.held(), 2);
-    b.hear(Says::default().removed(&[1]));
+    b.remove(&[1]);
     assert_eq!(b.held(), 0);
-    b.hear(sized(None, &[1], &[1, 1], 2));
+    b.sized(None, &[1], &[1, 1], 2);
     assert_eq!(b.held(), 2);
     assert_eq!(
         (
@@ -93,21 +52,21 @@ fn a_page_is_in_every_branch_behind_it() {
 #[test]
 fn two_names_for_a_page_both_have_to_go() {
     let mut b = Bench::new();
-    b.hear(sized(None, &[1, 2], &[1, 1, 2, 2], 2));
-    b.hear(sized(None, &[8], &[1, 1], 2));
-    b.hear(Says::default().removed(&[1]));
+    b.sized(None, &[1, 2], &[1, 1, 2, 2], 2);
+    b.sized(None, &[8], &[1, 1], 2);
+    b.remove(&[1]);
     assert_eq!(b.held(), 1);
-    b.hear(Says::default().removed(&[8]));
+    b.remove(&[8]);
     assert_eq!(b.held(), 0);
 }
 
 #[test]
 fn a_page_name_given_to_other_content_takes_its_block_along() {
     let mut b = Bench::new();
-    b.hear(sized(None, &[1, 2], &[1, 1, 2, 2], 2));
-    b.hear(sized(Some(1), &[2], &[3, 3], 2));
+    b.sized(None, &[1, 2], &[1, 1, 2, 2], 2);
+    b.sized(Some(1), &[2], &[3, 3], 2);
     assert_eq!((b.depth(&[1, 1, 2, 2]), b.depth(&[1, 1, 3, 3])), (0, 1));
-    b.hear(sized(None, &[2, 2, 2], &[7, 7, 8, 8, 9, 9], 2));
+    b.sized(None, &[2, 2, 2], &[7, 7, 8, 8, 9, 9], 2);
     assert_eq!(b.held(), 0);
 }
 
@@ -121,18 +80,13 @@ fn objects_of_pages_are_objects_of_their_block_once() {
         extras: &[(0, 9), (1, 9), (1, 5)],
         ..Blocks::default()
     }));
-    let mut hashes = Vec::new();
     let objects = [(9, 4), (5, 2)].map(|(hash, len)| MmObject {
         hash,
         start: 0,
         len,
     });
-    b.ingest
-        .settings
-        .hasher
-        .hash(&[0; 4], Namespace::default(), &objects, &mut hashes);
-    assert!(b.to.holds(hashes[0], Medium::Gpu));
-    b.hear(Says::default().removed(&[1, 2]));
+    assert!(b.holds_with(&[0; 4], &objects, 0));
+    b.remove(&[1, 2]);
     assert_eq!(b.held(), 0);
 }
 
@@ -162,17 +116,17 @@ fn pages_of_two_groups_hold_a_block_together() {
 #[test]
 fn sizes_that_do_not_fit_are_refused_by_name() {
     let mut b = Bench::new();
-    assert_eq!(b.hear(sized(None, &[1], &[1; 6], 6)), 0);
+    assert_eq!(b.sized(None, &[1], &[1; 6], 6), 0);
     let refusal = b.ingest.refused().unwrap();
     assert_eq!(refusal, Refusal::BlockSize { engine: 6, ours: 4 });
     assert_eq!(
         refusal.to_string(),
         "the engine's blocks hold 6 tokens and the router's 4: one must be a multiple of the other"
     );
-    b.hear(sized(None, &[1, 2], &[1; 16], 8));
+    b.sized(None, &[1, 2], &[1; 16], 8);
     assert_eq!((b.ingest.refused(), b.held()), (None, 4));
-    b.hear(sized(None, &[3], &[1; 6], 6));
-    b.hear(sized(None, &[4, 5], &[1; 8], 4));
+    b.sized(None, &[3], &[1; 6], 6);
+    b.sized(None, &[4, 5], &[1; 8], 4);
     assert_eq!(
         (
             b.ingest.refused(),
@@ -186,11 +140,11 @@ fn sizes_that_do_not_fit_are_refused_by_name() {
 #[test]
 fn a_short_end_before_the_first_whole_block_is_not_taken_for_the_size() {
     let mut b = Bench::new();
-    b.hear(sized(None, &[1], &[1; 4], 4));
-    b.hear(sized(None, &[2], &[2; 16], 16));
+    b.sized(None, &[1], &[1; 4], 4);
+    b.sized(None, &[2], &[2; 16], 16);
     assert_eq!((b.held(), b.ingest.engine_block_size()), (4, Some(16)));
-    b.hear(sized(Some(2), &[3], &[3; 16], 16));
-    b.hear(sized(None, &[4], &[4; 32], 32));
+    b.sized(Some(2), &[3], &[3; 16], 16);
+    b.sized(None, &[4], &[4; 32], 32);
     assert_eq!((b.held(), b.dropped(DropReason::BlockSize)), (8, 1));
 }
 
@@ -198,7 +152,7 @@ fn a_short_end_before_the_first_whole_block_is_not_taken_for_the_size() {
 fn a_sender_beside_the_engine_has_its_own_size_per_medium() {
     let mut b = Bench::new();
     let prompt = blocks(&[1, 2, 3, 4]);
-    b.hear(sized(None, &[1, 2, 3, 4], &prompt, 4));
+    b.sized(None, &[1, 2, 3, 4], &prompt, 4);
     b.hear(Says::default().store(Blocks {
         names: &[900],
         tokens: &prompt,
@@ -208,6 +162,6 @@ fn a_sender_beside_the_engine_has_its_own_size_per_medium() {
     }));
     assert_eq!(b.depth_in(&prompt, Namespace::default(), Medium::Cpu), 4);
     assert_eq!(b.ingest.engine_block_size(), Some(4));
-    b.hear(Says::default().removed(&[1, 900]));
+    b.remove(&[1, 900]);
     assert_eq!((b.depth(&prompt), b.held()), (0, 3));
 }

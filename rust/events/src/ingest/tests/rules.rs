@@ -8,16 +8,13 @@ const CPU: Place = Place::In(Medium::Cpu);
 #[test]
 fn a_store_continues_behind_its_parent() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 2, 3, 4], &blocks(&[1, 2, 3, 4])));
-    assert_eq!(
-        b.hear(Says::default().stored(Some(4), &[5, 6], &blocks(&[5, 6]))),
-        1
-    );
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4, 5, 6, 9])), 6);
-    assert_eq!(b.depth(&blocks(&[5, 6])), 0);
-    b.hear(Says::default().removed(&[5, 6]));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4, 5, 6])), 4);
-    let stats = b.ingest.stats();
+    b.store(None, &[1, 2, 3, 4], &[1, 2, 3, 4]);
+    assert_eq!(b.store(Some(4), &[5, 6], &[5, 6]), 1);
+    assert_eq!(b.depth_of(&[1, 2, 3, 4, 5, 6, 9]), 6);
+    assert_eq!(b.depth_of(&[5, 6]), 0);
+    b.remove(&[5, 6]);
+    assert_eq!(b.depth_of(&[1, 2, 3, 4, 5, 6]), 4);
+    let stats = b.stats();
     assert_eq!((stats.stores, stats.stored_blocks), (2, 6));
     assert_eq!(
         (stats.removals, stats.removed_blocks, stats.unknown_removals),
@@ -26,47 +23,22 @@ fn a_store_continues_behind_its_parent() {
 }
 
 #[test]
-fn a_block_removed_in_the_middle_comes_back_with_its_tail() {
-    let mut b = Bench::new();
-    let prompt = blocks(&[1, 2, 3, 4, 5]);
-    b.hear(Says::default().stored(None, &[1, 2, 3, 4, 5], &prompt));
-    b.hear(Says::default().removed(&[2]));
-    assert_eq!((b.depth(&prompt), b.held()), (1, 4));
-    b.hear(Says::default().stored(Some(1), &[2], &blocks(&[2])));
-    assert_eq!(b.depth(&prompt), 5);
-}
-
-#[test]
 fn unknown_removals_change_nothing() {
     let mut b = Bench::new();
-    b.hear(
-        Says::default()
-            .stored(None, &[1], &blocks(&[1]))
-            .removed(&[2, 3]),
-    );
-    assert_eq!((b.held(), b.ingest.stats().unknown_removals), (1, 2));
-}
-
-#[test]
-fn the_last_of_two_names_ends_a_block() {
-    let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
-    b.hear(Says::default().stored(None, &[7, 8], &blocks(&[1, 2])));
-    b.hear(Says::default().removed(&[1, 2]));
-    assert_eq!(b.depth(&blocks(&[1, 2])), 2);
-    b.hear(Says::default().removed(&[8, 7]));
-    assert_eq!(b.held(), 0);
+    b.store(None, &[1], &[1]);
+    b.remove(&[2, 3]);
+    assert_eq!((b.held(), b.stats().unknown_removals), (1, 2));
 }
 
 #[test]
 fn every_copy_of_a_block_has_to_go() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 2, 3], &blocks(&[1, 2, 3])));
-    b.hear(Says::default().stored(Some(2), &[3], &blocks(&[3])));
-    b.hear(Says::default().removed(&[3]));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3])), 3);
-    b.hear(Says::default().removed(&[3]));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3])), 2);
+    b.store(None, &[1, 2, 3], &[1, 2, 3]);
+    b.store(Some(2), &[3], &[3]);
+    b.remove(&[3]);
+    assert_eq!(b.depth_of(&[1, 2, 3]), 3);
+    b.remove(&[3]);
+    assert_eq!(b.depth_of(&[1, 2, 3]), 2);
 }
 
 #[test]
@@ -76,12 +48,12 @@ fn a_report_of_held_blocks_adds_no_copy_unless_copies_are_exact() {
         let store = || Says::default().stored(None, &[1, 2], &blocks(&[1, 2]));
         b.hear(store());
         b.hear(store());
-        assert_eq!(b.ingest.stats().reannounced, u64::from(!exact));
-        b.hear(Says::default().removed(&[2, 1]));
+        assert_eq!(b.stats().reannounced, u64::from(!exact));
+        b.remove(&[2, 1]);
         assert_eq!(b.held(), after_one, "exact: {exact}");
-        b.hear(Says::default().removed(&[2, 1]));
+        b.remove(&[2, 1]);
         assert_eq!(
-            (b.held(), b.ingest.stats().unknown_removals),
+            (b.held(), b.stats().unknown_removals),
             (0, if exact { 0 } else { 2 })
         );
     }
@@ -90,94 +62,76 @@ fn a_report_of_held_blocks_adds_no_copy_unless_copies_are_exact() {
 #[test]
 fn a_report_that_names_one_block_more_adds_copies() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1], &blocks(&[1])));
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
-    b.hear(Says::default().removed(&[1]));
-    assert_eq!(
-        (b.depth(&blocks(&[1, 2])), b.ingest.stats().reannounced),
-        (2, 0)
-    );
+    b.store(None, &[1], &[1]);
+    b.store(None, &[1, 2], &[1, 2]);
+    b.remove(&[1]);
+    assert_eq!((b.depth_of(&[1, 2]), b.stats().reannounced), (2, 0));
 }
 
 #[test]
 fn a_report_of_a_block_that_was_given_up_too_early_adds_no_copy_to_the_others() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
+    b.store(None, &[1, 2], &[1, 2]);
     // A second copy of block 1 that looks like a report, and the end of one of them.
-    b.hear(
-        Says::default()
-            .stored(None, &[1], &blocks(&[1]))
-            .removed(&[1]),
-    );
-    assert_eq!(b.depth(&blocks(&[1, 2])), 0);
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
-    assert_eq!(b.depth(&blocks(&[1, 2])), 2);
-    b.hear(Says::default().removed(&[2]));
-    assert_eq!(
-        (b.depth(&blocks(&[1, 2])), b.ingest.stats().reannounced),
-        (1, 2)
-    );
+    b.store(None, &[1], &[1]);
+    b.remove(&[1]);
+    assert_eq!(b.depth_of(&[1, 2]), 0);
+    b.store(None, &[1, 2], &[1, 2]);
+    assert_eq!(b.depth_of(&[1, 2]), 2);
+    b.remove(&[2]);
+    assert_eq!((b.depth_of(&[1, 2]), b.stats().reannounced), (1, 2));
 }
 
 #[test]
 fn a_report_of_a_parked_block_counts_the_copy_that_was_parked() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1], &blocks(&[1])));
-    b.hear(
-        Says::default()
-            .stored(None, &[1], &blocks(&[1]))
-            .removed(&[1]),
-    );
-    b.hear(Says::default().stored(Some(1), &[2], &blocks(&[2])));
-    assert_eq!((b.held(), b.ingest.orphans.blocks), (0, 1));
-    assert_eq!(
-        b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2]))),
-        2
-    );
-    assert_eq!((b.held(), b.ingest.orphans.blocks), (2, 0));
-    b.hear(Says::default().removed(&[2]));
-    assert_eq!(b.depth(&blocks(&[1, 2])), 1);
+    b.store(None, &[1], &[1]);
+    b.store(None, &[1], &[1]);
+    b.remove(&[1]);
+    b.store(Some(1), &[2], &[2]);
+    assert_eq!((b.held(), b.orphans()), (0, 1));
+    assert_eq!(b.store(None, &[1, 2], &[1, 2]), 2);
+    assert_eq!((b.held(), b.orphans()), (2, 0));
+    b.remove(&[2]);
+    assert_eq!(b.depth_of(&[1, 2]), 1);
 }
 
 #[test]
 fn a_name_that_is_given_to_other_content_leaves_no_ghost() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[11, 12])));
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[21, 22])));
-    assert_eq!(
-        (b.depth(&blocks(&[11, 12])), b.depth(&blocks(&[21, 22]))),
-        (0, 2)
-    );
+    b.store(None, &[1, 2], &[11, 12]);
+    b.store(None, &[1, 2], &[21, 22]);
+    assert_eq!((b.depth_of(&[11, 12]), b.depth_of(&[21, 22])), (0, 2));
     b.hear(Says::default().cleared());
-    assert_eq!((b.held(), b.ingest.stats().clears), (0, 1));
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[11, 12])));
-    assert_eq!(b.depth(&blocks(&[11, 12])), 2);
+    assert_eq!((b.held(), b.stats().clears), (0, 1));
+    b.store(None, &[1, 2], &[11, 12]);
+    assert_eq!(b.depth_of(&[11, 12]), 2);
 }
 
 #[test]
 fn one_name_twice_in_a_chain_stands_for_the_later_block() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 1], &blocks(&[1, 2])));
+    b.store(None, &[1, 1], &[1, 2]);
     assert_eq!(b.held(), 1);
-    b.hear(Says::default().removed(&[1]));
+    b.remove(&[1]);
     assert_eq!(b.held(), 0);
 }
 
 #[test]
 fn names_of_every_size_of_integer_and_of_bytes_are_told_apart() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[0, 1 << 63, u64::MAX], &blocks(&[1, 2, 3])));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3])), 3);
+    b.store(None, &[0, 1 << 63, u64::MAX], &[1, 2, 3]);
+    assert_eq!(b.depth_of(&[1, 2, 3]), 3);
     let mut says = Says::default().stored(Some(u64::MAX), &[5], &blocks(&[4]));
     says.0.names[0] = Name::Wide(5);
     b.hear(says);
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4])), 4);
-    b.hear(Says::default().removed(&[5]));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4])), 4);
+    assert_eq!(b.depth_of(&[1, 2, 3, 4]), 4);
+    b.remove(&[5]);
+    assert_eq!(b.depth_of(&[1, 2, 3, 4]), 4);
     let mut says = Says::default().removed(&[5]);
     says.0.names[0] = Name::Wide(5);
     b.hear(says);
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4])), 3);
+    assert_eq!(b.depth_of(&[1, 2, 3, 4]), 3);
 }
 
 #[test]
@@ -199,7 +153,7 @@ fn salt_and_adapter_are_inherited_from_the_parent() {
             .store(both(&[4], None, None)),
     );
     for parent in 1..=4 {
-        b.hear(Says::default().stored(Some(parent), &[parent + 10], &blocks(&[2])));
+        b.store(Some(parent), &[parent + 10], &[2]);
     }
     let prompt = blocks(&[1, 2]);
     let depth =
@@ -214,7 +168,7 @@ fn salt_and_adapter_are_inherited_from_the_parent() {
         .map(|(lora, salt)| depth(b, lora, salt))
     };
     assert_eq!(all(&b), [2; 4]);
-    b.hear(Says::default().removed(&[11, 3]));
+    b.remove(&[11, 3]);
     assert_eq!(all(&b), [1, 2, 0, 2]);
     assert_eq!(b.ingest.adapters().collect::<Vec<_>>(), ["la"]);
 }
@@ -229,20 +183,13 @@ fn objects_are_part_of_a_blocks_identity() {
         extras: &[(1, 77)],
         ..Blocks::default()
     }));
-    assert_eq!(b.depth(&blocks(&[0, 0])), 1);
-    let mut hashes = Vec::new();
+    assert_eq!(b.depth_of(&[0, 0]), 1);
     let object = MmObject {
         hash: 77,
         start: 4,
         len: 4,
     };
-    b.ingest.settings.hasher.hash(
-        &blocks(&[0, 0]),
-        Namespace::default(),
-        &[object],
-        &mut hashes,
-    );
-    assert!(b.to.holds(hashes[1], Medium::Gpu));
+    assert!(b.holds_with(&blocks(&[0, 0]), &[object], 1));
 }
 
 #[test]
@@ -253,19 +200,10 @@ fn orphans_are_held_once_their_parents_are_known() {
         .stored(Some(2), &[3], &blocks(&[3]))
         .stored(Some(99), &[100], &blocks(&[1]));
     assert_eq!(b.hear(says), 0);
-    assert_eq!(
-        (b.held(), b.ingest.orphans.blocks, b.ingest.stats().parked),
-        (0, 3, 3)
-    );
-    assert_eq!(
-        b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2]))),
-        3
-    );
-    assert_eq!((b.depth(&blocks(&[1, 2, 3, 4])), b.held()), (4, 4));
-    assert_eq!(
-        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
-        (1, 0)
-    );
+    assert_eq!((b.held(), b.orphans(), b.stats().parked), (0, 3, 3));
+    assert_eq!(b.store(None, &[1, 2], &[1, 2]), 3);
+    assert_eq!((b.depth_of(&[1, 2, 3, 4]), b.held()), (4, 4));
+    assert_eq!((b.orphans(), b.dropped(DropReason::Orphan)), (1, 0));
 }
 
 #[test]
@@ -276,51 +214,39 @@ fn a_removal_cancels_what_is_parked_and_not_what_follows_it() {
             .stored(Some(1), &[2, 3], &blocks(&[2, 3]))
             .stored(Some(3), &[4], &blocks(&[4])),
     );
-    b.hear(Says::default().removed(&[3]));
-    assert_eq!(b.ingest.stats().unknown_removals, 0);
-    b.hear(Says::default().removed(&[3]));
-    assert_eq!(b.ingest.stats().unknown_removals, 1);
-    b.hear(Says::default().stored(None, &[1], &blocks(&[1])));
-    assert_eq!((b.depth(&blocks(&[1, 2, 3, 4])), b.held()), (2, 3));
-    b.hear(Says::default().stored(Some(2), &[3], &blocks(&[3])));
-    assert_eq!(b.depth(&blocks(&[1, 2, 3, 4])), 4);
+    b.remove(&[3]);
+    assert_eq!(b.stats().unknown_removals, 0);
+    b.remove(&[3]);
+    assert_eq!(b.stats().unknown_removals, 1);
+    b.store(None, &[1], &[1]);
+    assert_eq!((b.depth_of(&[1, 2, 3, 4]), b.held()), (2, 3));
+    b.store(Some(2), &[3], &[3]);
+    assert_eq!(b.depth_of(&[1, 2, 3, 4]), 4);
 }
 
 #[test]
 fn orphans_are_bounded_in_number_and_time() {
     let mut b = Bench::with(4, |s| (s.orphan_blocks, s.orphan_ttl_ms) = (3, 100));
-    b.hear(Says::default().stored(Some(1), &[2, 3], &blocks(&[2, 3])));
-    b.hear(Says::default().stored(Some(8), &[9, 10], &blocks(&[9, 10])));
-    assert_eq!(
-        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
-        (2, 2)
-    );
+    b.store(Some(1), &[2, 3], &[2, 3]);
+    b.store(Some(8), &[9, 10], &[9, 10]);
+    assert_eq!((b.orphans(), b.dropped(DropReason::Orphan)), (2, 2));
     b.now = Millis(99);
-    b.hear(Says::default().stored(Some(8), &[9], &blocks(&[9])));
+    b.store(Some(8), &[9], &[9]);
     b.now = Millis(100);
     b.hear(Says::default());
-    assert_eq!(
-        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
-        (1, 4)
-    );
+    assert_eq!((b.orphans(), b.dropped(DropReason::Orphan)), (1, 4));
     b.hear(
         Says::default()
             .stored(None, &[1], &blocks(&[1]))
             .stored(None, &[8], &blocks(&[8])),
     );
-    assert_eq!(
-        (b.depth(&blocks(&[1, 2])), b.depth(&blocks(&[8, 9]))),
-        (1, 2)
-    );
+    assert_eq!((b.depth_of(&[1, 2]), b.depth_of(&[8, 9])), (1, 2));
     b.hear(
         Says::default()
             .stored(Some(70), &[71], &blocks(&[9]))
             .cleared(),
     );
-    assert_eq!(
-        (b.ingest.orphans.blocks, b.dropped(DropReason::Orphan)),
-        (0, 5)
-    );
+    assert_eq!((b.orphans(), b.dropped(DropReason::Orphan)), (0, 5));
 }
 
 #[test]
@@ -351,7 +277,7 @@ fn media_are_kept_apart_and_a_removal_without_one_means_all() {
                 .removed_at(&[1], Place::Unknown, None),
         );
         assert_eq!(b.held(), 2);
-        b.hear(Says::default().removed(&[2]));
+        b.remove(&[2]);
         assert_eq!(b.held(), 0);
     }
 }
@@ -490,11 +416,11 @@ fn an_event_that_does_not_add_up_is_dropped_alone() {
 #[test]
 fn clearing_forgets_what_was_learned() {
     let mut b = Bench::new();
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
+    b.store(None, &[1, 2], &[1, 2]);
     assert_eq!(b.ingest.engine_block_size(), Some(4));
     b.ingest.clear(&mut b.to);
     assert_eq!((b.held(), b.ingest.engine_block_size()), (0, None));
-    assert_eq!(b.ingest.stats().stores, 1);
+    assert_eq!(b.stats().stores, 1);
     b.hear(Says::default().store(Blocks {
         names: &[1, 2],
         tokens: &[3; 16],
@@ -507,16 +433,13 @@ fn clearing_forgets_what_was_learned() {
 #[test]
 fn blocks_beyond_the_bound_are_dropped_or_replace_those_of_a_sender_that_never_removes() {
     let mut b = Bench::with(4, |settings| settings.max_blocks = 3);
-    b.hear(Says::default().stored(None, &[1, 2], &blocks(&[1, 2])));
-    b.hear(Says::default().stored(None, &[3, 4], &blocks(&[3, 4])));
-    assert_eq!(
-        (b.depth(&blocks(&[1, 2])), b.depth(&blocks(&[3, 4]))),
-        (0, 2)
-    );
-    b.hear(Says::default().removed(&[4]));
-    b.hear(Says::default().stored(None, &[5, 6, 7], &blocks(&[5, 6, 7])));
+    b.store(None, &[1, 2], &[1, 2]);
+    b.store(None, &[3, 4], &[3, 4]);
+    assert_eq!((b.depth_of(&[1, 2]), b.depth_of(&[3, 4])), (0, 2));
+    b.remove(&[4]);
+    b.store(None, &[5, 6, 7], &[5, 6, 7]);
     assert_eq!((b.held(), b.dropped(DropReason::Full)), (1, 1));
-    b.hear(Says::default().stored(None, &[5, 6], &blocks(&[5, 6])));
+    b.store(None, &[5, 6], &[5, 6]);
     assert_eq!(b.held(), 3);
     let b = Bench::with(4, |settings| settings.max_blocks = u64::MAX);
     assert_eq!(b.ingest.settings.max_blocks, 16_777_216);

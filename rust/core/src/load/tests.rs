@@ -310,7 +310,9 @@ proptest! {
     ) {
         let mut book = LoadBook::default();
         let mut workers = [worker(0, 0), worker(1, 0)];
-        workers.iter().for_each(|id| book.add_worker(*id));
+        for id in workers {
+            book.add_worker(id);
+        }
         let mut open: Vec<OpenBooking> = Vec::new();
         // Closed ones, and those of workers that are gone: their calls come late and must count for nobody.
         let mut late: Vec<BookingId> = Vec::new();

@@ -9,47 +9,25 @@ use proptest::prelude::*;
 
 /// One operation; numbers are taken modulo what there is.
 #[derive(Debug, Clone)]
-enum Op {
-    Insert {
-        slot: u32,
-        key: Vec<u8>,
-        remote: bool,
-        ttl: Option<u64>,
-    },
-    InsertAt {
-        slot: u32,
-        key: Vec<u8>,
-        time: u64,
-    },
-    OldestUses {
-        slot: u32,
-        min: u64,
-    },
-    Evict {
-        max: u64,
-    },
-    EvictWorker {
-        slot: u32,
-        max: u64,
-    },
-    Truncate {
-        slot: u32,
-        key: Vec<u8>,
-        keep: u64,
-    },
-    Replace {
-        slot: u32,
-        capacity: u64,
-    },
-    Clear {
-        slot: u32,
-    },
-    Wait {
-        millis: u64,
-    },
-    Look {
-        key: Vec<u8>,
-    },
+struct Op {
+    slot: u32,
+    key: Vec<u8>,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    /// By whom, and with which time to live.
+    Insert(Trust, Option<u64>),
+    InsertAt(u64),
+    OldestUses(u64),
+    Evict(u64),
+    EvictWorker(u64),
+    Truncate(u64),
+    Replace(u64),
+    Clear,
+    Wait(u64),
+    Look,
 }
 
 /// How symbols 0..4 become a key of the tree, and what they are to the model.
@@ -59,7 +37,9 @@ trait Form {
     const PAGE: usize;
     type Owned: AsRef<Self::Key>;
     fn key(symbols: &[u8]) -> Self::Owned;
-    fn atoms(symbols: &[u8]) -> Vec<u32>;
+    fn atoms(symbols: &[u8]) -> Vec<u32> {
+        symbols.iter().map(|s| u32::from(*s)).collect()
+    }
 }
 
 struct Text;
@@ -78,9 +58,6 @@ impl Form for Text {
     fn key(symbols: &[u8]) -> String {
         symbols.iter().map(|s| LETTERS[*s as usize]).collect()
     }
-    fn atoms(symbols: &[u8]) -> Vec<u32> {
-        symbols.iter().map(|s| u32::from(*s)).collect()
-    }
 }
 
 impl Form for Tokens {
@@ -90,9 +67,6 @@ impl Form for Tokens {
     const PAGE: usize = 1;
     fn key(symbols: &[u8]) -> Vec<u32> {
         Self::atoms(symbols)
-    }
-    fn atoms(symbols: &[u8]) -> Vec<u32> {
-        symbols.iter().map(|s| u32::from(*s)).collect()
     }
 }
 
@@ -199,80 +173,69 @@ impl<F: Form> Pair<F> {
     }
 
     fn apply(&mut self, op: &Op) {
-        match op {
-            Op::Insert {
-                slot,
-                key,
-                remote,
-                ttl,
-            } => {
-                let trust = if *remote { Trust::Remote } else { Trust::Local };
+        let (slot, worker) = (op.slot, self.worker(op.slot));
+        match &op.what {
+            What::Insert(trust, ttl) => {
                 let expires = ttl.map(|ttl| Millis(self.now + ttl));
                 let how = Use {
-                    trust,
+                    trust: *trust,
                     expires,
                     time: None,
                 };
-                self.insert(*slot, key, how, None);
+                self.insert(slot, &op.key, how, None);
             }
-            Op::InsertAt { slot, key, time } => {
+            What::InsertAt(time) => {
                 self.timed = true;
                 let how = Use {
                     time: Some(Time::from_seconds(*time as f64)),
                     ..Use::default()
                 };
                 // Far above the model's own clock, as the tree's times are.
-                self.insert(*slot, key, how, Some((1 << 40) + time * 1000));
+                self.insert(slot, &op.key, how, Some((1 << 40) + time * 1000));
             }
-            Op::OldestUses { slot, min } => {
-                let gone = self
-                    .tree
-                    .evict_oldest_uses(self.worker(*slot), *min, u32::MAX);
-                let expected = self.model.evict_oldest_uses(*slot, *min);
+            What::OldestUses(min) => {
+                let gone = self.tree.evict_oldest_uses(worker, *min, u32::MAX);
+                let expected = self.model.evict_oldest_uses(slot, *min);
                 assert_eq!(gone.map(|gone| gone.units), Ok(expected));
             }
-            Op::Evict { max } if !self.timed => {
+            What::Evict(max) if !self.timed => {
                 let gone = self.tree.evict_part(*max, u32::MAX);
                 assert_eq!((gone.units, gone.done), (self.model.evict(*max), true));
             }
-            Op::EvictWorker { slot, max } if !self.timed => {
-                let gone = self.tree.evict_worker(self.worker(*slot), *max);
-                assert_eq!(gone, Ok(self.model.evict_worker(*slot, *max)));
+            What::EvictWorker(max) if !self.timed => {
+                let gone = self.tree.evict_worker(worker, *max);
+                assert_eq!(gone, Ok(self.model.evict_worker(slot, *max)));
             }
-            Op::Evict { .. } | Op::EvictWorker { .. } => {}
-            Op::Truncate { slot, key, keep } => {
-                let worker = self.worker(*slot);
-                let gone = self
-                    .tree
-                    .truncate(worker, F::key(key).as_ref(), *keep as u32);
-                assert_eq!(gone, Ok(self.model.truncate(*slot, &F::atoms(key), *keep)));
+            What::Evict(_) | What::EvictWorker(_) => {}
+            What::Truncate(keep) => {
+                let key = F::key(&op.key);
+                let gone = self.tree.truncate(worker, key.as_ref(), *keep as u32);
+                let expected = self.model.truncate(slot, &F::atoms(&op.key), *keep);
+                assert_eq!(gone, Ok(expected));
             }
-            Op::Replace { slot, capacity } => {
-                let held = self.model.count(*slot);
-                assert_eq!(self.tree.remove_worker(self.worker(*slot)), Ok(held));
-                self.generations[*slot as usize] += 1;
-                self.tree.add_worker(self.worker(*slot), *capacity as u32);
-                self.model.add(*slot, *capacity);
+            What::Replace(capacity) => {
+                let held = self.model.count(slot);
+                assert_eq!(self.tree.remove_worker(worker), Ok(held));
+                self.generations[slot as usize] += 1;
+                self.tree.add_worker(self.worker(slot), *capacity as u32);
+                self.model.add(slot, *capacity);
             }
-            Op::Clear { slot } => {
-                let held = self.model.count(*slot);
-                assert_eq!(self.tree.clear(self.worker(*slot)), Ok(held));
-                self.model.clear(*slot);
+            What::Clear => {
+                assert_eq!(self.tree.clear(worker), Ok(self.model.count(slot)));
+                self.model.clear(slot);
             }
-            Op::Wait { millis } => {
+            What::Wait(millis) => {
                 self.now += millis;
                 while self.tree.next_expiry().is_some_and(|due| due.0 <= self.now) {
                     self.tree.expire(Millis(self.now));
                 }
                 self.model.expire(self.now);
             }
-            Op::Look { key } => self.look(key),
+            What::Look => self.look(&op.key),
         }
         for slot in 0..WORKERS {
-            assert_eq!(
-                self.tree.count(self.worker(slot)),
-                Ok(self.model.count(slot))
-            );
+            let held = self.tree.count(self.worker(slot));
+            assert_eq!(held, Ok(self.model.count(slot)));
         }
         assert_eq!(self.tree.total(), self.model.total());
         assert_eq!(self.tree.len(), self.model.len());
@@ -291,50 +254,23 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn op(timed: bool) -> impl Strategy<Value = Op> {
-    let slot = || 0..WORKERS;
-    let insert = (
-        slot(),
-        key(),
-        any::<bool>(),
-        proptest::option::of(1..40_u64),
-    );
-    let insert = insert.prop_map(|(slot, key, remote, ttl)| Op::Insert {
-        slot,
-        key,
-        remote,
-        ttl,
-    });
-    let plain = (slot(), key()).prop_map(|(slot, key)| Op::Insert {
-        slot,
-        key,
-        remote: false,
-        ttl: None,
-    });
-    let at = (slot(), key(), 0..30_u64);
-    let at = at.prop_map(move |(slot, key, time)| {
-        if timed {
-            Op::InsertAt { slot, key, time }
-        } else {
-            Op::Look { key }
-        }
-    });
-    prop_oneof![
-        6 => insert,
-        6 => plain,
-        8 => at,
-        1 => (slot(), 0..12_u64).prop_map(|(slot, min)| Op::OldestUses { slot, min }),
-        1 => (0..60_u64).prop_map(|max| Op::Evict { max }),
-        1 => (slot(), 0..30_u64).prop_map(|(slot, max)| Op::EvictWorker { slot, max }),
-        1 => (slot(), key(), 0..8_u64).prop_map(|(slot, key, keep)| Op::Truncate { slot, key, keep }),
-        1 => (slot(), 6..40_u64).prop_map(move |(slot, capacity)| {
-            // Who goes first of several used at the same time is not defined.
-            let capacity = if timed { 1000 } else { capacity };
-            Op::Replace { slot, capacity }
-        }),
-        1 => slot().prop_map(|slot| Op::Clear { slot }),
-        1 => (0..15_u64).prop_map(|millis| Op::Wait { millis }),
-        3 => key().prop_map(|key| Op::Look { key }),
-    ]
+    let trust = prop_oneof![Just(Trust::Local), Just(Trust::Remote)];
+    let insert = (trust, proptest::option::of(1..40_u64));
+    let what = prop_oneof![
+        6 => insert.prop_map(|(trust, ttl)| What::Insert(trust, ttl)),
+        6 => Just(What::Insert(Trust::Local, None)),
+        8 => (0..30_u64).prop_map(move |time| if timed { What::InsertAt(time) } else { What::Look }),
+        1 => (0..12_u64).prop_map(What::OldestUses),
+        1 => (0..60_u64).prop_map(What::Evict),
+        1 => (0..30_u64).prop_map(What::EvictWorker),
+        1 => (0..8_u64).prop_map(What::Truncate),
+        // Who goes first of several used at the same time is not defined.
+        1 => (6..40_u64).prop_map(move |capacity| What::Replace(if timed { 1000 } else { capacity })),
+        1 => Just(What::Clear),
+        1 => (0..15_u64).prop_map(What::Wait),
+        3 => Just(What::Look),
+    ];
+    (0..WORKERS, key(), what).prop_map(|(slot, key, what)| Op { slot, key, what })
 }
 
 /// Operations of a history, on average.

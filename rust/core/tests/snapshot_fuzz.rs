@@ -81,19 +81,10 @@ fn survives(bytes: &[u8]) -> bool {
         index.overlaps(&hashes, &mut out);
         for slot in 0..4 {
             // An id may have become another one; being told so is fine.
-            let _ = index.record(
-                id(slot),
-                &hashes,
-                Some(&out),
-                Some(Millis(6_000 + step as u64)),
-            );
-            let _ = index.store(
-                id(slot),
-                hashes.first().copied(),
-                &hashes[1..],
-                Medium::Cpu,
-                None,
-            );
+            let due = Some(Millis(6_000 + step as u64));
+            let _ = index.record(id(slot), &hashes, Some(&out), due);
+            let (first, rest) = (hashes.first().copied(), &hashes[1..]);
+            let _ = index.store(id(slot), first, rest, Medium::Cpu, None);
             let _ = index.remove(id(slot), &hashes[2..], Some(Medium::Gpu));
             let _ = index.evict_worker(id(slot), 12);
         }

@@ -30,6 +30,13 @@ fn path(contents: &[u64]) -> Vec<SequenceHash> {
         .collect()
 }
 
+/// An index of one worker.
+fn index(capacity: u32) -> BlockIndex {
+    let mut index = BlockIndex::new(Matcher::Kary);
+    index.add_worker(worker(0), capacity);
+    index
+}
+
 fn depth(index: &BlockIndex, hashes: &[SequenceHash], slot: u32) -> u32 {
     let mut out = Overlaps::default();
     index.overlaps(hashes, &mut out);
@@ -38,28 +45,22 @@ fn depth(index: &BlockIndex, hashes: &[SequenceHash], slot: u32) -> u32 {
 
 #[test]
 fn removed_middle_block_ends_the_overlap_and_its_return_revives_the_tail() {
-    let mut index = BlockIndex::new(Matcher::Kary);
-    index.add_worker(worker(0), 100);
+    let mut index = index(100);
     let chain = path(&[1, 2, 3, 4, 5]);
-    assert_eq!(
-        index.store(worker(0), None, &chain, Medium::Gpu, None),
-        Ok(5)
-    );
+    let stored = index.store(worker(0), None, &chain, Medium::Gpu, None);
+    assert_eq!(stored, Ok(5));
     assert_eq!(index.remove(worker(0), &chain[1..2], None), Ok(1));
     index.validate().unwrap();
     assert_eq!(depth(&index, &chain, 0), 1);
-    assert_eq!(
-        index.store(worker(0), Some(chain[0]), &chain[1..2], Medium::Gpu, None),
-        Ok(1)
-    );
+    let stored = index.store(worker(0), Some(chain[0]), &chain[1..2], Medium::Gpu, None);
+    assert_eq!(stored, Ok(1));
     index.validate().unwrap();
     assert_eq!(depth(&index, &chain, 0), 5);
 }
 
 #[test]
 fn split_runs_are_joined_when_the_branch_is_gone() {
-    let mut index = BlockIndex::new(Matcher::Kary);
-    index.add_worker(worker(0), 100);
+    let mut index = index(100);
     let (long, branch) = (path(&[1, 2, 3, 4, 5, 6]), path(&[1, 2, 3, 9]));
     index.record(worker(0), &long, None, None).unwrap();
     index.record(worker(0), &branch, None, None).unwrap();
@@ -73,8 +74,7 @@ fn split_runs_are_joined_when_the_branch_is_gone() {
 #[test]
 fn path_grows_past_the_end_of_the_only_chunk() {
     let chunk = super::blocks::CHUNK as u64;
-    let mut index = BlockIndex::new(Matcher::Kary);
-    index.add_worker(worker(0), 10_000);
+    let mut index = index(10_000);
     let chain = path(&(0..chunk + 5).collect::<Vec<u64>>());
     let full = &chain[..chunk as usize];
     assert_eq!(index.record(worker(0), full, None, None), Ok(4096));
@@ -85,8 +85,7 @@ fn path_grows_past_the_end_of_the_only_chunk() {
 
 #[test]
 fn hashes_recorded_as_given_do_not_vouch_for_the_ones_before_them() {
-    let mut index = BlockIndex::new(Matcher::Kary);
-    index.add_worker(worker(0), 100);
+    let mut index = index(100);
     let real = path(&(0..20).collect::<Vec<u64>>());
     let mut given = real.clone();
     given[3] = SequenceHash(12345);
@@ -99,8 +98,7 @@ fn hashes_recorded_as_given_do_not_vouch_for_the_ones_before_them() {
 
 #[test]
 fn memory_follows_a_fleet_that_shrinks() {
-    let mut index = BlockIndex::new(Matcher::Kary);
-    index.add_worker(worker(0), 1_000_000);
+    let mut index = index(1_000_000);
     let chains: Vec<_> = (0..400)
         .map(|n| path(&(n << 32..(n << 32) + 500).collect::<Vec<u64>>()))
         .collect();

@@ -21,6 +21,13 @@ fn worker(slot: u32, generation: u32) -> WorkerId {
     WorkerId { slot, generation }
 }
 
+/// A book of one worker.
+fn one() -> (LoadBook, WorkerId) {
+    let (mut book, w) = (LoadBook::default(), worker(0, 0));
+    book.add_worker(w);
+    (book, w)
+}
+
 fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
     let load = book.loads().get(id).unwrap_or(&Load::VACANT);
     (
@@ -42,8 +49,7 @@ fn pairs_and_outputs(book: &LoadBook, id: WorkerId) -> (u64, u64) {
 
 #[test]
 fn every_event_moves_the_columns_of_the_table() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
     assert_eq!(pairs_and_outputs(&book, w), (100 * 100 - 64 * 64, 0));
@@ -65,8 +71,7 @@ fn every_event_moves_the_columns_of_the_table() {
 
 #[test]
 fn outputs_of_ended_requests_are_expected_of_the_next() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let mut end = |output| {
         let id = book.book(w, work(100, 36), T0).unwrap();
         book.tokens(id, output, T0);
@@ -85,8 +90,7 @@ fn outputs_of_ended_requests_are_expected_of_the_next() {
 
 #[test]
 fn a_worker_generates_as_fast_as_the_tokens_after_first_ones_came() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let mut end = |first: Option<u64>, tokens: &[(u64, u64)], closed: bool| {
         let id = book.book(w, work(100, 36), T0).unwrap();
         if let Some(at) = first {
@@ -113,8 +117,7 @@ fn a_worker_generates_as_fast_as_the_tokens_after_first_ones_came() {
 #[test]
 fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
     let end = |first: Option<u64>, told: u64, counted: u64| {
-        let (mut book, w) = (LoadBook::default(), worker(0, 0));
-        book.add_worker(w);
+        let (mut book, w) = one();
         let id = book.book(w, work(100, 36), T0).unwrap();
         if let Some(at) = first {
             book.first_token(id, Millis(at));
@@ -147,8 +150,7 @@ fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
 
 #[test]
 fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let first = book.book(w, work(32, 32), T0).unwrap();
     assert_eq!(book.close(first), Some(Phase::Booked));
     assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 0);
@@ -181,8 +183,7 @@ fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
 
 #[test]
 fn the_sweep_closes_only_what_shows_no_sign_of_life() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let silent = book.book(w, work(16, 16), Millis(10)).unwrap();
     let streaming = book.book(w, work(16, 16), Millis(10)).unwrap();
     book.tokens(streaming, 1, Millis(500));
@@ -200,179 +201,27 @@ fn the_sweep_closes_only_what_shows_no_sign_of_life() {
 
 #[test]
 fn reports_and_weights_refuse_what_a_rule_could_not_use() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
+    let places: [fn(&mut Report) -> &mut columns::Known; 3] = [
+        |report| &mut report.kv_usage,
+        |report| &mut report.queued_tokens,
+        |report| &mut report.prefill_tps,
+    ];
     for bad in [f64::NAN, f64::INFINITY, -0.1] {
-        assert!(
-            book.loads_mut()
-                .set_report(
-                    w,
-                    Report {
-                        kv_usage: Some(bad).into(),
-                        ..Report::default()
-                    }
-                )
-                .is_err()
-        );
-        assert!(
-            book.loads_mut()
-                .set_report(
-                    w,
-                    Report {
-                        queued_tokens: Some(bad).into(),
-                        ..Report::default()
-                    }
-                )
-                .is_err()
-        );
-        assert!(
-            book.loads_mut()
-                .set_report(
-                    w,
-                    Report {
-                        prefill_tps: Some(bad).into(),
-                        ..Report::default()
-                    }
-                )
-                .is_err()
-        );
+        for place in places {
+            let mut report = Report::default();
+            *place(&mut report) = Some(bad).into();
+            assert!(book.loads_mut().set_report(w, report).is_err());
+        }
         assert!(book.loads_mut().set_weight(w, bad).is_err());
     }
     assert!(book.loads_mut().set_weight(w, 0.0).is_err());
     assert!(book.loads_mut().set_weight(worker(9, 0), 1.0).is_err());
-    book.loads_mut()
-        .set_report(
-            w,
-            Report {
-                kv_usage: Some(1.0).into(),
-                ..Report::default()
-            },
-        )
-        .unwrap();
-}
-
-proptest! {
-    #[test]
-    fn any_interleaving_keeps_counts_and_ends_at_zero(ops in prop::collection::vec((0_u8..6, 0_usize..8, 1_u64..200), 0..200)) {
-        let mut book = LoadBook::default();
-        let mut generation = [0_u32; 3];
-        for slot in 0..3 {
-            book.add_worker(worker(slot, 0));
-        }
-        let mut ids: Vec<BookingId> = Vec::new();
-        for (op, pick, n) in ops {
-            let slot = pick % 3;
-            match op {
-                0 => ids.push(book.book(worker(slot as u32, generation[slot]), work(n, n / 2), T0).unwrap()),
-                5 => {
-                    book.remove_worker(worker(slot as u32, generation[slot]));
-                    generation[slot] += 1;
-                    book.add_worker(worker(slot as u32, generation[slot]));
-                }
-                _ if ids.is_empty() => {}
-                1 => { book.first_token(ids[pick % ids.len()], T0); }
-                2 => { book.tokens(ids[pick % ids.len()], n, T0); }
-                _ => { book.close(ids[pick % ids.len()]); }
-            }
-            book.validate().unwrap();
-        }
-        for id in ids {
-            book.close(id);
-        }
-        prop_assert!(book.bookings().is_empty());
-        for slot in 0..3_u32 {
-            prop_assert_eq!(row(&book, worker(slot, generation[slot as usize])), (0, 0, 0));
-        }
-    }
-}
-
-/// An open booking as the slow model has it.
-#[derive(Debug, Clone, Copy)]
-struct OpenBooking {
-    id: BookingId,
-    slot: u32,
-    prompt: u64,
-    uncached: u64,
-    output: u64,
-    decoding: bool,
-}
-
-impl OpenBooking {
-    /// Every uncached token attends to all before it and half to itself, twice.
-    fn pairs(&self) -> u64 {
-        let pending = !self.decoding;
-        (self.prompt - self.uncached..self.prompt)
-            .filter(|_| pending)
-            .map(|position| 2 * position + 1)
-            .sum()
-    }
-
-    fn output_blocks(&self) -> u64 {
-        (self.prompt + self.output) / 16 - self.prompt / 16
-    }
-}
-
-proptest! {
-    #[test]
-    fn pairs_and_output_blocks_are_those_of_the_open_bookings(
-        ops in prop::collection::vec((0_u8..9, 0_usize..8, 1_u64..200), 0..150)
-    ) {
-        let mut book = LoadBook::default();
-        let mut generation = [0_u32; 2];
-        for slot in 0..2 {
-            book.add_worker(worker(slot, 0));
-        }
-        let mut open: Vec<OpenBooking> = Vec::new();
-        for (now, (op, pick, n)) in ops.into_iter().enumerate() {
-            let (now, slot) = (Millis(now as u64 * 7), pick as u32 % 2);
-            match op {
-                0..=2 => {
-                    let (prompt, uncached) = (n, n * pick as u64 / 7);
-                    let at = worker(slot, generation[slot as usize]);
-                    let id = book.book(at, work(prompt, uncached), now).unwrap();
-                    open.push(OpenBooking { id, slot, prompt, uncached, output: 0, decoding: false });
-                }
-                3 => {
-                    book.remove_worker(worker(slot, generation[slot as usize]));
-                    generation[slot as usize] += 1;
-                    book.add_worker(worker(slot, generation[slot as usize]));
-                    // Their calls come late and must count for nobody.
-                    for late in open.extract_if(.., |booking| booking.slot == slot) {
-                        book.tokens(late.id, n, now);
-                        book.close(late.id);
-                    }
-                }
-                _ if open.is_empty() => {}
-                4 => {
-                    let at = pick % open.len();
-                    book.first_token(open[at].id, now);
-                    open[at].decoding = true;
-                }
-                5 | 6 => {
-                    let at = pick % open.len();
-                    book.tokens(open[at].id, n, now);
-                    (open[at].decoding, open[at].output) = (true, open[at].output + n);
-                }
-                _ => {
-                    book.close(open.swap_remove(pick % open.len()).id);
-                }
-            }
-            book.validate().unwrap();
-            for slot in 0..2 {
-                let on = open.iter().filter(|booking| booking.slot == slot);
-                let expected = on.fold((0, 0), |(pairs, blocks), booking| {
-                    (pairs + booking.pairs(), blocks + booking.output_blocks())
-                });
-                let id = worker(slot, generation[slot as usize]);
-                prop_assert_eq!(pairs_and_outputs(&book, id), expected);
-            }
-        }
-        book.close_all();
-        for slot in 0..2 {
-            prop_assert_eq!(pairs_and_outputs(&book, worker(slot, generation[slot as usize])), (0, 0));
-        }
-        book.validate().unwrap();
-    }
+    let full = Report {
+        kv_usage: Some(1.0).into(),
+        ..Report::default()
+    };
+    book.loads_mut().set_report(w, full).unwrap();
 }
 
 fn named(path: &[u8]) -> Vec<SequenceHash> {
@@ -386,8 +235,7 @@ fn named(path: &[u8]) -> Vec<SequenceHash> {
 
 #[test]
 fn blocks_that_requests_share_count_once_until_the_last_of_them_ends() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let path = named(b"abcd");
     let ids: Vec<BookingId> = (0..3)
         .map(|_| book.book(w, work(64, 64), T0).unwrap())
@@ -414,64 +262,133 @@ fn blocks_that_requests_share_count_once_until_the_last_of_them_ends() {
     assert_eq!(active_blocks(&book, 0), 0);
 }
 
+/// An open booking as the slow model has it.
+#[derive(Debug, Clone)]
+struct OpenBooking {
+    id: BookingId,
+    at: WorkerId,
+    prompt: u64,
+    uncached: u64,
+    output: u64,
+    decoding: bool,
+    /// The blocks of its prompt, once they were named.
+    path: Option<Vec<u8>>,
+}
+
+impl OpenBooking {
+    /// Every uncached token attends to all before it and half to itself, twice.
+    fn pairs(&self) -> u64 {
+        let pending = !self.decoding;
+        (self.prompt - self.uncached..self.prompt)
+            .filter(|_| pending)
+            .map(|position| 2 * position + 1)
+            .sum()
+    }
+
+    fn columns(&self) -> [u64; 5] {
+        let blocks = (self.prompt + self.output) / 16;
+        [
+            1,
+            if self.decoding { 0 } else { self.uncached },
+            if self.decoding { blocks } else { 0 },
+            self.pairs(),
+            blocks - self.prompt / 16,
+        ]
+    }
+}
+
+fn columns(book: &LoadBook, id: WorkerId) -> [u64; 5] {
+    let ((inflight, prefill, decode), (pairs, outputs)) =
+        (row(book, id), pairs_and_outputs(book, id));
+    [u64::from(inflight), prefill, decode, pairs, outputs]
+}
+
 proptest! {
     #[test]
-    fn active_blocks_are_those_of_the_open_bookings(
-        ops in prop::collection::vec((0_u8..8, 0_usize..8, prop::collection::vec(0_u8..3, 0..6)), 0..120)
+    fn columns_and_active_blocks_are_those_of_the_open_bookings(
+        ops in prop::collection::vec((0_u8..10, 0_usize..8, 1_u64..200, prop::collection::vec(0_u8..3, 0..6)), 0..150)
     ) {
         let mut book = LoadBook::default();
-        let mut generation = [0_u32; 2];
-        for slot in 0..2 {
-            book.add_worker(worker(slot, 0));
+        let mut workers = [worker(0, 0), worker(1, 0)];
+        for id in workers {
+            book.add_worker(id);
         }
-        // Slot, path if it was named, and length.
-        let mut open: Vec<(BookingId, u32, Option<Vec<u8>>, u64)> = Vec::new();
-        for (op, pick, path) in ops {
-            let slot = pick % 2;
+        let mut open: Vec<OpenBooking> = Vec::new();
+        // Closed ones, and those of workers that are gone: their calls come late and must count for nobody.
+        let mut late: Vec<BookingId> = Vec::new();
+        for (now, (op, pick, n, path)) in ops.into_iter().enumerate() {
+            let (now, slot) = (Millis(now as u64 * 7), pick % 2);
             match op {
                 0..=3 => {
-                    let blocks = path.len() as u64;
-                    let at = worker(slot as u32, generation[slot]);
-                    let id = book.book(at, work(blocks * 16 + 5, 3), T0).unwrap();
+                    let at = workers[slot];
+                    let prompt = if op == 0 { n } else { path.len() as u64 * 16 + n % 16 };
+                    let uncached = prompt * pick as u64 / 7;
+                    let id = book.book(at, work(prompt, uncached), now).unwrap();
                     if op > 0 {
                         book.hold(id, 0, &named(&path));
                     }
-                    open.push((id, slot as u32, (op > 0).then_some(path), blocks));
+                    let path = (op > 0).then_some(path);
+                    open.push(OpenBooking { id, at, prompt, uncached, output: 0, decoding: false, path });
                 }
                 4 => {
-                    book.remove_worker(worker(slot as u32, generation[slot]));
-                    generation[slot] += 1;
-                    book.add_worker(worker(slot as u32, generation[slot]));
-                    for (id, ..) in open.extract_if(.., |(_, on, ..)| *on == slot as u32) {
-                        book.close(id);
-                    }
+                    book.remove_worker(workers[slot]);
+                    workers[slot].generation += 1;
+                    book.add_worker(workers[slot]);
+                    late.extend(open.extract_if(.., |booking| booking.at.slot as usize == slot).map(|gone| gone.id));
+                }
+                5 if !late.is_empty() => {
+                    let id = late[pick % late.len()];
+                    book.first_token(id, now);
+                    book.tokens(id, n, now);
+                    book.close(id);
                 }
                 _ if open.is_empty() => {}
-                5 => { book.tokens(open[pick % open.len()].0, 40, T0); }
-                _ => { book.close(open.swap_remove(pick % open.len()).0); }
+                6 => {
+                    let at = pick % open.len();
+                    book.first_token(open[at].id, now);
+                    open[at].decoding = true;
+                }
+                7 => {
+                    let at = pick % open.len();
+                    book.tokens(open[at].id, n, now);
+                    (open[at].decoding, open[at].output) = (true, open[at].output + n);
+                }
+                _ => {
+                    late.push(open.swap_remove(pick % open.len()).id);
+                    book.close(*late.last().unwrap());
+                }
             }
             book.validate().unwrap();
-            for slot in 0..2 {
-                let on = |entry: &&(BookingId, u32, Option<Vec<u8>>, u64)| entry.1 == slot;
-                let distinct: HashSet<&[u8]> = open
-                    .iter()
-                    .filter(on)
-                    .filter_map(|(_, _, path, _)| path.as_deref())
-                    .flat_map(|path| (1..=path.len()).map(move |end| &path[..end]))
-                    .collect();
-                let unnamed: u64 = open.iter().filter(on).filter(|e| e.2.is_none()).map(|e| e.3).sum();
-                prop_assert_eq!(active_blocks(&book, slot), distinct.len() as u64 + unnamed);
+            for id in workers {
+                let on: Vec<_> = open.iter().filter(|booking| booking.at == id).collect();
+                let mut expected = [0; 5];
+                for booking in &on {
+                    expected.iter_mut().zip(booking.columns()).for_each(|(sum, one)| *sum += one);
+                }
+                prop_assert_eq!(columns(&book, id), expected);
+                let paths = || on.iter().filter_map(|booking| booking.path.as_deref());
+                let prefixes = |path| (1..=<[u8]>::len(path)).map(move |end| &path[..end]);
+                let distinct: HashSet<&[u8]> = paths().flat_map(prefixes).collect();
+                let unnamed = on.iter().filter(|booking| booking.path.is_none());
+                let unnamed: u64 = unnamed.map(|booking| booking.prompt / 16).sum();
+                prop_assert_eq!(active_blocks(&book, id.slot), distinct.len() as u64 + unnamed);
                 let asked = [0, 1, 2, 0, 1];
                 for prompts in 1..4 {
-                    let with = |end: &usize| {
-                        let paths = open.iter().filter(on).filter_map(|(_, _, path, _)| path.as_ref());
-                        paths.filter(|path| path.starts_with(&asked[..*end])).count()
-                    };
+                    let with = |end: &usize| paths().filter(|path| path.starts_with(&asked[..*end])).count();
                     let shared = (1..=5).take_while(|end| with(end) >= prompts as usize).count();
-                    prop_assert_eq!(book.named().shared_blocks(slot, (0, &named(&asked)), prompts), shared as u64);
+                    prop_assert_eq!(book.named().shared_blocks(id.slot, (0, &named(&asked)), prompts), shared as u64);
                     prop_assert!(shared == 0 || book.named().shares_any(0, &named(&asked)));
                 }
             }
         }
+        for id in late {
+            book.close(id);
+        }
+        book.close_all();
+        prop_assert!(book.bookings().is_empty());
+        for id in workers {
+            prop_assert_eq!(columns(&book, id), [0; 5]);
+        }
+        book.validate().unwrap();
     }
 }

@@ -327,19 +327,12 @@ fn tokens_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
     let tokens: Vec<u32> = (0..1 << 24).filter(meet).take(2_000).collect();
     assert_eq!(tokens.len(), 2_000);
     let mut tree = RadixTree::<u32>::new(1, None).unwrap();
-    let worker = WorkerId {
-        slot: 0,
-        generation: 0,
-    };
-    tree.add_worker(worker, u32::MAX);
+    tree.add_worker(worker(0), u32::MAX);
     for token in &tokens {
-        tree.record(worker, &[*token][..], None).unwrap();
+        tree.record(worker(0), &[*token][..], None).unwrap();
     }
-    assert!(
-        tree.held.shape.children.longest_bucket(&tree.held.nodes) <= 16,
-        "{}",
-        tree.held.shape.children.longest_bucket(&tree.held.nodes)
-    );
+    let longest = tree.held.shape.children.longest_bucket(&tree.held.nodes);
+    assert!(longest <= 16, "{longest}");
 }
 
 /// Tokens in memory that somebody else writes to: they are `first` until the `after`th look, and then `then`.
@@ -375,23 +368,22 @@ impl Key<u32> for Changing {
     }
 }
 
+fn insert_changing(page: usize, known: &[Vec<u32>], first: Vec<u32>, then: Vec<u32>, after: usize) {
+    let mut tree = RadixTree::<u32>::new(page, None).unwrap();
+    tree.add_worker(worker(0), u32::MAX);
+    for tokens in known {
+        tree.record(worker(0), &**tokens, None).unwrap();
+    }
+    let left = std::cell::Cell::new(after);
+    let key = Changing { first, then, left };
+    tree.record(worker(0), &key, None).unwrap();
+    tree.validate().unwrap();
+}
+
 #[test]
 fn a_key_that_changes_once_its_child_is_found_ends_before_that_child() {
     for after in 0..8 {
-        let mut tree = RadixTree::<u32>::new(1, None).unwrap();
-        let worker = WorkerId {
-            slot: 0,
-            generation: 0,
-        };
-        tree.add_worker(worker, u32::MAX);
-        tree.record(worker, &[0][..], None).unwrap();
-        let key = Changing {
-            first: vec![0, 0],
-            then: vec![1, 0],
-            left: std::cell::Cell::new(after),
-        };
-        tree.record(worker, &key, None).unwrap();
-        tree.validate().unwrap();
+        insert_changing(1, &[vec![0]], vec![0, 0], vec![1, 0], after);
     }
 }
 
@@ -404,14 +396,6 @@ proptest! {
         after in 0_usize..12,
         page in 1_usize..3,
     ) {
-        let mut tree = RadixTree::<u32>::new(page, None).unwrap();
-        let worker = WorkerId { slot: 0, generation: 0 };
-        tree.add_worker(worker, u32::MAX);
-        for tokens in known {
-            tree.record(worker, &*tokens, None).unwrap();
-        }
-        let key = Changing { first, then, left: std::cell::Cell::new(after) };
-        tree.record(worker, &key, None).unwrap();
-        tree.validate().unwrap();
+        insert_changing(page, &known, first, then, after);
     }
 }

@@ -24,34 +24,24 @@ fn record(tracker: &BlockTracker, name: &str, tokens: &[u32]) -> u32 {
         .unwrap()
 }
 
+fn name(tracker: &BlockTracker, held: &Held) -> String {
+    let name = tracker.registry().name(held.worker.slot);
+    name.unwrap().to_string()
+}
+
 fn overlaps(tracker: &BlockTracker, tokens: &[u32], among: Option<&[&str]>) -> Vec<(String, u32)> {
-    let mut answer = Answer::default();
-    tracker
-        .view()
-        .overlaps(&hashes(tracker, tokens), Origin::Tokens, among, &mut answer);
-    tracker.view().validate().unwrap();
-    let name = |held: &Held| {
-        tracker
-            .registry()
-            .name(held.worker.slot)
-            .unwrap()
-            .to_string()
-    };
-    answer
-        .found()
-        .iter()
-        .map(|held| (name(held), held.blocks))
+    let (mut answer, view) = (Answer::default(), tracker.view());
+    view.overlaps(&hashes(tracker, tokens), Origin::Tokens, among, &mut answer);
+    view.validate().unwrap();
+    let held = answer.found().iter();
+    held.map(|held| (name(tracker, held), held.blocks))
         .collect()
 }
 
 fn best(tracker: &BlockTracker, tokens: &[u32], among: Option<&[&str]>) -> Option<String> {
-    let held = tracker
-        .view()
-        .best(&hashes(tracker, tokens), among, &mut Answer::default())?;
-    tracker
-        .registry()
-        .name(held.worker.slot)
-        .map(|name| name.to_string())
+    let chain = hashes(tracker, tokens);
+    let held = tracker.view().best(&chain, among, &mut Answer::default())?;
+    Some(name(tracker, &held))
 }
 
 #[test]
@@ -60,19 +50,12 @@ fn every_worker_is_answered_and_a_subset_on_request() {
     assert_eq!(record(&tracker, "a", &[1, 2, 3]), 3);
     assert_eq!(record(&tracker, "b", &[1, 9]), 2);
     assert_eq!(record(&tracker, "b", &[1, 9]), 0);
-    assert_eq!(
-        overlaps(&tracker, &[1, 2, 4], None),
-        [("a".to_owned(), 2), ("b".to_owned(), 1)]
-    );
-    assert_eq!(
-        overlaps(&tracker, &[1, 2, 4], Some(&["zz", "b"])),
-        [("b".to_owned(), 1)]
-    );
-    assert_eq!(best(&tracker, &[1, 2, 4], None).as_deref(), Some("a"));
-    assert_eq!(
-        best(&tracker, &[1, 2, 4], Some(&["b", "zz"])).as_deref(),
-        Some("b")
-    );
+    let (a, b) = (("a".to_owned(), 2), ("b".to_owned(), 1));
+    let prompt = [1, 2, 4];
+    assert_eq!(overlaps(&tracker, &prompt, None), [a, b.clone()]);
+    assert_eq!(overlaps(&tracker, &prompt, Some(&["zz", "b"])), [b]);
+    assert_eq!(best(&tracker, &prompt, None).unwrap(), "a");
+    assert_eq!(best(&tracker, &prompt, Some(&["b", "zz"])).unwrap(), "b");
     assert_eq!(best(&tracker, &[7], None), None);
     assert_eq!(best(&tracker, &[], None), None);
 }
@@ -152,15 +135,11 @@ fn a_snapshot_gives_the_same_answers_ids_and_bytes() {
     let restored = BlockTracker::restore(&bytes, Millis(77)).unwrap();
     assert_eq!(restored.config(), tracker.config());
     assert_eq!(restored.registry().ids(), tracker.registry().ids());
-    assert_eq!(
-        overlaps(&restored, &[1, 2, 3, 4], None),
-        overlaps(&tracker, &[1, 2, 3, 4], None)
-    );
+    let answers = [&restored, &tracker].map(|one| overlaps(one, &[1, 2, 3, 4], None));
+    assert_eq!(answers[0], answers[1]);
     assert_eq!(restored.view().snapshot(Millis(5)).unwrap(), bytes);
-    assert_eq!(
-        record(&restored, "new", &[1, 2]),
-        record(&tracker, "new", &[1, 2])
-    );
+    let new = [&restored, &tracker].map(|one| record(one, "new", &[1, 2]));
+    assert_eq!(new[0], new[1]);
     assert_eq!(restored.registry().ids(), tracker.registry().ids());
 }
 
@@ -172,20 +151,11 @@ fn a_snapshot_that_was_changed_anywhere_is_refused() {
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 0x10;
-        assert!(
-            matches!(
-                BlockTracker::restore(&changed, Millis(0)),
-                Err(Error::BadSnapshot(_))
-            ),
-            "byte {at}"
-        );
-        assert!(
-            matches!(
-                BlockTracker::restore(&bytes[..at], Millis(0)),
-                Err(Error::BadSnapshot(_))
-            ),
-            "cut at {at}"
-        );
+        for wrong in [&changed, &bytes[..at]] {
+            let result = BlockTracker::restore(wrong, Millis(0));
+            let refused = matches!(result, Err(Error::BadSnapshot(_)));
+            assert!(refused, "byte {at}, {} bytes", wrong.len());
+        }
     }
 }
 
@@ -223,15 +193,11 @@ fn positional_trackers_refuse_what_they_cannot_do() {
     };
     let tracker = BlockTracker::new(config).unwrap();
     assert_eq!(record(&tracker, "a", &[1, 2]), 2);
-    assert_eq!(overlaps(&tracker, &[1, 2, 3], None), [("a".to_owned(), 2)]);
-    assert_eq!(
-        overlaps(&tracker, &[1, 2, 3], Some(&["a"])),
-        [("a".to_owned(), 2)]
-    );
-    assert_eq!(
-        tracker.view().snapshot(Millis(0)),
-        Err(Error::Unsupported("a snapshot"))
-    );
+    for among in [None, Some(&["a"][..])] {
+        assert_eq!(overlaps(&tracker, &[1, 2, 3], among), [("a".to_owned(), 2)]);
+    }
+    let snapshot = tracker.view().snapshot(Millis(0));
+    assert_eq!(snapshot, Err(Error::Unsupported("a snapshot")));
     let result = tracker.edit().record("a", &[], Some(Millis(1)));
     assert_eq!(result, Err(Error::Unsupported("a time to live")));
 }

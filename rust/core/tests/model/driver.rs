@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::naive::Naive;
-use super::ops::{Fed, HashKind, Hasher, Op, Shape, Tokens};
+use super::ops::{HashKind, Hasher, Op, Shape, What};
 
 /// Both sides, the same history.
 pub struct Driver {
@@ -48,20 +48,7 @@ impl Driver {
             shape,
         };
         for slot in 0..shape.workers {
-            driver.index.add_worker(
-                WorkerId {
-                    slot,
-                    generation: 0,
-                },
-                capacity,
-            );
-            driver.naive.add_worker(
-                WorkerId {
-                    slot,
-                    generation: 0,
-                },
-                capacity,
-            );
+            driver.add(slot, capacity);
         }
         driver
     }
@@ -76,140 +63,86 @@ impl Driver {
     /// Applies `op` to both, compares its result and the answers for its own path, and returns how many operations
     /// (writes and searches) that made.
     pub fn step(&mut self, op: &Op) -> Result<u64, TestCaseError> {
-        let probe = self.apply(op)?;
-        let hashes = self.hasher.chain(&probe);
+        let hashes = self.hasher.chain(&op.tokens);
+        self.apply(op, &hashes)?;
         self.compare_overlaps(&hashes)?;
         self.compare_counts()?;
         Ok(2)
     }
 
-    fn apply(&mut self, op: &Op) -> Result<Tokens, TestCaseError> {
-        let mut probe = Tokens::new();
-        match op {
-            Op::Add { worker, capacity } => {
-                let (generation, live) = &mut self.slots[*worker as usize];
+    fn apply(&mut self, op: &Op, hashes: &[u64]) -> Outcome {
+        let (id, wrapped) = (self.id(op.worker), wrap(hashes));
+        let before = |at: usize| at.checked_sub(1).map(|at| hashes[at]);
+        match &op.what {
+            What::Add(capacity) => {
+                let (generation, live) = &mut self.slots[op.worker as usize];
                 if !*live {
                     (*generation, *live) = (*generation + 1, true);
-                    let id = self.id(*worker);
-                    self.index.add_worker(id, *capacity);
-                    self.naive.add_worker(id, *capacity);
+                    self.add(op.worker, *capacity);
                 }
             }
-            Op::RemoveWorker { worker } => {
-                let id = self.id(*worker);
-                self.slots[*worker as usize].1 = false;
-                prop_assert_eq!(
-                    plain(self.index.remove_worker(id))?,
-                    self.naive.remove_worker(id)
-                );
+            What::RemoveWorker => {
+                self.slots[op.worker as usize].1 = false;
+                let got = plain(self.index.remove_worker(id))?;
+                prop_assert_eq!(got, self.naive.remove_worker(id));
             }
-            Op::Record {
-                worker,
-                tokens,
-                hinted,
-                ttl,
-            } => {
-                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
-                let wrapped = wrap(&hashes);
+            What::Record(hinted, ttl) => {
                 self.search(&wrapped);
-                let hint = hinted.then_some(&self.out);
-                let expires = ttl.map(|t| self.now + t);
+                let (hint, expires) = (hinted.then_some(&self.out), self.expires(*ttl));
                 let got = plain(self.index.record(id, &wrapped, hint, expires.map(Millis)))?;
-                prop_assert_eq!(got, self.naive.record(id, &hashes, expires));
-                probe.clone_from(tokens);
+                prop_assert_eq!(got, self.naive.record(id, hashes, expires));
             }
-            Op::Store {
-                worker,
-                tokens,
-                from,
-                medium,
-                ttl,
-            } => {
-                let hashes = self.hasher.chain(tokens);
-                let parent = from.checked_sub(1).map(|at| hashes[at]);
-                self.store(*worker, parent, &hashes[*from..], *medium, *ttl)?;
-                probe.clone_from(tokens);
+            What::Store(from, medium, ttl) => {
+                self.store(id, before(*from), &hashes[*from..], *medium, *ttl)?;
             }
-            Op::Fed {
-                worker,
-                tokens,
-                what,
-            } => {
-                let hashes = self.hasher.chain(tokens);
-                self.feed(self.id(*worker), &hashes, *what)?;
-                probe.clone_from(tokens);
-            }
-            Op::StoreTorn {
-                worker,
-                tokens,
-                behind,
-            } => {
-                let mut hashes = self.hasher.chain(tokens);
-                let parent = self.hasher.chain(behind).last().copied();
-                if tokens.len() > 4 {
-                    hashes.push(hashes[0]);
-                }
-                self.store(*worker, parent, &hashes, Medium::Gpu, None)?;
-                probe.clone_from(tokens);
-            }
-            Op::Remove {
-                worker,
-                tokens,
-                from,
-                to,
-                medium,
-            } => {
-                let (id, hashes) = (self.id(*worker), self.hasher.chain(tokens));
-                let some = &hashes[*from..*to];
-                let got = plain(self.index.remove(id, &wrap(some), *medium))?;
-                prop_assert_eq!(got, self.naive.remove(id, some, *medium));
-                probe.clone_from(tokens);
-            }
-            Op::Clear { worker } => {
-                let id = self.id(*worker);
-                prop_assert_eq!(plain(self.index.clear(id))?, self.naive.clear(id));
-            }
-            Op::Evict { worker, max_blocks } => {
-                let id = self.id(*worker);
-                let got = plain(self.index.evict_worker(id, *max_blocks))?;
-                prop_assert_eq!(got, self.naive.evict_worker(id, *max_blocks));
-            }
-            Op::Advance { millis } => self.advance(*millis)?,
-            Op::Restore => self.restore()?,
-            Op::Stale { worker, tokens } => {
-                self.refused(*worker, tokens)?;
-                probe.clone_from(tokens);
-            }
-        }
-        Ok(probe)
-    }
-
-    fn feed(&mut self, id: WorkerId, hashes: &[u64], what: Fed) -> Outcome {
-        let wrapped = wrap(hashes);
-        match what {
-            Fed::Expect { from, hinted, ttl } => {
+            What::Expect(from, hinted, ttl) => {
                 self.search(&wrapped);
-                let hint = hinted.then_some(&self.out);
-                let expires = ttl.map(|t| self.now + t);
+                let (hint, expires) = (hinted.then_some(&self.out), self.expires(*ttl));
                 let due = expires.map(Millis);
-                let got = plain(self.index.expect(id, &wrapped, from, hint, due))?;
-                let expected = self.naive.expect(id, hashes, from as usize, expires);
+                let got = plain(self.index.expect(id, &wrapped, *from, hint, due))?;
+                let expected = self.naive.expect(id, hashes, *from as usize, expires);
                 prop_assert_eq!(got, expected);
             }
-            Fed::Announce { from, to, medium } => {
-                let parent = from.checked_sub(1).map(|at| hashes[at]);
-                let behind = parent.map(SequenceHash);
-                let some = &wrapped[from..to];
-                let got = plain(self.index.announce(id, behind, some, medium))?;
-                let expected = self.naive.announce(id, parent, &hashes[from..to], medium);
-                prop_assert_eq!(got, expected);
+            What::Announce(part, medium) => {
+                let parent = before(part.start);
+                let (behind, some) = (parent.map(SequenceHash), &wrapped[part.clone()]);
+                let got = plain(self.index.announce(id, behind, some, *medium))?;
+                let some = &hashes[part.clone()];
+                prop_assert_eq!(got, self.naive.announce(id, parent, some, *medium));
             }
-            Fed::Spread { at, medium } => {
-                let got = plain(self.index.spread(id, wrapped[at], medium))?;
-                prop_assert_eq!(got, self.naive.spread(id, hashes[at], medium));
+            What::Spread(at, medium) => {
+                let got = plain(self.index.spread(id, wrapped[*at], *medium))?;
+                prop_assert_eq!(got, self.naive.spread(id, hashes[*at], *medium));
             }
+            What::StoreTorn(behind) => {
+                let (mut torn, parent) = (hashes.to_vec(), self.hasher.chain(behind));
+                torn.extend(hashes.first().filter(|_| hashes.len() > 4));
+                self.store(id, parent.last().copied(), &torn, Medium::Gpu, None)?;
+            }
+            What::Remove(part, medium) => {
+                let got = plain(self.index.remove(id, &wrapped[part.clone()], *medium))?;
+                prop_assert_eq!(got, self.naive.remove(id, &hashes[part.clone()], *medium));
+            }
+            What::Clear => prop_assert_eq!(plain(self.index.clear(id))?, self.naive.clear(id)),
+            What::Evict(max) => {
+                let got = plain(self.index.evict_worker(id, *max))?;
+                prop_assert_eq!(got, self.naive.evict_worker(id, *max));
+            }
+            What::Advance(millis) => self.advance(*millis)?,
+            What::Restore => self.restore()?,
+            What::Stale => self.refused(id, &wrapped)?,
         }
         Ok(())
+    }
+
+    fn add(&mut self, slot: u32, capacity: u32) {
+        let id = self.id(slot);
+        self.index.add_worker(id, capacity);
+        self.naive.add_worker(id, capacity);
+    }
+
+    fn expires(&self, ttl: Option<u64>) -> Option<u64> {
+        ttl.map(|ttl| self.now + ttl)
     }
 
     fn advance(&mut self, millis: u64) -> Outcome {
@@ -229,24 +162,22 @@ impl Driver {
     }
 
     /// Every write with the id before the worker's present one is refused.
-    fn refused(&mut self, slot: u32, tokens: &[u8]) -> Outcome {
-        let hashes = wrap(&self.hasher.chain(tokens));
-        let Some(generation) = self.id(slot).generation.checked_sub(1) else {
+    fn refused(&mut self, present: WorkerId, hashes: &[SequenceHash]) -> Outcome {
+        let slot = present.slot;
+        let Some(generation) = present.generation.checked_sub(1) else {
             return Ok(());
         };
         let id = WorkerId { slot, generation };
-        prop_assert_eq!(plain(self.index.record(id, &hashes, None, None))?, None);
-        prop_assert_eq!(
-            plain(self.index.store(id, None, &hashes, Medium::Cpu, None))?,
-            None
-        );
-        let announced = self.index.announce(id, None, &hashes, Medium::Gpu);
+        prop_assert_eq!(plain(self.index.record(id, hashes, None, None))?, None);
+        let stored = self.index.store(id, None, hashes, Medium::Cpu, None);
+        prop_assert_eq!(plain(stored)?, None);
+        let announced = self.index.announce(id, None, hashes, Medium::Gpu);
         prop_assert_eq!(plain(announced)?, None);
-        let expected = self.index.expect(id, &hashes, 0, None, Some(Millis(1)));
+        let expected = self.index.expect(id, hashes, 0, None, Some(Millis(1)));
         prop_assert_eq!(plain(expected)?, None);
         let held = |hash: &SequenceHash| self.index.chains().holds(id, *hash, Medium::Gpu);
         prop_assert!(!hashes.iter().any(held));
-        prop_assert_eq!(plain(self.index.remove(id, &hashes, None))?, None);
+        prop_assert_eq!(plain(self.index.remove(id, hashes, None))?, None);
         prop_assert_eq!(plain(self.index.clear(id))?, None);
         prop_assert_eq!(plain(self.index.evict_worker(id, 0))?, None);
         prop_assert_eq!(plain(self.index.remove_worker(id))?, None);
@@ -255,21 +186,15 @@ impl Driver {
 
     fn store(
         &mut self,
-        slot: u32,
+        id: WorkerId,
         parent: Option<u64>,
         hashes: &[u64],
         medium: Medium,
         ttl: Option<u64>,
     ) -> Outcome {
-        let (id, expires) = (self.id(slot), ttl.map(|t| self.now + t));
-        let wrapped = wrap(hashes);
-        let got = plain(self.index.store(
-            id,
-            parent.map(SequenceHash),
-            &wrapped,
-            medium,
-            expires.map(Millis),
-        ))?;
+        let (expires, behind) = (self.expires(ttl), parent.map(SequenceHash));
+        let (wrapped, due) = (wrap(hashes), expires.map(Millis));
+        let got = plain(self.index.store(id, behind, &wrapped, medium, due))?;
         prop_assert_eq!(got, self.naive.store(id, parent, hashes, medium, expires));
         Ok(())
     }

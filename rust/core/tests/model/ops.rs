@@ -1,6 +1,7 @@
 //! Random operations, decoded from raw words so that a million of them are cheap to draw and short to shrink.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use cachelb_core::ids::Medium;
 
@@ -10,108 +11,51 @@ pub type Word = (u64, u64);
 /// A token sequence with one token per block.
 pub type Tokens = Vec<u8>;
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum Op {
-    Add {
-        worker: u32,
-        capacity: u32,
-    },
-    RemoveWorker {
-        worker: u32,
-    },
-    /// `hinted`: pass the answer of a search for the same hashes. `ttl`: milliseconds.
-    Record {
-        worker: u32,
-        tokens: Tokens,
-        hinted: bool,
-        ttl: Option<u64>,
-    },
+/// What happens to a worker, about a path.
+#[derive(Debug, Clone)]
+pub struct Op {
+    pub worker: u32,
+    pub tokens: Tokens,
+    pub what: What,
+}
+
+/// A time to live is in milliseconds; a flag says whether the answer of a search for the same hashes is passed.
+#[derive(Debug, Clone)]
+pub enum What {
+    Add(u32),
+    RemoveWorker,
+    Record(bool, Option<u64>),
     /// Stores `tokens[from..]` behind `tokens[..from]`.
-    Store {
-        worker: u32,
-        tokens: Tokens,
-        from: usize,
-        medium: Medium,
-        ttl: Option<u64>,
-    },
-    /// What a worker with events is told about the path.
-    Fed {
-        worker: u32,
-        tokens: Tokens,
-        what: Fed,
-    },
-    /// Stores blocks of two unrelated paths as one chain.
-    StoreTorn {
-        worker: u32,
-        tokens: Tokens,
-        behind: Tokens,
-    },
-    /// Removes the blocks `from..to` of the path.
-    Remove {
-        worker: u32,
-        tokens: Tokens,
-        from: usize,
-        to: usize,
-        medium: Option<Medium>,
-    },
-    Clear {
-        worker: u32,
-    },
-    Evict {
-        worker: u32,
-        max_blocks: u64,
-    },
-    Advance {
-        millis: u64,
-    },
+    Store(usize, Medium, Option<u64>),
+    /// It is expected from this depth on.
+    Expect(u32, bool, Option<u64>),
+    /// This part is announced behind what is before it.
+    Announce(Range<usize>, Medium),
+    /// One block is held in one more medium.
+    Spread(usize, Medium),
+    /// Stores the blocks behind those of an unrelated path, as one chain.
+    StoreTorn(Tokens),
+    Remove(Range<usize>, Option<Medium>),
+    Clear,
+    Evict(u64),
+    Advance(u64),
     Restore,
     /// A write with the id of an incarnation that is gone.
-    Stale {
-        worker: u32,
-        tokens: Tokens,
-    },
+    Stale,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Fed {
-    /// It is expected from depth `from` on. `hinted`: pass the answer of a search for the same hashes.
-    Expect {
-        from: u32,
-        hinted: bool,
-        ttl: Option<u64>,
-    },
-    /// `tokens[from..to]` is announced behind `tokens[..from]`.
-    Announce {
-        from: usize,
-        to: usize,
-        medium: Medium,
-    },
-    /// One block is held in one more medium.
-    Spread { at: usize, medium: Medium },
-}
-
-impl Fed {
-    fn decode(draw: &mut Draw, length: usize) -> Self {
-        let from = draw.below(length + 1);
-        let medium = [Medium::Gpu, Medium::Gpu, Medium::Gpu, Medium::Cpu][draw.below(4)];
-        match draw.below(16) {
-            0..=7 => Self::Expect {
-                from: from as u32 + draw.below(2) as u32,
-                hinted: draw.below(2) == 1,
-                ttl: ttl(draw),
-            },
-            8 if from < length => Self::Spread { at: from, medium },
-            8..=11 => Self::Announce {
-                from: 0,
-                to: from,
-                medium,
-            },
-            _ => Self::Announce {
-                from,
-                to: from + draw.below(length - from + 1),
-                medium,
-            },
-        }
+fn fed(draw: &mut Draw, length: usize) -> What {
+    let from = draw.below(length + 1);
+    let medium = [Medium::Gpu, Medium::Gpu, Medium::Gpu, Medium::Cpu][draw.below(4)];
+    match draw.below(16) {
+        0..=7 => What::Expect(
+            from as u32 + draw.below(2) as u32,
+            draw.below(2) == 1,
+            ttl(draw),
+        ),
+        8 if from < length => What::Spread(from, medium),
+        8..=11 => What::Announce(0..from, medium),
+        _ => What::Announce(from..from + draw.below(length - from + 1), medium),
     }
 }
 
@@ -177,89 +121,43 @@ impl Op {
         let mut draw = Draw(first);
         let kind = draw.below(32);
         let worker = draw.below(shape.workers as usize) as u32;
-        let mut path = Draw(second);
-        match kind {
-            6..=13 if !shape.prefix_closed => {
-                let tokens = tokens(&mut path, shape);
-                Self::Fed {
-                    worker,
-                    what: Fed::decode(&mut draw, tokens.len()),
-                    tokens,
-                }
-            }
-            14..=18 if !shape.prefix_closed => {
-                let tokens = tokens(&mut path, shape);
-                let from = draw.below(tokens.len() + 1);
-                let medium = [Medium::Gpu, Medium::Gpu, Medium::Cpu, Medium::Disk][draw.below(4)];
-                Self::Store {
-                    worker,
-                    from,
-                    medium,
-                    ttl: ttl(&mut draw),
-                    tokens,
-                }
-            }
-            19..=21 if shape.torn => {
-                let behind = tokens(&mut draw, shape);
-                Self::StoreTorn {
-                    worker,
-                    tokens: tokens(&mut path, shape),
-                    behind,
-                }
-            }
-            22..=25 if !shape.prefix_closed => {
-                let tokens = tokens(&mut path, shape);
-                let from = draw.below(tokens.len() + 1);
-                let to = (from + 1 + draw.below(4)).min(tokens.len());
-                let medium = [
-                    None,
-                    Some(Medium::Gpu),
-                    Some(Medium::Speculative),
-                    Some(Medium::Cpu),
-                    Some(Medium::Disk),
-                ][draw.below(5)];
-                Self::Remove {
-                    worker,
-                    tokens,
-                    from,
-                    to,
-                    medium,
-                }
-            }
-            26 => match draw.below(4) {
-                0 => Self::Clear { worker },
-                1 => Self::RemoveWorker { worker },
-                _ => Self::Add {
-                    worker,
-                    capacity: 1 + draw.below(shape.max_capacity as usize) as u32,
-                },
-            },
-            27 => Self::Evict {
-                worker,
-                max_blocks: draw.below(2 * shape.max_len) as u64,
-            },
-            28 => Self::Advance {
-                millis: draw.below(300) as u64,
-            },
-            29 if draw.below(4) == 0 => Self::Restore,
-            30 => Self::Add {
-                worker,
-                capacity: 1 + draw.below(shape.max_capacity as usize) as u32,
-            },
-            31 if draw.below(4) == 0 => Self::Stale {
-                worker,
-                tokens: tokens(&mut path, shape),
-            },
-            _ => {
-                let hinted = draw.below(2) == 1;
-                Self::Record {
-                    worker,
-                    hinted,
-                    ttl: ttl(&mut draw),
-                    tokens: tokens(&mut path, shape),
-                }
-            }
+        let tokens = tokens(&mut Draw(second), shape);
+        Self {
+            worker,
+            what: what(kind, &mut draw, tokens.len(), shape),
+            tokens,
         }
+    }
+}
+
+fn what(kind: usize, draw: &mut Draw, len: usize, shape: &Shape) -> What {
+    let add = |draw: &mut Draw| What::Add(1 + draw.below(shape.max_capacity as usize) as u32);
+    match kind {
+        6..=13 if !shape.prefix_closed => fed(draw, len),
+        14..=18 if !shape.prefix_closed => {
+            let from = draw.below(len + 1);
+            let medium = [Medium::Gpu, Medium::Gpu, Medium::Cpu, Medium::Disk][draw.below(4)];
+            What::Store(from, medium, ttl(draw))
+        }
+        19..=21 if shape.torn => What::StoreTorn(tokens(draw, shape)),
+        22..=25 if !shape.prefix_closed => {
+            let from = draw.below(len + 1);
+            let to = (from + 1 + draw.below(4)).min(len);
+            // Any medium, or one.
+            let at = draw.below(1 + Medium::ALL.len());
+            What::Remove(from..to, at.checked_sub(1).map(|at| Medium::ALL[at]))
+        }
+        26 => match draw.below(4) {
+            0 => What::Clear,
+            1 => What::RemoveWorker,
+            _ => add(draw),
+        },
+        27 => What::Evict(draw.below(2 * shape.max_len) as u64),
+        28 => What::Advance(draw.below(300) as u64),
+        29 if draw.below(4) == 0 => What::Restore,
+        30 => add(draw),
+        31 if draw.below(4) == 0 => What::Stale,
+        _ => What::Record(draw.below(2) == 1, ttl(draw)),
     }
 }
 

@@ -1,17 +1,18 @@
 //! Workers whose engines say what they hold.
 
-use super::{Dice, depth, path, worker};
+use super::{Dice, depth, index, path, worker};
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::index::{BlockIndex, Matcher, Overlaps, Reach};
 
-fn index(capacity: u32) -> BlockIndex {
-    let mut index = BlockIndex::new(Matcher::Kary);
-    index.add_worker(worker(0), capacity);
-    index
-}
-
 fn chain(len: u64) -> Vec<SequenceHash> {
     path(&(0..len).collect::<Vec<u64>>())
+}
+
+/// The worker announces a path in device memory.
+fn gpu(index: &mut BlockIndex, blocks: &[SequenceHash]) {
+    index
+        .announce(worker(0), None, blocks, Medium::Gpu)
+        .unwrap();
 }
 
 fn counts(index: &BlockIndex) -> [u64; 4] {
@@ -50,9 +51,7 @@ fn what_is_not_confirmed_in_time_goes_and_what_is_stays() {
     index
         .expect(worker(0), &blocks, 0, None, Some(Millis(100)))
         .unwrap();
-    index
-        .announce(worker(0), None, &blocks[..8], Medium::Gpu)
-        .unwrap();
+    gpu(&mut index, &blocks[..8]);
     assert_eq!(index.expire(Millis(100)), 12);
     index.validate().unwrap();
     assert_eq!(counts(&index), [8, 0, 0, 0]);
@@ -80,9 +79,7 @@ fn shared_speculative_blocks_stay_until_the_later_deadline() {
 fn expected_blocks_are_held_from_their_depth_on_and_within_the_capacity() {
     let mut index = index(30);
     let blocks = chain(50);
-    index
-        .announce(worker(0), None, &blocks[..10], Medium::Gpu)
-        .unwrap();
+    gpu(&mut index, &blocks[..10]);
     let held = index.expect(worker(0), &blocks, 10, None, None);
     assert_eq!(held, Ok(20));
     assert_eq!(counts(&index), [10, 20, 0, 0]);
@@ -98,9 +95,7 @@ fn expected_blocks_are_held_from_their_depth_on_and_within_the_capacity() {
 fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
     let mut index = index(1000);
     let blocks = chain(20);
-    index
-        .announce(worker(0), None, &blocks[..10], Medium::Gpu)
-        .unwrap();
+    gpu(&mut index, &blocks[..10]);
     index.evict_worker(worker(0), 5).unwrap();
     let held = index.announce(worker(0), Some(blocks[9]), &blocks[10..], Medium::Gpu);
     assert_eq!(held, Ok(0));
@@ -113,9 +108,7 @@ fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
 #[test]
 fn announced_chains_leave_the_index_without_claims() {
     let mut index = index(1000);
-    index
-        .announce(worker(0), None, &chain(20), Medium::Gpu)
-        .unwrap();
+    gpu(&mut index, &chain(20));
     assert!(!index.held.shape.claims);
 }
 
@@ -124,9 +117,7 @@ fn a_removal_from_device_memory_takes_what_was_on_its_way_there() {
     let mut index = index(1000);
     let blocks = chain(10);
     index.expect(worker(0), &blocks, 0, None, None).unwrap();
-    index
-        .announce(worker(0), None, &blocks[..6], Medium::Gpu)
-        .unwrap();
+    gpu(&mut index, &blocks[..6]);
     let removed = index.remove(worker(0), &blocks[4..8], Some(Medium::Gpu));
     assert_eq!(removed, Ok(2));
     assert_eq!(counts(&index), [4, 2, 0, 0]);
@@ -217,17 +208,9 @@ fn a_limit_holds_with_speculative_blocks() {
             index.set_limit(LIMIT, step);
             let family = dice.roll(40);
             let length = 1 + dice.roll(120);
-            let blocks = path(
-                &(0..length)
-                    .map(|at| {
-                        if at < 20 {
-                            family
-                        } else {
-                            family << 8 | dice.roll(3)
-                        }
-                    })
-                    .collect::<Vec<_>>(),
-            );
+            let own = |at| (at >= 20).then(|| family << 8 | dice.roll(3));
+            let contents = (0..length).map(own).map(|own| own.unwrap_or(family));
+            let blocks = path(&contents.collect::<Vec<_>>());
             let w = worker(dice.roll(40) as u32);
             let from = dice.roll(length) as usize;
             match dice.roll(5) {

@@ -50,8 +50,7 @@ impl Reference {
 
 #[test]
 fn of_three_bookings_and_one_live_request_the_two_oldest_go() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let ids: Vec<_> = (0..3)
         .map(|i| book.book(w, work(16, 16), Millis(i)).unwrap())
         .collect();
@@ -64,8 +63,7 @@ fn of_three_bookings_and_one_live_request_the_two_oldest_go() {
 
 #[test]
 fn reports_that_disagree_drop_what_both_do_not_count() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     for i in 0..4 {
         book.book(w, work(16, 16), Millis(i)).unwrap();
     }
@@ -77,8 +75,7 @@ fn reports_that_disagree_drop_what_both_do_not_count() {
 
 #[test]
 fn what_streams_and_what_is_on_its_way_stays() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let streaming = book.book(w, work(16, 16), Millis(0)).unwrap();
     let stalled = book.book(w, work(16, 16), Millis(1)).unwrap();
     book.first_token(stalled, Millis(2));
@@ -90,8 +87,7 @@ fn what_streams_and_what_is_on_its_way_stays() {
 
 #[test]
 fn one_report_does_bounded_work_and_the_next_ones_the_rest() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     for i in 0..1_000 {
         book.book(w, work(16, 16), Millis(i)).unwrap();
     }
@@ -138,8 +134,7 @@ fn ranks_are_counted_together() {
 
 #[test]
 fn requests_that_ended_since_the_report_before_are_no_load_of_others() {
-    let (mut book, w) = (LoadBook::default(), worker(0, 0));
-    book.add_worker(w);
+    let (mut book, w) = one();
     let ids: Vec<_> = (0..5)
         .map(|_| book.book(w, work(16, 16), T0).unwrap())
         .collect();

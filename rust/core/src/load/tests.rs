@@ -70,6 +70,20 @@ fn every_event_moves_the_columns_of_the_table() {
 }
 
 #[test]
+fn the_first_prompt_in_line_is_computed_since_it_came_or_the_one_before_it_was_done() {
+    let (mut book, w) = one();
+    let since = |book: &LoadBook| book.loads().get(w).unwrap().head_since.0;
+    let first = book.book(w, work(64, 64), Millis(5)).unwrap();
+    let second = book.book(w, work(64, 64), Millis(7)).unwrap();
+    assert_eq!(since(&book), 5);
+    book.first_token(first, Millis(20));
+    assert_eq!(since(&book), 20);
+    book.first_token(second, Millis(30));
+    book.book(w, work(64, 64), Millis(90)).unwrap();
+    assert_eq!(since(&book), 90);
+}
+
+#[test]
 fn outputs_of_ended_requests_are_expected_of_the_next() {
     let (mut book, w) = one();
     let mut end = |output| {

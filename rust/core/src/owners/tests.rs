@@ -59,6 +59,19 @@ fn one_answer_proves_the_blocks_for_all_who_wait() {
 }
 
 #[test]
+fn what_the_worker_lost_again_is_proven_no_more() {
+    let mut owners = Owners::new(100);
+    for (entry, held) in [(0, 0), (1, 0)] {
+        owners.placed(worker(0), booking(entry), (0, b"abcde"), held);
+    }
+    owners.proven(booking(0));
+    owners.placed(worker(0), booking(2), (0, b"abcde"), 1);
+    assert_eq!(owners.failed(booking(1)), None);
+    let gone = owners.failed(booking(2));
+    assert_eq!(kept(gone), Some((b"abcde".to_vec(), 1)));
+}
+
+#[test]
 fn what_was_there_before_has_no_owner() {
     let mut owners = Owners::new(100);
     owners.placed(worker(0), booking(0), (0, b"abc"), 3);

@@ -149,6 +149,7 @@ fn requests_that_ended_since_the_report_before_are_no_load_of_others() {
         ..Report::NONE
     };
     book.loads_mut().set_report(w, report).unwrap();
+    assert_eq!(book.loads().columns()[0].others, 0);
     book.loads_mut().credit_others(&[w], 5);
     let load = &book.loads().columns()[0];
     assert_eq!(load.requests(Millis(3_000), 2_000), 5);

@@ -124,6 +124,28 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     assert_eq!(list[0].eligibility, Eligibility::NotReady);
     assert_eq!(list[1].eligibility, Eligibility::Excluded);
     assert_eq!(s.book().bookings().len(), 1);
+    let counted = s.ledger().no_worker;
+    let dry = s.preview(&mut list, &request).map(|(pick, _)| pick);
+    assert_eq!(dry, Err(Error::NoCandidate));
+    assert_eq!(s.ledger().no_worker, counted);
+}
+
+#[test]
+fn a_draining_worker_is_listed_as_such_and_a_dry_run_registers_none() {
+    let (mut s, request) = (
+        selector(Box::new(LeastLoaded::default())),
+        Request::default(),
+    );
+    pick(&mut s, &["a"]);
+    assert!(s.workers_mut().drain("a"));
+    let mut list = offers(&["a", "b"]);
+    let dry = s.preview(&mut list, &request).unwrap().0;
+    assert_eq!((dry.offer, s.fleet().find("b")), (1, None));
+    let real = s.select(&mut list, &request).unwrap();
+    assert_eq!(
+        (real.offer, list[0].eligibility),
+        (1, Eligibility::Draining)
+    );
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::tests::{offers, with_workers};
 use crate::{
-    Ending, Facts, Feed, Held, Pick, Placements, PoolSettings, Profile, Request, Seen, Selector,
-    Settings, Usage,
+    Eligibility, Ending, Facts, Feed, Held, Pick, Placements, PoolSettings, Profile, Request, Seen,
+    Selector, Settings, Usage,
 };
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
@@ -163,6 +163,26 @@ impl Fleet {
     fn matched(&mut self, blocks: &[SequenceHash], now: u64) -> u64 {
         self.look(blocks, now).best_matched_tokens / 16
     }
+}
+
+#[test]
+fn the_block_with_the_last_token_of_a_prompt_is_computed_again() {
+    let (mut fleet, path) = (Fleet::new(RULE), prompt(0, 4));
+    fleet.store(0, &path, 1);
+    for (tokens, matched) in [(65, 64.0), (64, 48.0)] {
+        let request = request((&path, Origin::Tokens), tokens, 2);
+        let seen = fleet.preview(&request).1;
+        assert_eq!(seen[0].matched_tokens, matched, "{tokens}");
+    }
+}
+
+#[test]
+fn a_listed_worker_that_left_meanwhile_is_draining() {
+    let mut fleet = Fleet::new(RULE);
+    let mut list = offers(&["gone", "a"]);
+    let pick = fleet.selector.select(&mut list, &Request::default());
+    assert_eq!(pick.unwrap().offer, 1);
+    assert_eq!(list[0].eligibility, Eligibility::Draining);
 }
 
 /// Completes a request, lets the stream tell of that time, and tells how many were compared and how many found less.

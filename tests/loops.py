@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import inspect
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any
-
-
-def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an asynchronous test."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+from collections.abc import Callable, Collection, Mapping
 
 
 def wanted(test: Callable[..., object], made: Mapping[str, object]) -> dict[str, object]:

@@ -12,8 +12,6 @@ from tests.ray_fakes import STORY, Client, fleet, make_router, serving
 from cachelb.integrations.ray_serve.options import RAY_NAMES, build
 from cachelb.integrations.ray_serve.prompts import read_request
 
-pytest_plugins = ["tests.support_async"]
-
 # --- prompts ---
 
 

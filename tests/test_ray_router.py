@@ -10,8 +10,6 @@ from cachelb.integrations.ray_serve import bookings as bookings_module
 from cachelb.integrations.ray_serve import router as router_module
 from cachelb.testing import ManualClock
 
-pytest_plugins = ["tests.support_async"]
-
 
 def loads(router: CachelbRequestRouter) -> int:
     return sum(router.fleet.loads().values())

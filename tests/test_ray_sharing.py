@@ -11,8 +11,6 @@ from cachelb import Router
 from cachelb.integrations.ray_serve.placements import Placement, PlacementStore, Reply, placement_of
 from cachelb.integrations.ray_serve.sharing import Sharing
 
-pytest_plugins = ["tests.support_async"]
-
 STORY = "Once upon a time, in a land far away, there lived a small dragon. " * 20
 WORKERS = ["a", "b", "c"]
 

@@ -15,8 +15,6 @@ import cachelb
 from cachelb import Decision, Router
 from cachelb.testing import ManualClock
 
-pytest_plugins = ["tests.support_async"]
-
 LONG = 60.0
 """Seconds after which a wait that should have ended has failed."""
 

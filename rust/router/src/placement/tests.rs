@@ -172,7 +172,8 @@ fn the_block_with_the_last_token_of_a_prompt_is_computed_again() {
     for (tokens, matched) in [(65, 64.0), (64, 48.0)] {
         let request = request((&path, Origin::Tokens), tokens, 2);
         let seen = fleet.preview(&request).1;
-        assert_eq!(seen[0].matched_tokens, matched, "{tokens}");
+        let got = seen[0].matched_tokens;
+        assert!((got - matched).abs() < 1e-9, "{tokens}: {got}");
     }
 }
 

@@ -1,0 +1,1 @@
+//! Rules H and E over random conversations.

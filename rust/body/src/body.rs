@@ -205,7 +205,11 @@ impl<'a> Body<'a> {
     #[must_use]
     pub fn longest(&self) -> Option<Prompt<'a>> {
         self.prompts().reduce(|best, prompt| {
-            if prompt.len() > best.len() { prompt } else { best }
+            if prompt.len() > best.len() {
+                prompt
+            } else {
+                best
+            }
         })
     }
 

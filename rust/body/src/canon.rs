@@ -173,7 +173,11 @@ impl Canon {
         let bytes = &self.bytes;
         let key = |entry: &Entry| &bytes[entry.key..entry.value];
         let few = entries.len() <= FEW_KEYS;
-        let double = |at: usize| entries[..at].iter().any(|one| key(one) == key(&entries[at]));
+        let double = |at: usize| {
+            entries[..at]
+                .iter()
+                .any(|one| key(one) == key(&entries[at]))
+        };
         if few && !(1..entries.len()).any(double) {
             self.entries.truncate(base);
             return;
@@ -197,10 +201,16 @@ impl Canon {
                 continue;
             };
             let (from, to) = (first.value..first.end, last.value..last.end);
-            self.edits.push(Edit { from: from.into(), to: to.into() });
+            self.edits.push(Edit {
+                from: from.into(),
+                to: to.into(),
+            });
             for (_, entry) in others.iter().chain([&group[group.len() - 1]]) {
                 let (from, to) = (entry.key..entry.end, 0..0);
-                self.edits.push(Edit { from: from.into(), to: to.into() });
+                self.edits.push(Edit {
+                    from: from.into(),
+                    to: to.into(),
+                });
             }
         }
         self.entries.truncate(base);

@@ -70,7 +70,10 @@ mod tests {
     fn paths_by_their_end() {
         let rows = [
             ("/v1/chat/completions", Endpoint::Chat),
-            ("/openai/deployments/x/chat/completions?api-version=1", Endpoint::Chat),
+            (
+                "/openai/deployments/x/chat/completions?api-version=1",
+                Endpoint::Chat,
+            ),
             ("/v1/chat/completions/", Endpoint::Chat),
             ("/v1/completions", Endpoint::Completions),
             ("/v1/chat/completions/render", Endpoint::LoadOnly),
@@ -78,7 +81,10 @@ mod tests {
             ("/v1/responses", Endpoint::Responses),
             ("/v1/messages", Endpoint::Messages),
             ("/model/anthropic.claude/invoke", Endpoint::Messages),
-            ("/v1/projects/p/models/claude:rawPredict", Endpoint::Messages),
+            (
+                "/v1/projects/p/models/claude:rawPredict",
+                Endpoint::Messages,
+            ),
             ("/inference/v1/generate", Endpoint::Generate),
             ("/generate", Endpoint::Generate),
             ("/v1/embeddings", Endpoint::Pooling),

@@ -61,7 +61,12 @@ pub struct BodyError {
 
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "request body: {} at byte {}", self.kind.name(), self.offset)
+        write!(
+            f,
+            "request body: {} at byte {}",
+            self.kind.name(),
+            self.offset
+        )
     }
 }
 

@@ -53,19 +53,31 @@ impl BodyReader {
     fn read_rendering_field(&mut self, reader: &mut Reader<'_>, endpoint: Endpoint) -> Result<()> {
         use Endpoint::{Chat, Completions, Generate, Messages, Responses};
         match (endpoint, self.key.as_slice()) {
-            (Responses, b"previous_response_id") => self.head.continues[0] = self.read_id(reader)?,
+            (Responses, b"previous_response_id") => {
+                self.head.continues[0] = self.read_id(reader)?
+            }
             (Responses, b"conversation") => self.head.continues[1] = self.read_id(reader)?,
             (Responses, b"prompt") => self.head.continues[2] = self.read_id(reader)?,
             (Generate, b"session_params") => self.head.continues[3] = self.read_id(reader)?,
             (
                 Generate | Completions,
-                b"features" | b"image_data" | b"audio_data" | b"video_data" | b"multi_modal_data"
-                | b"mm_processor_kwargs" | b"prompt_embeds" | b"input_embeds",
+                b"features"
+                | b"image_data"
+                | b"audio_data"
+                | b"video_data"
+                | b"multi_modal_data"
+                | b"mm_processor_kwargs"
+                | b"prompt_embeds"
+                | b"input_embeds",
             )
             | (
                 Chat | Responses | Messages,
-                b"documents" | b"chat_template" | b"mm_processor_kwargs" | b"media_io_kwargs"
-                | b"add_special_tokens" | b"truncate_prompt_tokens",
+                b"documents"
+                | b"chat_template"
+                | b"mm_processor_kwargs"
+                | b"media_io_kwargs"
+                | b"add_special_tokens"
+                | b"truncate_prompt_tokens",
             ) => return self.read_ordered_field(reader, Order::Kept),
             (Chat | Responses | Messages, key) => match key {
                 b"chat_template_kwargs" => return self.read_ordered_field(reader, Order::Free),

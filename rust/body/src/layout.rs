@@ -46,7 +46,7 @@ impl BodyReader {
         turns.mark_reasoning(&mut self.canon.bytes);
         let (system, tools) = (turns.system.unwrap_or_default(), self.head.tools);
         let leading = Span::from(messages.start..turns.leading);
-        let user = turns.last_user.map_or(messages.end, |(_, at)| at);
+        let user = turns.last_user.map_or(turns.leading, |(_, at)| at);
         let user = user.max(turns.leading);
         self.fields.add(&self.canon, b"inline", turns.inline);
         let place = self.profile.tools_place;

@@ -94,7 +94,11 @@ impl BodyReader {
     }
 
     /// `messages`.
-    pub(crate) fn read_messages(&mut self, reader: &mut Reader<'_>, dialect: Dialect) -> Result<()> {
+    pub(crate) fn read_messages(
+        &mut self,
+        reader: &mut Reader<'_>,
+        dialect: Dialect,
+    ) -> Result<()> {
         self.restart_turns();
         if reader.peek()? != Token::Array {
             self.turns.span = None;
@@ -157,7 +161,9 @@ impl BodyReader {
             let Some(field) = NAMES.iter().position(|name| **name == self.key) else {
                 match self.key.as_slice() {
                     b"cache_control" => reader.skip()?,
-                    b"type" | b"id" | b"status" if dialect == Dialect::Responses => reader.skip()?,
+                    b"type" | b"id" | b"status" if dialect == Dialect::Responses => {
+                        reader.skip()?
+                    }
                     _ => self.read_field(reader)?,
                 }
                 continue;
@@ -283,7 +289,9 @@ impl BodyReader {
                 blocks.for_each(|block| put(class, block.span));
             }
         } else {
-            self.blocks.iter().for_each(|block| put(block.class, block.span));
+            self.blocks
+                .iter()
+                .for_each(|block| put(block.class, block.span));
         }
         if self.blocks.is_empty() {
             order.extend_from_slice(&known[..CONTENT]);
@@ -329,7 +337,11 @@ impl BodyReader {
                 }
                 b"type" => {
                     let digest = self.read_word(reader)?;
-                    let digest = if self.word == b"function" { None } else { digest };
+                    let digest = if self.word == b"function" {
+                        None
+                    } else {
+                        digest
+                    };
                     self.fields.add(&self.canon, b"type", digest);
                 }
                 b"index" | b"cache_control" => reader.skip()?,

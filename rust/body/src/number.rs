@@ -8,7 +8,10 @@ const EXPONENT_DIGITS: usize = 17;
 
 /// Appends the canonical spelling of `text`, a number of JSON.
 pub(crate) fn put_number(text: &[u8], out: &mut Vec<u8>) {
-    let Some(end) = text.iter().position(|byte| matches!(byte, b'.' | b'e' | b'E')) else {
+    let Some(end) = text
+        .iter()
+        .position(|byte| matches!(byte, b'.' | b'e' | b'E'))
+    else {
         out.extend_from_slice(if text == b"-0" { b"0" } else { text });
         return;
     };
@@ -35,7 +38,11 @@ fn put_float(whole: &[u8], fraction: &[u8], power: &[u8], out: &mut Vec<u8>) {
     };
     let before = out.len();
     for part in [whole, fraction] {
-        let part = if out.len() == before { trim_start(part) } else { part };
+        let part = if out.len() == before {
+            trim_start(part)
+        } else {
+            part
+        };
         out.extend_from_slice(part);
     }
     if out.len() == before {
@@ -43,7 +50,12 @@ fn put_float(whole: &[u8], fraction: &[u8], power: &[u8], out: &mut Vec<u8>) {
         return;
     }
     let negative = power[0] == b'-';
-    let digits = trim_start(power.strip_prefix(b"+").or(power.strip_prefix(b"-")).unwrap_or(power));
+    let digits = trim_start(
+        power
+            .strip_prefix(b"+")
+            .or(power.strip_prefix(b"-"))
+            .unwrap_or(power),
+    );
     if digits.len() > EXPONENT_DIGITS {
         out.extend_from_slice(if negative { b"E-" } else { b"E+" });
         out.extend_from_slice(digits);
@@ -81,7 +93,11 @@ fn trim_start(digits: &[u8]) -> &[u8] {
 }
 
 fn trim_end(digits: &[u8]) -> &[u8] {
-    let zeros = digits.iter().rev().take_while(|digit| **digit == b'0').count();
+    let zeros = digits
+        .iter()
+        .rev()
+        .take_while(|digit| **digit == b'0')
+        .count();
     &digits[..digits.len() - zeros]
 }
 

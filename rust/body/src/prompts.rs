@@ -12,7 +12,14 @@ pub(crate) struct Prompts {
     field: &'static [u8],
 }
 
-const FIELDS: [&[u8]; 6] = [b"prompt", b"text", b"inputs", b"token_ids", b"input_ids", b"input"];
+const FIELDS: [&[u8]; 6] = [
+    b"prompt",
+    b"text",
+    b"inputs",
+    b"token_ids",
+    b"input_ids",
+    b"input",
+];
 
 impl BodyReader {
     /// A text, ids, or a list of either.
@@ -68,7 +75,10 @@ impl BodyReader {
         reader.string(&mut self.canon.bytes)?;
         let at = self.stream.len();
         self.stream.push(self.canon.since(start));
-        let slices = Span { start: at, end: at + 1 };
+        let slices = Span {
+            start: at,
+            end: at + 1,
+        };
         self.add_prompt(reader, Place::Text(slices))
     }
 

@@ -142,11 +142,19 @@ impl BodyReader {
         let order = match kind {
             Type::Message => {
                 let role = take(ROLE);
-                let role = if role.len() > 0 { role } else { self.canon.written(&[PIECE, b'm']) };
+                let role = if role.len() > 0 {
+                    role
+                } else {
+                    self.canon.written(&[PIECE, b'm'])
+                };
                 [role, take(CONTENT), none, none, none]
             }
             Type::Call => {
-                let begin = if open { none } else { self.put_role(b"assistant") };
+                let begin = if open {
+                    none
+                } else {
+                    self.put_role(b"assistant")
+                };
                 let (id, mut name, mut arguments) = (take(CALL_ID), take(NAME), take(ARGUMENTS));
                 if name.len() == 0 {
                     name = self.canon.written(&[PIECE, b'c']);
@@ -167,7 +175,11 @@ impl BodyReader {
             Type::Reasoning => {
                 let begin = self.put_role(b"assistant");
                 let mark = self.canon.written(&[PIECE, b'r']);
-                let field = if known[CONTENT].len() > 0 { CONTENT } else { SUMMARY };
+                let field = if known[CONTENT].len() > 0 {
+                    CONTENT
+                } else {
+                    SUMMARY
+                };
                 let text = std::mem::take(&mut known[field]);
                 let mut around = [none; 2];
                 if parts[field] > 1 {

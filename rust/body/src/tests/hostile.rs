@@ -23,23 +23,41 @@ fn sixteen_mebibytes_of_one_thing() {
     assert_eq!(error(&text[..16 * MIB]), ErrorKind::Truncated);
     let text = [b"{\"tools\": [1e".to_vec(), fill("9")].concat();
     assert_eq!(error(&text[..16 * MIB]), ErrorKind::Truncated);
-    assert_eq!(error(&[fill(" "), vec![b' ']].concat()), ErrorKind::TooLarge);
+    assert_eq!(
+        error(&[fill(" "), vec![b' ']].concat()),
+        ErrorKind::TooLarge
+    );
 }
 
 #[test]
 fn limits_are_counted() {
-    let limits = Limits { parts: 2, ids: 3, ..Limits::default() };
+    let limits = Limits {
+        parts: 2,
+        ids: 3,
+        ..Limits::default()
+    };
     let mut reader = BodyReader::new(Profile::default(), limits);
-    let mut kind = |path: &str, body: &str| reader.read(path, body.as_bytes()).err().map(|error| error.kind);
+    let mut kind = |path: &str, body: &str| {
+        reader
+            .read(path, body.as_bytes())
+            .err()
+            .map(|error| error.kind)
+    };
     let part = r#"{"type":"text","text":"x"}"#;
     let message = format!(r#"{{"role":"user","content":[{part},{part}]}}"#);
     assert_eq!(kind(CHAT, &format!(r#"{{"messages":[{message}]}}"#)), None);
     let over = format!(r#"{{"messages":[{message},{message}]}}"#);
     assert_eq!(kind(CHAT, &over), Some(ErrorKind::TooManyParts));
-    assert_eq!(kind(CHAT, r#"{"messages":[{},{},{}]}"#), Some(ErrorKind::TooManyParts));
+    assert_eq!(
+        kind(CHAT, r#"{"messages":[{},{},{}]}"#),
+        Some(ErrorKind::TooManyParts)
+    );
     let ids = "/v1/completions";
     assert_eq!(kind(ids, r#"{"prompt":[0,4294967295,2]}"#), None);
-    assert_eq!(kind(ids, r#"{"prompt":[[1,2],[3,4]]}"#), Some(ErrorKind::TooManyIds));
+    assert_eq!(
+        kind(ids, r#"{"prompt":[[1,2],[3,4]]}"#),
+        Some(ErrorKind::TooManyIds)
+    );
     for id in ["4294967296", "-1", "1.0", "1e3", "99999999999999999999999"] {
         let body = format!(r#"{{"prompt":[{id}]}}"#);
         assert_eq!(kind(ids, &body), Some(ErrorKind::TokenId), "{id}");
@@ -51,7 +69,9 @@ fn limits_are_counted() {
 
 fn canonical(text: &str) -> Canon {
     let mut canon = Canon::default();
-    canon.put_value(&mut Reader::new(text.as_bytes(), 128)).unwrap();
+    canon
+        .put_value(&mut Reader::new(text.as_bytes(), 128))
+        .unwrap();
     canon
 }
 
@@ -73,19 +93,27 @@ fn nested_doubles_are_not_copied_at_every_depth() {
         }
         let canon = canonical(&text);
         assert!(canon.bytes == canonical(&expected).bytes);
-        assert!(canon.bytes.capacity() < 17 * MIB, "{}", canon.bytes.capacity());
+        assert!(
+            canon.bytes.capacity() < 17 * MIB,
+            "{}",
+            canon.bytes.capacity()
+        );
     }
 }
 
 #[test]
 fn a_million_keys() {
     let entries = |step: usize| -> Vec<String> {
-        (0..1_000_000).map(|at| format!("\"k{}\":{at}", at / step)).collect()
+        (0..1_000_000)
+            .map(|at| format!("\"k{}\":{at}", at / step))
+            .collect()
     };
     let unique = format!("{{{}}}", entries(1).join(","));
     assert!(canonical(&unique).bytes.len() > 8 * MIB);
     let doubles = format!("{{{}}}", entries(2).join(","));
-    let last: Vec<String> = (0..500_000).map(|at| format!("\"k{at}\":{}", at * 2 + 1)).collect();
+    let last: Vec<String> = (0..500_000)
+        .map(|at| format!("\"k{at}\":{}", at * 2 + 1))
+        .collect();
     assert!(canonical(&doubles).bytes == canonical(&format!("{{{}}}", last.join(","))).bytes);
 }
 
@@ -95,7 +123,8 @@ fn a_long_name_is_not_repeated() {
     let blocks = r#"{"type":"text","text":"a"},{"type":"tool_result","tool_use_id":"1"}"#;
     let blocks = vec![blocks; 10_000].join(",");
     let name = "n".repeat(MIB);
-    let body = format!(r#"{{"messages":[{{"role":"user","name":"{name}","content":[{blocks}]}}]}}"#);
+    let body =
+        format!(r#"{{"messages":[{{"role":"user","name":"{name}","content":[{blocks}]}}]}}"#);
     let mut reader = BodyReader::new(Profile::default(), Limits::default());
     reader.read(super::MESSAGES, body.as_bytes()).unwrap();
     assert!(reader.canon.bytes.capacity() < 8 * body.len());

@@ -24,6 +24,12 @@ impl<'de> Deserialize<'de> for Model {
             fn visit_bool<E>(self, value: bool) -> Result<Model, E> {
                 Ok(scalar(value.to_string().as_bytes()))
             }
+            fn visit_u64<E>(self, value: u64) -> Result<Model, E> {
+                Ok(scalar(value.to_string().as_bytes()))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Model, E> {
+                Ok(scalar(value.to_string().as_bytes()))
+            }
             fn visit_unit<E>(self) -> Result<Model, E> {
                 Ok(scalar(b"null"))
             }
@@ -118,12 +124,15 @@ fn json() -> impl Strategy<Value = String> {
         Just("NaN".to_owned()),
     ];
     leaf.prop_recursive(5, 60, 8, |inner| {
-        let entry = ("[a-c]{1,2}", inner.clone()).prop_map(|(key, value)| format!("\"{key}\" :{value}"));
-        let many = ("[a-d]{1,2}", inner.clone()).prop_map(|(key, value)| format!("\"{key}\":{value}"));
+        let entry =
+            ("[a-c]{1,2}", inner.clone()).prop_map(|(key, value)| format!("\"{key}\" :{value}"));
+        let many =
+            ("[a-d]{1,2}", inner.clone()).prop_map(|(key, value)| format!("\"{key}\":{value}"));
         prop_oneof![
             proptest::collection::vec(inner, 0..6).prop_map(|all| format!("[{}]", all.join(", "))),
             proptest::collection::vec(entry, 0..8).prop_map(|all| format!("{{{}}}", all.join(","))),
-            proptest::collection::vec(many, 12..24).prop_map(|all| format!("{{{}}}", all.join(",\n"))),
+            proptest::collection::vec(many, 12..24)
+                .prop_map(|all| format!("{{{}}}", all.join(",\n"))),
         ]
     })
 }

@@ -61,27 +61,27 @@ fn main() -> Result<()> {
         ("tools-1M", tools(1 << 20)),
     ];
     let clock = clock_cost();
-    let hasher = Hasher::new(Scheme::Chained, 16, DEFAULT_SEED).map_err(Error::other)?;
+    let scheme = Hasher::new(Scheme::Chained, 16, DEFAULT_SEED).map_err(Error::other)?;
     let mut reader = BodyReader::new(Profile::default(), Limits::default());
     let (mut spare, mut hashes) = (Vec::new(), Vec::new());
     for (name, body) in &bodies {
         let body = body.as_bytes();
-        let (mut checked, mut read, mut hashed) =
+        let (mut checked, mut read, mut all) =
             (Samples::default(), Samples::default(), Samples::default());
         for _ in 0..CALLS {
             checked.time(|| black_box(check(black_box(body), 128).is_ok()));
             read.time(|| black_box(reader.read(CHAT, black_box(body)).is_ok()));
-            hashed.time(|| {
+            all.time(|| {
                 let body = reader.read(CHAT, black_box(body)).map_err(Error::other)?;
                 if let Some(Prompt::Text(text)) = body.longest() {
                     let namespace = Namespace::default();
-                    text.hash(&hasher, CHUNK_BYTES, namespace, &mut spare, &mut hashes);
+                    text.hash(&scheme, CHUNK_BYTES, namespace, &mut spare, &mut hashes);
                 }
                 black_box(&hashes);
                 Ok::<(), Error>(())
             })?;
         }
-        for (what, mut samples) in [("check", checked), ("read", read), ("hash", hashed)] {
+        for (what, mut samples) in [("check", checked), ("read", read), ("hash", all)] {
             let (p50, p99) = samples.percentiles();
             Row {
                 id: format!("body/{name}/{what}"),

@@ -2,24 +2,8 @@
 
 use crate::canon::{ARRAY, CLOSE, PIECE, Span, TEXT};
 use crate::error::Result;
-use crate::read::{BodyReader, Dialect};
 use crate::scan::{Reader, Token};
-
-/// What a block is to the message around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    Reasoning,
-    Content,
-    Call,
-    Result,
-}
-
-/// A block in the arena.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Block {
-    pub(crate) class: Class,
-    pub(crate) span: Span,
-}
+use crate::state::{Block, BodyReader, Class, Dialect};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Type {

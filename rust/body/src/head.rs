@@ -6,21 +6,8 @@ use crate::canon::Span;
 use crate::digest::Order;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::read::BodyReader;
 use crate::scan::{Reader, Token};
-
-/// What was found beside the conversation.
-#[derive(Debug, Default)]
-pub(crate) struct Head {
-    pub(crate) model: Option<Span>,
-    pub(crate) tools: Option<Span>,
-    /// Effort of reasoning, by the three fields that name it.
-    efforts: [Option<u128>; 3],
-    /// `max_completion_tokens`, and its other names.
-    most: [Option<u32>; 2],
-    /// Ids of what the body continues: response, conversation, stored prompt, session.
-    pub(crate) continues: [Option<Span>; 4],
-}
+use crate::state::BodyReader;
 
 impl BodyReader {
     /// A field that is no part of the conversation; most are only checked.
@@ -54,7 +41,7 @@ impl BodyReader {
         use Endpoint::{Chat, Completions, Generate, Messages, Responses};
         match (endpoint, self.key.as_slice()) {
             (Responses, b"previous_response_id") => {
-                self.head.continues[0] = self.read_id(reader)?
+                self.head.continues[0] = self.read_id(reader)?;
             }
             (Responses, b"conversation") => self.head.continues[1] = self.read_id(reader)?,
             (Responses, b"prompt") => self.head.continues[2] = self.read_id(reader)?,

@@ -4,7 +4,7 @@ use crate::body::{Kind, Place};
 use crate::canon::Span;
 use crate::endpoint::Endpoint;
 use crate::profile::ToolsPlace;
-use crate::read::BodyReader;
+use crate::state::BodyReader;
 
 impl BodyReader {
     /// Settles kind and prompts once the body has been read.

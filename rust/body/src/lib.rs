@@ -29,14 +29,16 @@ mod prompts;
 mod read;
 mod responses;
 mod scan;
+mod state;
 mod tools;
+mod turns;
 
 #[cfg(test)]
 mod tests;
 
-pub use body::{Body, Facts, Kind, Prompt};
+pub use body::{Body, Facts, Kind, Prompt, Text};
 pub use endpoint::Endpoint;
 pub use error::{BodyError, ErrorKind, Result};
 pub use profile::{Engine, InlineSystem, Limits, Profile, ToolsPlace};
-pub use read::BodyReader;
 pub use scan::check;
+pub use state::BodyReader;

@@ -32,9 +32,9 @@ fn put_float(whole: &[u8], fraction: &[u8], power: &[u8], out: &mut Vec<u8>) {
     let fraction = trim_end(fraction);
     let (whole, fraction, mut shift) = if fraction.is_empty() {
         let kept = trim_end(whole);
-        (kept, fraction, (whole.len() - kept.len()) as i64)
+        (kept, fraction, signed(whole.len() - kept.len()))
     } else {
-        (whole, fraction, -(fraction.len() as i64))
+        (whole, fraction, -signed(fraction.len()))
     };
     let before = out.len();
     for part in [whole, fraction] {
@@ -68,6 +68,11 @@ fn put_float(whole: &[u8], fraction: &[u8], power: &[u8], out: &mut Vec<u8>) {
         out.push(b'e');
     }
     put_integer(shift, out);
+}
+
+/// A number of digits.
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn put_integer(value: i64, out: &mut Vec<u8>) {

@@ -3,15 +3,10 @@
 use crate::body::Place;
 use crate::canon::Span;
 use crate::error::{ErrorKind, Result};
-use crate::read::BodyReader;
 use crate::scan::{Reader, Token};
+use crate::state::BodyReader;
 
-/// Which field the prompts are from.
-#[derive(Debug, Default)]
-pub(crate) struct Prompts {
-    field: &'static [u8],
-}
-
+/// Fields that hold prompts.
 const FIELDS: [&[u8]; 6] = [
     b"prompt",
     b"text",
@@ -26,10 +21,10 @@ impl BodyReader {
     pub(crate) fn read_prompts(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         let field = FIELDS.into_iter().find(|field| **field == *self.key);
         let field = field.unwrap_or_default();
-        if reader.peek()? == Token::Null && self.prompts.field != field {
+        if reader.peek()? == Token::Null && self.prompt_field != field {
             return reader.skip();
         }
-        self.prompts.field = field;
+        self.prompt_field = field;
         self.stream.clear();
         self.places.clear();
         self.tokens.clear();
@@ -93,11 +88,11 @@ impl BodyReader {
     fn read_token(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         let before = *reader;
         let digits = reader.number()?;
-        let id = digits.iter().try_fold(0_u64, |id, digit| {
-            let digit = u64::from(digit.wrapping_sub(b'0'));
-            (digit < 10 && id <= u64::from(u32::MAX)).then_some(id * 10 + digit)
+        let id = digits.iter().try_fold(0_u32, |id, digit| {
+            let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+            id.checked_mul(10)?.checked_add(u32::from(digit))
         });
-        let Some(id) = id.and_then(|id| u32::try_from(id).ok()) else {
+        let Some(id) = id else {
             return Err(before.error(ErrorKind::TokenId));
         };
         if self.tokens.len() >= self.limits.ids {

@@ -2,8 +2,8 @@
 
 use crate::canon::{ARRAY, CLOSE, PIECE, Span};
 use crate::error::Result;
-use crate::read::{BodyReader, Dialect};
 use crate::scan::{Reader, Token};
+use crate::state::{BodyReader, Dialect};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Type {

@@ -3,8 +3,8 @@
 use crate::canon::{CLOSE, KEY, OBJECT, PIECE, Span, TEXT};
 use crate::error::Result;
 use crate::profile::Engine;
-use crate::read::{BodyReader, Dialect};
 use crate::scan::{Reader, Token};
+use crate::state::{BodyReader, Dialect};
 
 /// Fields of a function in the order in which engines put those that they know.
 const NAMES: [&[u8]; 4] = [b"name", b"description", b"parameters", b"strict"];

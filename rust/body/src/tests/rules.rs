@@ -1,4 +1,5 @@
 //! Rules H and E over random conversations, each written in several ways.
+#![allow(clippy::format_push_string)]
 
 use proptest::prelude::*;
 
@@ -131,7 +132,7 @@ impl Style {
         out + self.space() + "}"
     }
 
-    fn list(&mut self, values: Vec<String>) -> String {
+    fn list(&mut self, values: &[String]) -> String {
         let space = self.space();
         format!("[{space}{}{space}]", values.join(&format!("{space},")))
     }
@@ -152,8 +153,8 @@ impl Style {
                     };
                     self.object(fields, true)
                 });
-                let parts = parts.collect();
-                self.list(parts)
+                let parts: Vec<String> = parts.collect();
+                self.list(&parts)
             }
         };
         fields.push(("content", content));
@@ -163,7 +164,7 @@ impl Style {
         }
         let calls: Vec<String> = turn.calls.iter().map(|call| self.call(call)).collect();
         if !calls.is_empty() || self.pick(3) == 1 {
-            fields.push(("tool_calls", self.list(calls)));
+            fields.push(("tool_calls", self.list(&calls)));
         }
         if self.pick(3) == 1 {
             fields.push(("name", "null".to_owned()));
@@ -201,11 +202,11 @@ impl Style {
         let tools: Vec<String> = tools.collect();
         let turns: Vec<String> = talk.turns.iter().map(|turn| self.turn(turn)).collect();
         let mut fields = vec![
-            ("messages", self.list(turns)),
+            ("messages", self.list(&turns)),
             ("model", "\"m\"".to_owned()),
         ];
         if !tools.is_empty() || self.pick(2) == 1 {
-            fields.push(("tools", self.list(tools)));
+            fields.push(("tools", self.list(&tools)));
         }
         if let Some(effort) = &talk.effort {
             fields.push(("reasoning_effort", self.text(effort)));

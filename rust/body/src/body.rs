@@ -1,5 +1,7 @@
 //! What was read.
 
+use std::fmt;
+
 use cachelb_core::hashing::{Hasher, Namespace};
 use cachelb_core::ids::SequenceHash;
 
@@ -103,10 +105,17 @@ impl Prompt<'_> {
 }
 
 /// Canonical bytes: slices of the arena, in canonical order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text<'a> {
     arena: &'a [u8],
     slices: &'a [Span],
+}
+
+/// Without content.
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Text({} bytes)", self.len())
+    }
 }
 
 impl<'a> Text<'a> {
@@ -158,7 +167,7 @@ impl<'a> Text<'a> {
 }
 
 /// A body that was read. It borrows the reader, which the next body reuses.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Body<'a> {
     pub(crate) arena: &'a [u8],
     pub(crate) tokens: &'a [u32],
@@ -168,6 +177,15 @@ pub struct Body<'a> {
     pub(crate) continues: &'a [Span],
     pub(crate) facts: Facts,
     pub(crate) bytes: usize,
+}
+
+/// Without content.
+impl fmt::Debug for Body<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut body = f.debug_struct("Body");
+        body.field("facts", &self.facts).field("bytes", &self.bytes);
+        body.finish_non_exhaustive()
+    }
 }
 
 impl<'a> Body<'a> {

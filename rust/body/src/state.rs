@@ -1,5 +1,7 @@
 //! What a reader holds while it walks over a body, and the steps that all parts of it take.
 
+use std::fmt;
+
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::body::{Facts, Place};
@@ -48,7 +50,7 @@ pub(crate) enum Dialect {
 }
 
 /// Reads bodies, one after another, into memory that it keeps.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct BodyReader {
     pub(crate) profile: Profile,
     pub(crate) limits: Limits,
@@ -68,6 +70,17 @@ pub struct BodyReader {
     pub(crate) stream: Vec<Span>,
     pub(crate) places: Vec<Place>,
     pub(crate) continues: Vec<Span>,
+}
+
+/// Without content.
+impl fmt::Debug for BodyReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut reader = f.debug_struct("BodyReader");
+        reader
+            .field("profile", &self.profile)
+            .field("limits", &self.limits);
+        reader.finish_non_exhaustive()
+    }
 }
 
 impl BodyReader {

@@ -129,3 +129,22 @@ fn a_long_name_is_not_repeated() {
     reader.read(super::MESSAGES, body.as_bytes()).unwrap();
     assert!(reader.canon.bytes.capacity() < 8 * body.len());
 }
+
+#[test]
+fn nothing_that_is_printed_has_content() {
+    let mut reader = BodyReader::new(Profile::default(), Limits::default());
+    let body = br#"{"messages":[{"role":"user","content":"secret"}],"model":"secret"}"#;
+    let shown = {
+        let body = reader.read(CHAT, body).unwrap();
+        format!("{body:?} {:?}", body.longest())
+    };
+    let shown = format!(
+        "{shown} {reader:?} {}",
+        reader.read(CHAT, b"{\"secret\"").unwrap_err()
+    );
+    assert!(
+        !shown.contains("secret") && !shown.contains("115, 101"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("truncated at byte 9"), "{shown}");
+}

@@ -4,6 +4,7 @@ mod equal;
 mod hostile;
 mod oracle;
 mod rules;
+mod shapes;
 
 use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
 

@@ -1,4 +1,4 @@
-"""Waiting for what announces itself to nobody."""
+"""Polling for conditions that send no notification."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ fn cache_aware_takes_the_least_loaded_holder_that_is_not_overloaded() {
             &[(10, 1), (0, 0), (0, 0)],
             (0, Reason::Prefix),
         ),
-        // The gate asks the holder and never somebody else.
+        // The gate asks the holder and no other worker.
         (cache_aware(), &[(10, 0), (0, 50)], (0, Reason::Prefix)),
         (cache_aware(), &[(10, 100), (0, 0)], (1, Reason::Spill)),
         (cache_aware(), &[(0, 1), (0, 0)], (1, Reason::Cold)),

@@ -85,7 +85,7 @@ impl Engine {
         self.in_step
     }
 
-    /// Whether somebody follows the cache.
+    /// Whether changes of the cache are recorded.
     #[must_use]
     pub fn is_followed(&self) -> bool {
         self.settings.followed

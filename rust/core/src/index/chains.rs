@@ -19,12 +19,12 @@ const K: u32 = 8;
 /// Blocks whose memory is asked for at once.
 const ROUND: usize = 16;
 
-/// What is known of hashes, whoever holds their blocks.
+/// Paths and depths of known hashes, on any worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Chains<'a>(pub(super) &'a Held<Hashed>);
 
 impl<'a> Chains<'a> {
-    /// How many blocks come before a known one on its path, `None` for one that nobody knows.
+    /// How many blocks come before a known one on its path, `None` for an unknown one.
     #[must_use]
     pub fn depth_of(self, hash: SequenceHash) -> Option<u32> {
         self.find(hash).map(|block| self.depth(block))

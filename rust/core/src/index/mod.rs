@@ -92,7 +92,7 @@ impl BlockIndex {
         Self::of(Hashed::new(matcher))
     }
 
-    /// What is known of hashes, whoever holds their blocks.
+    /// Paths and depths of known hashes, on any worker.
     #[must_use]
     #[inline]
     pub fn chains(&self) -> Chains<'_> {

@@ -78,7 +78,7 @@ impl LoadBook {
         self.forget(worker.slot);
     }
 
-    /// Forgets a worker; its bookings count for nobody from now on.
+    /// Forgets a worker; its bookings no longer count.
     pub fn remove_worker(&mut self, worker: WorkerId) {
         if self.loads.remove(worker) {
             self.forget(worker.slot);

@@ -41,7 +41,7 @@ pub struct Fleet {
     pub changing: AtomicBool,
     /// What the selector was made of, for the child of a fork that cannot use it.
     pub template: Mutex<Selector>,
-    /// Whether this is the child of a fork in which nobody has used the router yet.
+    /// Whether this is the child of a fork and the router is not used in it yet.
     pub asleep: AtomicBool,
 }
 

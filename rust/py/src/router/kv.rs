@@ -1,4 +1,4 @@
-//! KV events of the registered workers, from whoever receives them.
+//! KV events of the registered workers, from any transport.
 //!
 //! What decodes, orders and applies them runs without the GIL; the selector is locked for a few blocks at a time. Streams
 //! go with their worker: a worker that comes back under its name has new ones, and what an old one still writes is

@@ -39,7 +39,7 @@ pub struct EngineSettings {
     pub prefix_caching: bool,
     /// When computed blocks can be found.
     pub commit: Commit,
-    /// Whether somebody follows the cache.
+    /// Whether changes of the cache are recorded.
     pub followed: bool,
 }
 

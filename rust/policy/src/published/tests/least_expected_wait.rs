@@ -55,7 +55,7 @@ fn work_over_speed_plus_pressure_decides() {
     sent.loads[0].dispatched_tokens = 1_000;
     sent.loads[1].report.waiting = known(3.0);
     assert!(is(seconds(&RULE, &sent, 0), 2.15));
-    // Tokens that nobody counted.
+    // Tokens that were not counted.
     assert!(is(seconds(&RULE, &sent, 1), 3_072.0 / 2_000.0));
 }
 

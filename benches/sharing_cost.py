@@ -65,9 +65,9 @@ def selections(transport: str, states: list[ZmqMesh] | list[RedisState], seconds
     """Compare selections with and without sharing."""
     dice = random.Random(1)
     with (
-        Router(WORKERS, secret=SECRET) as alone,
-        Router(WORKERS, secret=SECRET) as shared,
-        Router(WORKERS, secret=SECRET) as peer,
+        Router(WORKERS, policy="cache-aware", secret=SECRET) as alone,
+        Router(WORKERS, policy="cache-aware", secret=SECRET) as shared,
+        Router(WORKERS, policy="cache-aware", secret=SECRET) as peer,
     ):
         shared.attach(states[0])
         peer.attach(states[1])
@@ -110,7 +110,10 @@ def traffic(client: redis.Redis) -> tuple[int, int]:
 def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: int, seconds: float) -> None:
     """Count bytes at a steady rate: what the router sends per block, and what each router reads of it."""
     dice = random.Random(2)
-    with Router(WORKERS, secret=SECRET) as router, Router(WORKERS, secret=SECRET) as peer:
+    with (
+        Router(WORKERS, policy="cache-aware", secret=SECRET) as router,
+        Router(WORKERS, policy="cache-aware", secret=SECRET) as peer,
+    ):
         router.attach(states[0])
         peer.attach(states[1])
         while not states[1].stats().peers:
@@ -139,7 +142,7 @@ def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: in
 
 def idle(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
     """Count what a fleet says that has nothing to say."""
-    routers = [Router(WORKERS, secret=SECRET) for _ in states]
+    routers = [Router(WORKERS, policy="cache-aware", secret=SECRET) for _ in states]
     for router, state in zip(routers, states, strict=True):
         router.attach(state)
     time.sleep(1.5)

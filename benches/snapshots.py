@@ -33,7 +33,14 @@ ROUNDS = 5
 
 def make_router() -> Router[str]:
     """Build a router with room for all of it."""
-    return Router(WORKERS, secret="known to all gateways", seed=1, max_memory_mb=1024, max_blocks_per_worker=1_000_000)  # noqa: S106 - of this bench
+    return Router(
+        WORKERS,
+        policy="cache-aware",
+        secret="known to all gateways",  # noqa: S106 - of this bench
+        seed=1,
+        max_memory_mb=1024,
+        max_blocks_per_worker=1_000_000,
+    )
 
 
 def fill(router: Router[str], blocks: int) -> int:

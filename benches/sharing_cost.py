@@ -61,14 +61,15 @@ def line(name: str, unit: str, values: list[float], count: int, note: str) -> No
     print(json.dumps({**row, "n": count, "note": note}), flush=True)
 
 
+def make_router() -> Router[str]:
+    """Build a router with a fixed policy: the default differs between the versions compared."""
+    return Router(WORKERS, policy="cache-aware", secret=SECRET)
+
+
 def selections(transport: str, states: list[ZmqMesh] | list[RedisState], seconds: float) -> None:
     """Compare selections with and without sharing."""
     dice = random.Random(1)
-    with (
-        Router(WORKERS, policy="cache-aware", secret=SECRET) as alone,
-        Router(WORKERS, policy="cache-aware", secret=SECRET) as shared,
-        Router(WORKERS, policy="cache-aware", secret=SECRET) as peer,
-    ):
+    with make_router() as alone, make_router() as shared, make_router() as peer:
         shared.attach(states[0])
         peer.attach(states[1])
         while not states[0].stats().peers:
@@ -110,10 +111,7 @@ def traffic(client: redis.Redis) -> tuple[int, int]:
 def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: int, seconds: float) -> None:
     """Count bytes at a steady rate: what the router sends per block, and what each router reads of it."""
     dice = random.Random(2)
-    with (
-        Router(WORKERS, policy="cache-aware", secret=SECRET) as router,
-        Router(WORKERS, policy="cache-aware", secret=SECRET) as peer,
-    ):
+    with make_router() as router, make_router() as peer:
         router.attach(states[0])
         peer.attach(states[1])
         while not states[1].stats().peers:
@@ -142,7 +140,7 @@ def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: in
 
 def idle(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
     """Count what a fleet says that has nothing to say."""
-    routers = [Router(WORKERS, policy="cache-aware", secret=SECRET) for _ in states]
+    routers = [make_router() for _ in states]
     for router, state in zip(routers, states, strict=True):
         router.attach(state)
     time.sleep(1.5)

@@ -42,7 +42,7 @@ use super::pair::{PairChoice, Pairing};
 use super::parts::{Explains, Pairs, Part};
 use super::rule::{Properties, Rule};
 use super::values::words;
-use super::view::{Candidate, View, lowest_at, per_weight};
+use super::view::{Candidate, View, known, lowest_at, per_weight};
 pub(crate) use speeds::Speeds;
 
 words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
@@ -138,6 +138,12 @@ impl Adaptive {
     #[must_use]
     pub fn new(objective: Objective) -> Self {
         Self { objective }
+    }
+
+    fn costs(self, view: &View<'_>) -> Vec<f64> {
+        let common = self.common(view);
+        let cost = |row| cost(view, &common, row);
+        view.rows.iter().map(cost).collect()
     }
 
     fn common(self, view: &View<'_>) -> Common {
@@ -265,13 +271,9 @@ fn cheapest(rows: &[Candidate], costs: &[f64], rng: &mut Rng) -> Option<usize> {
 
 impl Rule for Adaptive {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let common = self.common(view);
-        let costs: Vec<f64> = view
-            .rows
-            .iter()
-            .map(|row| cost(view, &common, row))
-            .collect();
+        let costs = self.costs(view);
         let row = cheapest(view.rows, &costs, rng).unwrap_or(0);
+        view.leave_scores(costs);
         Choice::by_cost(view, row)
     }
 
@@ -280,9 +282,7 @@ impl Rule for Adaptive {
     }
 
     fn scores(&self, view: &View<'_>) -> Vec<Known> {
-        let common = self.common(view);
-        let score = |row| Some(cost(view, &common, row)).into();
-        view.rows.iter().map(score).collect()
+        known(self.costs(view))
     }
 
     fn properties(&self) -> Properties {

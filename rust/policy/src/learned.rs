@@ -316,7 +316,8 @@ impl Learned {
 
 impl Rule for Learned {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let heuristic = self.fallback.choose(view, rng);
+        // The scores of the fallback are not those of the model.
+        let heuristic = self.fallback.choose(&view.unscored(), rng);
         // Without a prompt there is nothing to ask about.
         if heuristic.refused || view.rows.len() < 2 || view.prompt_tokens == 0 {
             return heuristic;

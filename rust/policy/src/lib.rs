@@ -74,7 +74,7 @@ pub use routes::{Claim, Rank, RoutePosition};
 pub use rule::{Properties, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
 pub use values::{ByWorker, MediumCredits, Peak, Within};
-pub use view::{Active, Candidate, Content, Media, Names, View};
+pub use view::{Active, Candidate, Content, Media, Names, Scores, View};
 
 /// The policies that ship with the library, in the order in which documentation lists them.
 pub static POLICIES: [Policy; 24] = [

@@ -193,6 +193,9 @@ impl Rule for Session {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let Some(key) = view.key else {
             return match &self.base {
+                Some(base) if self.settings.mode == SessionMode::Hash => {
+                    base.choose(&view.unscored(), rng)
+                }
                 Some(base) => base.choose(view, rng),
                 None => Choice::cold(cold_spread(view.rows, rng), Reason::NoKey),
             };

@@ -213,6 +213,7 @@ impl Scene {
             expected_output_tokens: self.expected_output_tokens,
             now: self.now,
             max_report_age_ms: 2_000,
+            scores: None,
         }
     }
 

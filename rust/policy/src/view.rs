@@ -1,7 +1,9 @@
 //! What a rule sees: one row per eligible candidate, and the picks every rule shares.
 
+use std::cell::RefCell;
+
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::load::{Load, LoadBook, Pace, Report};
+use cachelb_core::load::{Known, Load, LoadBook, Pace, Report};
 use cachelb_core::rng::Rng;
 
 use super::reason::Reason;
@@ -61,6 +63,12 @@ impl Candidate {
     pub fn load(&self) -> f64 {
         per_weight(f64::from(self.inflight), self.weight)
     }
+}
+
+/// Numbers that are known.
+pub(crate) fn known(numbers: Vec<f64>) -> Vec<Known> {
+    let known = |number| Known::from(Some(number));
+    numbers.into_iter().map(known).collect()
 }
 
 /// `value / weight`. Most workers have a weight of 1, and to divide takes longer than to see that.
@@ -156,6 +164,20 @@ pub struct View<'a> {
     pub now: Millis,
     /// Reports older than this say nothing about the present.
     pub max_report_age_ms: u64,
+    /// Takes the scores that the rows were ranked by, `None` if nobody asks.
+    pub scores: Option<&'a Scores>,
+}
+
+/// The scores of all rows, left by a rule that ranks every row as it chooses: explanations need not compute them again.
+#[derive(Debug, Default)]
+pub struct Scores(RefCell<Vec<Known>>);
+
+impl Scores {
+    /// What was left since the last call, `None` for nothing.
+    #[must_use]
+    pub fn take(&self) -> Option<Vec<Known>> {
+        Some(self.0.take()).filter(|scores| !scores.is_empty())
+    }
 }
 
 /// The blocks of requests in flight, of the model that the request is for.
@@ -170,6 +192,21 @@ pub struct Active<'a> {
 }
 
 impl View<'_> {
+    /// The same for a rule inside another, which ranks the rows by something else.
+    pub(crate) fn unscored(&self) -> Self {
+        Self {
+            scores: None,
+            ..*self
+        }
+    }
+
+    /// Leaves the scores of all rows, which are those of [`Rule::scores`](super::rule::Rule::scores).
+    pub(crate) fn leave_scores(&self, scores: Vec<f64>) {
+        if let Some(left) = self.scores {
+            left.0.replace(known(scores));
+        }
+    }
+
     /// Blocks that requests in flight on the worker of a row hold beside those of this request, each counted once.
     #[must_use]
     #[inline]

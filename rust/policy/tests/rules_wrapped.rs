@@ -12,7 +12,7 @@ use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_learned::LearnedStats;
 use cachelb_policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
-    Reason, Rng, RoutePosition, Rule, Session, SessionMode, View,
+    Reason, Rng, RoutePosition, Rule, Scores, Session, SessionMode, View,
     parts::{self, Part, PartMut},
 };
 
@@ -113,6 +113,7 @@ impl Scene {
             expected_output_tokens: Some(20),
             now: Millis(self.now),
             max_report_age_ms: u64::MAX,
+            scores: None,
         }
     }
 }
@@ -133,7 +134,15 @@ struct Answers {
 
 fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> Answers {
     let (mut told, mut taught) = (Vec::new(), Vec::new());
-    let row = rule.choose(view, &mut rng.clone()).row;
+    let left = Scores::default();
+    let leaving = View {
+        scores: Some(&left),
+        ..*view
+    };
+    let row = rule.choose(&leaving, &mut rng.clone()).row;
+    if let Some(left) = left.take() {
+        assert_eq!(left, rule.scores(view), "left by {rule:?}");
+    }
     rule.teaches(latest, view.now, &mut |claim| taught.push(claim.key));
     let mut at = Some(RoutePosition::default());
     while let Some(from) = at {

@@ -13,7 +13,7 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{Load, LoadBook};
 use cachelb_core::sorting::sort_rarely;
-use cachelb_policy::{Candidate, Media};
+use cachelb_policy::{Candidate, Media, Scores};
 
 use super::fleet::Fleet;
 use super::member::{Eligibility, Member};
@@ -44,6 +44,8 @@ pub(super) struct Rows {
     best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     media: Vec<Media>,
+    /// Left by the rule that decided.
+    scores: Scores,
     /// `None`: not to be kept.
     basis: Option<Basis>,
     /// The time of the latest request.
@@ -200,6 +202,11 @@ impl Rows {
         });
         self.best_overlap = best;
         self.best_reusable = Some(reusable);
+    }
+
+    /// Takes what the rule ranks the rows by.
+    pub fn scores(&self) -> &Scores {
+        &self.scores
     }
 
     /// The rows that hold blocks of the request.

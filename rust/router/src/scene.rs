@@ -24,7 +24,7 @@ pub(super) struct Decided {
     pub pick: Pick,
     /// The generator after the choice.
     pub rng: Rng,
-    /// What the rows were ranked by, of a rule that decided more than them at once.
+    /// What the rows were ranked by, if deciding said so.
     pub scores: Option<Vec<Known>>,
     /// What was known of the picked worker, if it is to be recorded.
     pub state: Option<WorkerState>,
@@ -73,6 +73,7 @@ pub(super) fn view<'a>(
         expected_output_tokens: request.expected_output_tokens,
         now: request.now,
         max_report_age_ms: settings.max_report_age_ms,
+        scores: None,
     }
 }
 
@@ -88,7 +89,10 @@ impl<'a> Scene<'a> {
         request: &'a Request<'a>,
     ) -> Self {
         let pool = &pools[request.pool];
-        let view = view(settings, pool, book, rows, offers, request);
+        let view = View {
+            scores: Some(rows.scores()),
+            ..view(settings, pool, book, rows, offers, request)
+        };
         Self {
             fleet,
             pool,
@@ -117,7 +121,10 @@ impl<'a> Scene<'a> {
         if choice.refused {
             return Err(Error::Refused(choice.reason.name()));
         }
-        Ok(self.decided(choice, rng))
+        Ok(Decided {
+            scores: self.rows.scores().take(),
+            ..self.decided(choice, rng)
+        })
     }
 
     /// What a choice among the rows means.

@@ -44,7 +44,7 @@ impl Selector {
         let mut step = Step::new(self, offers, request, true);
         step.look()?;
         let (decided, _) = step.decide(false)?;
-        Ok((decided.pick, explain(&step.scene(), &decided)))
+        Ok((decided.pick, explain(&step.scene(), decided)))
     }
 }
 

@@ -86,16 +86,6 @@ pub struct Seen {
     pub terms: Vec<(&'static str, f64)>,
 }
 
-impl Seen {
-    fn new(row: TraceRow, name: &Arc<str>) -> Self {
-        Self {
-            name: Arc::clone(name),
-            row,
-            terms: Vec::new(),
-        }
-    }
-}
-
 impl Deref for Seen {
     type Target = TraceRow;
 
@@ -105,11 +95,10 @@ impl Deref for Seen {
 }
 
 /// All offers to a decision, and what the scores of the candidates among them are made of.
-pub(super) fn explain(scene: &Scene<'_>, decided: &Decided) -> Vec<Seen> {
-    let mut rows = Vec::with_capacity(scene.offers.len());
-    Tracing { scene, decided }.see(usize::MAX, &mut rows);
-    let named = |row: TraceRow| Seen::new(row, &scene.offers[row.offer as usize].name);
-    let mut seen: Vec<Seen> = rows.into_iter().map(named).collect();
+pub(super) fn explain(scene: &Scene<'_>, mut decided: Decided) -> Vec<Seen> {
+    let mut entry = Entry::default();
+    entry.fill(scene, &mut decided, usize::MAX);
+    let mut seen: Vec<Seen> = entry.seen(|offer| &scene.offers[offer].name).collect();
     let terms = scene.rule().terms(&scene.view);
     for (row, terms) in scene.rows.iter().zip(terms) {
         seen[row.offer as usize].terms = terms;
@@ -117,141 +106,191 @@ pub(super) fn explain(scene: &Scene<'_>, decided: &Decided) -> Vec<Seen> {
     seen
 }
 
-/// A decision, and all that it saw.
-struct Tracing<'a> {
-    scene: &'a Scene<'a>,
-    decided: &'a Decided,
+/// What every row has of a [`TraceRow`].
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    offer: u32,
+    overlap_blocks: u32,
+    inflight: u32,
+    eligibility: Eligibility,
+    matched_tokens: f64,
+    pending_prefill_tokens: u64,
+    decode_blocks: u64,
+    weight: f64,
 }
 
-impl Tracing<'_> {
-    /// The offers; of more than `limit`, the picked one and holders, or without any, the first.
-    fn see(&self, limit: usize, seen: &mut Vec<TraceRow>) {
-        let (scene, view) = (self.scene, &self.scene.view);
+/// How the leading blocks of a row are known, by the events of its engine.
+type Evidence = (Held, Option<FeedState>);
+
+/// What one decision saw, in as little memory as that takes: every decision writes it anew.
+#[derive(Debug, Default)]
+struct Entry {
+    number: u64,
+    names: Names,
+    /// The offer that was picked.
+    picked: u32,
+    rows: Vec<Row>,
+    /// Row by row.
+    scores: Vec<Known>,
+    /// Row by row; empty if no engine has events.
+    evidence: Vec<Evidence>,
+}
+
+impl Entry {
+    /// Keeps the offers; of more than `limit`, the picked one and holders, or without any, the first.
+    fn fill(&mut self, scene: &Scene<'_>, decided: &mut Decided, limit: usize) {
+        self.rows.clear();
+        self.scores.clear();
+        self.evidence.clear();
+        self.picked = decided.pick.offer as u32;
         let (rows, offers, rule) = (scene.rows, scene.offers, scene.rule());
         let ranked = limit == usize::MAX || rule.scored_in_passing();
+        let scores = decided.scores.take();
         if offers.len() > limit {
-            let score = |at: usize| match &self.decided.scores {
+            let score = |at: usize| match &scores {
                 Some(scores) => scores[at],
-                None => Known::from(ranked.then(|| rule.score(view, at)).flatten()),
+                None => Known::from(ranked.then(|| rule.score(&scene.view, at)).flatten()),
             };
-            self.see_some(limit, score, seen);
+            self.fill_some(scene, limit, score);
             return;
         }
-        let scores = match &self.decided.scores {
-            Some(scores) => scores.clone(),
-            None if ranked => rule.scores(view),
-            None => vec![Known::UNKNOWN; rows.len()],
-        };
-        let mut ranks = rows.iter().zip(scores).enumerate().peekable();
+        let scores = scores.or_else(|| ranked.then(|| rule.scores(&scene.view)));
         if rows.len() == offers.len() && !scene.fleet.has_events() {
             // The common case, without a question per row.
-            seen.extend(ranks.map(|(_, (row, score))| {
-                self.traced(row, Held::unconfirmed(row.overlap), None, score)
-            }));
+            self.rows
+                .extend(rows.iter().map(|row| Row::new(scene, row)));
+            self.scores = scores.unwrap_or_else(|| vec![Known::UNKNOWN; rows.len()]);
             return;
         }
-        for (at, offer) in (0..).zip(offers.iter()) {
-            let row = ranks.next_if(|(_, (row, _))| row.offer == at);
-            seen.push(match row {
-                Some((at, (_, score))) => self.row(at, score),
-                None => TraceRow {
-                    eligibility: offer.eligibility,
-                    weight: 0.0,
-                    ..self.traced(
-                        &Candidate::unseen(0, at, Candidate::NO_SLOT),
-                        Held::default(),
-                        None,
-                        Known::UNKNOWN,
-                    )
-                },
-            });
+        let mut candidates = rows.iter().enumerate().peekable();
+        for (offer, eligibility) in (0..).zip(offers.iter().map(|offer| offer.eligibility)) {
+            match candidates.next_if(|(_, row)| row.offer == offer) {
+                Some((at, row)) => {
+                    let score = scores.as_ref().map_or(Known::UNKNOWN, |scores| scores[at]);
+                    self.push(scene, (at, row), score);
+                }
+                None => self.push_absent(scene, offer, eligibility),
+            }
         }
     }
 
-    fn see_some(&self, limit: usize, score: impl Fn(usize) -> Known, seen: &mut Vec<TraceRow>) {
-        let (rows, chosen) = (self.scene.rows, self.decided.pick.offer);
-        let any_holds = rows.best_overlap() > 0;
+    fn fill_some(&mut self, scene: &Scene<'_>, limit: usize, score: impl Fn(usize) -> Known) {
+        let any_holds = scene.rows.best_overlap() > 0;
         let mut left = limit - 1;
-        for (at, row) in rows.iter().enumerate() {
-            let picked = row.offer as usize == chosen;
+        for (at, row) in scene.rows.iter().enumerate() {
+            let picked = row.offer == self.picked;
             let wanted = row.overlap > 0 || !any_holds;
             if picked || (wanted && left > 0) {
                 left -= usize::from(!picked);
-                seen.push(self.row(at, score(at)));
-            } else if left == 0 && row.offer as usize > chosen {
+                self.push(scene, (at, row), score(at));
+            } else if left == 0 && row.offer > self.picked {
                 break;
             }
         }
     }
 
-    fn row(&self, at: usize, score: Known) -> TraceRow {
-        let row = &self.scene.rows[at];
-        let events = self.scene.fleet.feed_in(row.slot, self.scene.request);
-        let events = events.map(|feed| feed.state);
-        let held = self.held(row, self.scene.view.media.get(at), events);
-        self.traced(row, held, events, score)
-    }
-
-    fn traced(
-        &self,
-        row: &Candidate,
-        held: Held,
-        events: Option<FeedState>,
-        score: Known,
-    ) -> TraceRow {
-        TraceRow {
-            offer: row.offer,
-            eligibility: Eligibility::Candidate,
-            picked: row.offer as usize == self.decided.pick.offer,
-            overlap_blocks: row.overlap,
-            held,
-            events,
-            matched_tokens: row.matched_tokens,
-            inflight: row.inflight,
-            pending_prefill_tokens: row.pending_prefill_tokens,
-            decode_blocks: self.scene.view.load(row).decode_blocks,
-            weight: row.weight,
-            score,
+    fn push(&mut self, scene: &Scene<'_>, (at, row): (usize, &Candidate), score: Known) {
+        self.rows.push(Row::new(scene, row));
+        self.scores.push(score);
+        if scene.fleet.has_events() {
+            self.evidence
+                .push(evidence(scene, row, scene.view.media.get(at)));
         }
     }
 
-    /// How the blocks of a row are known, and where they lie.
-    fn held(&self, row: &Candidate, media: Option<&Media>, events: Option<FeedState>) -> Held {
-        let mut held = Held::default();
-        if row.overlap == 0 {
-            return held;
+    /// Keeps an offer that was no candidate.
+    fn push_absent(&mut self, scene: &Scene<'_>, offer: u32, eligibility: Eligibility) {
+        let unseen = Candidate::unseen(0, offer, Candidate::NO_SLOT);
+        self.rows.push(Row {
+            eligibility,
+            weight: 0.0,
+            ..Row::new(scene, &unseen)
+        });
+        self.scores.push(Known::UNKNOWN);
+        if scene.fleet.has_events() {
+            self.evidence.push(Evidence::default());
         }
-        let on_device = Media::on_device(row.overlap);
-        let media = media.unwrap_or(&on_device);
-        if let (Some(state), Some(answer)) = (events, self.scene.pool.answer()) {
-            let gpu = answer.confirmed(row.slot).min(media.gpu);
-            let length = |(start, end): (u32, u32)| end - start;
-            let announced = [gpu, length(media.cpu), length(media.disk)];
-            match state {
-                FeedState::Suspect => held.doubtful = announced,
-                FeedState::Degraded => {
-                    held.confirmed = announced;
-                    held.doubtful[0] = media.gpu - gpu;
-                }
-                FeedState::Starting | FeedState::Live => held.confirmed = announced,
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<Row>()
+            + self.scores.capacity() * size_of::<Known>()
+            + self.evidence.capacity() * size_of::<Evidence>()
+    }
+
+    /// The rows with the names of their offers.
+    fn seen<'a>(&'a self, name: impl Fn(usize) -> &'a Arc<str>) -> impl Iterator<Item = Seen> {
+        let rows = self.rows.iter().zip(&self.scores).enumerate();
+        rows.map(move |(at, (row, score))| {
+            let unconfirmed = || (Held::unconfirmed(row.overlap_blocks), None);
+            let (held, events) = self.evidence.get(at).copied().unwrap_or_else(unconfirmed);
+            Seen {
+                name: Arc::clone(name(row.offer as usize)),
+                row: TraceRow {
+                    offer: row.offer,
+                    eligibility: row.eligibility,
+                    picked: row.offer == self.picked,
+                    overlap_blocks: row.overlap_blocks,
+                    held,
+                    events,
+                    matched_tokens: row.matched_tokens,
+                    inflight: row.inflight,
+                    pending_prefill_tokens: row.pending_prefill_tokens,
+                    decode_blocks: row.decode_blocks,
+                    weight: row.weight,
+                    score: *score,
+                },
+                terms: Vec::new(),
             }
-        }
-        held.speculative = media.gpu - held.confirmed[0] - held.doubtful[0];
-        held
+        })
     }
+}
+
+impl Row {
+    fn new(scene: &Scene<'_>, row: &Candidate) -> Self {
+        Self {
+            offer: row.offer,
+            overlap_blocks: row.overlap,
+            inflight: row.inflight,
+            eligibility: Eligibility::Candidate,
+            matched_tokens: row.matched_tokens,
+            pending_prefill_tokens: row.pending_prefill_tokens,
+            decode_blocks: scene.view.load(row).decode_blocks,
+            weight: row.weight,
+        }
+    }
+}
+
+/// How the blocks of a row are known, and where they lie.
+fn evidence(scene: &Scene<'_>, row: &Candidate, media: Option<&Media>) -> Evidence {
+    let events = scene.fleet.feed_in(row.slot, scene.request);
+    let events = events.map(|feed| feed.state);
+    let mut held = Held::default();
+    if row.overlap == 0 {
+        return (held, events);
+    }
+    let on_device = Media::on_device(row.overlap);
+    let media = media.unwrap_or(&on_device);
+    if let (Some(state), Some(answer)) = (events, scene.pool.answer()) {
+        let gpu = answer.confirmed(row.slot).min(media.gpu);
+        let length = |(start, end): (u32, u32)| end - start;
+        let announced = [gpu, length(media.cpu), length(media.disk)];
+        match state {
+            FeedState::Suspect => held.doubtful = announced,
+            FeedState::Degraded => {
+                held.confirmed = announced;
+                held.doubtful[0] = media.gpu - gpu;
+            }
+            FeedState::Starting | FeedState::Live => held.confirmed = announced,
+        }
+    }
+    held.speculative = media.gpu - held.confirmed[0] - held.doubtful[0];
+    (held, events)
 }
 
 /// Names of the offers of a list, which decisions over the same list share: to count a reference per worker would cost
 /// more than all else that is kept of it.
 type Names = Arc<[Arc<str>]>;
-
-/// What one decision saw.
-#[derive(Debug, Default)]
-struct Entry {
-    number: u64,
-    names: Names,
-    rows: Vec<TraceRow>,
-}
 
 /// The latest decisions, by number.
 #[derive(Debug, Default)]
@@ -267,12 +306,11 @@ impl Trace {
     pub fn get(&self, number: u64) -> Option<Vec<Seen>> {
         let mut entries = self.entries.iter().rev();
         let entry = entries.find(|entry| entry.number == number)?;
-        let named = |row: &TraceRow| Seen::new(*row, &entry.names[row.offer as usize]);
-        Some(entry.rows.iter().map(named).collect())
+        Some(entry.seen(|offer| &entry.names[offer]).collect())
     }
 
     /// Keeps a decision, in the memory of the oldest one once there are enough.
-    pub(super) fn record(&mut self, scene: &Scene<'_>, decided: &Decided) {
+    pub(super) fn record(&mut self, scene: &Scene<'_>, decided: &mut Decided) {
         let mut entry = if self.entries.len() == KEPT {
             self.entries.pop_front().unwrap_or_default()
         } else {
@@ -280,8 +318,7 @@ impl Trace {
         };
         entry.number = scene.request.number;
         entry.names = self.names(scene.offers);
-        entry.rows.clear();
-        Tracing { scene, decided }.see(KEPT_ROWS, &mut entry.rows);
+        entry.fill(scene, decided, KEPT_ROWS);
         self.entries.push_back(entry);
     }
 
@@ -300,7 +337,7 @@ impl Trace {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let rows: usize = self.entries.iter().map(|entry| entry.rows.capacity()).sum();
-        rows * size_of::<TraceRow>() + self.entries.capacity() * size_of::<Entry>()
+        let kept = self.entries.iter().map(Entry::memory_bytes);
+        kept.sum::<usize>() + self.entries.capacity() * size_of::<Entry>()
     }
 }

@@ -24,7 +24,7 @@ use crate::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
 use crate::values::words;
-use crate::view::{Candidate, View, ceil, lowest_at};
+use crate::view::{Candidate, View, ceil, known, lowest_at};
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 
@@ -195,12 +195,17 @@ impl EstimatedTtft {
         }
     }
 
+    fn ttfts_ms(&self, view: &View<'_>, common: &Common) -> Vec<f64> {
+        let ttft_ms = |row| self.estimate(view, row, common).ttft_ms();
+        view.rows.iter().map(ttft_ms).collect()
+    }
+
     /// The earliest row, of those that decode fast enough if `fast`.
     fn earliest(
         &self,
         view: &View<'_>,
         rng: &mut Rng,
-        common: &Common,
+        ttfts_ms: &[f64],
         fast: bool,
     ) -> Option<usize> {
         let too_slow = |row| match (self.options.tbt_slo_ms, tbt_ms(view, row)) {
@@ -209,32 +214,26 @@ impl EstimatedTtft {
         };
         lowest_at(view.rows.len(), rng, |i| {
             let row = &view.rows[i];
-            (!fast || !too_slow(row))
-                .then(|| (self.estimate(view, row, common).ttft_ms(), row.load()))
+            (!fast || !too_slow(row)).then(|| (ttfts_ms[i], row.load()))
         })
-    }
-
-    fn meets(&self, view: &View<'_>, row: usize, common: &Common) -> bool {
-        let ttft = self.estimate(view, &view.rows[row], common).ttft_ms();
-        self.options
-            .ttft_slo_ms
-            .is_none_or(|slo| ttft <= slo || !common.prefill.is_known())
     }
 }
 
 impl Rule for EstimatedTtft {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let common = &self.common(view);
-        let meeting = self
-            .earliest(view, rng, common, true)
-            .filter(|&row| self.meets(view, row, common));
+        let ttfts_ms = self.ttfts_ms(view, common);
+        let slo_ms = self.options.ttft_slo_ms;
+        let slo_ms = slo_ms.filter(|_| common.prefill.is_known());
+        let meets = |row: &usize| slo_ms.is_none_or(|slo_ms| ttfts_ms[*row] <= slo_ms);
+        let meeting = self.earliest(view, rng, &ttfts_ms, true).filter(meets);
         let mut choice = if let Some(row) = meeting {
             let spilled = self.gate.and_then(|gate| gate.spill(view.rows, row, rng));
             // Nobody is sent past an objective to even out the load.
-            let spilled = spilled.filter(|&row| self.meets(view, row, common));
+            let spilled = spilled.filter(meets);
             Choice::by_cost(view, spilled.unwrap_or(row))
         } else {
-            let row = self.earliest(view, rng, common, false).unwrap_or(0);
+            let row = self.earliest(view, rng, &ttfts_ms, false).unwrap_or(0);
             Choice {
                 reason: Reason::SloUnattainable,
                 refused: self.options.on_slo == OnSlo::Reject,
@@ -243,6 +242,7 @@ impl Rule for EstimatedTtft {
         };
         let estimate = self.estimate(view, &view.rows[choice.row], common);
         choice.estimate_ms = estimate.own_ms;
+        view.leave_scores(ttfts_ms);
         if estimate.fetches {
             choice.transfer_from = lowest_at(view.rows.len(), rng, |i| {
                 let row = &view.rows[i];
@@ -258,9 +258,7 @@ impl Rule for EstimatedTtft {
     }
 
     fn scores(&self, view: &View<'_>) -> Vec<Known> {
-        let common = self.common(view);
-        let score = |row| Some(self.estimate(view, row, &common).ttft_ms()).into();
-        view.rows.iter().map(score).collect()
+        known(self.ttfts_ms(view, &self.common(view)))
     }
 
     fn properties(&self) -> Properties {

@@ -30,7 +30,7 @@ use crate::rule::{Properties, Rule};
 use crate::about::{About, Need, Ruled, Setup};
 use crate::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::placements::Placements;
-use crate::view::{Candidate, Media, View, draw_at, lowest_at, per_weight};
+use crate::view::{Candidate, Media, View, draw_at, known, lowest_at, per_weight};
 
 /// How long Dynamo believes a placement.
 const TTL_MS: u64 = 120_000;
@@ -133,11 +133,13 @@ impl OverlapCost {
         (request, least_active(view, self.overlap_score_credit_decay))
     }
 
-    #[expect(
-        clippy::inline_always,
-        reason = "called in two loops; a call per row is a third of its time"
-    )]
-    #[inline(always)]
+    fn costs(&self, view: &View<'_>) -> Vec<f64> {
+        let terms = self.terms(view);
+        let cost = |row| self.cost(view, terms, row);
+        (0..view.rows.len()).map(cost).collect()
+    }
+
+    #[inline]
     fn cost(&self, view: &View<'_>, (request, least_active): (f64, f64), i: usize) -> f64 {
         let row = &view.rows[i];
         let active = active_prefill(view, row);
@@ -159,21 +161,21 @@ impl OverlapCost {
 
 impl Rule for OverlapCost {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let terms = self.terms(view);
-        let cost = |i| self.cost(view, terms, i);
+        let costs = self.costs(view);
         let row = if self.router_temperature > 0.0 {
-            let costs = (0..view.rows.len()).map(cost);
-            let (low, high) = costs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), c| {
-                (low.min(c), high.max(c))
+            let bounds = (f64::INFINITY, f64::NEG_INFINITY);
+            let (low, high) = costs.iter().fold(bounds, |(low, high), cost| {
+                (low.min(*cost), high.max(*cost))
             });
             let spread = if high > low { high - low } else { 1.0 };
             draw_at(view.rows.len(), rng, |i| {
-                (-(cost(i) - low) / spread / self.router_temperature).exp()
+                (-(costs[i] - low) / spread / self.router_temperature).exp()
             })
         } else {
-            let by_load = |i: usize| Some((cost(i), view.rows[i].load()));
+            let by_load = |i: usize| Some((costs[i], view.rows[i].load()));
             lowest_at(view.rows.len(), rng, by_load).unwrap_or(0)
         };
+        view.leave_scores(costs);
         Choice::by_cost(view, row)
     }
 
@@ -182,9 +184,7 @@ impl Rule for OverlapCost {
     }
 
     fn scores(&self, view: &View<'_>) -> Vec<Known> {
-        let terms = self.terms(view);
-        let score = |row| Known::from(Some(self.cost(view, terms, row)));
-        (0..view.rows.len()).map(score).collect()
+        known(self.costs(view))
     }
 
     fn properties(&self) -> Properties {

@@ -24,7 +24,7 @@ use crate::crowd::Crowd;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
-use crate::view::{Candidate, View, cold_spread, lowest};
+use crate::view::{Candidate, View, cold_spread, known, lowest_at};
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.
@@ -107,6 +107,12 @@ impl PrefillTimesBatch {
         }
     }
 
+    fn costs(&self, view: &View<'_>) -> Vec<f64> {
+        let common = self.common(view);
+        let cost = |row| product(view, row, common);
+        view.rows.iter().map(cost).collect()
+    }
+
     fn common(&self, view: &View<'_>) -> Common {
         if self.crowding <= 0.0 {
             return Common::ALONE;
@@ -124,9 +130,10 @@ impl Rule for PrefillTimesBatch {
         if view.blocks.is_none() && view.prompt_tokens == 0 {
             return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
         }
-        let common = self.common(view);
-        let cost = |row: &Candidate| (product(view, row, common), row.load());
-        let row = lowest(view.rows, rng, |_| true, cost).unwrap_or(0);
+        let costs = self.costs(view);
+        let by_load = |i: usize| Some((costs[i], view.rows[i].load()));
+        let row = lowest_at(view.rows.len(), rng, by_load).unwrap_or(0);
+        view.leave_scores(costs);
         Choice::by_cost(view, row)
     }
 
@@ -141,9 +148,7 @@ impl Rule for PrefillTimesBatch {
     }
 
     fn scores(&self, view: &View<'_>) -> Vec<Known> {
-        let common = self.common(view);
-        let score = |row| Some(product(view, row, common)).into();
-        view.rows.iter().map(score).collect()
+        known(self.costs(view))
     }
 
     fn properties(&self) -> Properties {

@@ -52,6 +52,7 @@ impl Scene {
             expected_output_tokens: None,
             now: self.now,
             max_report_age_ms: 2_000,
+            scores: None,
         }
     }
 

@@ -27,6 +27,7 @@ pub mod positional;
 pub mod radix;
 pub mod registry;
 pub mod rng;
+pub mod shared;
 pub mod snapshot;
 pub mod sorting;
 pub mod tracker;

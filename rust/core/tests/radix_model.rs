@@ -170,6 +170,10 @@ impl<F: Form> Pair<F> {
         assert_eq!(self.out.matched(), best);
         let holders: Vec<_> = expected.into_iter().filter(|(_, d)| *d == best).collect();
         assert_eq!(self.out.iter().collect::<Vec<_>>(), holders, "holders");
+        let pieces = self.tree.pieces(owned.as_ref());
+        let known: Vec<F::Unit> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+        assert_eq!(owned.as_ref().common(0, &known), known.len());
+        assert_eq!(F::Unit::count(&known), self.out.matched() as usize);
     }
 
     fn apply(&mut self, op: &Op) {

@@ -9,6 +9,8 @@ mod ledger;
 
 use ledger::{Block, Ledger, blocks};
 
+mod texts;
+
 fn worker(slot: u32) -> WorkerId {
     WorkerId {
         slot,
@@ -119,9 +121,20 @@ fn thousands_that_wait_for_one_prefix_are_kept_once() {
     assert_eq!(owners.failed(booking(4_999)).unwrap().keep, 0);
 }
 
+#[test]
+fn a_stretch_keeps_no_more_than_twice_its_size_alive() {
+    let mut owners = Owners::new(100_000);
+    let long = vec![7_u8; 50_000];
+    owners.placed(worker(0), booking(0), (0, &long), 0);
+    owners.placed(worker(0), booking(1), (0, &[7, 7, 8]), 0);
+    owners.proven(booking(0));
+    assert!(owners.units_bytes() < 100);
+}
+
 #[derive(Debug, Clone)]
 enum Op {
-    Place(u32, Vec<u8>),
+    /// In pieces of so many units, 0 for none.
+    Place(u32, Vec<u8>, usize),
     Answer(usize),
     Fail(usize),
     Evict(u32, usize),
@@ -131,7 +144,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let path = prop::collection::vec(0_u8..3, 1..7);
     prop_oneof![
-        6 => (0_u32..2, path).prop_map(|(slot, path)| Op::Place(slot, path)),
+        6 => (0_u32..2, path, 0_usize..4).prop_map(|(slot, path, size)| Op::Place(slot, path, size)),
         2 => any::<usize>().prop_map(Op::Answer),
         4 => any::<usize>().prop_map(Op::Fail),
         2 => (0_u32..2, any::<usize>()).prop_map(|(slot, at)| Op::Evict(slot, at)),
@@ -148,9 +161,14 @@ proptest! {
         let mut open: Vec<u32> = Vec::new();
         for (id, op) in (0..).zip(ops) {
             match op {
-                Op::Place(slot, path) => {
+                Op::Place(slot, path, size) => {
                     let known = blocks(slot, &path).take_while(|block| held.contains(block)).count();
-                    owners.placed(worker(slot), booking(id), (0, &path), known);
+                    if size == 0 {
+                        owners.placed(worker(slot), booking(id), (0, &path), known);
+                    } else {
+                        let pieces: Vec<_> = path.chunks(size).map(Shared::new).collect();
+                        owners.placed_shared(worker(slot), booking(id), (0, &pieces), known);
+                    }
                     held.extend(blocks(slot, &path));
                     ledger.place(u64::from(id), slot, &path);
                     open.push(id);

@@ -1,11 +1,14 @@
 //! Recording that a worker holds a key.
 
+use std::sync::Arc;
+
 use super::unit::{Key, Unit};
 use super::walk::Spot;
 use super::{EDGE, RadixTree, STEPS, Time, Trust, Use};
 use crate::error::Result;
 use crate::forest::{Held, NONE};
 use crate::ids::{Millis, WorkerId};
+use crate::shared::Shared;
 
 impl<U: Unit> RadixTree<U> {
     /// Records that `worker` holds the whole of `key`, used now and by what this process saw; see [`Self::insert`].
@@ -151,16 +154,15 @@ impl<U: Unit> Insert<'_, U> {
         let held = &mut self.tree.held;
         let (mut node, mut at, mut room) = (node, stretch.start, room);
         while at < stretch.end && room > 0 {
+            let page = held.shape.children.page;
             let most = (stretch.end - at).min(EDGE);
-            let mut label = Vec::with_capacity(most);
-            key.copy_to(at..at + most, &mut label);
-            label.truncate(U::whole(&label, held.shape.children.page));
-            label.truncate(U::prefix(&label, room as usize));
-            if label.is_empty() {
+            let mut label = key.copy(at..at + (most - most % page));
+            let whole = U::prefix(&label[..U::whole(&label, page)], room as usize);
+            if whole == 0 {
                 break;
             }
-            if label.capacity() > label.len() {
-                label.shrink_to_fit();
+            if whole < label.len() {
+                label = Arc::from(&label[..whole]);
             }
             let space = if node == NONE { key.namespace() } else { 0 };
             // A key in memory that others write to may not be what was looked up: two children that begin alike would be
@@ -170,7 +172,7 @@ impl<U: Unit> Insert<'_, U> {
                 break;
             }
             at += label.len();
-            node = children.add(&mut held.nodes, node, space, label);
+            node = children.add(&mut held.nodes, node, space, Shared::new(label));
             let len = held.nodes[node].len;
             room -= len;
             held.cover(node, self.lane, len);

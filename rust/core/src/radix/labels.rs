@@ -9,16 +9,15 @@ use crate::forest::NONE;
 use crate::forest::nodes::{Node, Nodes};
 use crate::forest::slab::Slot;
 use crate::mixing::Mix;
+use crate::shared::{ALLOCATION, Shared};
 
 /// Heads per segment of the table.
 const SEGMENT: usize = 1024;
-/// What an allocation costs beside its content.
-const ALLOCATION: usize = 16;
 
 /// What a node of the tree has of its own: the label of the edge it ends.
 #[derive(Debug, Clone)]
 pub struct Label<U> {
-    pub(super) units: Vec<U>,
+    pub(super) units: Shared<U>,
     /// Next node of the same bucket.
     next: u32,
     /// Hash of parent, namespace and first step.
@@ -32,7 +31,7 @@ pub struct Label<U> {
 impl<U> Slot for Label<U> {
     fn vacant() -> Self {
         Self {
-            units: Vec::new(),
+            units: Shared::default(),
             next: NONE,
             hash: 0,
             space: 0,
@@ -43,6 +42,13 @@ impl<U> Slot for Label<U> {
 
 /// Nodes with their labels.
 pub(super) type Labels<U> = Nodes<Label<U>>;
+
+/// A node with which a key goes on.
+pub(super) struct Child<'a, U> {
+    pub(super) id: u32,
+    pub(super) node: &'a Node<Label<U>>,
+    pub(super) label: &'a [U],
+}
 
 /// The child of a node, if there is exactly one.
 pub(super) fn only_child<U>(node: &Node<Label<U>>) -> Option<u32> {
@@ -62,13 +68,6 @@ pub struct Children {
     heap: usize,
     /// Counted units of all labels.
     pub(super) units: u64,
-}
-
-fn bytes<U>(label: &Vec<U>) -> usize {
-    match label.capacity() {
-        0 => 0,
-        units => units * size_of::<U>() + ALLOCATION,
-    }
 }
 
 #[inline]
@@ -100,14 +99,14 @@ impl Children {
 
     /// The child of `parent` (`NONE`: the root) with which `key` goes on at `at`, if a whole step fits before `end`.
     #[inline]
-    pub(super) fn child<U: Unit, K: Key<U> + ?Sized>(
+    pub(super) fn child<'a, U: Unit, K: Key<U> + ?Sized>(
         &self,
-        nodes: &Labels<U>,
+        nodes: &'a Labels<U>,
         parent: u32,
         key: &K,
         at: usize,
         end: usize,
-    ) -> Option<u32> {
+    ) -> Option<Child<'a, U>> {
         let step = key.unit(at).step(self.page);
         if at + step > end || self.live == 0 {
             return None;
@@ -119,18 +118,22 @@ impl Children {
             space,
             (at..at + step).map(|i| key.unit(i).word()),
         );
-        let mut node = self.head(self.bucket(hash));
-        while node != NONE {
-            let n = &nodes[node];
-            if n.own.hash == hash
-                && n.parent == parent
-                && n.own.space == space
-                && n.own.units.len() >= step
-                && key.common(at, &n.own.units[..step]) == step
-            {
-                return Some(node);
+        let mut id = self.head(self.bucket(hash));
+        while id != NONE {
+            let node = &nodes[id];
+            if node.own.hash == hash && node.parent == parent && node.own.space == space {
+                let label = &*node.own.units;
+                let same = if step == 1 {
+                    label[0] == key.unit(at)
+                } else {
+                    let first = label.get(..step);
+                    first.is_some_and(|first| key.common(at, first) == step)
+                };
+                if same {
+                    return Some(Child { id, node, label });
+                }
             }
-            node = n.own.next;
+            id = node.own.next;
         }
         None
     }
@@ -165,7 +168,7 @@ impl Children {
         nodes: &mut Labels<U>,
         parent: u32,
         space: u32,
-        units: Vec<U>,
+        units: Shared<U>,
     ) -> u32 {
         let len = U::count(&units) as u32;
         let start = if parent == NONE {
@@ -174,7 +177,7 @@ impl Children {
             nodes[parent].end()
         };
         self.units += u64::from(len);
-        self.heap += bytes(&units);
+        self.heap += units.heap_bytes();
         let own = Label {
             units,
             space,
@@ -190,7 +193,7 @@ impl Children {
         self.detach(nodes, node);
         let n = &mut nodes[node];
         self.units -= u64::from(n.len);
-        self.heap -= bytes(&n.own.units);
+        self.heap -= n.own.units.heap_bytes();
         let parent = n.parent;
         nodes.forget(node);
         parent
@@ -201,13 +204,10 @@ impl Children {
         let stored = stored(&nodes[node], counted);
         let n = &mut nodes[node];
         self.units -= u64::from(n.len - counted);
-        self.heap -= bytes(&n.own.units);
+        self.heap -= n.own.units.heap_bytes();
         n.len = counted;
-        n.own.units.truncate(stored);
-        if n.own.units.capacity() > 2 * stored {
-            n.own.units.shrink_to_fit();
-        }
-        self.heap += bytes(&n.own.units);
+        n.own.units = n.own.units.part(0..stored);
+        self.heap += n.own.units.heap_bytes();
     }
 
     /// Makes the first `counted` units a node of their own, which takes the place of `node` and has it as its only child;
@@ -222,10 +222,10 @@ impl Children {
         self.detach(nodes, node);
         let n = &mut nodes[node];
         let (parent, space) = (n.parent, n.own.space);
-        self.heap -= bytes(&n.own.units);
-        let upper = n.own.units[..stored].to_vec();
-        n.own.units = n.own.units[stored..].to_vec();
-        self.heap += bytes(&n.own.units);
+        self.heap -= n.own.units.heap_bytes();
+        let upper = Shared::new(&n.own.units[..stored]);
+        n.own.units = Shared::new(&n.own.units[stored..]);
+        self.heap += n.own.units.heap_bytes();
         n.len -= counted;
         n.start += counted;
         n.own.space = 0;
@@ -242,15 +242,12 @@ impl Children {
         self.detach(nodes, lower);
         let u = &mut nodes[upper];
         let (space, start, len) = (u.own.space, u.start, u.len);
-        let mut label = std::mem::take(&mut u.own.units);
-        self.heap -= bytes(&label);
+        let above = std::mem::take(&mut u.own.units);
         u.len = 0;
         let l = &mut nodes[lower];
-        self.heap -= bytes(&l.own.units);
-        label.reserve_exact(l.own.units.len());
-        label.extend_from_slice(&l.own.units);
-        self.heap += bytes(&label);
-        l.own.units = label;
+        self.heap -= above.heap_bytes() + l.own.units.heap_bytes();
+        l.own.units = Shared::new([&*above, &*l.own.units].concat());
+        self.heap += l.own.units.heap_bytes();
         l.own.space = space;
         l.start = start;
         l.len += len;
@@ -437,7 +434,7 @@ impl Children {
 
     /// Heap bytes of labels as counted, and by recount.
     pub(super) fn heap_bytes<U: Unit>(&self, nodes: &Labels<U>) -> (usize, usize) {
-        let each = nodes.iter().map(|(_, n)| bytes(&n.own.units));
+        let each = nodes.iter().map(|(_, n)| n.own.units.heap_bytes());
         (self.heap, each.sum())
     }
 }

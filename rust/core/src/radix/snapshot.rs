@@ -12,6 +12,7 @@ use crate::forest::lanes::{Lane, medium_of, slot_of};
 use crate::forest::nodes::Node;
 use crate::forest::{Held, NONE};
 use crate::ids::Millis;
+use crate::shared::Shared;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
 /// No use is later: the time of the largest float.
@@ -37,7 +38,7 @@ impl<U: Unit> RadixTree<U> {
             let node = &nodes[id];
             put32(out, number.get(&node.parent).copied().unwrap_or(NONE));
             put32(out, node.own.space);
-            put32(out, size_of_val(node.own.units.as_slice()) as u32);
+            put32(out, size_of_val(&*node.own.units) as u32);
             U::put(&node.own.units, out);
             held.records.put_entries(&node.holders, out);
         }
@@ -135,7 +136,7 @@ impl<U: Unit> Restore<'_, '_, U> {
             return refuse(format!("node {} is misplaced", self.ids.len()));
         }
         let Held { shape, nodes, .. } = &mut *self.held;
-        let node = shape.children.add(nodes, parent, space, label);
+        let node = shape.children.add(nodes, parent, space, Shared::new(label));
         for _ in 0..self.reader.count(24)? {
             let (lane, held) = (self.reader.u32()?, self.reader.u32()?);
             let (epoch, expires) = (self.reader.u64()?, self.reader.u64()?);

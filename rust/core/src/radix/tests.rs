@@ -363,8 +363,8 @@ impl Key<u32> for Changing {
         Key::common(self.now(), at, label)
     }
 
-    fn copy_to(&self, range: std::ops::Range<usize>, out: &mut Vec<u32>) {
-        Key::copy_to(self.now(), range, out);
+    fn copy(&self, range: std::ops::Range<usize>) -> std::sync::Arc<[u32]> {
+        Key::copy(self.now(), range)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::ids::SequenceHash;
 
@@ -172,8 +173,8 @@ pub trait Key<U> {
     fn unit(&self, at: usize) -> U;
     /// Leading units of `label` that equal those from `at` on.
     fn common(&self, at: usize, label: &[U]) -> usize;
-    /// Appends a stretch to `out`.
-    fn copy_to(&self, range: Range<usize>, out: &mut Vec<U>);
+    /// A stretch of it.
+    fn copy(&self, range: Range<usize>) -> Arc<[U]>;
 }
 
 /// Units compared at once: as slices, which is a call of `memcmp`.
@@ -205,8 +206,8 @@ impl Key<u8> for str {
         common(&self.as_bytes()[at..], label)
     }
 
-    fn copy_to(&self, range: Range<usize>, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.as_bytes()[range]);
+    fn copy(&self, range: Range<usize>) -> Arc<[u8]> {
+        Arc::from(&self.as_bytes()[range])
     }
 }
 
@@ -224,8 +225,8 @@ impl Key<u32> for [u32] {
         common(&self[at..], label)
     }
 
-    fn copy_to(&self, range: Range<usize>, out: &mut Vec<u32>) {
-        out.extend_from_slice(&self[range]);
+    fn copy(&self, range: Range<usize>) -> Arc<[u32]> {
+        Arc::from(&self[range])
     }
 }
 
@@ -260,7 +261,7 @@ impl Key<u32> for [SequenceHash] {
         whole + tail.take_while(|pair| same((pair.0, pair.1))).count()
     }
 
-    fn copy_to(&self, range: Range<usize>, out: &mut Vec<u32>) {
-        out.extend(self[range].iter().map(|hash| hash.0 as u32));
+    fn copy(&self, range: Range<usize>) -> Arc<[u32]> {
+        self[range].iter().map(|hash| hash.0 as u32).collect()
     }
 }

@@ -1,8 +1,10 @@
 //! Following a key from the root.
 
-use super::labels::{Children, Labels, stored};
+use super::RadixTree;
+use super::labels::{Child, Children, Labels, stored};
 use super::unit::{Key, Unit};
-use crate::forest::NONE;
+use crate::forest::{Held, NONE};
+use crate::shared::Shared;
 
 /// Where a key leaves the tree, or ends.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +57,7 @@ impl Children {
             let Some(child) = self.child(nodes, spot.node, key, spot.at, end) else {
                 return spot;
             };
-            let node = &nodes[child];
-            let label = &node.own.units;
+            let Child { id, node, label } = child;
             let most = label.len().min(end - spot.at);
             let same = key.common(spot.at, &label[..most]);
             let inside = U::floor(label, same, self.page);
@@ -66,7 +67,7 @@ impl Children {
             }
             let whole = inside == label.len();
             spot = Spot {
-                node: child,
+                node: id,
                 inside,
                 upto: if whole {
                     node.len
@@ -106,5 +107,24 @@ impl Children {
             spot.inside = stored(&nodes[spot.node], spot.upto);
         }
         (spot, spot.at)
+    }
+}
+
+impl<U: Unit> RadixTree<U> {
+    /// The whole pages of `key` that anybody holds, in the stretches and the memory in which the tree keeps them. A stretch
+    /// of which they are less than half is copied.
+    #[must_use]
+    pub fn pieces<K: Key<U> + ?Sized>(&self, key: &K) -> Vec<Shared<U>> {
+        let Held { shape, nodes, .. } = &self.held;
+        let spot = shape.children.walk(nodes, key, shape.children.whole(key));
+        let (mut node, mut inside) = (spot.node, spot.inside);
+        let mut pieces = Vec::new();
+        while node != NONE {
+            let label = &nodes[node].own.units;
+            pieces.push(label.part(0..inside.min(label.len())));
+            (node, inside) = (nodes[node].parent, usize::MAX);
+        }
+        pieces.reverse();
+        pieces
     }
 }

@@ -4,10 +4,12 @@
 //! known, to the block. Sizes are in characters; a token counts for four.
 
 use std::borrow::Cow;
+use std::hash::Hash;
+use std::sync::Arc;
 
 use cachelb_core::error::Result;
 use cachelb_core::heap;
-use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
+use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
@@ -36,8 +38,8 @@ pub(super) struct Prompts {
     text: RadixTree<u8>,
     tokens: RadixTree<u32>,
     blocks: RadixTree<u32>,
-    /// Who waits for what of each tree.
-    waiting: (Owners<u8>, Owners<u32>, Owners<SequenceHash>),
+    /// Who waits for what of each tree, along its own labels.
+    waiting: (Owners<u8>, Owners<u32>, Owners<u32>),
     /// Workers by their order.
     workers: ByOrder<WorkerId>,
     /// Tokens per block.
@@ -85,8 +87,8 @@ impl<U, K: Key<U> + ?Sized> Key<U> for Within<'_, K> {
         self.1.common(at, label)
     }
 
-    fn copy_to(&self, range: std::ops::Range<usize>, out: &mut Vec<U>) {
-        self.1.copy_to(range, out);
+    fn copy(&self, range: std::ops::Range<usize>) -> Arc<[U]> {
+        self.1.copy(range)
     }
 }
 
@@ -116,16 +118,24 @@ fn depths<U: Unit, K: Key<U> + ?Sized>(
     }
 }
 
-/// Records a key of `total` units for a worker; returns how many it held before.
-fn insert<U: Unit, K: Key<U> + ?Sized>(
+/// Records a key for a worker; what it lacked waits for the first token of the booking.
+fn record<U: Unit + Hash, K: Key<U> + ?Sized>(
     tree: &mut RadixTree<U>,
-    worker: WorkerId,
+    waiting: &mut Owners<U>,
+    (worker, booking): (WorkerId, BookingId),
     key: &K,
-    total: usize,
-) -> usize {
+) {
     // A registered worker is refused nothing.
     let new = tree.insert(worker, key, Use::default()).unwrap_or(0);
-    total.saturating_sub(new as usize)
+    let path = tree.pieces(key);
+    let total: usize = path.iter().map(|piece| U::count(piece)).sum();
+    let (mut held, mut left) = (0, total.saturating_sub(new as usize));
+    for piece in &path {
+        let units = U::prefix(piece, left);
+        held += units;
+        left -= U::count(&piece[..units]);
+    }
+    waiting.placed_shared(worker, booking, (key.namespace(), &path), held);
 }
 
 impl Prompts {
@@ -152,25 +162,17 @@ impl Prompts {
     /// The row's worker is sent the prompt of `booking`.
     pub fn record(&mut self, view: &View<'_>, row: &Candidate, booking: BookingId) {
         self.block_size = u64::from(view.block_size);
-        let worker = self.register(row);
-        let (space, (text, tokens, blocks)) = (view.identity, &mut self.waiting);
+        let (space, sent) = (view.identity, (self.register(row), booking));
+        let (text, tokens, blocks) = &mut self.waiting;
         match (view.content, view.blocks) {
-            (Content::Text(bytes), _) => {
-                let given = readable(bytes);
-                let key = Within(space, &*given);
-                let held = insert(&mut self.text, worker, &key, u8::count(given.as_bytes()));
-                let held = u8::prefix(given.as_bytes(), held);
-                text.placed(worker, booking, (space, given.as_bytes()), held);
+            (Content::Text(given), _) => {
+                let key = Within(space, &*readable(given));
+                record(&mut self.text, text, sent, &key);
             }
             (Content::Tokens(given), _) => {
-                let key = Within(space, given);
-                let held = insert(&mut self.tokens, worker, &key, given.len());
-                tokens.placed(worker, booking, (space, given), held);
+                record(&mut self.tokens, tokens, sent, &Within(space, given));
             }
-            (Content::Hidden, Some(given)) => {
-                let held = insert(&mut self.blocks, worker, given, given.len());
-                blocks.placed(worker, booking, (0, given), held);
-            }
+            (Content::Hidden, Some(given)) => record(&mut self.blocks, blocks, sent, given),
             (Content::Hidden, None) => {}
         }
     }
@@ -187,13 +189,11 @@ impl Prompts {
             let key = Within(gone.namespace, &*path);
             let _ = self.text.truncate(*worker, &key, keep);
         }
-        if let Some(gone) = tokens.failed(booking) {
-            let key = Within(gone.namespace, &*gone.path);
-            let _ = self.tokens.truncate(gone.worker, &key, gone.keep as u32);
-        }
-        if let Some(gone) = blocks.failed(booking) {
-            let keep = gone.keep as u32;
-            let _ = self.blocks.truncate(gone.worker, &*gone.path, keep);
+        for (tree, waiting) in [(&mut self.tokens, tokens), (&mut self.blocks, blocks)] {
+            if let Some(gone) = waiting.failed(booking) {
+                let key = Within(gone.namespace, &*gone.path);
+                let _ = tree.truncate(gone.worker, &key, gone.keep as u32);
+            }
         }
     }
 

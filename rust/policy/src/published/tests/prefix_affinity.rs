@@ -2,6 +2,7 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::load::{Known, Pace};
 
 use super::*;
+use crate::parts::Learns;
 use crate::testing::{Calls, GATE, NAMES, booking, row};
 use crate::view::Content;
 
@@ -226,4 +227,62 @@ fn an_empty_cache_holds_no_text_and_memory_is_counted() {
     send(&mut rule, &scene, "hello", 0);
     assert_eq!(scene.choose(&rule, "hello"), (0, Reason::Prefix));
     rule.validate().unwrap();
+}
+
+/// Bytes of a rule under which a prompt of 32,000 characters waits on so many workers, then has its first tokens.
+fn before_and_after(workers: u32, view: &View<'_>) -> (usize, usize) {
+    let mut rule = PrefixAffinity::new(SETTINGS);
+    for slot in 0..workers {
+        let choice = Choice::cold(slot as usize, Reason::Cold);
+        rule.settle(view, choice, booking(slot));
+    }
+    rule.validate().unwrap();
+    let waiting = rule.memory_bytes();
+    for slot in 0..workers {
+        rule.prompts.proven(booking(slot), None);
+    }
+    (waiting, rule.memory_bytes())
+}
+
+#[test]
+fn a_prompt_is_kept_once_while_it_waits() {
+    let scene = Scene::new(&[0, 0]);
+    let text = "a prompt".repeat(4_000);
+    let tokens: Vec<u32> = (0..8_000).collect();
+    let blocks: Vec<SequenceHash> = (0..8_000).map(|i| SequenceHash(1 << 40 | i)).collect();
+    for view in [
+        scene.text(&text),
+        scene.view(Content::Tokens(&tokens), None),
+        scene.view(Content::Hidden, Some(&blocks)),
+    ] {
+        let (_, kept) = before_and_after(1, &view);
+        for workers in [1, 2] {
+            let (waiting, answered) = before_and_after(workers, &view);
+            assert!(waiting * 10 < answered * 12, "{waiting} and {answered}");
+            assert!(waiting * 10 < kept * 12, "{waiting} and {kept}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_prompt_is_taken_back_from_every_tree() {
+    let scene = Scene::new(&[0, 0]);
+    let blocks = [1 << 40 | 5, 6, 7, 8].map(SequenceHash);
+    let hidden = |blocks| scene.view(Content::Hidden, Some(blocks));
+    let tokens = |tokens| scene.view(Content::Tokens(tokens), None);
+    for (first, second, left) in [
+        (scene.text("né à"), scene.text("né où"), 5),
+        (tokens(&[1, 2, 3]), tokens(&[1, 2, 4, 5]), 4 * 4),
+        (hidden(&blocks[..3]), hidden(&blocks), 4 * 64),
+    ] {
+        let mut rule = PrefixAffinity::new(SETTINGS);
+        for (view, id) in [(&first, 0), (&second, 1)] {
+            rule.settle(view, Choice::cold(0, Reason::Cold), booking(id));
+        }
+        rule.prompts.failed(booking(0));
+        assert_eq!(rule.prompts.size(&scene.rows[0]), left);
+        rule.prompts.failed(booking(1));
+        assert_eq!(rule.prompts.size(&scene.rows[0]), 0);
+        rule.validate().unwrap();
+    }
 }

@@ -19,7 +19,7 @@ SECTION = re.compile(r"^(?:Args|Returns|Raises|Yields|Attributes):$", re.MULTILI
 # Modules that still have sections of internal names.
 UNTRIMMED = {
     *("cachelb.doctor.client", "cachelb.events.discovery", "cachelb.policies.custom", "cachelb.policies.learned"),
-    *("cachelb.policies.plan", "cachelb.policies.plugins", "cachelb.sources.http", "cachelb.sources.poller"),
+    *("cachelb.policies.plan", "cachelb.policies.plugins", "cachelb.sources.poller"),
     "cachelb.sources.prometheus_text",
 }
 Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -13,7 +13,12 @@ LITELLM = "from cachelb.integrations.litellm import CachelbCallback; CachelbCall
 EXTPROC = "import cachelb.integrations.ext_proc"
 EVENTS = "from cachelb.events import ZmqSource, Endpoint; ZmqSource()"
 REDIS = "from cachelb.state import RedisState; RedisState('redis://127.0.0.1')"
+METRICS = "from cachelb.sources import MetricsSource; MetricsSource()"
+DISCOVERY = "from cachelb.events import ZmqSource; ZmqSource(discover=True)"
+DOCTOR = "import asyncio, cachelb.doctor as d; asyncio.run(d.examine(['http://gpu0:8000']))"
 TESTING = "from cachelb.testing import FakeFleet"
+DOCTOR_COMMAND = "from cachelb.cli.main import main; main(['doctor', 'http://gpu0:8000'])"
+WATCH_COMMAND = "from cachelb.cli.main import main; main(['watch', 'http://gateway:8000'])"
 COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
 
 
@@ -28,6 +33,11 @@ COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
         ("zmq", EVENTS, "ModuleNotFoundError: ZmqSource needs pyzmq: pip install 'cachelb[events]'"),
         ("redis", REDIS, "ModuleNotFoundError: RedisState needs redis-py: pip install 'cachelb[redis]'"),
         ("cryptography", REDIS, "ModuleNotFoundError: RedisState needs cryptography: pip install 'cachelb[redis]'"),
+        ("aiohttp", METRICS, "ModuleNotFoundError: MetricsSource needs aiohttp: pip install 'cachelb[http]'"),
+        ("aiohttp", DISCOVERY, "ModuleNotFoundError: discover=True needs aiohttp: pip install 'cachelb[http]'"),
+        ("aiohttp", DOCTOR, "ModuleNotFoundError: the doctor needs aiohttp: pip install 'cachelb[http]'"),
+        ("aiohttp", DOCTOR_COMMAND, "Error: the doctor needs aiohttp: pip install 'cachelb[http]'"),
+        ("aiohttp", WATCH_COMMAND, "Error: cachelb watch needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", TESTING, "ImportError: cachelb.testing.FakeFleet needs aiohttp: pip install 'cachelb[testing]'"),
         ("click", COMMAND, "cachelb: the command line needs click: pip install 'cachelb[cli]'"),
     ],
@@ -40,7 +50,14 @@ def test_missing_package_is_named_with_its_extra(package: str, code: str, messag
 
 
 @pytest.mark.parametrize(
-    ("package", "module"), [("litellm", "cachelb.integrations.litellm"), ("aiohttp", "cachelb.testing")]
+    ("package", "module"),
+    [
+        ("litellm", "cachelb.integrations.litellm"),
+        ("aiohttp", "cachelb.testing"),
+        ("aiohttp", "cachelb.sources"),
+        ("aiohttp", "cachelb.events"),
+        ("aiohttp", "cachelb.cli.app"),
+    ],
 )
 def test_importing_a_module_does_not_import_what_its_extra_brings(package: str, module: str) -> None:
     code = f"import sys, {module}; assert {package!r} not in sys.modules"

@@ -1,105 +1,249 @@
-"""The HTTP client of the poller: addresses and responses."""
+"""Fetching pages: addresses, and what servers on loopback do to the client."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime as dt
+import ipaddress
 import json
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models.metrics_server import FakeEngine
+from tests.models.metrics_server import FakeEngine, reserved_port
 
-from cachelb.sources.http import (
-    MAX_PAGE_BYTES,
-    Answer,
-    PageClient,
-    PageError,
-    default_metrics_url,
-    metrics_address,
-    read_answer,
-)
+from cachelb.sources.http import MAX_PAGE_BYTES, PageError, default_metrics_url, metrics_address
+from cachelb.sources.pages import PageClient
 from cachelb.testing import FakeFleet
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
+CHUNKED_HEAD = CHUNKED[:47]
 INTERIM = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + PLAIN
+PATIENT_S = 60.0
+
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def answer(*parts: bytes, ends: bool = True) -> Answer:
-    """Read what a server sends in parts, before it closes the connection."""
+class Server:
+    """Serves every connection in one way, and counts them."""
 
-    async def read() -> Answer:
-        stream = asyncio.StreamReader(limit=2**16)
-        answer = asyncio.create_task(read_answer(stream))
-        for part in parts:
-            stream.feed_data(part)
-            await asyncio.sleep(0)
-        if ends:
-            stream.feed_eof()
-        return await answer
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self.connections = 0
+        self.open = 0
 
-    return asyncio.run(read())
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self._serve(reader, writer)
+        writer.transport.abort()
+        self.open -= 1
+
+    async def is_left(self) -> None:
+        """Wait for the end of every connection."""
+        async with asyncio.timeout(PATIENT_S):
+            while self.open:  # noqa: ASYNC110 - connections end without a notice
+                await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("response", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
-@given(data=st.data())
-def test_response_is_the_same_wherever_it_is_cut(response: bytes, data: st.DataObject) -> None:
-    cuts = sorted(data.draw(st.lists(st.integers(1, len(response) - 1), max_size=6)))
-    parts = [response[a:b] for a, b in zip([0, *cuts], [*cuts, len(response)], strict=True)]
-    assert answer(*parts, ends=False) == Answer(200, b"hello world", keep_alive=True)
+@contextlib.asynccontextmanager
+async def served(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Server, str]]:
+    """A server in this event loop, and the URL of its page. No client may be connected at the end."""
+    server = Server(serve)
+    listener = await asyncio.start_server(server, "127.0.0.1", 0, ssl=tls)
+    scheme = "http" if tls is None else "https"
+    async with listener:
+        yield server, f"{scheme}://ann:s3cret@127.0.0.1:{listener.sockets[0].getsockname()[1]}/metrics"
+        await server.is_left()
 
 
-@given(
-    st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED[:48], b"HTTP/1.1 200 OK\r\n\r\n"])
-)
-def test_any_bytes_are_a_response_or_a_page_error(tail: bytes, head: bytes) -> None:
-    try:
-        answer(head + tail)
-    except PageError as error:
-        assert str(error) in {"not HTTP", "page too large", "cut short", "closed"}  # noqa: PT017 - either outcome is right
+def sends(response: bytes) -> Serve:
+    """Answer every request with these bytes, and close the connection if nothing follows."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(response)
+            await writer.drain()
+            if response not in (PLAIN, CHUNKED, INTERIM):
+                writer.close()
+                await writer.wait_closed()
+
+    return serve
+
+
+def repeats(head: bytes, part: bytes, pause_s: float = 0.0) -> Serve:
+    """Answer without an end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        while True:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    return serve
+
+
+async def fetch(url: str, times: int = 1, tls: ssl.SSLContext | None = None) -> list[bytes]:
+    async with PageClient(metrics_address(url, {}), tls) as client, asyncio.timeout(PATIENT_S):
+        return [await client.get() for _ in range(times)]
 
 
 @pytest.mark.parametrize(
-    ("response", "body"),
+    ("response", "body", "connections"),
     [
-        (b"HTTP/1.0 200 OK\r\n\r\nhello", b"hello"),
-        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi", b"hi"),
-        (CHUNKED[:-2] + b"Trailer: x\r\n\r\n", b"hello world"),
+        (PLAIN, b"hello world", 1),
+        (CHUNKED, b"hello world", 1),
+        (INTERIM, b"hello world", 1),
+        (b"HTTP/1.0 200 OK\r\n\r\nhello", b"hello", 2),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi", b"hi", 2),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nhi", b"hi", 2),
     ],
-    ids=["no length", "close", "trailer"],
+    ids=["plain", "chunked", "interim", "no length", "close", "compressed unasked"],
 )
-def test_connection_is_not_used_again_after_a_response_that_ends_it(response: bytes, body: bytes) -> None:
-    assert answer(response) == Answer(200, body, keep_alive=False)
+def test_page_is_read_and_its_connection_kept_unless_it_ends(response: bytes, body: bytes, connections: int) -> None:
+    async def twice() -> int:
+        async with served(sends(response)) as (server, url):
+            assert await fetch(url, times=2) == [body, body]
+            return server.connections
+
+    assert asyncio.run(twice()) == connections
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED_HEAD, PLAIN[:19]]))
+def test_any_bytes_are_a_response_or_a_page_error(tail: bytes, head: bytes) -> None:
+    async def once() -> None:
+        async with served(sends(head + tail)) as (_, url):
+            with contextlib.suppress(PageError):
+                assert isinstance((await fetch(url))[0], bytes)
+
+    asyncio.run(once())
 
 
 @pytest.mark.parametrize(
     ("response", "error"),
     [
         (b"", "closed"),
-        (b"HTTP/1.1 200", "cut short"),
-        (INTERIM[:40], "cut short"),
+        (b"HTTP/1.1 200", "closed"),
+        (INTERIM[:40], "closed"),
         (PLAIN[:-1], "cut short"),
         (CHUNKED[:-5], "cut short"),
+        (CHUNKED_HEAD + b"ffffffff\r\n", "cut short"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 abc\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n", "not HTTP"),
-        (CHUNKED[:48] + b"zz\r\n", "not HTTP"),
-        (CHUNKED[:48] + b"-5\r\n", "not HTTP"),
-        (CHUNKED[:48] + b"0" * 70_000, "not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header too large"),
-        (CHUNKED[:48] + b"ffffffff\r\n", "page too large"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "not HTTP"),
+        (CHUNKED_HEAD + b"zz\r\n", "not HTTP"),
+        (CHUNKED_HEAD + b"-5\r\n", "not HTTP"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /metrics\r\nContent-Length: 0\r\n\r\n", "HTTP 302"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello", "HTTP 101"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_PAGE_BYTES + 1), "page too large"),
     ],
 )
 def test_response_that_cannot_be_used_is_refused(response: bytes, error: str) -> None:
-    with pytest.raises(PageError, match=error):
-        answer(response)
+    async def once() -> None:
+        async with served(sends(response)) as (_, url):
+            await fetch(url)
+
+    with pytest.raises(PageError) as caught:
+        asyncio.run(once())
+    assert str(caught.value) == error
+
+
+@pytest.mark.parametrize(
+    ("head", "part", "error"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 1000, "not HTTP"),
+        (CHUNKED_HEAD, b"10000\r\n" + b"x" * 0x10000 + b"\r\n", "page too large"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999\r\n\r\n", b"x" * 0x10000, "page too large"),
+    ],
+    ids=["headers", "header", "chunks", "body"],
+)
+def test_response_without_an_end_is_given_up_and_its_connection_closed(head: bytes, part: bytes, error: str) -> None:
+    async def once() -> None:
+        async with served(repeats(head, part)) as (server, url), PageClient(metrics_address(url, {}), None) as client:
+            with pytest.raises(PageError, match=error):
+                await client.get()
+            await server.is_left()
+
+    asyncio.run(once())
+
+
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [(b"HTTP/1.1 200 OK\r\nX: ", b"x"), (CHUNKED_HEAD, b"1\r\nx\r\n")],
+    ids=["header", "body"],
+)
+def test_time_of_a_response_that_drips_is_the_callers_to_limit(head: bytes, part: bytes) -> None:
+    async def once() -> None:
+        serve = repeats(head, part, pause_s=0.01)
+        async with served(serve) as (server, url), PageClient(metrics_address(url, {}), None) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await client.get()
+            await server.is_left()
+
+    asyncio.run(once())
+
+
+def test_nothing_is_taken_from_the_environment_and_no_cookie_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("default login ann password s3cret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    requests = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            requests.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(PLAIN.replace(b"\r\n", b"\r\nSet-Cookie: a=b\r\n", 1))
+
+    async def twice() -> None:
+        async with served(serve) as (_, url):
+            await fetch(url.replace("ann:s3cret@", ""), times=2)
+
+    asyncio.run(twice())
+    assert len(requests) == 2
+    assert [word for word in (b"Cookie", b"Authorization") if word in requests[1]] == []
+
+
+def test_page_of_a_unix_socket(tmp_path: Path) -> None:
+    async def once() -> list[bytes]:
+        server = Server(sends(PLAIN))
+        async with await asyncio.start_unix_server(server, tmp_path / "a b.sock"):
+            pages = await fetch(f"unix://{tmp_path}/a%20b.sock", times=2)
+            await server.is_left()
+        return pages
+
+    assert asyncio.run(once()) == [b"hello world"] * 2
+
+
+def test_error_without_a_connection_is_the_systems_and_shows_no_password() -> None:
+    with reserved_port() as port, pytest.raises(ConnectionRefusedError) as caught:
+        asyncio.run(fetch(f"http://ann:s3cret@127.0.0.1:{port}/metrics"))
+    assert "s3cret" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("url", [f"http://{'x' * 70}.example/metrics", "http://a..b/metrics"])
+def test_host_that_cannot_be_looked_up_is_an_error_of_the_page(url: str) -> None:
+    with pytest.raises((PageError, OSError)):
+        asyncio.run(fetch(url))
 
 
 @pytest.mark.parametrize(
@@ -123,18 +267,38 @@ def test_key_that_is_no_address_has_no_metrics(key: str) -> None:
 
 
 def test_request_names_host_and_target_and_lets_headers_be_replaced() -> None:
-    address = metrics_address("http://user:p%40ss@gpu0:81/a/metrics?b=c", {"accept": "*/*", "X-Key": "k"})
-    assert (address.host, address.port, address.tls) == ("gpu0", 81, False)
-    lines = address.request.decode().split("\r\n")
-    assert lines[:2] == ["GET /a/metrics?b=c HTTP/1.1", "Host: gpu0:81"]
-    assert {"accept: */*", "X-Key: k", "Authorization: Basic dXNlcjpwQHNz"} <= set(lines)
-    assert "Accept: text/plain" not in lines
+    with FakeEngine(b"page") as engine:
+        url = f"http://user:p%40ss@127.0.0.1:{engine.port}/a/metr%69cs?b=c%2Fd"
+
+        async def once() -> bytes:
+            async with PageClient(metrics_address(url, {"accept": "*/*", "X-Key": "k"}), None) as client:
+                return await client.get()
+
+        assert asyncio.run(once()) == b"page"
+        assert engine.paths == ["/a/metr%69cs?b=c%2Fd"]
+        assert engine.requests == [
+            {
+                "Host": f"127.0.0.1:{engine.port}",
+                "accept": "*/*",
+                "Accept-Encoding": "identity",
+                "User-Agent": "cachelb",
+                "Authorization": "Basic dXNlcjpwQHNz",
+                "X-Key": "k",
+            }
+        ]
 
 
-def test_scheme_decides_port_and_tls() -> None:
-    assert (metrics_address("https://[::1]/m", {}).host, metrics_address("https://[::1]/m", {}).port) == ("::1", 443)
-    assert metrics_address("http://gpu0/m", {}).port == 80
+def test_address_has_no_password_and_shows_none() -> None:
+    address = metrics_address("https://user:s3cret@[::1]/m", {"X-Key": "s3cret"})
+    assert (address.url, address.socket_path) == ("https://[::1]/m", "")
+    assert "s3cret" not in repr(address)
     assert metrics_address("unix:///run/a%20b.sock", {}).socket_path == "/run/a b.sock"
+
+
+@pytest.mark.parametrize("value", ["a\r\nb", "a\nb", "a\0b"])
+def test_header_that_would_not_be_sent_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="header 'X-Key' has a line break"):
+        metrics_address("http://gpu0/metrics", {"X-Key": value})
 
 
 @pytest.mark.parametrize(
@@ -155,32 +319,29 @@ def test_url_that_cannot_be_polled_is_refused_without_repeating_it(url: str) -> 
     assert "s3cret" not in str(caught.value)
 
 
-async def closed_and_noticed(engine: FakeEngine, client: PageClient) -> None:
+async def closed_and_noticed(engine: FakeEngine) -> None:
     engine.connections[0].shutdown(socket.SHUT_RDWR)
-    while client._connection is not None and not client._connection[0].at_eof():  # noqa: ASYNC110 - nothing tells
-        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
 
 
-async def closed(engine: FakeEngine, _: PageClient) -> None:
+async def closed(engine: FakeEngine) -> None:
     engine.connections[0].shutdown(socket.SHUT_RDWR)
 
 
-async def answered_unasked(engine: FakeEngine, _: PageClient) -> None:
+async def answered_unasked(engine: FakeEngine) -> None:
     engine.connections[0].sendall(PLAIN)
     await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("event", [closed_and_noticed, closed, answered_unasked])
 def test_idle_connection_that_is_of_no_use_any_more_is_opened_again(
-    event: Callable[[FakeEngine, PageClient], Awaitable[None]],
+    event: Callable[[FakeEngine], Awaitable[None]],
 ) -> None:
     async def fetch_twice(engine: FakeEngine) -> list[bytes]:
-        client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
-        pages = [await client.get()]
-        await event(engine, client)
-        pages.append(await client.get())
-        client.close()
-        return pages
+        async with PageClient(metrics_address(f"{engine.key}/metrics", {}), None) as client:
+            pages = [await client.get()]
+            await event(engine)
+            return [*pages, await client.get()]
 
     with FakeEngine(b"page") as engine:
         assert asyncio.run(fetch_twice(engine)) == [b"page", b"page"]
@@ -188,41 +349,96 @@ def test_idle_connection_that_is_of_no_use_any_more_is_opened_again(
 
 
 def test_https_never_falls_back_to_plain_text() -> None:
-    async def fetch(engine: FakeEngine) -> None:
-        await PageClient(metrics_address(f"https://127.0.0.1:{engine.port}/metrics", {}), None).get()
-
     with FakeEngine(b"page") as engine, pytest.raises(ssl.SSLError):
-        asyncio.run(fetch(engine))
+        asyncio.run(fetch(f"https://127.0.0.1:{engine.port}/metrics"))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that signs itself, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
+    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+    signed = made.add_extension(host, critical=False).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    path.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + signed.public_bytes(pem)
+    )
+    return path
+
+
+def test_https_checks_the_server_by_the_given_context_or_the_systems(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+
+    async def once(checked_by: ssl.SSLContext | None) -> list[bytes]:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's, of a failed handshake
+        async with served(sends(PLAIN), tls) as (_, url):
+            return await fetch(url, 2, checked_by)
+
+    assert asyncio.run(once(ssl.create_default_context(cafile=certificate))) == [b"hello world"] * 2
+    with pytest.raises(ssl.SSLCertVerificationError):
+        asyncio.run(once(None))
+
+
+def test_https_connection_of_a_fetch_that_was_given_up_is_closed_at_once(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    heard: list[bytes] = []
+
+    async def hangs(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        heard.append(b"request")
+        with contextlib.suppress(OSError):
+            heard.append(await reader.read())
+
+    async def once() -> None:
+        async with served(hangs, tls) as (server, url):
+            address = metrics_address(url, {})
+            async with PageClient(address, ssl.create_default_context(cafile=certificate)) as client:
+                fetching = asyncio.create_task(client.get())
+                while not heard:  # noqa: ASYNC110 - the server announces nothing
+                    await asyncio.sleep(0.001)
+                fetching.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await fetching
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert client._connector._latest is not None
+                assert client._connector._latest.get_extra_info("socket") is None
+                await server.is_left()
+
+    asyncio.run(once())
 
 
 def test_answer_that_comes_after_its_fetch_was_given_up_is_not_taken_for_the_next() -> None:
-    async def fetch(engine: FakeEngine) -> bytes:
-        client = PageClient(metrics_address(f"{engine.key}/metrics", {}), None)
-        engine.may_answer.clear()
-        given_up = asyncio.create_task(client.get())
-        while not engine.requests:  # noqa: ASYNC110 - the engine announces nothing
-            await asyncio.sleep(0.001)
-        given_up.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await given_up
-        engine.page = b"second"
-        engine.may_answer.set()
-        page = await client.get()
-        client.close()
-        return page
+    async def twice(engine: FakeEngine) -> bytes:
+        async with PageClient(metrics_address(f"{engine.key}/metrics", {}), None) as client:
+            engine.may_answer.clear()
+            given_up = asyncio.create_task(client.get())
+            while not engine.requests:  # noqa: ASYNC110 - the engine announces nothing
+                await asyncio.sleep(0.001)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            engine.page = b"second"
+            engine.may_answer.set()
+            return await client.get()
 
     with FakeEngine(b"first") as engine:
-        assert asyncio.run(fetch(engine)) == b"second"
+        assert asyncio.run(twice(engine)) == b"second"
         assert len(engine.connections) == 2
 
 
 def test_json_is_posted_to_another_page_and_an_error_has_its_body() -> None:
     async def ask(url: str, body: bytes) -> tuple[int, bytes]:
-        client = PageClient(metrics_address(f"{url}/metrics", {}, page="/v1/completions", body=body), None)
-        try:
+        address = metrics_address(f"{url}/metrics", {}, page="/v1/completions", body=body)
+        async with PageClient(address, None) as client:
             return await client.ask()
-        finally:
-            client.close()
 
     with FakeFleet(1) as fleet:
         status, answer = asyncio.run(ask(fleet.urls[0], b'{"prompt": "hello", "max_tokens": 1}'))

@@ -18,7 +18,7 @@ from rich.text import Text
 from cachelb.cli.options import COUNT, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
-from cachelb.sources.http import PageClient, PageError, metrics_address
+from cachelb.sources.http import PageError, metrics_address, require_aiohttp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cachelb.sources.http import Address
+    from cachelb.sources.pages import PageClient
 
 _TIMEOUT_S = 5.0
 _MICRO = 1e6
@@ -61,8 +62,11 @@ def watch(*, url: str, interval_s: float, once: bool, count: int | None, as_json
     """
     try:
         address = metrics_address(_with_path(url), {})
+        require_aiohttp("cachelb watch")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="URL") from error
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(error)) from error
     looks = _looks(address, interval_s, 1 if once else count)
     show = _print_json if as_json else _print_tables
     with contextlib.suppress(KeyboardInterrupt):
@@ -116,10 +120,11 @@ def _messages(figures: Figures) -> dict[str, float]:
 
 async def _looks(address: Address, interval_s: float, count: int | None) -> AsyncIterator[_Look]:
     """Look at the page until enough; what is wrong the first time ends it."""
-    client = PageClient(address, None)
+    from cachelb.sources.pages import PageClient
+
     last: _Look | None = None
-    try:
-        looked = 0
+    looked = 0
+    async with PageClient(address, None) as client:
         while True:
             figures, problem = await _fetch(client)
             if problem is not None and looked == 0:
@@ -131,8 +136,6 @@ async def _looks(address: Address, interval_s: float, count: int | None) -> Asyn
             if looked == count:
                 return
             await asyncio.sleep(interval_s)
-    finally:
-        client.close()
 
 
 async def _fetch(client: PageClient) -> tuple[Figures | None, str | None]:
@@ -142,7 +145,7 @@ async def _fetch(client: PageClient) -> tuple[Figures | None, str | None]:
             page = await client.get()
     except PageError as error:
         return None, f"the page cannot be had: {error}"
-    except (OSError, UnicodeError) as error:
+    except OSError as error:
         return None, f"the page cannot be had: {type(error).__name__}"
     figures = read_page(page)
     if figures is None:

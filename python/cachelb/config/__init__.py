@@ -68,7 +68,8 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
     Raises:
         ConfigError: The content is malformed, a key is unknown, or a value does not fit. The message names the file,
             the dotted path, and the nearest known key or the expected value.
-        ModuleNotFoundError: The file is YAML and PyYAML is not installed: `pip install 'cachelb[yaml]'`.
+        ModuleNotFoundError: PyYAML, for YAML, or aiohttp, for a table `load`, is not installed; the message names the
+            extra.
         OSError: The file cannot be read.
 
     Example:

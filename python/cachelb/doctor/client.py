@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cachelb.sources.http import PageClient, PageError, metrics_address
+from cachelb.sources.http import PageError, metrics_address, require_aiohttp
 
 OK: Final = 200
 NOT_FOUND: Final = 404
@@ -36,10 +36,12 @@ class WorkerClient:
         timeout_s: Seconds an answer may take.
 
     Raises:
+        ModuleNotFoundError: aiohttp is not installed.
         ValueError: The URL is none.
     """
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
+        require_aiohttp("the doctor")
         self._url = url if "://" in url else f"http://{url}"
         self._headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self._timeout_s = timeout_s
@@ -90,18 +92,18 @@ class WorkerClient:
         return _parsed(await self._ask(page, json.dumps(body).encode(), headers or {}))
 
     async def _ask(self, page: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
-        client = PageClient(metrics_address(self._url, {**self._headers, **headers}, page=page, body=body), None)
+        from cachelb.sources.pages import PageClient
+
+        address = metrics_address(self._url, {**self._headers, **headers}, page=page, body=body)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with PageClient(address, None) as client, asyncio.timeout(self._timeout_s):
                 status, answer = await client.ask()
         except TimeoutError:
             raise AskError(f"{page} gives no answer within {self._timeout_s:g} s") from None
         except PageError as error:
             raise AskError(f"{page}: {error}") from None
-        except (OSError, UnicodeError) as error:
+        except OSError as error:
             raise AskError(f"no connection: {_reason(error)}") from None
-        finally:
-            client.close()
         if status in _DENIED:
             raise AskError(f"{page} answers {status}: the key is missing or wrong", status)
         if status != OK:
@@ -109,10 +111,8 @@ class WorkerClient:
         return answer
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "refused"
-    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+def _reason(error: OSError) -> str:
+    return "refused" if isinstance(error, ConnectionRefusedError) else error.strerror or type(error).__name__
 
 
 def _parsed(body: bytes) -> Any:  # noqa: ANN401 - as above

@@ -33,7 +33,7 @@ async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diag
         The verdicts. A worker that does not answer is one, not an exception.
 
     Raises:
-        ModuleNotFoundError: pyzmq is not installed.
+        ModuleNotFoundError: aiohttp or pyzmq is not installed.
         ValueError: A URL is invalid, or given twice.
 
     Example:

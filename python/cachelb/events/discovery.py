@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias
 
 from cachelb.events.endpoints import Endpoint, worker_host
-from cachelb.sources.http import PageClient, PageError, metrics_address
+from cachelb.sources.http import PageError, metrics_address
 
 Found: TypeAlias = Mapping[int, Endpoint] | Exception
 
@@ -62,17 +62,15 @@ class Discovery:
             self._thread.join(_JOIN_S)
 
     async def _fetch(self, key: str, address: str) -> None:
+        from cachelb.sources.pages import PageClient
+
         found: Found
-        client: PageClient | None = None
         try:
-            client = PageClient(metrics_address(page_url(address), {"Accept": "application/json"}), None)
-            async with asyncio.timeout(_TIMEOUT_S):
+            page = metrics_address(page_url(address), {"Accept": "application/json"})
+            async with PageClient(page, None) as client, asyncio.timeout(_TIMEOUT_S):
                 found = parse_page(await client.get(), key)
         except (PageError, OSError, ValueError, TypeError) as error:  # TimeoutError is an OSError
             found = error
-        finally:
-            if client is not None:
-                client.close()
         self._answers.append((key, found))
 
 

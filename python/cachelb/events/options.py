@@ -10,6 +10,7 @@ from cachelb._core import worker_name
 from cachelb.arguments import require, seconds, whole
 from cachelb.events.endpoints import Endpoint, check_port
 from cachelb.secret import read
+from cachelb.sources.http import require_aiohttp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,6 +65,8 @@ def fleet_settings(
         raise TypeError(f"discover must be True or False, got {type(discover).__name__}")
     if discover and callable(endpoints):
         raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
+    if discover:
+        require_aiohttp("discover=True")
     require("topic_filter", topic_filter, str, "text")
     high_water_mark("rcvhwm", rcvhwm)
     if relay is not None:

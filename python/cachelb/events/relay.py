@@ -50,7 +50,7 @@ class Relay:
         rcvhwm: Likewise.
 
     Raises:
-        ModuleNotFoundError: pyzmq is not installed.
+        ModuleNotFoundError: pyzmq is not installed, or aiohttp for `discover`.
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
 

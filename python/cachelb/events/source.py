@@ -33,7 +33,8 @@ class ZmqSource:
         endpoints: Endpoints by worker key, for workers that are elsewhere, such as those with `unix://` keys; or a
             function from a key to an endpoint, or to None for a worker that publishes nothing.
         discover: Ask workers that `endpoints` does not name for their endpoints: `GET /kv_event_sources`, which vLLM
-            has at least since 0.32. A worker without that page is assumed to publish at the default ports.
+            has at least since 0.32; needs `pip install 'cachelb[http]'`. A worker without that page is assumed to
+            publish at the default ports.
         relay: Address of a `cachelb.events.Relay`, which has the streams of the workers that `endpoints` does not name.
         secret: That of the relay, if it has one; by default that of `CACHELB_SECRET` in the environment.
         topic_filter: Only topics that begin with this are received; empty is all.
@@ -41,7 +42,7 @@ class ZmqSource:
         replay_timeout_s: Seconds an engine has to send the next batch of a replay.
 
     Raises:
-        ModuleNotFoundError: pyzmq is not installed.
+        ModuleNotFoundError: pyzmq is not installed, or aiohttp for `discover`.
         TypeError: An argument is of another type.
         ValueError: An argument is out of range.
 

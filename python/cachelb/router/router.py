@@ -202,7 +202,7 @@ class Router(Observation[W]):
 
         Raises:
             ConfigError: The content is malformed, a key is unknown, or a value does not fit; the message names it.
-            ModuleNotFoundError: The file is YAML and PyYAML is not installed: `pip install 'cachelb[yaml]'`.
+            ModuleNotFoundError: A package that the configuration needs is not installed; the message names the extra.
             OSError: The file cannot be read.
 
         Example:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.arguments import require, seconds, whole
 from cachelb.runs import Runs
-from cachelb.sources.http import address_of, default_metrics_url, metrics_address
+from cachelb.sources.http import address_of, default_metrics_url, metrics_address, require_aiohttp
 from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class MetricsSource:
     vLLM, SGLang (`--enable-metrics`) and TensorRT-LLM pages are understood; trtllm-serve has its page elsewhere:
     `url=lambda key: key + "/prometheus/metrics"`. A page that names data-parallel ranks is reported as one worker,
     with requests added up and `kv_usage` averaged. Engines need some milliseconds of their front-end process per page,
-    so a slow page is polled at most half of the time.
+    so a slow page is polled at most half of the time. Needs `pip install 'cachelb[http]'`.
 
     Args:
         interval_s: Seconds between two polls of one worker.
@@ -76,8 +76,9 @@ class MetricsSource:
         tls: Context that verifies `https` servers. Default: the system's certificates.
 
     Raises:
+        ModuleNotFoundError: aiohttp is not installed.
         TypeError: An argument is of another type.
-        ValueError: A number is out of range, or a header has a line break in it.
+        ValueError: A number is out of range, or a header has a line break or another control character in it.
 
     Example:
         >>> from cachelb.sources import MetricsSource
@@ -96,6 +97,7 @@ class MetricsSource:
         max_concurrency: int = 256,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        require_aiohttp("MetricsSource")
         interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
         whole("max_concurrency", max_concurrency, 1)
         headers = {} if headers is None else headers

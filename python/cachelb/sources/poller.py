@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
-from cachelb.sources.http import PageClient, PageError, metrics_address
+from cachelb.sources.http import PageError, metrics_address
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.throughput import Throughput
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cachelb.sources.base import LoadTarget
     from cachelb.sources.http import Address
+    from cachelb.sources.pages import PageClient
     from cachelb.sources.prometheus_text import MetricsPage
 
 _log = logging.getLogger("cachelb.sources.metrics")
@@ -100,13 +101,14 @@ class Poller:
         Args:
             slots: Limits the polls under way at once.
         """
+        from cachelb.sources.pages import PageClient
+
         address = self._address()
         if address is None:
             return
-        client = PageClient(address, self._settings.tls)
         interval_s = self._settings.interval_s
         failures = 0
-        try:
+        async with PageClient(address, self._settings.tls) as client:
             await asyncio.sleep(random.random() * interval_s)  # so that a fleet is not polled in one burst
             while True:
                 async with slots:
@@ -114,8 +116,6 @@ class Poller:
                     failures = 0 if await self._poll(client) else failures + 1
                     took_s = asyncio.get_running_loop().time() - begun_s
                 await asyncio.sleep(pause_s(interval_s, took_s, failures))
-        finally:
-            client.close()
 
     def _address(self) -> Address | None:
         """Work out where the page is; None if the worker is not to be polled or has no usable URL."""
@@ -138,7 +138,7 @@ class Poller:
         except PageError as error:
             self._fail(str(error))
             return False
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded
+        except OSError as error:
             self._fail(type(error).__name__)
             return False
         page = read_metrics_page(body)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from benches.engine import __main__ as bench
-from benches.engine import alone, figures, goals, processor
+from benches.engine import alone, figures, goals
 from benches.engine import episode as episodes
 from benches.engine import page as pages
-from benches.engine.calibration import UNEVEN, Speed, fit, gateway_s, shaken
+from benches.engine.calibration import Speed, fit, gateway_s
 from benches.engine.client import ask
 from benches.engine.episode import POLICIES, Fleet, play
 from benches.engine.processor import Processors
-from benches.engine.replay import behind_s, replay
+from benches.engine.replay import replay
 from benches.engine.workload import Known, Shape, plan
 from tests.gateways import wait_until
 
@@ -205,19 +202,6 @@ def test_an_error_of_an_engine_and_a_full_cache_end_the_episode_and_its_threads(
         play(full, "round-robin", SMALL, seed=1)
 
 
-def test_own_work_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_self = Processors([])
-    without = copy.copy(with_self)
-    without._own_s = lambda: 0.0  # type: ignore[method-assign]
-    without._own = 0.0
-    assert sum(number * number for number in range(3_000_000)) > 0
-    # Both look at the same moment: what others do in between would be of one of them only.
-    busy_s, now_s = processor._busy_s(), time.monotonic()
-    monkeypatch.setattr(processor, "_busy_s", lambda: busy_s)
-    monkeypatch.setattr(processor, "time", SimpleNamespace(monotonic=lambda: now_s))
-    assert with_self.others() < without.others()
-
-
 SETTINGS = {name: getattr(SMALL, name) for name in Shape.__dataclass_fields__}
 SETTINGS |= {"size": "mid", "dtype": "float32", "tokens_per_cache": 4096, "distinct": 8192, "last_prompt": 300}
 RUN = {"settings": SETTINGS, "cpu": "a cpu", "cores": 2, "vllm": "0", "python": "3", "commit": "abc"}
@@ -315,24 +299,6 @@ def test_simulated_engines_are_as_fast_as_they_were_fitted(prompt: int, answer: 
     assert request["whole_s"] - request["first_s"] == pytest.approx(rest_s, rel=2e-3)
 
 
-def test_shaken_engines_are_uneven_by_so_much_and_not_alike() -> None:
-    fleet = SPEED.fleet(2, 32_768)
-    one, other = (worker.slowdown for worker in shaken(fleet, 1))
-    factors = [factor for _, factor in (*one, *other)]
-    assert 1 - UNEVEN <= min(factors) < 1 - UNEVEN / 2 < 1 + UNEVEN / 2 < max(factors) <= 1 + UNEVEN
-    assert one != other
-    assert shaken(fleet, 1) == shaken(fleet, 1) != shaken(fleet, 2)
-    fleets, signals = (fleet, shaken(fleet, 1)), SPEED.signals(0.0, 200)
-    plain_s, uneven_s = (replay(each, signals, "round-robin", SMALL, seed=1)["wall_s"] for each in fleets)
-    assert plain_s != uneven_s == pytest.approx(plain_s, rel=2 * UNEVEN)
-
-
-def test_a_simulated_request_waits_for_the_one_before_it() -> None:
-    fleet, signals = SPEED.fleet(2, 32_768), SPEED.signals(0.0, 2048)
-    alone_s, all_s = SPEED.first_s(2048, 0), SPEED.first_s(4096, 0) + SPEED.first_s(2048, 0)
-    assert alone_s + 0.3 < behind_s(fleet, signals) < all_s
-
-
 def test_the_simulated_loop_is_closed_and_draws_as_the_clients_do(fleet: Fleet) -> None:
     """With one client nothing depends on times, so the fake engines must have the same requests and the same hits."""
     shape = replace(SMALL, in_flight=1)
@@ -383,24 +349,3 @@ def test_goals_that_do_not_hold_come_first() -> None:
     assert "at most 0.75" in least
     assert "0.51 (x or / 1.05)" in least
     assert "0.960" in share
-
-
-def test_one_round_has_no_clear_gap() -> None:
-    one = _rounds({"round-robin": [1.0], "adaptive": [0.5]}, CACHED)
-    assert goals.gap(one, "adaptive") == goals.Gap(0.5, float("inf"))
-    two = _rounds({"round-robin": [1.0, 4.0], "adaptive": [0.5, 2.1]}, CACHED)
-    assert goals.gap(two, "adaptive").spread == pytest.approx(1.05 ** (12.71 / 2))
-    assert goals.gap(two * 10, "adaptive").spread == pytest.approx(1.05 ** (2.18 / 2 / 19**0.5))
-    gaps = [(0.5, float("inf")), (0.5, 1.9), (2.0, 1.9), (0.5, 2.1)]
-    assert [goals.Gap(*gap).is_clear for gap in gaps] == [False, True, True, False]
-
-
-def test_predictions_have_the_greatest_difference_first() -> None:
-    real = _rounds({"round-robin": [1.0], "adaptive": [0.5], "kv-aware": [0.4]}, CACHED)
-    same = _rounds({"round-robin": [2.0], "adaptive": [0.9], "kv-aware": [0.4]}, CACHED | {"kv-aware": 510})
-    rows = goals.predictions(real, [same * 2]).splitlines()[2:]
-    assert rows == [
-        "| kv-aware | 0.40 | 0.20 | -50% | 0.40 | 0.40 | 50.0% | 51.0% | +1.0 |",
-        "| adaptive | 0.50 | 0.45 | -10% | 0.50 | 0.90 | 48.0% | 48.0% | +0.0 |",
-        "| round-robin | 1 | 1 |  | 1.00 | 2.00 | 30.0% | 30.0% | +0.0 |",
-    ]

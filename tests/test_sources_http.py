@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
-import ipaddress
 import json
 import socket
 import ssl
@@ -14,11 +12,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.certificates import certificate
 from tests.models.metrics_server import FakeEngine, reserved_port
 
 from cachelb.sources.http import MAX_PAGE_BYTES, PageError, default_metrics_url, metrics_address
@@ -184,23 +180,6 @@ def test_response_without_an_end_is_given_up_and_its_connection_closed(head: byt
     asyncio.run(once())
 
 
-@pytest.mark.parametrize(
-    ("head", "part"),
-    [(b"HTTP/1.1 200 OK\r\nX: ", b"x"), (CHUNKED_HEAD, b"1\r\nx\r\n")],
-    ids=["header", "body"],
-)
-def test_time_of_a_response_that_drips_is_the_callers_to_limit(head: bytes, part: bytes) -> None:
-    async def once() -> None:
-        serve = repeats(head, part, pause_s=0.01)
-        async with served(serve) as (server, url), PageClient(metrics_address(url, {}), None) as client:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await client.get()
-            await server.is_left()
-
-    asyncio.run(once())
-
-
 def test_nothing_is_taken_from_the_environment_and_no_cookie_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -353,41 +332,29 @@ def test_https_never_falls_back_to_plain_text() -> None:
         asyncio.run(fetch(f"https://127.0.0.1:{engine.port}/metrics"))
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 that signs itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
-    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
-    signed = made.add_extension(host, critical=False).sign(key, hashes.SHA256())
-    pem = serialization.Encoding.PEM
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    path.write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + signed.public_bytes(pem)
-    )
-    return path
-
-
-def test_https_checks_the_server_by_the_given_context_or_the_systems(certificate: Path) -> None:
+def server_tls(shown: Path, hidden: Path) -> ssl.SSLContext:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(certificate)
+    tls.load_cert_chain(shown, hidden)
+    return tls
+
+
+def test_https_checks_the_server_by_the_given_context_or_the_systems(tmp_path: Path) -> None:
+    shown, hidden = certificate(tmp_path)
+    tls = server_tls(shown, hidden)
 
     async def once(checked_by: ssl.SSLContext | None) -> list[bytes]:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the server's, of a failed handshake
         async with served(sends(PLAIN), tls) as (_, url):
             return await fetch(url, 2, checked_by)
 
-    assert asyncio.run(once(ssl.create_default_context(cafile=certificate))) == [b"hello world"] * 2
+    assert asyncio.run(once(ssl.create_default_context(cafile=shown))) == [b"hello world"] * 2
     with pytest.raises(ssl.SSLCertVerificationError):
         asyncio.run(once(None))
 
 
-def test_https_connection_of_a_fetch_that_was_given_up_is_closed_at_once(certificate: Path) -> None:
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(certificate)
+def test_https_connection_of_a_fetch_that_was_given_up_is_closed_at_once(tmp_path: Path) -> None:
+    shown, hidden = certificate(tmp_path)
+    tls = server_tls(shown, hidden)
     heard: list[bytes] = []
 
     async def hangs(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -399,7 +366,7 @@ def test_https_connection_of_a_fetch_that_was_given_up_is_closed_at_once(certifi
     async def once() -> None:
         async with served(hangs, tls) as (server, url):
             address = metrics_address(url, {})
-            async with PageClient(address, ssl.create_default_context(cafile=certificate)) as client:
+            async with PageClient(address, ssl.create_default_context(cafile=shown)) as client:
                 fetching = asyncio.create_task(client.get())
                 while not heard:  # noqa: ASYNC110 - the server announces nothing
                     await asyncio.sleep(0.001)

@@ -23,7 +23,6 @@ from cachelb.sim.contender import YARDSTICKS, Contender
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
 from cachelb.sim.league.capacity import capacity
 from cachelb.sim.league.traces import fingerprint, part_of, roots
-from cachelb.sim.plots import write_ratios
 
 SMALL = League(("chat(count=150)", "rag(count=150)"), ("2xl40s",), loads=(0.5, 0.9), seeds=(1, 2))
 POLICIES = ["cache-aware", "prefill-times-batch(crowding=1)+events", "round-robin"]
@@ -396,17 +395,6 @@ def test_command_prints_tables_documents_and_a_picture(tmp_path: Path) -> None:
     assert "| cache-aware |" in run(*TINY, "--store", store, "--markdown", "--again", "round-robin").stdout
 
 
-def test_quick_needs_nothing_else() -> None:
-    result = run("--quick", "--policy", "round-robin", "--loads", "0.5", "--json")
-    assert result.exit_code == 0, result.output
-    assert {each["trace"] for each in json.loads(result.stdout)["groups"]["trace"]} == {
-        "chat(count=4000)",
-        "agent(count=3000)",
-        "tool-agent(count=2000)",
-        "rag(count=2000)",
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -422,13 +410,3 @@ def test_command_names_what_is_wrong(arguments: tuple[str, ...], message: str) -
     result = run("chat(count=60)", *arguments)
     assert result.exit_code in (1, 2)
     assert message in " ".join(result.stderr.replace("│", " ").split())
-
-
-def test_equal_standings_are_equal_pictures(tmp_path: Path) -> None:
-    found = standings({("w", "a"): {"ttft_mean_s": 0.1, "ttft_p99_s": None}, ("w", "b"): {"ttft_mean_s": 0.3}})
-    drawn = [write_ratios(tmp_path / "league.svg", found).read_bytes() for _ in range(2)]
-    assert drawn[0] == drawn[1]
-    with pytest.raises(ValueError, match=r"images are svg, png, pdf, got 'league\.gif'"):
-        write_ratios(tmp_path / "league.gif", found)
-    with pytest.raises(ValueError, match="no cell to draw"):
-        write_ratios(tmp_path / "league.svg", Standings([]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from tests.certificates import certificate
 from tests.ports import free_ports
 from tests.state.redis_server import RedisServer
 from tests.state.transports import SECRET, STORY, RedisFleet, load, make_router, matched, routers
@@ -144,31 +140,6 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(
                 client.xdel(key, number)
         assert sum(map(len, parts)) > 1500 * 200 * 8
         assert state.stats().failures == 0
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for the loopback, signed by itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    shown, hidden = folder / "cert.pem", folder / "key.pem"
-    shown.write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    hidden.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return shown, hidden
 
 
 def test_server_behind_tls(tmp_path: Path) -> None:

@@ -46,63 +46,37 @@ const fn shape(workers: u32, alphabet: u8, max_len: usize, max_capacity: u32) ->
     }
 }
 
-const FEW: Run = Run {
-    name: "few workers",
-    shape: shape(6, 2, 12, 24),
-    cases_percent: 1330,
-    writes: 100,
-    validate_every: 1,
-};
-const DEEP: Run = Run {
-    name: "deep",
-    shape: shape(4, 3, 40, 80),
-    cases_percent: 470,
-    writes: 120,
-    validate_every: 1,
-};
-const CLOSED: Run = Run {
-    name: "recorded only",
-    shape: Shape {
-        prefix_closed: true,
-        ..shape(5, 2, 20, 40)
-    },
-    cases_percent: 280,
-    writes: 100,
-    validate_every: 1,
-};
-const TORN: Run = Run {
-    name: "torn",
-    shape: Shape {
-        torn: true,
-        ..shape(4, 2, 10, 24)
-    },
-    cases_percent: 590,
-    writes: 100,
-    validate_every: 1,
-};
-const MANY: Run = Run {
-    name: "many workers",
-    shape: shape(300, 2, 16, 60),
-    cases_percent: 47,
-    writes: 400,
-    validate_every: 4,
-};
-const LONG: Run = Run {
-    name: "long",
-    shape: shape(3, 2, 300, 700),
-    cases_percent: 47,
-    writes: 150,
-    validate_every: 10,
-};
+/// Name, shape, share of the cases in percent, writes of each, and between how many of them it is validated.
+const fn run(
+    name: &'static str,
+    shape: Shape,
+    (cases_percent, writes, validate_every): (u32, usize, usize),
+) -> Run {
+    Run {
+        name,
+        shape,
+        cases_percent,
+        writes,
+        validate_every,
+    }
+}
 
-/// Paths that cross the index's storage chunks of 4,096 blocks.
-const HUGE: Run = Run {
-    name: "huge",
-    shape: shape(2, 2, 9000, 15_000),
-    cases_percent: 2,
-    writes: 50,
-    validate_every: 10,
+const FEW: Run = run("few workers", shape(6, 2, 12, 24), (1330, 100, 1));
+const DEEP: Run = run("deep", shape(4, 3, 40, 80), (470, 120, 1));
+const CLOSED: Run = {
+    let mut shape = shape(5, 2, 20, 40);
+    shape.prefix_closed = true;
+    run("recorded only", shape, (280, 100, 1))
 };
+const TORN: Run = {
+    let mut shape = shape(4, 2, 10, 24);
+    shape.torn = true;
+    run("torn", shape, (590, 100, 1))
+};
+const MANY: Run = run("many workers", shape(300, 2, 16, 60), (47, 400, 4));
+const LONG: Run = run("long", shape(3, 2, 300, 700), (47, 150, 10));
+/// Paths that cross the index's storage chunks of 4,096 blocks.
+const HUGE: Run = run("huge", shape(2, 2, 9000, 15_000), (2, 50, 10));
 
 /// What a history's seed decides.
 fn setting(run: &Run, seed: u64) -> (Matcher, HashKind, u32, Shape) {

@@ -30,16 +30,6 @@ fn depths<U: Unit, K: Key<U> + ?Sized>(tree: &RadixTree<U>, key: &K) -> Vec<(u32
 }
 
 #[test]
-fn characters_are_counted_and_never_divided() {
-    let mut tree = text(2);
-    assert_eq!(tree.record(worker(0), "né", None), Ok(2));
-    assert_eq!(tree.record(worker(1), "nè", None), Ok(2));
-    assert_eq!(depths(&tree, "né"), [(0, 2), (1, 1)]);
-    assert_eq!(depths(&tree, "nê"), [(0, 1), (1, 1)]);
-    assert_eq!((tree.len(), tree.total(), tree.held.nodes.len()), (3, 4, 3));
-}
-
-#[test]
 fn long_keys_become_several_edges_that_end_between_characters() {
     let mut tree = text(1);
     let long: String = "日".repeat(EDGE);

@@ -1,8 +1,9 @@
 //! Workers whose engines say what they hold.
 
-use super::{Dice, depth, index, path, worker};
+use super::{depth, index, path, worker};
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::index::{BlockIndex, Matcher, Overlaps, Reach};
+use crate::rng::Rng;
 
 fn chain(len: u64) -> Vec<SequenceHash> {
     path(&(0..len).collect::<Vec<u64>>())
@@ -198,7 +199,8 @@ fn what_there_is_no_room_to_confirm_stays_expected() {
 fn a_limit_holds_with_speculative_blocks() {
     const LIMIT: usize = 96 << 10;
     for round in 0..12 {
-        let mut dice = Dice(round);
+        let mut rng = Rng::new(round);
+        let mut roll = |sides: u64| rng.below(sides as usize) as u64;
         let mut index = BlockIndex::new(Matcher::Kary);
         for slot in 0..40 {
             index.add_worker(worker(slot), 4000);
@@ -206,14 +208,14 @@ fn a_limit_holds_with_speculative_blocks() {
         let mut cuts = 0;
         for step in 0..1200_u64 {
             index.set_limit(LIMIT, step);
-            let family = dice.roll(40);
-            let length = 1 + dice.roll(120);
-            let own = |at| (at >= 20).then(|| family << 8 | dice.roll(3));
+            let family = roll(40);
+            let length = 1 + roll(120);
+            let own = |at| (at >= 20).then(|| family << 8 | roll(3));
             let contents = (0..length).map(own).map(|own| own.unwrap_or(family));
             let blocks = path(&contents.collect::<Vec<_>>());
-            let w = worker(dice.roll(40) as u32);
-            let from = dice.roll(length) as usize;
-            match dice.roll(5) {
+            let w = worker(roll(40) as u32);
+            let from = roll(length) as usize;
+            match roll(5) {
                 0 | 1 => drop(index.expect(w, &blocks, from as u32, None, Some(Millis(step + 50)))),
                 2 => drop(index.announce(w, None, &blocks, Medium::Gpu)),
                 3 => {

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from benches.compare import contenders, following, tasks
 from benches.compare.contenders import feeds
-from benches.compare.page import page, times
+from benches.compare.page import page
 
 from cachelb.bench import Row
 from cachelb.bench.measures.events import EventRouter
@@ -72,10 +72,3 @@ def test_the_page_lists_losses_and_wrong_answers() -> None:
     assert "- Other: 3 of 64 in events/overload" in wrong
     assert "ask for a, b, c, d, e): 5 instead of 2" in wrong
     assert "| Other | 1,000,000 | 2.0 | 3 of 64 |" in wrong
-
-
-def test_a_ratio_of_rates_is_inverted() -> None:
-    assert times(30.0, 10.0, "us") == 3.0
-    assert times(10.0, 30.0, "blocks/s") == 3.0
-    assert times(0.0, 30.0, "blocks/s") is None
-    assert times(3.0, 0.0, "wrong") is None

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -68,18 +67,6 @@ def test_chats_share_system_prompts_and_nothing_else() -> None:
     assert plan(SMALL, seed=3) == chats != plan(SMALL, seed=4)
     with pytest.raises(ValueError, match="3 system prompts for 4 chats each are more than 5"):
         plan(Shape(chats=5, shared=3, sharing=4), seed=1)
-
-
-def test_lengths_are_those_of_the_chats() -> None:
-    plans = [plan(SMALL, seed) for seed in range(200)]
-    talks = [turns for chats in plans for turns in chats]
-    prompts = [[sum(map(len, turns[: at + 1])) + at * SMALL.answer_tokens for at in range(3)] for turns in talks]
-    assert max(prompt[-1] for prompt in prompts) + SMALL.answer_tokens <= SMALL.longest == 96 + 3 * 88
-    assert fmean(prompt[-1] for prompt in prompts) == pytest.approx(SMALL.last_prompt, rel=0.02)
-    assert fmean(map(fmean, prompts)) == pytest.approx(SMALL.mean_prompt, rel=0.02)
-    # Two of the five chats of a plan begin as others do.
-    whole = fmean(prompt[-1] + SMALL.answer_tokens for prompt in prompts)
-    assert 5 * whole - 2 * 96 == pytest.approx(SMALL.distinct, rel=0.02)
 
 
 def test_possible_is_what_was_sent_before_in_whole_blocks_but_for_the_last_token() -> None:

@@ -364,10 +364,6 @@ def test_short_form_of_policies_is_read_back(policies: list[Contender]) -> None:
     assert [Contender.parse(text) for text in split_list(", ".join(map(str, policies)))] == policies
 
 
-def test_ending_may_stand_before_the_options() -> None:
-    assert Contender.parse("a+events(x=1)") == Contender.parse(" a(x=1)+events ") == Contender("a", {"x": 1}, "+events")
-
-
 # === the command and the picture ===
 
 

@@ -228,6 +228,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     ///
     /// # Errors
     /// [`Error::Invariant`] naming the slot that is miscounted.
+    #[inline(never)] // for diagnosis, and 5 KB of code
     pub fn validate(&self) -> Result<()> {
         let mut ends = vec![Vec::new(); self.slots.len()];
         for end in self.ends.values() {

@@ -37,6 +37,7 @@ impl<U: Unit> RadixTree<U> {
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
+    #[inline(never)] // its callers would hold 8 KB of code each, and a call is little beside what it does
     pub fn insert<K: Key<U> + ?Sized>(
         &mut self,
         worker: WorkerId,

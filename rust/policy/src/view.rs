@@ -324,6 +324,19 @@ pub(super) fn lowest<K: PartialOrd + Copy>(
     lowest_at(rows.len(), rng, |i| keep(&rows[i]).then(|| cost(&rows[i])))
 }
 
+/// Index of the cheapest of the rows that `keep` admits, by the costs of all rows; among equals the least loaded.
+pub(super) fn cheapest(
+    rows: &[Candidate],
+    costs: &[f64],
+    rng: &mut Rng,
+    keep: impl Fn(&Candidate) -> bool,
+) -> Option<usize> {
+    lowest_at(rows.len(), rng, |i| {
+        let row = &rows[i];
+        keep(row).then(|| (costs[i], row.load()))
+    })
+}
+
 /// As [`lowest`], by index: the one of `0..n` with the lowest `cost`, leaving out those without any.
 ///
 /// Costs are kept, and ties counted apart from the search: where many rows cost the same, whether the next one does is

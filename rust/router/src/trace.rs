@@ -1,7 +1,7 @@
 //! What the latest decisions saw, kept for explanations.
 //!
-//! A ring of a fixed number of decisions, each with at most [`KEPT_ROWS`] workers. Buffers are reused, so a decision
-//! allocates nothing once the ring is full.
+//! A ring of a fixed number of decisions, each with at most [`KEPT_ROWS`] workers. Rows are written into the
+//! memory of the oldest decision once the ring is full.
 
 use std::collections::VecDeque;
 use std::ops::Deref;

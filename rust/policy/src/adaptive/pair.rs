@@ -22,7 +22,7 @@ use cachelb_core::rng::Rng;
 
 use crate::choice::Choice;
 use crate::pair::{PairChoice, Pairing, Prefiller};
-use crate::view::{Candidate, View};
+use crate::view::{Candidate, View, known};
 
 use super::speeds::Speeds;
 use super::{Adaptive, Common, Parts, cheapest, parts, total};
@@ -147,7 +147,7 @@ pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Op
             .prefill
             .map(|other| Choice::by_cost(prefill, other)),
         decode: Choice::by_cost(decode, row),
-        prefill_scores: prompts.iter().map(|ms| Some(*ms).into()).collect(),
+        prefill_scores: known(prompts),
         decode_scores: costs.iter().map(score).collect(),
     })
 }

@@ -24,7 +24,7 @@ use crate::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
 use crate::values::words;
-use crate::view::{Candidate, View, ceil, known, lowest_at};
+use crate::view::{Candidate, View, ceil, cheapest, known, lowest_at};
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 
@@ -208,14 +208,11 @@ impl EstimatedTtft {
         ttfts_ms: &[f64],
         fast: bool,
     ) -> Option<usize> {
-        let too_slow = |row| match (self.options.tbt_slo_ms, tbt_ms(view, row)) {
+        let too_slow = |row: &Candidate| match (self.options.tbt_slo_ms, tbt_ms(view, row)) {
             (Some(slo), Some(tbt)) => tbt > slo,
             _ => false,
         };
-        lowest_at(view.rows.len(), rng, |i| {
-            let row = &view.rows[i];
-            (!fast || !too_slow(row)).then(|| (ttfts_ms[i], row.load()))
-        })
+        cheapest(view.rows, ttfts_ms, rng, |row| !fast || !too_slow(row))
     }
 }
 

@@ -30,7 +30,7 @@ use crate::rule::{Properties, Rule};
 use crate::about::{About, Need, Ruled, Setup};
 use crate::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::placements::Placements;
-use crate::view::{Candidate, Media, View, draw_at, known, lowest_at, per_weight};
+use crate::view::{Candidate, Media, View, cheapest, draw_at, known, per_weight};
 
 /// How long Dynamo believes a placement.
 const TTL_MS: u64 = 120_000;
@@ -172,8 +172,7 @@ impl Rule for OverlapCost {
                 (-(costs[i] - low) / spread / self.router_temperature).exp()
             })
         } else {
-            let by_load = |i: usize| Some((costs[i], view.rows[i].load()));
-            lowest_at(view.rows.len(), rng, by_load).unwrap_or(0)
+            cheapest(view.rows, &costs, rng, |_| true).unwrap_or(0)
         };
         view.leave_scores(costs);
         Choice::by_cost(view, row)

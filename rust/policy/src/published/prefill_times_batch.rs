@@ -24,7 +24,7 @@ use crate::crowd::Crowd;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
-use crate::view::{Candidate, View, cold_spread, known, lowest_at};
+use crate::view::{Candidate, View, cheapest, cold_spread, known};
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.
@@ -131,8 +131,7 @@ impl Rule for PrefillTimesBatch {
             return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
         }
         let costs = self.costs(view);
-        let by_load = |i: usize| Some((costs[i], view.rows[i].load()));
-        let row = lowest_at(view.rows.len(), rng, by_load).unwrap_or(0);
+        let row = cheapest(view.rows, &costs, rng, |_| true).unwrap_or(0);
         view.leave_scores(costs);
         Choice::by_cost(view, row)
     }

@@ -101,8 +101,7 @@ def _examined(urls: Sequence[str], settings: Settings) -> Diagnosis:
     try:
         return asyncio.run(examine(urls, settings))
     except ModuleNotFoundError as error:
-        events = f"events need {error.name}: pip install 'cachelb[events]'"
-        raise click.ClickException(str(error) if error.name == "aiohttp" else events) from error
+        raise click.ClickException(str(error)) from error
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="URL") from error
 

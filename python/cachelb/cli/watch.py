@@ -17,8 +17,9 @@ from rich.text import Text
 
 from cachelb.cli.options import COUNT, option
 from cachelb.cli.table import console, new_table, printable
+from cachelb.extras import need
 from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
-from cachelb.sources.http import PageError, metrics_address, require_aiohttp
+from cachelb.sources.http import PageError, metrics_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,7 +63,7 @@ def watch(*, url: str, interval_s: float, once: bool, count: int | None, as_json
     """
     try:
         address = metrics_address(_with_path(url), {})
-        require_aiohttp("cachelb watch")
+        need("cachelb watch", "aiohttp")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="URL") from error
     except ModuleNotFoundError as error:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cachelb.sources.http import PageError, metrics_address, require_aiohttp
+from cachelb.extras import need
+from cachelb.sources.http import PageError, metrics_address
 
 OK: Final = 200
 NOT_FOUND: Final = 404
@@ -41,7 +42,7 @@ class WorkerClient:
     """
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
-        require_aiohttp("the doctor")
+        need("the doctor", "aiohttp", "zmq")
         self._url = url if "://" in url else f"http://{url}"
         self._headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self._timeout_s = timeout_s

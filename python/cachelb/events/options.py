@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
 from cachelb.arguments import require, seconds, whole
 from cachelb.events.endpoints import Endpoint, check_port
+from cachelb.extras import need
 from cachelb.secret import read
-from cachelb.sources.http import require_aiohttp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,14 +18,6 @@ if TYPE_CHECKING:
     from cachelb.events.sockets import Keys
 
 _PORTS = 65_535  # the port above it is used too
-
-
-def require_zmq(who: str) -> None:
-    """Raise an error if pyzmq is missing."""
-    try:
-        importlib.import_module("zmq")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{who} needs pyzmq: pip install 'cachelb[events]'", name="zmq") from error
 
 
 def bind_address(value: str, *, like: str) -> str:
@@ -66,7 +57,7 @@ def fleet_settings(
     if discover and callable(endpoints):
         raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
     if discover:
-        require_aiohttp("discover=True")
+        need("discover=True", "aiohttp")
     require("topic_filter", topic_filter, str, "text")
     high_water_mark("rcvhwm", rcvhwm)
     if relay is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from cachelb.arguments import listed, require, whole
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys, require_zmq
+from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys
 from cachelb.events.stats import RelayStats
+from cachelb.extras import need
 from cachelb.runs import Runs
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Relay:
         topic_filter: str = "",
         rcvhwm: int = 10_000,
     ) -> None:
-        require_zmq("Relay")
+        need("Relay", "zmq")
         high_water_mark("hwm", hwm)
         self._bind, self._hwm = bind_address(bind, like="tcp://0.0.0.0:7800"), hwm
         self._workers, self._keys = _ranks(workers), relay_keys(secret)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import fleet_settings, require_zmq
+from cachelb.events.options import fleet_settings
 from cachelb.events.stats import ZmqSourceStats
+from cachelb.extras import need
 from cachelb.runs import Runs
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ZmqSource:
         rcvhwm: int = 10_000,
         replay_timeout_s: float = 5.0,
     ) -> None:
-        require_zmq("ZmqSource")
+        need("ZmqSource", "zmq")
         self._settings = fleet_settings(
             default_port=default_port,
             replay_port=replay_port,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -28,14 +27,6 @@ class Address:
     socket_path: str  # empty where the connection is TCP
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = field(repr=False)  # JSON, of a POST
-
-
-def require_aiohttp(who: str) -> None:
-    """Raise an error if aiohttp is missing."""
-    try:
-        importlib.import_module("aiohttp")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{who} needs aiohttp: pip install 'cachelb[http]'", name="aiohttp") from error
 
 
 def default_metrics_url(key: str) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachelb.arguments import require, seconds, whole
+from cachelb.extras import need
 from cachelb.runs import Runs
-from cachelb.sources.http import address_of, default_metrics_url, metrics_address, require_aiohttp
+from cachelb.sources.http import address_of, default_metrics_url, metrics_address
 from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class MetricsSource:
         max_concurrency: int = 256,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        require_aiohttp("MetricsSource")
+        need("MetricsSource", "aiohttp")
         interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
         whole("max_concurrency", max_concurrency, 1)
         headers = {} if headers is None else headers

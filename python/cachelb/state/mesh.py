@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from cachelb.events.options import bind_address, require_zmq
+from cachelb.events.options import bind_address
+from cachelb.extras import need
 from cachelb.secret import Secret
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
@@ -62,7 +63,7 @@ class ZmqMesh(Attachment):
         max_mb: float = 16.0,
         share_fleet: bool = False,
     ) -> None:
-        require_zmq("ZmqMesh")
+        need("ZmqMesh", "zmq")
         self._bind = bind_address(bind, like="tcp://0.0.0.0:7700")
         self._peers = peers if callable(peers) else tuple(peer_addresses(peers))
         super().__init__(

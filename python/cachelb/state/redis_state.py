@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
+from cachelb.extras import need
 from cachelb.secret import Secret
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
@@ -55,8 +55,7 @@ class RedisState(Attachment):
         max_server_mb: float = 64.0,
         share_fleet: bool = False,
     ) -> None:
-        _need("redis", "redis-py")
-        _need("cryptography", "cryptography")
+        need("RedisState", "redis", "cryptography")
         self._url = text("url", url)
         self._stream = text("stream", stream)
         self._max_server_bytes = megabytes("max_server_mb", max_server_mb)
@@ -84,10 +83,3 @@ class RedisState(Attachment):
 
         link, frames = RedisLink(self._url), Seal(secrets, self._stream)
         return RedisCarrier(link, self._stream, frames, self._settings, self._max_server_bytes)
-
-
-def _need(name: str, what: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"RedisState needs {what}: pip install 'cachelb[redis]'", name=name) from error

@@ -19,7 +19,7 @@ use sequence::Sequence;
 pub use settings::{Commit, EngineSettings};
 
 use crate::cost::{Pass, Timing};
-use crate::kv::KvPool;
+use crate::kv::{Announced, KvPool};
 use cachelb_core::error::{Error, Result};
 
 /// One engine.
@@ -47,8 +47,13 @@ impl Engine {
         settings.check()?;
         #[expect(clippy::cast_sign_loss, reason = "checked to be 0 or more")]
         let watermark_blocks = (settings.watermark * f64::from(settings.kv_blocks)) as u32;
+        let announced = if settings.followed {
+            Announced::Contents
+        } else {
+            Announced::Nothing
+        };
         Ok(Self {
-            pool: KvPool::new(settings.kv_blocks, settings.followed)?,
+            pool: KvPool::new(settings.kv_blocks, announced)?,
             watermark_blocks,
             settings,
             timing,

@@ -32,6 +32,17 @@ struct Block {
     copy: u32,
 }
 
+/// Which changes a cache keeps for a gateway that follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// None.
+    Nothing,
+    /// The first copy of a content stored, the last one removed, as engines with a radix tree announce.
+    Contents,
+    /// Every copy, as vLLM announces.
+    Copies,
+}
+
 /// What changed for a gateway that follows the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -59,9 +70,9 @@ pub struct KvPool {
     first: u32,
     last: u32,
     free: u32,
-    /// Changes since they were last taken; kept only if somebody follows.
+    /// Changes since they were last taken.
     changes: Vec<Change>,
-    followed: bool,
+    announced: Announced,
     evicted: u64,
     /// Rises whenever a request that did not fit might fit.
     version: u64,
@@ -72,7 +83,7 @@ impl KvPool {
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if there is none, or more than 2^31.
-    pub fn new(blocks: u32, followed: bool) -> Result<Self> {
+    pub fn new(blocks: u32, announced: Announced) -> Result<Self> {
         if blocks == 0 || blocks > 1 << 31 {
             return Err(Error::InvalidSetting {
                 name: "kv_blocks",
@@ -87,7 +98,7 @@ impl KvPool {
             last: NONE,
             free: 0,
             changes: Vec::new(),
-            followed,
+            announced,
             evicted: 0,
             version: 0,
         };
@@ -136,6 +147,11 @@ impl KvPool {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The blocks that can be found, in no order, copies of a content once.
+    pub fn hashes(&self) -> impl Iterator<Item = SequenceHash> {
+        self.found.keys().copied()
     }
 
     /// How many leading `hashes` can be found.
@@ -202,19 +218,21 @@ impl KvPool {
             return;
         };
         b.content = Content::Cached(hash);
-        match self.found.entry(hash) {
+        let is_first = match self.found.entry(hash) {
             std::collections::hash_map::Entry::Occupied(first) => {
                 let first = *first.get() as usize;
                 self.blocks[block as usize].copy = self.blocks[first].copy;
                 self.blocks[first].copy = block;
+                false
             }
             std::collections::hash_map::Entry::Vacant(place) => {
                 place.insert(block);
                 self.version += 1;
-                if self.followed {
-                    self.changes.push(Change::Stored { hash, parent });
-                }
+                true
             }
+        };
+        if self.announces(is_first) {
+            self.changes.push(Change::Stored { hash, parent });
         }
     }
 
@@ -238,7 +256,7 @@ impl KvPool {
     pub fn reset(&mut self) {
         self.fill(self.capacity());
         self.version += 1;
-        if self.followed {
+        if self.announced != Announced::Nothing {
             self.changes.push(Change::Cleared);
         }
     }
@@ -252,6 +270,15 @@ impl KvPool {
     #[must_use]
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
+    }
+
+    /// Whether a change of one copy is announced, of the first or last one if `is_whole`.
+    fn announces(&self, is_whole: bool) -> bool {
+        match self.announced {
+            Announced::Nothing => false,
+            Announced::Contents => is_whole,
+            Announced::Copies => true,
+        }
     }
 
     /// The block loses its content.
@@ -268,11 +295,11 @@ impl KvPool {
             self.blocks[at].copy = copy;
         } else if copy == NONE {
             self.found.remove(&hash);
-            if self.followed {
-                self.changes.push(Change::Removed { hash });
-            }
         } else {
             *found = copy;
+        }
+        if self.announces(!self.found.contains_key(&hash)) {
+            self.changes.push(Change::Removed { hash });
         }
     }
 

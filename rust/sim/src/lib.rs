@@ -27,7 +27,7 @@ mod workload;
 pub use cost::{Pass, Polynomial, Roofline, Scaled, Table, Timing};
 pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Fetch, Job, Output};
 pub use gateway::{Attempt, Gateway, Pair, Placed};
-pub use kv::{Change, KvPool};
+pub use kv::{Announced, Change, KvPool};
 pub use options::{Incident, Link, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};
 pub use routed::{Keys, Routed};

@@ -164,7 +164,7 @@ impl Link {
             notice: None,
             replay: None,
             believed: Believed {
-                room: (shape.pool * shape.block_size) as u64,
+                room: (shape.pool as usize * shape.block_size) as u64,
                 ..Believed::default()
             },
             batch: Batch::default(),

@@ -7,8 +7,8 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::rng::Rng;
 use cachelb_events::Batch;
+use cachelb_sim::{Announced, Change, KvPool};
 
-use super::pool::Pool;
 use super::writer::{Stored, Writer};
 
 /// What kind of engine it is.
@@ -20,7 +20,7 @@ use super::writer::{Stored, Writer};
 pub struct Shape {
     pub seed: u64,
     /// Blocks of device memory.
-    pub pool: usize,
+    pub pool: u32,
     /// Blocks of host memory.
     pub host: usize,
     /// Tokens per block of the engine, and of the listener.
@@ -73,7 +73,7 @@ struct Request {
     salt: Option<&'static str>,
     names: Vec<u64>,
     /// Blocks of the pool, named ones first.
-    blocks: Vec<usize>,
+    blocks: Vec<u32>,
     /// Full blocks whose content is computed.
     computed: usize,
     /// Tokens it will still generate.
@@ -86,7 +86,8 @@ pub struct Engine {
     shape: Shape,
     hasher: Hasher,
     random: Rng,
-    pool: Pool,
+    /// The names are its hashes.
+    pool: KvPool,
     /// Names in host memory, oldest first.
     host: VecDeque<u64>,
     facts: HashMap<u64, Fact>,
@@ -106,7 +107,7 @@ impl Engine {
             hasher: Hasher::new(Scheme::Chained, shape.own_block_size, DEFAULT_SEED)
                 .expect("the block size is in range"),
             random: Rng::new(shape.seed),
-            pool: Pool::new(shape.pool),
+            pool: KvPool::new(shape.pool, Announced::Copies).expect("the size is in range"),
             host: VecDeque::new(),
             facts: HashMap::new(),
             running: Vec::new(),
@@ -148,13 +149,8 @@ impl Engine {
     /// Everything held, in the listener's blocks.
     pub fn truth(&self) -> HashSet<(SequenceHash, Medium)> {
         let mut truth = HashSet::new();
-        for name in self.pool.names() {
-            self.add_truth(
-                name,
-                Medium::Gpu,
-                |needed| self.pool.copies(needed) > 0,
-                &mut truth,
-            );
+        for name in self.names() {
+            self.add_truth(name, Medium::Gpu, |needed| self.holds(needed), &mut truth);
         }
         for &name in &self.host {
             self.add_truth(
@@ -165,6 +161,15 @@ impl Engine {
             );
         }
         truth
+    }
+
+    /// Names in device memory.
+    fn names(&self) -> impl Iterator<Item = u64> {
+        self.pool.hashes().map(|hash| hash.0)
+    }
+
+    fn holds(&self, name: u64) -> bool {
+        self.pool.prefix(&[SequenceHash(name)]) == 1
     }
 
     fn add_truth(
@@ -183,11 +188,7 @@ impl Engine {
     /// Blocks of the truth that a listener may miss: a genuine copy looked like a report of what was there.
     pub fn may_be_missed(&self) -> HashSet<(SequenceHash, Medium)> {
         let doubtful = |fact: &&Fact| fact.needs.iter().any(|name| self.doubtful.contains(name));
-        let facts = self
-            .pool
-            .names()
-            .map(|name| &self.facts[&name])
-            .filter(doubtful);
+        let facts = self.names().map(|name| &self.facts[&name]).filter(doubtful);
         facts
             .flat_map(|fact| fact.own.iter().map(|hash| (*hash, Medium::Gpu)))
             .collect()
@@ -225,7 +226,7 @@ impl Engine {
             lora = [None, None, Some("adapter")][self.random.below(3)];
             salt = [None, None, Some("a"), Some("b")][self.random.below(4)];
         }
-        let longest = self.shape.pool * self.shape.block_size / 3;
+        let longest = self.shape.pool as usize * self.shape.block_size / 3;
         for _ in 0..self.random.below(4 * self.shape.block_size.max(4)) {
             tokens.push(self.random.below(3) as u32);
         }
@@ -261,12 +262,12 @@ impl Engine {
     /// The longest cached prefix, of which the last token is not a part.
     fn reuse(&mut self, request: &mut Request) {
         let most = (request.tokens.len() - 1) / self.shape.block_size;
-        for &name in &request.names[..most] {
-            let Some(at) = self.pool.reuse(name) else {
-                break;
-            };
-            request.blocks.push(at);
-        }
+        let names: Vec<SequenceHash> = request.names[..most]
+            .iter()
+            .map(|name| SequenceHash(*name))
+            .collect();
+        let held = self.pool.prefix(&names);
+        self.pool.share(&names[..held], &mut request.blocks);
         request.computed = request.blocks.len();
         if self.shape.reports && request.computed > 0 && self.random.below(3) == 0 {
             // Scheduling may be tried again, and then it is said again.
@@ -367,11 +368,10 @@ impl Engine {
                     .min(upto + 1),
             )
         {
-            let Some((at, evicted)) = self.pool.allocate() else {
+            if !self.pool.take(1, &mut request.blocks) {
                 return false;
-            };
-            request.blocks.push(at);
-            if let Some(name) = evicted {
+            }
+            for name in self.removed() {
                 self.evicted(name);
             }
         }
@@ -381,7 +381,8 @@ impl Engine {
         let names = &request.names[from..upto];
         if from == 0 {
             // Looks like a report, as a whole or as far as is known.
-            let held = names.iter().filter(|name| self.pool.copies(**name) > 0);
+            let held = names.iter().filter(|name| self.holds(**name));
+            let held: Vec<u64> = held.copied().collect();
             self.doubtful.extend(held);
         }
         if request.names[..from]
@@ -392,11 +393,21 @@ impl Engine {
             self.doubtful.extend(names);
         }
         for (at, name) in (from..upto).zip(names) {
-            self.pool.cache(request.blocks[at], *name);
+            self.pool
+                .commit(request.blocks[at], Some(SequenceHash(*name)), None);
         }
         request.computed = upto;
         self.say(request, from..upto, Medium::Gpu);
         true
+    }
+
+    /// Names of the copies that the pool gave up since this was last asked.
+    fn removed(&mut self) -> Vec<u64> {
+        let removed = self.pool.changes().filter_map(|change| match change {
+            Change::Removed { hash } => Some(hash.0),
+            Change::Stored { .. } | Change::Cleared => None,
+        });
+        removed.collect()
     }
 
     /// A block of device memory got other content. It may go to host memory, before or after that is said.
@@ -407,7 +418,7 @@ impl Engine {
             self.offload(name);
         }
         self.writer.removed(name, Medium::Gpu);
-        if self.pool.copies(name) == 0 {
+        if !self.holds(name) {
             self.doubtful.remove(&name);
         }
         if keeps && !before {
@@ -419,11 +430,7 @@ impl Engine {
         if self.shape.host == 0 || self.reset_unsaid {
             return;
         }
-        let names: BTreeSet<u64> = self
-            .pool
-            .names()
-            .filter(|n| !self.host.contains(n))
-            .collect();
+        let names: BTreeSet<u64> = self.names().filter(|n| !self.host.contains(n)).collect();
         if let Some(&name) = names.iter().nth(self.random.below(names.len().max(1))) {
             if !self.doubtful.contains(&name) && self.random.below(2) == 0 {
                 self.make_room();
@@ -447,7 +454,7 @@ impl Engine {
     fn offload(&mut self, name: u64) {
         let fact = &self.facts[&name];
         let found = |parent: u64| {
-            let sure = self.pool.copies(parent) > 0 && !self.doubtful.contains(&parent);
+            let sure = self.holds(parent) && !self.doubtful.contains(&parent);
             sure || self.host.contains(&parent)
         };
         if self.host.contains(&name) || !fact.parent.is_none_or(found) {
@@ -487,6 +494,9 @@ impl Engine {
         for request in self.running.drain(..) {
             self.pool.release(&request.blocks);
         }
+        self.pool
+            .validate(std::iter::empty())
+            .expect("no request is left");
         self.pool.reset();
         self.host.clear();
         self.doubtful.clear();
@@ -501,7 +511,7 @@ impl Engine {
 
     /// Keeps what is known of names to those somebody uses.
     fn forget_facts(&mut self) {
-        let mut used: HashSet<u64> = self.pool.names().chain(self.host.iter().copied()).collect();
+        let mut used: HashSet<u64> = self.names().chain(self.host.iter().copied()).collect();
         used.extend(self.running.iter().flat_map(|request| &request.names));
         let needed: Vec<u64> = used
             .iter()

@@ -1,6 +1,5 @@
 //! An engine with a true paged cache, which says what it does in KV events, and the naive holdings of a listener.
 
 pub mod engine;
-pub mod pool;
 pub mod sets;
 pub mod writer;

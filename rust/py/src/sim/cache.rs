@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use cachelb_core::ids::SequenceHash;
-use cachelb_sim::{Change, KvPool};
+use cachelb_sim::{Announced, Change, KvPool};
 use pyo3::prelude::*;
 
 use crate::args::{Words, ranged};
@@ -22,7 +22,7 @@ impl EngineCache {
     #[new]
     fn new(max_blocks: &Bound<'_, PyAny>) -> PyResult<Self> {
         let blocks = ranged(max_blocks, "max_blocks", 1, 1 << 31)? as u32;
-        let pool = KvPool::new(blocks, true).map_err(|error| to_python(&error))?;
+        let pool = KvPool::new(blocks, Announced::Copies).map_err(|error| to_python(&error))?;
         Ok(Self {
             pool: Mutex::new(pool),
         })

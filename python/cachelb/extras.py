@@ -1,0 +1,24 @@
+"""Optional dependencies, by the extra of `pip install cachelb[...]` that brings them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+_PACKAGES: Final = {
+    "aiohttp": ("aiohttp", "http"),
+    "cryptography": ("cryptography", "redis"),
+    "redis": ("redis-py", "redis"),
+    "zmq": ("pyzmq", "events"),
+}
+
+
+def need(who: str, *modules: str) -> None:
+    """Raise ModuleNotFoundError, which names the extra to install, if a module that `who` uses is missing."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            package, extra = _PACKAGES[module]
+            text = f"{who} needs {package}: pip install 'cachelb[{extra}]'"
+            raise ModuleNotFoundError(text, name=module) from error

@@ -59,6 +59,7 @@ impl Call {
                 "give only one of tokens=, text=, messages= and blocks=",
             ));
         }
+        let read = self.read.as_deref();
         let mm = match &self.mm {
             Some(mm) => objects(mm.bind(py))?,
             None => Vec::new(),
@@ -114,11 +115,17 @@ impl Call {
                     "boundaries= needs tokens=, text= or blocks=",
                 ));
             }
-            Prompt::without_tokens(self.prompt_tokens.unwrap_or(0))
+            match read {
+                Some(read) => reader.body(read, self.prompt_tokens, namespace, scratch),
+                None => Prompt::without_tokens(self.prompt_tokens.unwrap_or(0)),
+            }
         };
         if model == Model::Unknown {
             prompt.hide();
             scratch.boundaries.clear();
+        }
+        if let Some((key, is_soft)) = read.and_then(|read| read.session) {
+            prompt.set_key(key, is_soft);
         }
         if let Some(session) = &self.session {
             prompt.set_session(args::text(session.bind(py), "session")?);
@@ -159,6 +166,7 @@ impl Call {
             lora: lora.or(adapter),
             salt: text(py, "cache_salt", self.cache_salt.as_ref())?,
             model,
+            beside: self.read.as_ref().and_then(|read| read.beside.as_deref()),
         }))
     }
 }

@@ -52,7 +52,17 @@ impl NativeRouter {
         }
         let registered = fleet.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
-        let mut ready: Vec<Ready> = calls
+        let filled: Vec<Option<Call>> = calls
+            .iter()
+            .zip(&mut scratches)
+            .map(|(call, scratch)| this.bodies.fill(py, call, &mut scratch.room, true))
+            .collect::<PyResult<_>>()?;
+        let full: Vec<&Call> = filled
+            .iter()
+            .zip(&calls)
+            .map(|(filled, call)| filled.as_ref().unwrap_or(call))
+            .collect();
+        let mut ready: Vec<Ready> = full
             .iter()
             .zip(&mut scratches)
             .map(|(call, scratch)| Ready::read(this, py, call, &[], &registered, scratch, false))
@@ -63,14 +73,14 @@ impl NativeRouter {
             .collect();
         let mut batch: Vec<_> = offers
             .into_iter()
-            .zip(ready.iter().zip(&calls).zip(&scratches))
+            .zip(ready.iter().zip(&full).zip(&scratches))
             .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
             .collect();
         let mut beside: Vec<Picks> = batch.iter().map(|_| Picks::default()).collect();
         for (((offers, request), picks), (ready, call)) in batch
             .iter_mut()
             .zip(&mut beside)
-            .zip(ready.iter().zip(&calls))
+            .zip(ready.iter().zip(&full))
         {
             let asked = ready.asked(call, request, &registered, false);
             asked.ask(this, py, whole, offers, request, picks)?;

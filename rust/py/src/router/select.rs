@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use super::NativeRouter;
 use crate::args::{self, named};
-use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, arguments};
+use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
@@ -172,6 +172,9 @@ impl Kind {
         scratch: &mut Scratch,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
+        let counted = !self.dry_run && tried.is_empty();
+        let filled = router.bodies.fill(py, call, &mut scratch.room, counted)?;
+        let call = filled.as_ref().unwrap_or(call);
         let registered = router.fleet.get().roster.now();
         let dry_run = self.dry_run;
         let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
@@ -372,6 +375,7 @@ macro_rules! select_worker {
                     workers: None,
                     $($name: $kind::given(stringify!($name), $name)?,)*
                     priority,
+                    read: None,
                 };
                 slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
             }

@@ -48,7 +48,7 @@ impl Read {
     /// Notes the prompts: the longest as it is, of all the sum.
     pub fn prompt(
         &mut self,
-        body: Body<'_>,
+        body: &Body<'_>,
         text: &mut Vec<u8>,
         tokens: &mut Vec<u32>,
         ends: &mut Vec<u32>,
@@ -85,7 +85,7 @@ impl Read {
     }
 
     /// Notes what else it says. A salt beside the gateway's is kept apart from it.
-    pub fn hints(&mut self, body: Body<'_>, has_salt: bool) {
+    pub fn hints(&mut self, body: &Body<'_>, has_salt: bool) {
         let facts = body.facts();
         let owned = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
         let salt = owned(SALTS.into_iter().find_map(|path| body.noted(path)));

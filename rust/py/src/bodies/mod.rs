@@ -154,7 +154,7 @@ impl Bodies {
             Some(body) => self.read(body.bind(py), context, room, tally)?,
             None => {
                 let mut read = Read::default();
-                self.identify(headers.clues(), context, &mut read, tally);
+                self.identify(&headers.clues(), context, &mut read, tally);
                 read
             }
         };
@@ -222,9 +222,9 @@ impl Bodies {
                 Ok(body) => {
                     tally.kind = Some(body.kind());
                     body.identify(&mut clues);
-                    read.prompt(body, text, tokens, ends);
-                    read.hints(body, context.has_salt);
-                    self.identify(clues, context, &mut read, tally);
+                    read.prompt(&body, text, tokens, ends);
+                    read.hints(&body, context.has_salt);
+                    self.identify(&clues, context, &mut read, tally);
                     return Ok(read);
                 }
                 Err(error) => {
@@ -235,12 +235,18 @@ impl Bodies {
                 }
             }
         }
-        self.identify(clues, context, &mut read, tally);
+        self.identify(&clues, context, &mut read, tally);
         Ok(read)
     }
 
     /// Notes whose conversation it is.
-    fn identify(&self, clues: Clues<'_>, context: Context<'_>, read: &mut Read, tally: &mut Tally) {
+    fn identify(
+        &self,
+        clues: &Clues<'_>,
+        context: Context<'_>,
+        read: &mut Read,
+        tally: &mut Tally,
+    ) {
         tally.bad_ids = clues.bad();
         if context.has_session {
             tally.convention = Some(GATEWAY);

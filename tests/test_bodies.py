@@ -101,6 +101,7 @@ def test_salts_of_clients_are_kept_apart_beside_that_of_the_gateway() -> None:
     [
         ({"X-Session-Id": "s"}, True),
         ([(b"x-session-id", b"s")], True),
+        ((["x-Session-ID", "s"],), True),
         ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, True),
         ({"x-tenant-id": "s", "x-user-id": "s"}, False),
         ({"x-own": "s"}, True),
@@ -194,6 +195,8 @@ def test_a_retry_reads_the_body_again() -> None:
     (batched,) = router.select_batch([once])
     again = batched.retry()
     assert batched.matched_tokens == again.matched_tokens == first.matched_tokens
+    again.on_complete()
+    assert router.recent()[-1].convention == again.explain().convention == batched.explain().convention
     assert sum(router.stats().bodies.kinds.values()) == 4
     assert router.stats().bodies.conventions == {"opencode": 3}  # `once` has been read to its end
 
@@ -201,7 +204,9 @@ def test_a_retry_reads_the_body_again() -> None:
 def test_every_selection_takes_bodies() -> None:
     router = Router(["gpu0"], seed=1)
     router.select_worker(**CALL).on_complete()
-    assert router.explain(**CALL).prompt_tokens == len(LONG) // 4
+    explained = router.explain(**CALL)
+    assert (explained.prompt_tokens, explained.convention) == (len(LONG) // 4, "opencode")
+    assert router.recent()[0].convention == "opencode"
     assert router.select_worker(**CALL, dry_run=True).matched_tokens > 500
     pair = router.select_pair(**CALL)
     assert pair.decode.prompt_tokens == len(LONG) // 4

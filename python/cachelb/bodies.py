@@ -37,7 +37,7 @@ class RequestBodies:
         >>> body = b'{"messages": [{"role": "user", "content": "Hello!"}]}'
         >>> with router.select_worker(body=body, path="/v1/chat/completions", headers={}) as decision:
         ...     decision.reason
-        'cold'
+        'short-prompt'
     """
 
     engine: Literal["vllm", "sglang"] | None = None

@@ -554,6 +554,7 @@ class DecisionRecord:
         decode_tokens: Tokens of the blocks of requests past their first token.
         credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of their medium.
         gpu: Its device, from `add_worker(gpu=)`.
+        convention: Convention by which the conversation is known, such as "claude-code".
     """
 
     id: str
@@ -585,3 +586,4 @@ class DecisionRecord:
     decode_tokens: int | None = None
     credited_tokens: float | None = None
     gpu: str | None = None
+    convention: str | None = None

@@ -34,6 +34,8 @@ pub struct Read {
     pub length: u64,
     /// What keeps the prompt apart from others beside model, adapter and salt.
     pub beside: Option<String>,
+    /// Name of the convention by which the conversation is known.
+    pub convention: Option<&'static str>,
     /// Key of the conversation, and whether nothing is to be bound to it.
     pub session: Option<([u8; 16], bool)>,
     pub model: Option<String>,

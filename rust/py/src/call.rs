@@ -149,10 +149,16 @@ impl Call {
             prompt_tokens: prompt.length,
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),
+            convention: self.convention(),
             expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
             attempt: tried.len() as u32,
             ..Request::default()
         }
+    }
+
+    /// Name of the convention by which the conversation is known.
+    pub fn convention(&self) -> Option<&'static str> {
+        self.read.as_ref()?.convention
     }
 
     fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {

@@ -1,10 +1,12 @@
 //! The headers that count, from whatever form a web framework has them in.
 
+use std::borrow::Cow;
+
 use cachelb_body::{Clues, is_read};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::args::{Items, MAX_ITEMS, type_name};
 
@@ -30,16 +32,17 @@ impl Headers {
             None => given.clone(),
         };
         let mut found = Self::default();
+        let mut name = String::new();
         for pair in Items::of(&pairs, "headers", "a mapping or pairs", MAX_ITEMS)? {
-            let pair = pair?;
-            let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
-                pair.extract().map_err(|_| wrong(&pair))?;
-            let name = text(&name)?.to_ascii_lowercase();
+            let (key, value) = pair_of(&pair?)?;
+            name.clear();
+            name.push_str(&text(&key)?);
+            name.make_ascii_lowercase();
             let value = text(&value)?;
             if own.contains(&name) {
-                found.0.push((OWN.to_owned(), value));
+                found.0.push((OWN.to_owned(), value.into_owned()));
             } else if is_read(&name) || name == PRIORITY || name == ENCODING {
-                found.0.push((name, value));
+                found.0.push((name.clone(), value.into_owned()));
             }
         }
         Ok(found)
@@ -73,19 +76,36 @@ impl Headers {
     }
 }
 
+fn pair_of<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    if let Ok(pair) = pair.cast::<PyTuple>()
+        && pair.len() == 2
+    {
+        return Ok((pair.get_item(0)?, pair.get_item(1)?));
+    }
+    match pair.cast::<PyList>() {
+        Ok(pair) if pair.len() == 2 => Ok((pair.get_item(0)?, pair.get_item(1)?)),
+        _ => Err(wrong(pair)),
+    }
+}
+
 /// Text, or bytes as HTTP has them.
-fn text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+fn text<'a>(value: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     if let Ok(text) = value.cast::<PyString>() {
-        return Ok(text.to_string_lossy().into_owned());
+        return Ok(text.to_string_lossy());
     }
-    match value.cast::<PyBytes>() {
-        Ok(bytes) => Ok(bytes
-            .as_bytes()
+    let Ok(bytes) = value.cast::<PyBytes>() else {
+        return Err(wrong(value));
+    };
+    let bytes = bytes.as_bytes();
+    Ok(match std::str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => text.into(),
+        _ => bytes
             .iter()
-            .map(|byte| char::from(*byte))
-            .collect()),
-        Err(_) => Err(wrong(value)),
-    }
+            .copied()
+            .map(char::from)
+            .collect::<String>()
+            .into(),
+    })
 }
 
 fn wrong(found: &Bound<'_, PyAny>) -> PyErr {

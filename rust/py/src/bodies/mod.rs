@@ -248,14 +248,20 @@ impl Bodies {
         tally: &mut Tally,
     ) {
         tally.bad_ids = clues.bad();
-        if context.has_session {
-            tally.convention = Some(GATEWAY);
-        } else if let Some(identity) = clues.identity() {
-            tally.convention = Some(identity.convention);
+        let identity = clues.identity();
+        let number = if context.has_session {
+            Some(GATEWAY)
+        } else {
+            identity.map(|identity| identity.convention)
+        };
+        tally.convention = number;
+        read.convention = number.map(|number| convention_names()[number]);
+        if let Some(identity) = identity {
             let session = identity.session;
+            let convention = convention_names()[identity.convention];
             let name = [
                 context.tenant,
-                Some(convention_names()[identity.convention]),
+                Some(convention),
                 Some(session.id),
                 session.agent,
             ];

@@ -52,11 +52,7 @@ impl NativeRouter {
         }
         let registered = fleet.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
-        let filled: Vec<Option<Call>> = calls
-            .iter()
-            .zip(&mut scratches)
-            .map(|(call, scratch)| this.bodies.fill(py, call, &mut scratch.room, true))
-            .collect::<PyResult<_>>()?;
+        let filled = fill(this, py, &calls, &mut scratches)?;
         let full: Vec<&Call> = filled
             .iter()
             .zip(&calls)
@@ -106,7 +102,13 @@ impl NativeRouter {
         };
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        for (((pick, call), ready), offers) in picks.into_iter().zip(calls).zip(&ready).zip(offers)
+        let conventions: Vec<_> = full.iter().map(|call| call.convention()).collect();
+        for ((((pick, call), convention), ready), offers) in picks
+            .into_iter()
+            .zip(calls)
+            .zip(conventions)
+            .zip(&ready)
+            .zip(offers)
         {
             let seat = registered.seat_of(pick.offer);
             let selected = Selected {
@@ -116,6 +118,7 @@ impl NativeRouter {
                 number: ready.number,
                 pick,
                 prompt_tokens: ready.prompt.length,
+                convention,
                 tried: Vec::new(),
                 seen: None,
             };
@@ -124,6 +127,20 @@ impl NativeRouter {
         }
         Ok(decisions)
     }
+}
+
+/// Reads the bodies.
+fn fill(
+    router: &NativeRouter,
+    py: Python<'_>,
+    calls: &[Call],
+    scratches: &mut [Scratch],
+) -> PyResult<Vec<Option<Call>>> {
+    calls
+        .iter()
+        .zip(scratches)
+        .map(|(call, scratch)| router.bodies.fill(py, call, &mut scratch.room, true))
+        .collect()
 }
 
 /// Asks a policy of the caller's for every request; the batch is then no single step, but still all or nothing.

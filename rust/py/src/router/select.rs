@@ -32,6 +32,7 @@ struct Outcome<T> {
     offers: Offers,
     number: u64,
     prompt_tokens: u64,
+    convention: Option<&'static str>,
 }
 
 /// Which workers a selection is about.
@@ -74,6 +75,7 @@ impl<T> Outcome<T> {
             number,
             pick,
             prompt_tokens: self.prompt_tokens,
+            convention: self.convention,
             tried,
             seen,
         }
@@ -189,6 +191,7 @@ impl Kind {
                 offers,
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
+                convention: call.convention(),
             }),
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
@@ -429,7 +432,14 @@ impl NativeRouter {
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
         let policy = slf.as_unbound().policy_name(py, pick.wanted)?;
-        let result = explanation(py, &policy, key, outcome.prompt_tokens, pick, seen);
+        let result = explanation(
+            py,
+            &policy,
+            key,
+            (outcome.prompt_tokens, outcome.convention),
+            pick,
+            seen,
+        );
         this.fleet.get().roster.give_back(outcome.offers);
         result
     }

@@ -10,7 +10,8 @@ const SALTS: [&str; 3] = ["/cache_salt", "/extra_key", "/nvext/cache_salt"];
 /// The memory of a thread for bodies.
 #[derive(Debug, Default)]
 pub struct Room {
-    pub reader: BodyReader,
+    /// In a box, since it is large and buffers are moved.
+    pub reader: Option<Box<BodyReader>>,
     pub text: Vec<u8>,
     pub tokens: Vec<u32>,
     /// Where messages end, in bytes of the text.

@@ -28,7 +28,8 @@ pub enum Model<'a> {
     Unknown,
 }
 
-fn text<'py>(
+/// An argument that is a text.
+pub fn text<'py>(
     py: Python<'py>,
     name: &str,
     value: Option<&'py Py<PyString>>,

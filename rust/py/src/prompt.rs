@@ -266,27 +266,33 @@ impl Reader {
         namespace: Namespace,
         scratch: &mut Scratch,
     ) -> Prompt {
-        let room = std::mem::take(&mut scratch.room);
         let length = prompt_tokens.unwrap_or(read.length);
-        let prompt = match read.shape {
+        match read.shape {
             Shape::Nothing => Prompt::without_tokens(length),
             Shape::Text => {
-                let prompt = self.bytes(&room.text, Some(length), namespace, scratch);
+                let text = std::mem::take(&mut scratch.room.text);
+                let prompt = self.bytes(&text, Some(length), namespace, scratch);
+                scratch.room.text = text;
                 if self.need.boundaries {
                     let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;
                     let blocks = scratch.hashes.len();
-                    to_blocks(&room.ends, per_block, blocks, &mut scratch.boundaries);
+                    to_blocks(
+                        &scratch.room.ends,
+                        per_block,
+                        blocks,
+                        &mut scratch.boundaries,
+                    );
                 }
                 prompt
             }
             Shape::Tokens => {
-                let mut prompt = self.words(&room.tokens, namespace, &[], scratch);
+                let tokens = std::mem::take(&mut scratch.room.tokens);
+                let mut prompt = self.words(&tokens, namespace, &[], scratch);
+                scratch.room.tokens = tokens;
                 prompt.length = prompt.length.max(length);
                 prompt
             }
-        };
-        scratch.room = room;
-        prompt
+        }
     }
 
     /// Reads the bytes of a text.

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cachelb_body::{ErrorKind, Kind, convention_names};
 
-const CONVENTIONS: usize = convention_names().len();
+pub const CONVENTIONS: [&str; convention_names().len()] = convention_names();
 
 /// Requests with a body or headers, since the start. Neither dry runs nor retries are among them.
 #[derive(Debug)]
 pub struct Counts {
     kinds: [AtomicU64; Kind::ALL.len()],
     errors: [AtomicU64; ErrorKind::ALL.len()],
-    conventions: [AtomicU64; CONVENTIONS],
+    conventions: [AtomicU64; CONVENTIONS.len()],
     encoded: AtomicU64,
     bad_ids: AtomicU64,
 }
@@ -31,7 +31,7 @@ impl Default for Counts {
         Self {
             kinds: Default::default(),
             errors: Default::default(),
-            conventions: [const { AtomicU64::new(0) }; CONVENTIONS],
+            conventions: [const { AtomicU64::new(0) }; CONVENTIONS.len()],
             encoded: AtomicU64::default(),
             bad_ids: AtomicU64::default(),
         }
@@ -74,7 +74,7 @@ impl Counts {
                 "errors",
                 read(&self.errors, &ErrorKind::ALL.map(ErrorKind::name)),
             ),
-            ("conventions", read(&self.conventions, &convention_names())),
+            ("conventions", read(&self.conventions, &CONVENTIONS)),
         ]
     }
 

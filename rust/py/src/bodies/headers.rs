@@ -6,7 +6,7 @@ use cachelb_body::{Clues, is_read};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::args::{Items, MAX_ITEMS, type_name};
 
@@ -26,10 +26,13 @@ impl Headers {
         if given.is_instance_of::<PyString>() || given.is_instance_of::<PyBytes>() {
             return Err(wrong(given));
         }
-        // The message classes of the standard library have items() but are no mapping.
-        let pairs = match given.getattr_opt(intern!(given.py(), "items"))? {
-            Some(items) => items.call0()?,
-            None => given.clone(),
+        let pairs = if let Ok(given) = given.cast_exact::<PyDict>() {
+            given.items().into_any()
+        } else if let Some(items) = given.getattr_opt(intern!(given.py(), "items"))? {
+            // The message classes of the standard library have items() but are no mapping.
+            items.call0()?
+        } else {
+            given.clone()
         };
         let mut found = Self::default();
         let mut name = String::new();

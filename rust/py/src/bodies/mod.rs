@@ -3,20 +3,19 @@
 mod counts;
 mod headers;
 
-use cachelb_body::{
-    BodyError, Clues, Engine, GATEWAY, InlineSystem, Limits, Profile, ToolsPlace, convention_names,
-};
+use cachelb_body::{BodyError, Clues, Engine, GATEWAY, InlineSystem, Limits, Profile, ToolsPlace};
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use self::counts::{Counts, Tally};
+use self::counts::{CONVENTIONS, Counts, Tally};
 use self::headers::Headers;
 use crate::args;
 use crate::arguments::Call;
 use crate::body::{BYTES_PER_TOKEN, Read, Room};
+use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
 
@@ -128,21 +127,14 @@ impl Bodies {
             Some(headers) => Headers::read(headers.bind(py), &self.session_headers)?,
             None => Headers::default(),
         };
-        let text = |name, given: &Option<Py<PyString>>| -> PyResult<Option<String>> {
-            let given = given.as_ref();
-            given
-                .map(|given| args::text(given.bind(py), name).map(str::to_owned))
-                .transpose()
-        };
-        let (tenant, path) = (text("tenant", &call.tenant)?, text("path", &call.path)?);
+        let tenant = text(py, "tenant", call.tenant.as_ref())?;
+        let path = text(py, "path", call.path.as_ref())?;
+        let session = text(py, "session", call.session.as_ref())?;
         let context = Context {
-            path: path.as_deref().unwrap_or_default(),
+            path: path.unwrap_or_default(),
             headers: &headers,
-            tenant: tenant.as_deref(),
-            has_session: match &call.session {
-                Some(session) => !args::text(session.bind(py), "session")?.is_empty(),
-                None => false,
-            },
+            tenant,
+            has_session: session.is_some_and(|session| !session.is_empty()),
             has_salt: call.cache_salt.is_some(),
         };
         let read = match &call.body {
@@ -213,6 +205,7 @@ impl Bodies {
             tokens,
             ends,
         } = room;
+        let reader = reader.get_or_insert_default();
         reader.set(self.profile, self.limits);
         let mut clues = context.headers.clues();
         if context.headers.is_encoded() {
@@ -255,10 +248,10 @@ impl Bodies {
             identity.map(|identity| identity.convention)
         };
         tally.convention = number;
-        read.convention = number.map(|number| convention_names()[number]);
+        read.convention = number.map(|number| CONVENTIONS[number]);
         if let Some(identity) = identity {
             let session = identity.session;
-            let convention = convention_names()[identity.convention];
+            let convention = CONVENTIONS[identity.convention];
             let name = [
                 context.tenant,
                 Some(convention),

@@ -238,7 +238,7 @@ def test_a_response_is_continued_by_the_engine_that_made_it(fleet: FakeFleet, ap
         with pytest.raises(openai.NotFoundError, match=f"Response with id '{first.id}' not found") as refused:
             gone.openai.responses.create(**then | {"stream": False}, model="base")
         error = refused.value
-        assert [error.type, error.param, error.code] == ("invalid_request_error", "response_id", 404)
+        assert [error.type, error.param, error.code] == ["invalid_request_error", "response_id", 404]
         fleet.workers[0].stop()  # the store is lost with its process
         fleet.workers[0].start(restart=True)
 
@@ -310,6 +310,12 @@ NAMED: dict[str, Any] = {"type": "function", "function": {"name": "other"}}
         ("/v1/messages", MESSAGES | {"system": 1}, 400, BAD),
         ("/v1/messages", MESSAGES | {"tools": [{"name": "weather"}]}, 400, BAD),
         ("/v1/messages", MESSAGES | {"tools": TOOLS["messages"], "tool_choice": {"type": "tool"}}, 400, BAD),
+        (
+            "/v1/messages",
+            MESSAGES | {"tools": TOOLS["messages"], "tool_choice": {"type": "tool", "name": "other"}},
+            400,
+            "BadRequestError",
+        ),
         ("/v1/messages/count_tokens", MESSAGES | {"messages": None}, 400, BAD),
         ("/v1/messages/count_tokens", MESSAGES | {"messages": []}, 400, "BadRequestError"),
         ("/responses", RESPONSES | {"model": "other"}, 404, "NotFoundError"),

@@ -26,20 +26,15 @@ class Tool:
     """A tool that the answer has to call."""
 
     name: str
-    schema: dict[str, Any]  # of its arguments
+    schema: Any  # of its arguments, None without one
     named: bool  # the request names it, instead of asking for any
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, the same for the same prompt.
+    """An answer, the same for the same prompt."""
 
-    Attributes:
-        pieces: Its text, or the arguments of its call, one piece a token.
-        ids: Token ids.
-    """
-
-    pieces: list[str]
+    pieces: list[str]  # its text, or the arguments of its call, one a token
     ids: list[int]
 
     @property
@@ -71,9 +66,9 @@ def make_answer(prompt: npt.NDArray[np.uint32], count: int, tool: Tool | None) -
     return Answer(words, ids)
 
 
-def _arguments(schema: dict[str, Any]) -> tuple[str, str, str]:
+def _arguments(schema: Any) -> tuple[str, str, str]:  # noqa: ANN401 - JSON
     """Return the JSON of arguments that fit a simple schema, parted at the gap for the words; no gap without a text."""
-    properties = schema.get("properties")
+    properties = (schema or {}).get("properties")
     arguments = {name: _example(each) for name, each in properties.items()} if isinstance(properties, dict) else {}
     for name, value in arguments.items():
         if value == "":

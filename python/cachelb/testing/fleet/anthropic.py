@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.testing.fleet.answer import Tool
 from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, encode_chat, event, find_tool, read_list
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, read_list
 from cachelb.testing.fleet.openai import call_id
 
 if TYPE_CHECKING:
@@ -16,11 +15,16 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from cachelb.testing.fleet.answer import Answer
+    from cachelb.testing.fleet.answer import Answer, Tool
     from cachelb.testing.fleet.call import Call
 
 _ROLES: Final = {"user", "assistant", "system"}
 _BLOCKS: Final = {"text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking"}
+_FIELDS: Final = {
+    **dict.fromkeys(("text", "thinking", "id", "name", "tool_use_id"), str),
+    "input": dict,
+    "source": dict,
+}
 _CHOICES: Final = {"auto", "any", "tool", "none"}
 _ATTRIBUTION: Final = "x-anthropic-billing-header"
 """Begins a text of Claude Code that differs in every request; vLLM leaves it out of the prompt."""
@@ -143,15 +147,9 @@ def _chat_image(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    name = read_field(tool, "name", str, required=True, of="a tool")
     schema = read_field(tool, "input_schema", dict, required=True, of="a tool")
-    function = {
-        "name": name,
-        "description": read_field(tool, "description", str, of="a tool"),
-        "parameters": schema if "type" in schema else {**schema, "type": "object"},
-        "strict": read_field(tool, "strict", bool, of="a tool"),
-    }
-    return {"type": "function", "function": function}
+    parameters = schema if "type" in schema else {**schema, "type": "object"}
+    return {"type": "function", "function": {**tool, "parameters": parameters}}
 
 
 def _blocks(values: dict[str, Any], name: str, of: str = "") -> str | list[dict[str, Any]] | None:
@@ -160,12 +158,9 @@ def _blocks(values: dict[str, Any], name: str, of: str = "") -> str | list[dict[
     for block in blocks if isinstance(blocks, list) else ():
         if not isinstance(block, dict) or block.get("type") not in _BLOCKS:
             raise InvalidError(f"every block must be an object whose type is one of {sorted(_BLOCKS)}")
-        where = "a block"
-        for text in ("text", "thinking", "id", "name", "tool_use_id"):
-            read_field(block, text, str, of=where)
-        read_field(block, "input", dict, of=where)
-        read_field(block, "source", dict, of=where)
-        inner = read_field(block, "content", str, list, of=where)
+        for field, kind in _FIELDS.items():
+            read_field(block, field, kind, of="a block")
+        inner = read_field(block, "content", str, list, of="a block")
         if isinstance(inner, list) and not all(isinstance(part, dict) for part in inner):
             raise InvalidError("content of a block must be a string or a list of objects")
     return blocks
@@ -181,15 +176,13 @@ def _system_text(blocks: str | list[dict[str, Any]] | None) -> str:
 def _forced(body: dict[str, Any]) -> Tool | None:
     """Return the tool that the answer has to call."""
     choice = read_field(body, "tool_choice", dict) or {"type": "auto"}
-    kind = read_field(choice, "type", str, required=True, of="tool_choice")
-    name = read_field(choice, "name", str, of="tool_choice")
+    kind, name = choice.get("type"), read_field(choice, "name", str, of="tool_choice")
     if kind not in _CHOICES or (kind == "tool" and not name):
         raise InvalidError("tool_choice must be 'auto', 'any', 'none', or 'tool' with a name", param="body.tool_choice")
-    named = kind == "tool"
-    tools = {tool["name"]: Tool(tool["name"], tool["input_schema"], named) for tool in body.get("tools") or ()}
-    if named:
-        return find_tool(tools, name)
-    return next(iter(tools.values()), None) if kind == "any" else None
+    schemas = {tool["name"]: tool["input_schema"] for tool in body.get("tools") or ()}
+    if kind == "tool":
+        return choose_tool(schemas, name, RejectedError)
+    return choose_tool(schemas) if kind == "any" else None
 
 
 def _message(call: Call, content: list[dict[str, Any]]) -> dict[str, Any]:

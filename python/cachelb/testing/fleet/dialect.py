@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cachelb.testing.fleet.answer import Tool
 from cachelb.testing.fleet.call import InvalidError, RejectedError, read_field
 from cachelb.testing.fleet.tokens import encode, render_chat
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from cachelb.testing.fleet.answer import Answer, Tool
+    from cachelb.testing.fleet.answer import Answer
     from cachelb.testing.fleet.call import Call
     from cachelb.testing.fleet.engine import Engine
 
@@ -80,9 +81,13 @@ def read_list(body: dict[str, Any], name: str, *, required: bool = False) -> lis
     return items
 
 
-def find_tool(tools: dict[str, Tool], name: object) -> Tool:
-    """Return the tool that a request names."""
-    tool = tools.get(name) if isinstance(name, str) else None
-    if tool is None:
-        raise InvalidError("The tool specified in `tool_choice` does not match any of the specified `tools`")
-    return tool
+def choose_tool(
+    schemas: dict[str, Any], name: object = None, refusal: type[RejectedError] = InvalidError
+) -> Tool | None:
+    """Return the tool that an answer has to call: the one that the request names, else the first."""
+    if name is None:
+        first = next(iter(schemas), None)
+        return None if first is None else Tool(first, schemas[first], named=False)
+    if not isinstance(name, str) or name not in schemas:
+        raise refusal("The tool specified in `tool_choice` does not match any of the specified `tools`")
+    return Tool(name, schemas[name], named=True)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.testing.fleet.answer import Tool
 from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, encode_chat, find_tool, read_list
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat
 from cachelb.testing.fleet.tokens import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cachelb.testing.fleet.answer import Answer
+    from cachelb.testing.fleet.answer import Answer, Tool
     from cachelb.testing.fleet.call import Call
 
 _MAX_TOKEN: Final = 2**32 - 1
@@ -128,9 +127,8 @@ class ChatCompletions(_OpenAi):
 
     def parse(self, body: dict[str, Any]) -> Call:
         """Read the call of a body."""
-        tool = _forced(body)
         call = super().parse(body)
-        call.tool = tool
+        call.tool = _forced(body)
         return call
 
     def _prompt(self, body: dict[str, Any]) -> tuple[npt.NDArray[np.uint32], bool]:
@@ -190,28 +188,20 @@ def call_id(call: Call) -> str:
 
 
 def _forced(body: dict[str, Any]) -> Tool | None:
-    """Return the tool that the answer has to call."""
-    tools = read_list(body, "tools")
+    """Return the tool that the answer has to call. The tools themselves are already checked."""
+    tools, choice = body.get("tools"), read_field(body, "tool_choice", str, dict)
     if tools == []:
         raise InvalidError("`tools` must not be an empty array.", param="tools")
-    choice = read_field(body, "tool_choice", str, dict)
     if choice is None or choice == "none":
         return None
     if tools is None:
         raise InvalidError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
-    named = isinstance(choice, dict)
-    functions = [read_field(tool, "function", dict, required=True, of="a tool") for tool in tools]
-    known = {
-        read_field(function, "name", str, required=True, of="a tool"): Tool(
-            function["name"], read_field(function, "parameters", dict, of="a tool") or {}, named
-        )
-        for function in functions
-    }
-    if named:
-        return find_tool(known, (read_field(choice, "function", dict, of="tool_choice") or {}).get("name"))
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    if isinstance(choice, dict):
+        return choose_tool(schemas, (read_field(choice, "function", dict, of="tool_choice") or {}).get("name", ""))
     if choice not in {"auto", "required"}:
         raise InvalidError(f"Invalid value for `tool_choice`: {choice:.20}!", param="tool_choice")
-    return next(iter(known.values())) if choice == "required" else None
+    return choose_tool(schemas) if choice == "required" else None
 
 
 def _reason(call: Call) -> str:

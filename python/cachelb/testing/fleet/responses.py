@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.testing.fleet.answer import Tool
 from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, encode_chat, event, find_tool, read_list
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, read_list
 from cachelb.testing.fleet.openai import call_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cachelb.testing.fleet.answer import Answer
+    from cachelb.testing.fleet.answer import Answer, Tool
     from cachelb.testing.fleet.call import Call
     from cachelb.testing.fleet.engine import Engine
 
@@ -46,8 +45,6 @@ class Responses(Dialect):
             raise InvalidError("prompt template is not supported", param="prompt")
         if body.get("background"):
             raise RejectedError("background responses are not supported", param="background")
-        tools = read_list(body, "tools") or []
-        tool = _forced(body, tools)
         added = _new_messages(body)
         self._body = body
         self._messages = messages = self._continued(body) + added
@@ -57,9 +54,10 @@ class Responses(Dialect):
         if max_tokens is not None and max_tokens < 1:
             raise RejectedError("max_output_tokens must be at least 1")
         options = self._engine.options
-        tokens = encode_chat(messages, [{"function": tool} for tool in tools if tool.get("type") == "function"])
+        functions = [tool for tool in read_list(body, "tools") or () if tool.get("type") == "function"]
+        tokens = encode_chat(messages, [{"function": function} for function in functions])
         call = make_call(body, tokens, max_tokens or options.default_max_tokens, options)
-        call.tool = tool
+        call.tool = _forced(body, functions)
         call.request_id = read_field(body, "request_id", str) or ""
         return call
 
@@ -206,22 +204,15 @@ def _chat_part(part: object) -> object:
     return part
 
 
-def _forced(body: dict[str, Any], tools: list[dict[str, Any]]) -> Tool | None:
+def _forced(body: dict[str, Any], functions: list[dict[str, Any]]) -> Tool | None:
     """Return the tool that the answer has to call."""
     choice = read_field(body, "tool_choice", str, dict)
-    named = isinstance(choice, dict)
-    known: dict[str, Tool] = {}
-    for tool in tools:
-        if read_field(tool, "type", str, required=True, of="a tool") == "function":
-            name = read_field(tool, "name", str, required=True, of="a tool")
-            known[name] = Tool(name, read_field(tool, "parameters", dict, of="a tool") or {}, named)
-    if named:
-        return find_tool(known, choice.get("name"))
-    if choice == "required" and not known:
-        raise InvalidError("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
-    if choice not in {None, "auto", "none", "required"}:
-        raise InvalidError(f"tool_choice is {choice!r:.20}", param="body.tool_choice")
-    return next(iter(known.values())) if choice == "required" else None
+    schemas = {function["name"]: function.get("parameters") for function in functions}
+    if isinstance(choice, dict):
+        return choose_tool(schemas, choice.get("name", ""))
+    if choice not in {None, "auto", "none", "required"} or (choice == "required" and not schemas):
+        raise InvalidError(f"tool_choice {choice:.20} is unknown, or needs tools", param="tool_choice")
+    return choose_tool(schemas) if choice == "required" else None
 
 
 def _item(call: Call, text: str) -> dict[str, Any]:

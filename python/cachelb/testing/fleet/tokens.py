@@ -83,6 +83,8 @@ def _function(tool: object) -> dict[str, Any]:
     if not isinstance(tool, dict) or not _is_call(tool):
         raise ValueError("every tool must be an object with a function that has a name")
     values = tool["function"]
+    if not isinstance(values.get("parameters"), dict | None):
+        raise ValueError("the parameters of a tool must be an object")  # noqa: TRY004 - becomes a 400
     return {name: values[name] for name in _FUNCTION_FIELDS if values.get(name) is not None}
 
 

@@ -63,6 +63,14 @@ def first_worker(fleet: FakeFleet) -> Iterator[Clients]:
         yield apis
 
 
+@pytest.fixture(name="refusing", scope="module")
+def one_worker() -> Iterator[Clients]:
+    with FakeFleet(1, models=["base"]) as fleet:
+        apis = clients(fleet.workers[0])
+        with apis.openai, apis.anthropic:
+            yield apis
+
+
 # --- one conversation in both forms ---
 
 
@@ -338,9 +346,9 @@ NAMED: dict[str, Any] = {"type": "function", "function": {"name": "other"}}
     ],
 )
 def test_a_body_that_vllm_refuses_is_the_error_of_the_client(
-    apis: Clients, path: str, body: dict[str, Any], status: int, kind: str
+    refusing: Clients, path: str, body: dict[str, Any], status: int, kind: str
 ) -> None:
-    client: Any = apis.anthropic if "messages" in path else apis.openai
+    client: Any = refusing.anthropic if "messages" in path else refusing.openai
     package: Any = anthropic if "messages" in path else openai
     with pytest.raises(package.APIStatusError) as refused:
         client.post(path, body=body, cast_to=object)

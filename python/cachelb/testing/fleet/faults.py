@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,3 +92,47 @@ class FaultRates:
             return None
         number = rng.random()
         return next((fault for limit, fault in self._limits if number < limit), None)
+
+
+class RandomFaults(ABC):
+    """Random faults of a worker, or of all workers of a fleet."""
+
+    def set_rates(
+        self,
+        *,
+        refuse: float = 0.0,
+        reset: float = 0.0,
+        stall: float = 0.0,
+        die: float = 0.0,
+        status: Mapping[int, float] | None = None,
+        after_chunks: int = 1,
+        retry_after_s: int | None = None,
+    ) -> None:
+        """Make requests fail at random; the fleet's seed decides which do.
+
+        The rates of a fleet are for every worker without its own, including those added later.
+
+        Args:
+            refuse: Share of requests whose connection is reset before their body is read.
+            reset: Share whose connection is reset when they have been read.
+            stall: Share that gets no answer until `release`.
+            die: Share whose answer breaks off after ``after_chunks`` events.
+            status: Share by error status.
+            after_chunks: For ``die``.
+            retry_after_s: The ``Retry-After`` header, for ``status``.
+
+        Raises:
+            ValueError: A share is out of range, or they add up to more than 1.
+        """
+        shares = {
+            Fault("refuse"): refuse,
+            Fault("reset"): reset,
+            Fault("stall"): stall,
+            Fault("die", after_chunks=after_chunks): die,
+        }
+        shares |= {Fault("status", code, retry_after_s): share for code, share in (status or {}).items()}
+        self._use_rates(FaultRates(shares))
+
+    @abstractmethod
+    def _use_rates(self, rates: FaultRates) -> None:
+        """Take the rates for the requests that follow."""

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cachelb.arguments import whole
-from cachelb.testing.fleet.faults import Fault, FaultKind
+from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates, RandomFaults
 from cachelb.testing.fleet.loop_thread import LoopThread
 from cachelb.testing.fleet.options import EngineKind, WorkerOptions
 from cachelb.testing.fleet.replica import Replica, Shared
 from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
-from cachelb.testing.fleet.worker import FakeWorker, make_rates
+from cachelb.testing.fleet.worker import FakeWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from cachelb.events import Endpoint
 
 _MOST_WORKERS = 4096
 
 
-class FakeFleet:
+class FakeFleet(RandomFaults):
     """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
 
     Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/v1/messages``, ``/v1/responses``,
@@ -287,42 +287,6 @@ class FakeFleet:
         else:
             self._running().call(self._shared.plan.add, fault, times)
 
-    def set_rates(
-        self,
-        *,
-        refuse: float = 0.0,
-        reset: float = 0.0,
-        stall: float = 0.0,
-        die: float = 0.0,
-        status: Mapping[int, float] | None = None,
-        after_chunks: int = 1,
-        retry_after_s: int | None = None,
-    ) -> None:
-        """Make requests to every worker, including those added later, fail at random; see `FakeWorker.set_rates`.
-
-        Args:
-            refuse: Share of requests whose connection is reset before their body is read.
-            reset: Share whose connection is reset when they have been read.
-            stall: Share that gets no answer until `release`.
-            die: Share whose answer breaks off after ``after_chunks`` events.
-            status: Share by error status.
-            after_chunks: For ``die``.
-            retry_after_s: The ``Retry-After`` header, for ``status``.
-
-        Raises:
-            ValueError: A share is out of range, or they add up to more than 1.
-        """
-        rates = make_rates(
-            refuse=refuse,
-            reset=reset,
-            stall=stall,
-            die=die,
-            status=status,
-            after_chunks=after_chunks,
-            retry_after_s=retry_after_s,
-        )
-        self._running().call(setattr, self._shared, "rates", rates)
-
     def release(self) -> None:
         """Release the stalled requests."""
         for worker in self._workers:
@@ -356,6 +320,9 @@ class FakeFleet:
             done.cancel()
             counts = {worker.name: worker.counts for worker in self._workers}
             raise TimeoutError(f"the condition does not hold after {timeout_s} s: {counts}") from None
+
+    def _use_rates(self, rates: FaultRates) -> None:
+        self._running().call(setattr, self._shared, "rates", rates)
 
     def _find(self, worker: int | FakeWorker) -> FakeWorker:
         found = self._workers[worker] if isinstance(worker, int) else worker

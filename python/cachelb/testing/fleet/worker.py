@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 
 from cachelb.testing.fleet.counts import Counts, SeenRequest
-from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates
+from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates, RandomFaults
 from cachelb.testing.fleet.loop_thread import LoopThread
 from cachelb.testing.fleet.replica import Replica
 
 
-class FakeWorker:
+class FakeWorker(RandomFaults):
     """One worker; `FakeFleet` makes them. Its methods may be called from any thread.
 
     Attributes:
@@ -97,42 +96,6 @@ class FakeWorker:
         else:
             self._thread.call(self._replica.plan.add, fault, times)
 
-    def set_rates(
-        self,
-        *,
-        refuse: float = 0.0,
-        reset: float = 0.0,
-        stall: float = 0.0,
-        die: float = 0.0,
-        status: Mapping[int, float] | None = None,
-        after_chunks: int = 1,
-        retry_after_s: int | None = None,
-    ) -> None:
-        """Make requests fail at random instead of at the fleet's rates; the fleet's seed decides which do.
-
-        Args:
-            refuse: Share of requests whose connection is reset before their body is read.
-            reset: Share whose connection is reset when they have been read.
-            stall: Share that gets no answer until `release`.
-            die: Share whose answer breaks off after ``after_chunks`` events.
-            status: Share by error status.
-            after_chunks: For ``die``.
-            retry_after_s: The ``Retry-After`` header, for ``status``.
-
-        Raises:
-            ValueError: A share is out of range, or they add up to more than 1.
-        """
-        rates = make_rates(
-            refuse=refuse,
-            reset=reset,
-            stall=stall,
-            die=die,
-            status=status,
-            after_chunks=after_chunks,
-            retry_after_s=retry_after_s,
-        )
-        self._thread.call(setattr, self._replica, "rates", rates)
-
     def release(self) -> None:
         """Release the stalled requests."""
         self._thread.call(self._replica.release)
@@ -163,24 +126,5 @@ class FakeWorker:
         counts.faults = counts.faults.copy()
         return counts
 
-
-def make_rates(
-    *,
-    refuse: float,
-    reset: float,
-    stall: float,
-    die: float,
-    status: Mapping[int, float] | None,
-    after_chunks: int,
-    retry_after_s: int | None,
-) -> FaultRates:
-    """Build the rates of a worker; `FakeWorker.set_rates` documents the shares."""
-    shares = {
-        Fault("refuse"): refuse,
-        Fault("reset"): reset,
-        Fault("stall"): stall,
-        Fault("die", after_chunks=after_chunks): die,
-    }
-    for code, share in (status or {}).items():
-        shares[Fault("status", code, retry_after_s)] = share
-    return FaultRates(shares)
+    def _use_rates(self, rates: FaultRates) -> None:
+        self._thread.call(setattr, self._replica, "rates", rates)

@@ -134,9 +134,9 @@ def _add_block(message: dict[str, Any], block: dict[str, Any]) -> None:
 def _chat_results(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     content = block.get("content") or ""
     parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    text = "\n".join(part.get("text", "") for part in parts if part.get("type") == "text")
+    text = "\n".join(read_field(part, "text", str) or "" for part in parts if part.get("type") == "text")
     yield {"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": text}
-    images = [_chat_image(part.get("source") or {}) for part in parts if part.get("type") == "image"]
+    images = [_chat_image(read_field(part, "source", dict) or {}) for part in parts if part.get("type") == "image"]
     if images:
         yield {"role": "user", "content": images}
 
@@ -156,7 +156,7 @@ def _blocks(values: dict[str, Any], name: str, of: str = "") -> str | list[dict[
     """Return a text or a list of checked blocks."""
     blocks: str | list[Any] | None = read_field(values, name, str, list, of=of)
     for block in blocks if isinstance(blocks, list) else ():
-        if not isinstance(block, dict) or block.get("type") not in _BLOCKS:
+        if not isinstance(block, dict) or read_field(block, "type", str, of="a block") not in _BLOCKS:
             raise InvalidError(f"every block must be an object whose type is one of {sorted(_BLOCKS)}")
         for field, kind in _FIELDS.items():
             read_field(block, field, kind, of="a block")
@@ -176,7 +176,7 @@ def _system_text(blocks: str | list[dict[str, Any]] | None) -> str:
 def _forced(body: dict[str, Any]) -> Tool | None:
     """Return the tool that the answer has to call."""
     choice = read_field(body, "tool_choice", dict) or {"type": "auto"}
-    kind, name = choice.get("type"), read_field(choice, "name", str, of="tool_choice")
+    kind, name = (read_field(choice, field, str, of="tool_choice") for field in ("type", "name"))
     if kind not in _CHOICES or (kind == "tool" and not name):
         raise InvalidError("tool_choice must be 'auto', 'any', 'none', or 'tool' with a name", param="body.tool_choice")
     schemas = {tool["name"]: tool["input_schema"] for tool in body.get("tools") or ()}

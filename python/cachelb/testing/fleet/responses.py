@@ -43,7 +43,8 @@ class Responses(Dialect):
         """Read the call of a body."""
         if body.get("prompt") is not None:
             raise InvalidError("prompt template is not supported", param="prompt")
-        if body.get("background"):
+        read_field(body, "store", bool)
+        if read_field(body, "background", bool):
             raise RejectedError("background responses are not supported", param="background")
         added = _new_messages(body)
         self._body = body
@@ -63,7 +64,7 @@ class Responses(Dialect):
 
     def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
         """Return the answer in one piece, and keep it unless ``store`` is false: others may continue it."""
-        if self._body.get("store") in {None, True}:
+        if self._body.get("store") is not False:
             texts = [answer.text] if call.tool is None else []
             self._engine.responses[call.request_id] = StoredResponse(self._messages, texts)
         page = self._page(call, "incomplete" if call.tool is None else "completed", [_item(call, answer.text)])

@@ -99,7 +99,7 @@ def _arguments(function: dict[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return arguments if isinstance(arguments, dict) else {}
 

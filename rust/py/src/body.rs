@@ -7,6 +7,9 @@ pub const BYTES_PER_TOKEN: usize = 4;
 /// Where salts stand, in order.
 const SALTS: [&str; 3] = ["/cache_salt", "/extra_key", "/nvext/cache_salt"];
 
+/// The memory of a longer body is not kept for the next one.
+const KEPT_BYTES: usize = 1 << 20;
+
 /// The memory of a thread for bodies.
 #[derive(Debug, Default)]
 pub struct Room {
@@ -16,6 +19,17 @@ pub struct Room {
     pub tokens: Vec<u32>,
     /// Where messages end, in bytes of the text.
     pub ends: Vec<u32>,
+    /// Bytes of the body read last.
+    pub last: usize,
+}
+
+impl Room {
+    /// Gives back what a long body took: threads keep their memory for as long as they live.
+    pub fn trim(&mut self) {
+        if self.last > KEPT_BYTES {
+            *self = Self::default();
+        }
+    }
 }
 
 /// What the prompt is, which lies in the [`Room`].

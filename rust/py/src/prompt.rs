@@ -82,6 +82,7 @@ thread_local! {
 pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
+    scratch.room.trim();
     SCRATCH.set(scratch);
     result
 }

@@ -204,7 +204,9 @@ impl Bodies {
             text,
             tokens,
             ends,
+            last,
         } = room;
+        *last = bytes.len();
         let reader = reader.get_or_insert_default();
         reader.set(self.profile, self.limits);
         let mut clues = context.headers.clues();

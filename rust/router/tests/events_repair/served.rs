@@ -7,8 +7,8 @@ use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 use cachelb_events::Batch;
+use cachelb_sim::{Announced, Change, KvPool};
 
-use crate::events_model::pool::Pool;
 use crate::events_model::writer::{Stored, Writer};
 
 pub const BLOCK: usize = 16;
@@ -27,7 +27,7 @@ struct Job {
     booking: BookingId,
     tokens: Vec<u32>,
     names: Vec<u64>,
-    blocks: Vec<usize>,
+    blocks: Vec<u32>,
     computed: usize,
     /// Blocks it found when it was looked at first.
     found: Option<usize>,
@@ -47,7 +47,8 @@ pub struct Served {
 #[derive(Debug)]
 pub struct Engine {
     hasher: Hasher,
-    pool: Pool,
+    /// The names are its hashes.
+    pool: KvPool,
     queue: VecDeque<Job>,
     running: Vec<Job>,
     writer: Writer,
@@ -57,10 +58,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(hasher: Hasher, blocks: usize, recomputes_last: bool) -> Self {
+    pub fn new(hasher: Hasher, blocks: u32, recomputes_last: bool) -> Self {
         Self {
             hasher,
-            pool: Pool::new(blocks),
+            pool: KvPool::new(blocks, Announced::Copies).expect("the size is in range"),
             queue: VecDeque::new(),
             running: Vec::new(),
             writer: Writer::default(),
@@ -98,7 +99,7 @@ impl Engine {
 
     /// The blocks it holds.
     pub fn truth(&self) -> impl Iterator<Item = SequenceHash> {
-        self.pool.names().map(hash_of)
+        self.pool.hashes().map(|name| hash_of(name.0))
     }
 
     /// One scheduler step: what was said, and who is done.
@@ -140,10 +141,12 @@ impl Engine {
         }
         if job.reads {
             let most = (job.tokens.len() - 1) / BLOCK;
-            let found = job.names[..most]
+            let names: Vec<SequenceHash> = job.names[..most]
                 .iter()
-                .map_while(|name| self.pool.reuse(*name));
-            job.blocks.extend(found);
+                .map(|name| SequenceHash(*name))
+                .collect();
+            let found = self.pool.prefix(&names);
+            self.pool.share(&names[..found], &mut job.blocks);
             if self.recomputes_last
                 && let Some(last) = job.blocks.pop()
             {
@@ -159,17 +162,19 @@ impl Engine {
     fn compute(&mut self, job: &mut Job) -> bool {
         let upto = job.names.len().min(job.computed + CHUNK);
         while job.blocks.len() < upto {
-            let Some((at, evicted)) = self.pool.allocate() else {
+            if !self.pool.take(1, &mut job.blocks) {
                 return false;
-            };
-            job.blocks.push(at);
-            if let Some(name) = evicted {
-                self.writer.removed(name, Medium::Gpu);
+            }
+            for change in self.pool.changes() {
+                if let Change::Removed { hash } = change {
+                    self.writer.removed(hash.0, Medium::Gpu);
+                }
             }
         }
         let new = job.computed..upto;
         for at in new.clone() {
-            self.pool.cache(job.blocks[at], job.names[at]);
+            self.pool
+                .commit(job.blocks[at], Some(SequenceHash(job.names[at])), None);
         }
         self.writer.stored(Stored {
             names: &job.names[new.clone()],

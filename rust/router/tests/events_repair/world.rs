@@ -190,7 +190,7 @@ impl World {
                 ranks: 1,
             }),
             traffic: Traffic::new(nature.seed + 1),
-            engine: Engine::new(hasher, nature.blocks, nature.recomputes_last),
+            engine: Engine::new(hasher, nature.blocks as u32, nature.recomputes_last),
             seq: 0,
             said: Vec::new(),
             wire: VecDeque::new(),

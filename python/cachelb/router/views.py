@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import whole
-from cachelb.bodies import BodyStats
 from cachelb.types import (
     DecisionRecord,
     Funnel,
@@ -43,7 +42,6 @@ def stats(router: Observation[Any]) -> RouterStats:
         endings=counters["endings"],
         open_requests=counters["open_requests"],
         funnel=Funnel(**counters["funnel"]),
-        bodies=BodyStats(**router._body_counts()),
         select_seconds=Histogram(*counters["select_seconds"]),
         evictions=counters["evictions"],
         dropped=dict(dropped),

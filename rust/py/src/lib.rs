@@ -14,8 +14,6 @@ macro_rules! stub {
 
 mod args;
 mod arguments;
-mod bodies;
-mod body;
 mod call;
 mod clock;
 mod custom;

@@ -93,7 +93,6 @@ impl NativePolicy {
             number,
             pick,
             prompt_tokens: prompt.length,
-            convention: None,
             tried: Vec::new(),
             seen,
         };

@@ -64,8 +64,7 @@ class SeenRequest:
     Attributes:
         path: Its path.
         headers: Its headers, whatever their case.
-        body: Its parsed body; ``repr`` shows neither this nor `data`.
-        data: Its body as it came.
+        body: Its parsed body, never shown by ``repr``.
 
     Example:
         >>> import json, urllib.request
@@ -82,7 +81,6 @@ class SeenRequest:
     path: str
     headers: Mapping[str, str] = field(repr=False)
     body: dict[str, Any] = field(repr=False)
-    data: bytes = field(repr=False)
 
 
 class Watchers:

@@ -52,13 +52,7 @@ impl NativeRouter {
         }
         let registered = fleet.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
-        let filled = fill(this, py, &calls, &mut scratches)?;
-        let full: Vec<&Call> = filled
-            .iter()
-            .zip(&calls)
-            .map(|(filled, call)| filled.as_ref().unwrap_or(call))
-            .collect();
-        let mut ready: Vec<Ready> = full
+        let mut ready: Vec<Ready> = calls
             .iter()
             .zip(&mut scratches)
             .map(|(call, scratch)| Ready::read(this, py, call, &[], &registered, scratch, false))
@@ -69,14 +63,14 @@ impl NativeRouter {
             .collect();
         let mut batch: Vec<_> = offers
             .into_iter()
-            .zip(ready.iter().zip(&full).zip(&scratches))
+            .zip(ready.iter().zip(&calls).zip(&scratches))
             .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
             .collect();
         let mut beside: Vec<Picks> = batch.iter().map(|_| Picks::default()).collect();
         for (((offers, request), picks), (ready, call)) in batch
             .iter_mut()
             .zip(&mut beside)
-            .zip(ready.iter().zip(&full))
+            .zip(ready.iter().zip(&calls))
         {
             let asked = ready.asked(call, request, &registered, false);
             asked.ask(this, py, whole, offers, request, picks)?;
@@ -102,13 +96,7 @@ impl NativeRouter {
         };
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        let conventions: Vec<_> = full.iter().map(|call| call.convention()).collect();
-        for ((((pick, call), convention), ready), offers) in picks
-            .into_iter()
-            .zip(calls)
-            .zip(conventions)
-            .zip(&ready)
-            .zip(offers)
+        for (((pick, call), ready), offers) in picks.into_iter().zip(calls).zip(&ready).zip(offers)
         {
             let seat = registered.seat_of(pick.offer);
             let selected = Selected {
@@ -118,7 +106,6 @@ impl NativeRouter {
                 number: ready.number,
                 pick,
                 prompt_tokens: ready.prompt.length,
-                convention,
                 tried: Vec::new(),
                 seen: None,
             };
@@ -127,20 +114,6 @@ impl NativeRouter {
         }
         Ok(decisions)
     }
-}
-
-/// Reads the bodies.
-fn fill(
-    router: &NativeRouter,
-    py: Python<'_>,
-    calls: &[Call],
-    scratches: &mut [Scratch],
-) -> PyResult<Vec<Option<Call>>> {
-    calls
-        .iter()
-        .zip(scratches)
-        .map(|(call, scratch)| router.bodies.fill(py, call, &mut scratch.room, true))
-        .collect()
 }
 
 /// Asks a policy of the caller's for every request; the batch is then no single step, but still all or nothing.

@@ -37,7 +37,6 @@ COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
         ("aiohttp", DISCOVERY, "ModuleNotFoundError: discover=True needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", DOCTOR, "ModuleNotFoundError: the doctor needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", DOCTOR_COMMAND, "Error: the doctor needs aiohttp: pip install 'cachelb[http]'"),
-        ("zmq", DOCTOR_COMMAND, "Error: the doctor needs pyzmq: pip install 'cachelb[events]'"),
         ("aiohttp", WATCH_COMMAND, "Error: cachelb watch needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", TESTING, "ImportError: cachelb.testing.FakeFleet needs aiohttp: pip install 'cachelb[testing]'"),
         ("click", COMMAND, "cachelb: the command line needs click: pip install 'cachelb[cli]'"),

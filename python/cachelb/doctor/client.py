@@ -42,7 +42,7 @@ class WorkerClient:
     """
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
-        need("the doctor", "aiohttp", "zmq")
+        need("the doctor", "aiohttp")
         self._url = url if "://" in url else f"http://{url}"
         self._headers = {"Accept": "*/*"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self._timeout_s = timeout_s

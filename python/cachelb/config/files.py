@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb.config.document import Document, Keys, dotted
 from cachelb.errors import ConfigError
+from cachelb.extras import need
 
 if TYPE_CHECKING:
     import os
@@ -129,10 +130,9 @@ def _has(data: Any, keys: Keys) -> bool:  # noqa: ANN401 - of any depth
 
 def _read_yaml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
     """Parse YAML."""
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"reading {name} needs PyYAML: pip install 'cachelb[yaml]'", name="yaml") from error
+    need(f"reading {name}", "yaml")
+    import yaml
+
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()

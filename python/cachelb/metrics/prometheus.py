@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.extras import need
 from cachelb.metrics.families import durations, families
 
 if TYPE_CHECKING:
@@ -36,10 +37,9 @@ class PrometheusCollector:
         Raises:
             ModuleNotFoundError: The extra is not installed.
         """
-        try:
-            import prometheus_client.core
-        except ModuleNotFoundError as error:
-            raise _missing(error) from error
+        need("PrometheusCollector", "prometheus_client")
+        import prometheus_client.core
+
         self._core = prometheus_client.core
         self._router = router
 
@@ -64,8 +64,3 @@ class PrometheusCollector:
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
         histogram.add_metric((), buckets, selection.histogram.sum)
         yield histogram
-
-
-def _missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    text = "PrometheusCollector needs prometheus-client: pip install 'cachelb[prometheus]'"
-    return ModuleNotFoundError(text, name=error.name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cachelb.errors import TraceError
+from cachelb.extras import need
 
 _SHOWN_CHARS = 60
 _MAX_ID = 2**64 - 1
@@ -59,12 +60,9 @@ def _open_zstd(path: Path) -> tuple[IO[str], tuple[type[Exception], ...]]:
         from compression import zstd
 
         return zstd.open(path, "rt", encoding="utf-8"), (EOFError, zstd.ZstdError)
-    try:
-        import zstandard
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"reading {path} needs zstandard: pip install 'cachelb[traces]'", name="zstandard"
-        ) from error
+    need(f"reading {path}", "zstandard")
+    import zstandard
+
     return zstandard.open(path, "rt", encoding="utf-8"), (zstandard.ZstdError,)
 
 

@@ -287,18 +287,19 @@ impl KvPool {
         let Some(found) = self.found.get_mut(&hash) else {
             return;
         };
+        let is_last = *found == block && copy == NONE;
         if *found != block {
             let mut at = *found as usize;
             while self.blocks[at].copy != block {
                 at = self.blocks[at].copy as usize;
             }
             self.blocks[at].copy = copy;
-        } else if copy == NONE {
+        } else if is_last {
             self.found.remove(&hash);
         } else {
             *found = copy;
         }
-        if self.announces(!self.found.contains_key(&hash)) {
+        if self.announces(is_last) {
             self.changes.push(Change::Removed { hash });
         }
     }

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
 PYTHON = ".venv/bin/python"
 """Of a checkout that `make build` and `make bench` prepared."""
-CORE_BENCHES = ("decode", "events", "hashing", "index", "fed", "feeds", "learned", "memory", "radix")
+CORE_BENCHES = ("body", "decode", "events", "hashing", "index", "fed", "feeds", "learned", "memory", "radix")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"
 
@@ -30,6 +30,10 @@ SCRIPTS = ("fed_selection", "steady_router", "radix_pause", "sharing_cost", "sna
 
 # The first pattern that matches a row's id gives its target: at most so much, in the row's unit.
 TARGETS: tuple[tuple[str, float], ...] = (
+    (r"body/chat-2K/hash", 2.0),
+    (r"body/prose-32K/hash", 15.0),
+    (r"body/code-35K/hash", 40.0),
+    (r"body/tools-1M/hash", 1200.0),
     (r"decode/store-1/", 250.0),
     (r"decode/store-64/", 25.0),
     (r"events/apply-64/", 50.0),

@@ -14,10 +14,19 @@ from cachelb._core import (
     hash_blocks,
     hash_text,
 )
-from cachelb.errors import CachelbError, ConfigError, NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError
+from cachelb.errors import (
+    BodyError,
+    CachelbError,
+    ConfigError,
+    NoWorkerAvailable,
+    SnapshotError,
+    TraceError,
+    UnknownWorkerError,
+)
 
 __all__ = [
     "BlockTracker",
+    "BodyError",
     "CachelbError",
     "ConfigError",
     "Decision",
@@ -27,6 +36,7 @@ __all__ = [
     "PairDecision",
     "PrefixMatch",
     "RadixTree",
+    "RequestBodies",
     "Router",
     "SnapshotError",
     "TraceError",
@@ -38,6 +48,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from cachelb.bodies import RequestBodies
     from cachelb.decision import PairDecision
     from cachelb.router import Router
     from cachelb.session import session_key
@@ -47,6 +58,7 @@ else:
     # Imported on first use: they would triple the import time.
     _LAZY = {
         "PairDecision": "cachelb.decision",
+        "RequestBodies": "cachelb.bodies",
         "Router": "cachelb.router",
         "session_key": "cachelb.session",
     }

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, disjoint_base
 
+from cachelb.bodies import Headers
 from cachelb.explanation import Explanation
 from cachelb.openai import Usage
 from cachelb.tracking import TrackedIterator, TrackedStream
@@ -452,6 +453,7 @@ class Router(Generic[_W]):
     def _state(self) -> RouterState: ...
     @property
     def _readings(self) -> RouterReadings: ...
+    def _body_counts(self) -> dict[str, Any]: ...
     def __new__(
         cls,
         pools: list[dict[str, Any]],
@@ -470,6 +472,9 @@ class Router(Generic[_W]):
         text: str | None = None,
         messages: Sequence[Mapping[str, Any]] | None = None,
         blocks: Tokens | None = None,
+        body: Buffer | None = None,
+        path: str | None = None,
+        headers: Headers | None = None,
         boundaries: Tokens | None = None,
         prompt_tokens: int | None = None,
         model: str | None = None,
@@ -494,6 +499,9 @@ class Router(Generic[_W]):
             text: The prompt as text. Without a tokenizer, token counts are estimates at 4 bytes a token.
             messages: The prompt as chat messages, rendered by `cachelb.text.render_messages`.
             blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them.
+            body: The request's body, as it came: what the other arguments leave out is read from it.
+            path: Path of the request, which says what the body is.
+            headers: The request's headers, as a mapping or pairs of str or bytes, for the session and the priority.
             boundaries: Where the prompt's messages end, for policies that learn there: in tokens, or in characters of
                 `text`; they must rise. Those of `messages` are known. `cachelb.boundaries` finds those of tokens.
             prompt_tokens: Length of the prompt, for all but `tokens`.
@@ -514,6 +522,7 @@ class Router(Generic[_W]):
             The decision, which owns the booked load.
 
         Raises:
+            BodyError: The body cannot be read, and `RequestBodies.strict` is set.
             NoWorkerAvailable: No worker may be picked; the error has the reason per worker.
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.

@@ -18,6 +18,29 @@ class CachelbError(Exception):
     """
 
 
+class BodyError(CachelbError, ValueError):
+    """A request body that cannot be read, if `RequestBodies.strict` asks for an error. It shows no content.
+
+    Attributes:
+        kind: What is wrong: "syntax", "truncated", "utf8", "surrogate", "trailing", "not-object", "too-large",
+            "too-deep", "too-many-parts", "too-many-ids" or "token-id".
+        offset: The byte of the body where it was noticed.
+
+    Example:
+        >>> import cachelb
+        >>> str(cachelb.BodyError("truncated", 12))
+        'request body: truncated at byte 12'
+    """
+
+    def __init__(self, kind: str, offset: int) -> None:
+        """Keep both."""
+        super().__init__(f"request body: {kind} at byte {offset}")
+        self.kind, self.offset = kind, offset
+
+    def __reduce__(self) -> tuple[type[BodyError], tuple[str, int]]:
+        return type(self), (self.kind, self.offset)
+
+
 class SnapshotError(CachelbError, ValueError):
     """A snapshot is damaged, from another version, or of a kind that cannot be restored.
 

@@ -79,6 +79,8 @@ class Explanation:
         higher_is_better: Whether the policy takes a higher score to be better.
         candidates: The offered workers, in the order of the list. Of more than 64, the picked one and those that held
             something; empty once the decision is too long ago, see `forgotten`.
+        convention: Convention by which the conversation is known, such as "claude-code"; None without `body=`,
+            `headers=` or a conversation. See `RequestBodies`.
 
     Example:
         >>> from cachelb.policies import LeastLoaded
@@ -101,6 +103,7 @@ score 0 (lower is better)
     matched_tokens: int
     higher_is_better: bool
     candidates: tuple[CandidateView, ...]
+    convention: str | None = None
 
     @property
     def forgotten(self) -> bool:

@@ -22,7 +22,7 @@ from cachelb.text import render_messages
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable
 
-    from cachelb.session import Headers
+    from cachelb.bodies import Headers
     from cachelb.types import RequestArguments
 
 TAIL_BYTES = 4096

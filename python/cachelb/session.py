@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from cachelb.arguments import listed
 
-Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
-"""Headers in the forms of web frameworks."""
+if TYPE_CHECKING:
+    from cachelb.bodies import Headers
 
 _HEADERS = ("x-semantic-cluster-id", "x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id")
 _BODY_FIELDS = ("user", "session_id", "user_id")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    from cachelb.bodies import BodyStats, Headers
+
     # numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
     Tokens: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
 
@@ -76,6 +78,9 @@ class RequestArguments(TypedDict, total=False):
     text: str | None
     messages: Sequence[Mapping[str, Any]] | None
     blocks: Tokens | None
+    body: Buffer | None
+    path: str | None
+    headers: Headers | None
     boundaries: Tokens | None
     prompt_tokens: int | None
     model: str | None
@@ -411,6 +416,7 @@ class RouterStats:
         endings: Requests by outcome.
         open_requests: Requests booked and not finished, including those of routers that share state.
         funnel: Where prompt tokens are lost on the way to the engine's cache.
+        bodies: Counters of request bodies.
         select_seconds: Time of selections that picked a worker, of which every eighth is timed; a pair is one.
             Batches are not timed.
         evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed"
@@ -445,6 +451,7 @@ class RouterStats:
     endings: dict[str, int] = field(metadata=counter("requests", "{request}", "outcome"))
     open_requests: int = field(metadata=gauge("open_requests", "{request}"))
     funnel: Funnel
+    bodies: BodyStats
     select_seconds: Histogram
     evictions: dict[str, int] = field(metadata=counter("evictions", "{block}", "cause"))
     dropped: dict[str, int] = field(metadata=counter("kv_dropped", "{change}", "reason"))
@@ -547,6 +554,7 @@ class DecisionRecord:
         decode_tokens: Tokens of the blocks of requests past their first token.
         credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of their medium.
         gpu: Its device, from `add_worker(gpu=)`.
+        convention: Convention by which the conversation is known, such as "claude-code".
     """
 
     id: str
@@ -578,3 +586,4 @@ class DecisionRecord:
     decode_tokens: int | None = None
     credited_tokens: float | None = None
     gpu: str | None = None
+    convention: str | None = None

@@ -47,6 +47,8 @@ def router_arguments(config: RouterConfig) -> dict[str, Any]:
         arguments["prefill_policy"] = _policy(config.prefill_policy, config.options)
     if config.decode_policy is not None:
         arguments["decode_policy"] = _policy(config.decode_policy, config.options)
+    if config.bodies is not None:
+        arguments["bodies"] = config.bodies
     arguments["shadow"] = tuple(_policy(policy, config.options) for policy in config.shadow)
     return arguments
 

@@ -42,7 +42,7 @@ class Layer:
     policies: dict[str, PolicyDraft] = field(default_factory=dict)  # by slot: policy, prefill_policy, decode_policy
     shadow: list[PolicyDraft] | None = None  # None if not mentioned
     workers: list[WorkerDraft] | None = None  # None if not mentioned
-    sections: dict[str, dict[str, Setting]] = field(default_factory=dict)  # kv_events and load, where mentioned
+    sections: dict[str, dict[str, Setting]] = field(default_factory=dict)  # kv_events, load and bodies, where mentioned
     model_path: Setting | None = None
     strays: list[Setting] = field(default_factory=list)  # keys in the router's table that are not options of it
 
@@ -57,7 +57,7 @@ def read_layer(document: Document) -> Layer:
         "workers": _workers,
         "model_path": _model_path,
         **dict.fromkeys(schema.SLOTS, _slot),
-        **dict.fromkeys(("kv_events", "load"), _section),
+        **dict.fromkeys(("kv_events", "load", "bodies"), _section),
     }
     for key, setting in Setting(document.data, (), document).entries().items():
         if key not in known:
@@ -78,8 +78,10 @@ def _router(layer: Layer, section: Setting) -> None:
     """Read `[router]`, or `routing:`."""
     options = schema.router_options()
     for key, setting in section.entries().items():
-        if key in (*schema.SLOTS, "shadow") and setting.value is None:
+        if key in (*schema.SLOTS, "shadow", "bodies") and setting.value is None:
             continue
+        if key == "bodies":
+            raise setting.error("is a table at the top level: [bodies]")
         if key in schema.SLOTS:
             _policy(layer.policies.setdefault(key, PolicyDraft(setting)), setting)
         elif key == "shadow":
@@ -131,7 +133,7 @@ def _name(draft: PolicyDraft, setting: Setting) -> None:
 
 
 def _section(layer: Layer, section: Setting) -> None:
-    """Read `[kv_events]` or `[load]`."""
+    """Read `[kv_events]`, `[load]` or `[bodies]`."""
     name = str(section.keys[-1]).replace("-", "_")
     known = schema.section_options(name) or {}
     table = layer.sections.setdefault(name, {})

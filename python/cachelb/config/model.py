@@ -12,6 +12,7 @@ from cachelb.events.relayed import relay_endpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cachelb.bodies import RequestBodies
     from cachelb.router import Router
 
 _PORTS = range(1, 65_536)
@@ -124,6 +125,7 @@ class RouterConfig:
         workers: The workers, in the order given.
         kv_events: Endpoints of the engines' KV cache events, if given.
         load: Options of the source that polls the engines for their load; None for no such source.
+        bodies: How request bodies are read; None for the defaults.
         model_path: Name of the model or its tokenizer, for the gateway.
         origins: Place of each value, by dotted path; others are defaults.
         unused: Reasons for values that take no effect, by dotted path.
@@ -144,6 +146,7 @@ class RouterConfig:
     workers: tuple[WorkerConfig, ...]
     kv_events: KvEventsConfig | None
     load: Mapping[str, Any] | None
+    bodies: RequestBodies | None
     model_path: str | None
     origins: Mapping[str, str]
     unused: Mapping[str, str]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from cachelb import policies
 from cachelb._core import worker_name
+from cachelb.bodies import RequestBodies
 from cachelb.config import schema
 from cachelb.config.build import router_arguments
 from cachelb.config.document import Document, Keys, Setting, dotted
@@ -54,6 +55,7 @@ class _Resolver:
         load = self._section("load")
         if load is not None:
             _checked(MetricsSource, load)
+        bodies = self._section("bodies")
         model = next((layer.model_path for layer in reversed(self._layers) if layer.model_path), None)
         config = RouterConfig(
             source=self._source,
@@ -65,6 +67,7 @@ class _Resolver:
             workers=workers,
             kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
             load=None if load is None else self._values(("load",), load),
+            bodies=None if bodies is None else _checked(_bodies, bodies),
             model_path=None if model is None else self._note(("model_path",), model),
             origins=MappingProxyType(self._origins),
             unused=MappingProxyType(self._unused),
@@ -248,6 +251,13 @@ def _check_router(config: RouterConfig, options: Mapping[str, Setting], drafts: 
     router = _checked(partial(Router, **rest), options)
     for worker, draft in zip(config.workers, drafts, strict=True):
         _checked(partial(router.add_worker, worker.key), draft.options)
+
+
+def _bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option
+    """Make the settings of request bodies, which a router checks."""
+    bodies = RequestBodies(**settings)
+    Router[str]((), bodies=bodies)
+    return bodies
 
 
 def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[WorkerDraft]) -> None:

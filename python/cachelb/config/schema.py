@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cachelb import policies
+from cachelb.bodies import RequestBodies
 from cachelb.config.document import Setting
 from cachelb.config.model import KvEventsConfig
 from cachelb.router import Router
@@ -19,13 +20,13 @@ from cachelb.sources import MetricsSource
 SLOTS = ("policy", "prefill_policy", "decode_policy")
 """The router's options that name a policy."""
 
-SECTIONS = (*SLOTS, "kv_events", "load")
+SECTIONS = (*SLOTS, "kv_events", "load", "bodies")
 """Tables of options beside the router's own."""
 
 SECRETS = frozenset({"hash_seed", "headers", "secret"})
 """Options whose values are not shown."""
 
-_CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext")
+_CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext|\bRequestBodies\b")
 _TEXT = re.compile(r"str( \| None)?")
 _TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
 
@@ -69,9 +70,12 @@ def section_options(section: str) -> Mapping[str, Option] | None:
     """List the options of a table; empty for a policy's, which depend on the policy, and None for an unknown table."""
     if section in SLOTS:
         return MappingProxyType({})
-    if section == "kv_events":
-        return _keywords(KvEventsConfig)
-    return _keywords(MetricsSource) if section == "load" else None
+    owners: dict[str, Callable[..., Any]] = {
+        "kv_events": KvEventsConfig,
+        "load": MetricsSource,
+        "bodies": RequestBodies,
+    }
+    return _keywords(owners[section]) if section in owners else None
 
 
 def policy_name(name: Setting) -> str:
@@ -91,7 +95,7 @@ def misplaced(key: str) -> str:
         >>> misplaced("block_size"), misplaced("block_sise")
         (" ('block_size' belongs in [router])", '')
     """
-    return f" ({key!r} belongs in [router])" if key in router_options() else ""
+    return f" ({key!r} belongs in [router])" if key in router_options() and key not in SECTIONS else ""
 
 
 def is_policy(name: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelb._core import worker_name
+from cachelb.bodies import RequestBodies
 from cachelb.config import schema
 from cachelb.config.document import Keys, dotted
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
@@ -72,6 +73,9 @@ def _rows(config: RouterConfig) -> Iterator[Shown]:
         yield from (_row(config, ("kv_events", key), getattr(events, key)) for key in fields)
     if config.load is not None:
         yield from _table_rows(config, ("load",), schema.section_options("load") or {}, config.load)
+    if (bodies := config.bodies) is not None:
+        fields = RequestBodies.__dataclass_fields__
+        yield from (_row(config, ("bodies", key), getattr(bodies, key)) for key in fields)
     if config.model_path is not None:
         yield _row(config, ("model_path",), config.model_path)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from cachelb.bodies import BodyStats
 from cachelb.measure import Measure, measures
 from cachelb.metrics.family import Family
 from cachelb.types import (
@@ -101,6 +102,7 @@ def families(stats: RouterStats) -> Iterator[Family]:
         peers = {(peer.address or f"{peer.origin:016x}",): peer for peer in state.peers}
     yield from _of(Funnel, (), {(): stats.funnel})
     yield from _of(RouterStats, (), {(): stats})
+    yield from _of(BodyStats, (), {(): stats.bodies})
     yield from _of(WorkerStats, _WORKER, workers)
     yield from _of(KvEventStats, _WORKER, streams)
     yield from _of(LearnedStats, ("model", "part"), learners)

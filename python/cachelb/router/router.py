@@ -6,9 +6,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb.arguments import listed
+from cachelb.bodies import RequestBodies
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
 from cachelb.router import forks
@@ -78,6 +80,7 @@ class Router(Observation[W]):
         veto_waiting: float | None = None,
         breaker_failures: int = 5,
         breaker_cooldown_s: float = 5.0,
+        bodies: RequestBodies | None = None,
         **policy_options: Unpack[PolicyOptions],
     ) -> Self:
         """Build the router.
@@ -123,6 +126,7 @@ class Router(Observation[W]):
             veto_waiting: Reported waiting requests from which a worker is passed over, likewise.
             breaker_failures: Consecutive failures before the first byte after which a worker is passed over; 0 is off.
             breaker_cooldown_s: For how long.
+            bodies: How request bodies are read; None for the defaults of `RequestBodies`.
             **policy_options: Options of `policy`. For your own object, `max_blocks_per_worker` and `ttl_s` say how
                 placements are remembered.
 
@@ -133,6 +137,8 @@ class Router(Observation[W]):
             TypeError: An argument has the wrong type, or the policy has no such option.
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
+        if not isinstance(bodies, RequestBodies | None):
+            raise TypeError(f"bodies must be RequestBodies, not {type(bodies).__name__}")
         secrets = read_secret(secret)
         if hash_seed is None and secrets:
             hash_seed = secrets[0].hash_seed
@@ -159,6 +165,7 @@ class Router(Observation[W]):
             "veto_kv_usage": veto_kv_usage,
             "veto_waiting": veto_waiting,
             "breaker_failures": breaker_failures,
+            "bodies": asdict(RequestBodies() if bodies is None else bodies),
             "breaker_cooldown_s": breaker_cooldown_s,
             "pd_uncached_token_threshold": pd_uncached_token_threshold,
             "pd_fallback": pd_fallback,

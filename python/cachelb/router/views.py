@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import whole
+from cachelb.bodies import BodyStats
 from cachelb.types import (
     DecisionRecord,
     Funnel,
@@ -42,6 +43,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         endings=counters["endings"],
         open_requests=counters["open_requests"],
         funnel=Funnel(**counters["funnel"]),
+        bodies=BodyStats(**router._body_counts()),
         select_seconds=Histogram(*counters["select_seconds"]),
         evictions=counters["evictions"],
         dropped=dict(dropped),

@@ -97,7 +97,7 @@ impl Mirror {
         let namespace = self.hasher.namespace(Identity {
             lora: store.lora,
             salt: store.salt,
-            model: None,
+            ..Identity::default()
         });
         let number = self.references.namespaces.take(namespace);
         Some(number.ok_or(DropReason::Full).map(|namespace| Base {

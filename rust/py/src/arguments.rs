@@ -4,9 +4,10 @@ use cachelb_router::Name;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::args::{self, named, ranged};
+use crate::body::Read;
 
 /// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
 pub const MAX_TOKENS: u64 = 1 << 40;
@@ -19,6 +20,9 @@ macro_rules! arguments {
             text: Text,
             messages: Object,
             blocks: Object,
+            body: Object,
+            path: Text,
+            headers: Pairs,
             boundaries: Object,
             prompt_tokens: Count,
             model: Text,
@@ -62,6 +66,8 @@ pub trait Kept: Default {
 pub struct Object;
 /// Items that are read again in a retry.
 pub struct Again;
+/// A mapping or pairs, likewise.
+pub struct Pairs;
 /// A `str`.
 pub struct Text;
 /// Tokens.
@@ -80,6 +86,20 @@ impl Kind for Again {
 
     fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
         Object::read(name, readable_again(name, given)?)
+    }
+}
+
+impl Kind for Pairs {
+    type Held = Option<Py<PyAny>>;
+
+    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
+        // What is no such thing is refused where it is used.
+        if !given.is_instance_of::<PyIterator>() {
+            return Object::read(name, given);
+        }
+        let copied = args::Items::of(&given, name, "a mapping or pairs", args::MAX_ITEMS)?;
+        let copied = copied.collect::<PyResult<Vec<_>>>()?;
+        Object::read(name, PyTuple::new(given.py(), copied)?.into_any())
     }
 }
 
@@ -128,6 +148,8 @@ macro_rules! call {
             pub workers: Option<Py<PyAny>>,
             $(pub $name: <$kind as Kind>::Held,)*
             pub priority: i64,
+            /// What body and headers said, which have filled the others.
+            pub read: Option<Box<Read>>,
         }
 
         impl Call {
@@ -138,6 +160,7 @@ macro_rules! call {
                     workers: Kept::clone_ref(&self.workers, py),
                     $($name: Kept::clone_ref(&self.$name, py),)*
                     priority: self.priority,
+                    read: None,
                 }
             }
 

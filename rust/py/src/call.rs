@@ -28,7 +28,8 @@ pub enum Model<'a> {
     Unknown,
 }
 
-fn text<'py>(
+/// An argument that is a text.
+pub fn text<'py>(
     py: Python<'py>,
     name: &str,
     value: Option<&'py Py<PyString>>,
@@ -59,6 +60,7 @@ impl Call {
                 "give only one of tokens=, text=, messages= and blocks=",
             ));
         }
+        let read = self.read.as_deref();
         let mm = match &self.mm {
             Some(mm) => objects(mm.bind(py))?,
             None => Vec::new(),
@@ -114,11 +116,17 @@ impl Call {
                     "boundaries= needs tokens=, text= or blocks=",
                 ));
             }
-            Prompt::without_tokens(self.prompt_tokens.unwrap_or(0))
+            match read {
+                Some(read) => reader.body(read, self.prompt_tokens, namespace, scratch),
+                None => Prompt::without_tokens(self.prompt_tokens.unwrap_or(0)),
+            }
         };
         if model == Model::Unknown {
             prompt.hide();
             scratch.boundaries.clear();
+        }
+        if let Some((key, is_soft)) = read.and_then(|read| read.session) {
+            prompt.set_key(key, is_soft);
         }
         if let Some(session) = &self.session {
             prompt.set_session(args::text(session.bind(py), "session")?);
@@ -142,10 +150,16 @@ impl Call {
             prompt_tokens: prompt.length,
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),
+            convention: self.convention(),
             expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
             attempt: tried.len() as u32,
             ..Request::default()
         }
+    }
+
+    /// Name of the convention by which the conversation is known.
+    pub fn convention(&self) -> Option<&'static str> {
+        self.read.as_ref()?.convention
     }
 
     fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {
@@ -159,6 +173,7 @@ impl Call {
             lora: lora.or(adapter),
             salt: text(py, "cache_salt", self.cache_salt.as_ref())?,
             model,
+            beside: self.read.as_ref().and_then(|read| read.beside.as_deref()),
         }))
     }
 }

@@ -50,6 +50,7 @@ pub struct Decision {
     #[doc = stub!("Decision.prompt_tokens")]
     #[pyo3(get)]
     prompt_tokens: u64,
+    convention: Option<&'static str>,
     #[doc = stub!("Decision.dp_rank")]
     #[pyo3(get)]
     dp_rank: Option<u32>,
@@ -68,6 +69,8 @@ pub struct Selected {
     pub number: u64,
     pub pick: Pick,
     pub prompt_tokens: u64,
+    /// Name of the one by which the conversation is known.
+    pub convention: Option<&'static str>,
     pub tried: Tried,
     pub seen: Option<Vec<Seen>>,
 }
@@ -97,6 +100,7 @@ impl Selected {
             worker: self.worker,
             pick: self.pick,
             prompt_tokens: self.prompt_tokens,
+            convention: self.convention,
             dp_rank: self.rank,
             seen: self.seen,
             cached_tokens: AtomicU64::new(0),
@@ -304,7 +308,7 @@ impl Decision {
             py,
             &policy,
             &self.attempt.key,
-            self.prompt_tokens,
+            (self.prompt_tokens, self.convention),
             &self.pick,
             &seen,
         )

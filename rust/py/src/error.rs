@@ -2,12 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use cachelb_body::BodyError;
 use cachelb_core::error::{Error, Result};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyAssertionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 pub(crate) mod classes {
+    pyo3::import_exception!(cachelb.errors, BodyError);
     pyo3::import_exception!(cachelb.errors, CachelbError);
     pyo3::import_exception!(cachelb.errors, NoWorkerAvailable);
     pyo3::import_exception!(cachelb.errors, SnapshotError);
@@ -29,6 +31,11 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
         Error::Invariant(_) => PyAssertionError::new_err(text),
         _ => classes::CachelbError::new_err(text),
     }
+}
+
+/// The exception of a body that cannot be read.
+pub(crate) fn body_error(error: BodyError) -> PyErr {
+    classes::BodyError::new_err((error.kind.name(), error.offset))
 }
 
 /// Runs core code; a core error becomes its exception, a panic a `CachelbError` instead of the end of the process.

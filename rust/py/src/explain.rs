@@ -14,7 +14,7 @@ pub fn explanation<'py>(
     py: Python<'py>,
     policy: &str,
     key: &str,
-    prompt_tokens: u64,
+    (prompt_tokens, convention): (u64, Option<&'static str>),
     pick: &Pick,
     seen: &[Seen],
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -56,6 +56,7 @@ pub fn explanation<'py>(
     fields.set_item("key", key)?;
     fields.set_item("policy", policy)?;
     fields.set_item("prompt_tokens", prompt_tokens)?;
+    fields.set_item("convention", convention)?;
     fields.set_item("reason", pick.reason.name())?;
     set_items!(fields, pick => higher_is_better, best_matched_tokens, matched_tokens);
     fields.set_item("candidates", PyTuple::new(py, views)?)?;

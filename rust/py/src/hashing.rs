@@ -89,7 +89,7 @@ impl Keys {
             Identity {
                 lora: lora.as_deref(),
                 salt: salt.as_deref(),
-                model: None,
+                ..Identity::default()
             }
         } else if value.is_instance_of::<PyString>() {
             Identity {

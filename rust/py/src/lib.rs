@@ -14,6 +14,8 @@ macro_rules! stub {
 
 mod args;
 mod arguments;
+mod bodies;
+mod body;
 mod call;
 mod clock;
 mod custom;

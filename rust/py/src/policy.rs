@@ -93,6 +93,7 @@ impl NativePolicy {
             number,
             pick,
             prompt_tokens: prompt.length,
+            convention: None,
             tried: Vec::new(),
             seen,
         };

@@ -14,9 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-
-/// Of the text of a prompt, as a rough mean over tokenizers and languages.
-const BYTES_PER_TOKEN: usize = 4;
+use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape};
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]
@@ -51,6 +49,8 @@ enum Key {
     Absent,
     Prefix([u8; 8]),
     Session(Box<[u8]>),
+    /// It may stand for more than a session.
+    Soft([u8; 16]),
 }
 
 impl Key {
@@ -70,6 +70,8 @@ pub struct Scratch {
     positions: Vec<u32>,
     /// Where the messages end, in full blocks.
     pub boundaries: Vec<u32>,
+    /// Of the body.
+    pub room: Room,
 }
 
 thread_local! {
@@ -80,6 +82,7 @@ thread_local! {
 pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
+    scratch.room.trim();
     SCRATCH.set(scratch);
     result
 }
@@ -122,6 +125,15 @@ impl Prompt {
         }
     }
 
+    /// The same of what a body or a header names.
+    pub fn set_key(&mut self, key: [u8; 16], is_soft: bool) {
+        self.key = if is_soft {
+            Key::Soft(key)
+        } else {
+            Key::Session(key.into())
+        };
+    }
+
     /// Whether the key is the caller's session.
     pub fn key_is_session(&self) -> bool {
         matches!(self.key, Key::Session(_))
@@ -133,6 +145,7 @@ impl Prompt {
             Key::Absent => None,
             Key::Prefix(hash) => Some(hash),
             Key::Session(bytes) => Some(bytes),
+            Key::Soft(bytes) => Some(bytes),
         }
     }
 }
@@ -190,18 +203,31 @@ impl Reader {
         mm: &[MmObject],
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
+        let mut copied = std::mem::take(&mut scratch.words);
+        let words = Words::<u32>::get(tokens, "tokens", &mut copied)?;
+        let prompt = self.words(words.as_slice(tokens.py()), namespace, mm, scratch);
+        drop(words);
+        scratch.words = copied;
+        Ok(prompt)
+    }
+
+    /// Reads token ids.
+    fn words(
+        &self,
+        words: &[u32],
+        namespace: Namespace,
+        mm: &[MmObject],
+        scratch: &mut Scratch,
+    ) -> Prompt {
         let Scratch {
-            words,
             hashes,
             tokens: kept,
             ..
         } = scratch;
-        let words = Words::<u32>::get(tokens, "tokens", words)?;
         let mut prompt = Prompt::without_tokens(words.len() as u64);
         let Some((namespace, identity)) = self.numbered(namespace) else {
-            return Ok(prompt);
+            return prompt;
         };
-        let words = words.as_slice(tokens.py());
         if self.need.content {
             kept.clear();
             kept.extend_from_slice(words);
@@ -217,7 +243,7 @@ impl Reader {
             self.hasher.hash(first, namespace, mm, hashes);
             prompt.key = Key::of_prefix(hashes.last());
         }
-        Ok(prompt)
+        prompt
     }
 
     /// Reads `text=`: without a tokenizer, four bytes count as a token, and as many bytes as that makes a block are one.
@@ -230,13 +256,61 @@ impl Reader {
     ) -> PyResult<Prompt> {
         let mut encoded = None;
         let bytes = utf8(text, &mut encoded)?;
+        Ok(self.bytes(bytes, prompt_tokens, namespace, scratch))
+    }
+
+    /// Reads the prompt of a body, which lies in `room`.
+    pub fn body(
+        &self,
+        read: &Read,
+        prompt_tokens: Option<u64>,
+        namespace: Namespace,
+        scratch: &mut Scratch,
+    ) -> Prompt {
+        let length = prompt_tokens.unwrap_or(read.length);
+        match read.shape {
+            Shape::Nothing => Prompt::without_tokens(length),
+            Shape::Text => {
+                let text = std::mem::take(&mut scratch.room.text);
+                let prompt = self.bytes(&text, Some(length), namespace, scratch);
+                scratch.room.text = text;
+                if self.need.boundaries {
+                    let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;
+                    let blocks = scratch.hashes.len();
+                    to_blocks(
+                        &scratch.room.ends,
+                        per_block,
+                        blocks,
+                        &mut scratch.boundaries,
+                    );
+                }
+                prompt
+            }
+            Shape::Tokens => {
+                let tokens = std::mem::take(&mut scratch.room.tokens);
+                let mut prompt = self.words(&tokens, namespace, &[], scratch);
+                scratch.room.tokens = tokens;
+                prompt.length = prompt.length.max(length);
+                prompt
+            }
+        }
+    }
+
+    /// Reads the bytes of a text.
+    fn bytes(
+        &self,
+        bytes: &[u8],
+        prompt_tokens: Option<u64>,
+        namespace: Namespace,
+        scratch: &mut Scratch,
+    ) -> Prompt {
         let block_size = self.hasher.block_size();
         let estimate = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
         let chunks = (bytes.len() / (block_size * BYTES_PER_TOKEN)) as u64;
         let length = prompt_tokens.unwrap_or(estimate);
         let mut prompt = Prompt::without_tokens(length.max(chunks * block_size as u64));
         let Some((namespace, identity)) = self.numbered(namespace) else {
-            return Ok(prompt);
+            return prompt;
         };
         if self.need.content {
             scratch.text.clear();
@@ -248,7 +322,7 @@ impl Reader {
         } else if let Some(count) = self.need.prefix {
             &bytes[..bytes.len().min(count.saturating_mul(BYTES_PER_TOKEN))]
         } else {
-            return Ok(prompt);
+            return prompt;
         };
         let hashes = &mut scratch.hashes;
         self.hasher
@@ -257,7 +331,7 @@ impl Reader {
             prompt.blocks = Some(Origin::Text);
         }
         prompt.key = self.head(hashes);
-        Ok(prompt)
+        prompt
     }
 
     /// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of

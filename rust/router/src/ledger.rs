@@ -132,6 +132,8 @@ pub struct Record {
     pub matched_tokens: u64,
     /// Candidates.
     pub candidates: u32,
+    /// Convention of clients by which the conversation is known.
+    pub convention: Option<&'static str>,
     /// How often the request was tried before.
     pub attempt: u32,
     /// When it was decided.

@@ -46,6 +46,8 @@ pub struct Request<'a> {
     pub key: Option<&'a [u8]>,
     /// Whether the caller named that key.
     pub key_is_session: bool,
+    /// Convention of clients by which the conversation is known.
+    pub convention: Option<&'static str>,
     /// Output tokens the caller expects.
     pub expected_output_tokens: Option<u64>,
     /// The offer to take, and why, decided outside: the rule is not asked.

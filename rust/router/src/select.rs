@@ -267,6 +267,7 @@ impl<'a, 'r> Step<'a, 'r> {
             best_matched_tokens: pick.best_matched_tokens,
             matched_tokens: pick.matched_tokens,
             candidates: s.candidates.rows().len() as u32,
+            convention: request.convention,
             attempt: request.attempt,
             decided: request.now,
             first_token: None,

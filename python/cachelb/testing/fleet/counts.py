@@ -64,7 +64,8 @@ class SeenRequest:
     Attributes:
         path: Its path.
         headers: Its headers, whatever their case.
-        body: Its parsed body, never shown by ``repr``.
+        body: Its parsed body; ``repr`` shows neither this nor `data`.
+        data: Its body as it came.
 
     Example:
         >>> import json, urllib.request
@@ -81,6 +82,7 @@ class SeenRequest:
     path: str
     headers: Mapping[str, str] = field(repr=False)
     body: dict[str, Any] = field(repr=False)
+    data: bytes = field(repr=False)
 
 
 class Watchers:

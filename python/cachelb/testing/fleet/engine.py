@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cachelb._core import Namespace
     from cachelb.testing.fleet.counts import Counts, Watchers
     from cachelb.testing.fleet.options import WorkerOptions
+    from cachelb.testing.fleet.responses import StoredResponse
 
 _MAX_TRANSFERS: Final = 4096
 
@@ -51,6 +52,7 @@ class Engine:
         self.options = options
         self.running = self.waiting = self.blocks_in_use = 0
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+        self.responses: dict[str, StoredResponse] = {}  # by id; vLLM never removes one
         self._counts = counts
         self._watchers = watchers
         self._slots = asyncio.Semaphore(options.max_running)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 from aiohttp import web
 
+from cachelb.testing.fleet.answer import make_answer
+from cachelb.testing.fleet.call import RejectedError, parse_body
 from cachelb.testing.fleet.counts import SeenRequest
-from cachelb.testing.fleet.openai import (
-    RejectedError,
-    answer_events,
-    closing_events,
-    error_body,
-    full_answer,
-    parse_body,
-    parse_call,
-)
 from cachelb.testing.fleet.pages import load_report
 
 if TYPE_CHECKING:
+    from cachelb.testing.fleet.answer import Answer
+    from cachelb.testing.fleet.call import Call
+    from cachelb.testing.fleet.dialect import Dialect
     from cachelb.testing.fleet.engine import Engine
     from cachelb.testing.fleet.faults import Fault
-    from cachelb.testing.fleet.openai import Call
     from cachelb.testing.fleet.replica import Replica
 
 _JSON: Final = "application/json"
@@ -36,13 +32,13 @@ _CLOSE_WITH_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 class Exchange:
     """One request and its answer."""
 
-    __slots__ = ("_call", "_chat", "_engine", "_fault", "_open", "_replica", "_request")
+    __slots__ = ("_call", "_dialect", "_engine", "_fault", "_open", "_replica", "_request")
 
-    def __init__(self, replica: Replica, request: web.BaseRequest, *, chat: bool) -> None:
+    def __init__(self, replica: Replica, request: web.BaseRequest, dialect: type[Dialect]) -> None:
         self._replica = replica
         self._request = request
-        self._chat = chat
         self._engine: Engine = replica.engine
+        self._dialect = dialect(self._engine)
         self._call: Call | None = None
         self._fault: Fault | None = None
         self._open = True
@@ -57,7 +53,7 @@ class Exchange:
             return await self._answer()
         except RejectedError as error:
             self._end("rejected")
-            return json_error(error.status, str(error), error.kind)
+            return self._refuse(error)
         except (ConnectionError, web.RequestPayloadError):
             raise asyncio.CancelledError from None  # as aiohttp itself does if the client has gone
         finally:
@@ -69,8 +65,9 @@ class Exchange:
         coming = replica.peek_fault() or drawn
         if coming is not None and coming.kind == "refuse":
             self._cut(replica.take_fault() or coming)
-        body = parse_body(await self._request.read(), self._request.headers.get("Content-Type", ""))
-        replica.seen.append(SeenRequest(self._request.path, self._request.headers, body))
+        data = await self._request.read()
+        body = parse_body(data, self._request.headers.get("Content-Type", ""))
+        replica.seen.append(SeenRequest(self._request.path, self._request.headers, body, data))
         # Planned faults go to whole requests, in the order in which these enter the engine.
         self._fault = fault = replica.take_fault() or drawn
         if fault is not None:
@@ -80,19 +77,22 @@ class Exchange:
                 return self._planned_status(fault)
             if fault.kind == "stall" and not (fault.after_chunks and body.get("stream")):
                 await self._stall(fault)
-        self._call = call = parse_call(body, replica.options, chat=self._chat)
+        self._call = call = self._dialect.parse(body)
         replica.counts.tokenized += call.tokenized
         await self._engine.enter(call.job)
         await self._engine.prefill(call.job, self._remote(call))
-        request_id = replica.request_id(self._request.headers.get("X-Request-Id"), chat=self._chat)
-        return await (self._stream(call, request_id) if call.stream else self._whole(call, request_id))
+        if not call.request_id:
+            given = self._request.headers.get("X-Request-Id") if self._dialect.names_ids else None
+            call.request_id = self._dialect.id_prefix + replica.request_id(given)
+        answer = make_answer(call.job.tokens, call.job.max_tokens, call.tool)
+        return await (self._stream(call, answer) if call.stream else self._whole(call, answer))
 
-    async def _whole(self, call: Call, request_id: str) -> web.StreamResponse:
+    async def _whole(self, call: Call, answer: Answer) -> web.StreamResponse:
         await self._engine.decode(call.job.max_tokens)
         kv_params = None
         if call.kv_params.get("do_remote_decode"):
-            kv_params = self._engine.start_transfer(request_id, call.job)
-        body = full_answer(call, request_id, kv_params)
+            kv_params = self._engine.start_transfer(call.request_id, call.job)
+        body = json.dumps(self._dialect.whole(call, answer, kv_params)).encode()
         if self._fault is not None and self._fault.kind == "die":
             torn = web.StreamResponse(headers={"Content-Type": _JSON, "Content-Length": str(len(body))})
             await torn.prepare(self._request)
@@ -107,22 +107,22 @@ class Exchange:
                 headers["endpoint-load-metrics"] = report
         return web.Response(body=body, content_type=_JSON, headers=headers)
 
-    async def _stream(self, call: Call, request_id: str) -> web.StreamResponse:
+    async def _stream(self, call: Call, answer: Answer) -> web.StreamResponse:
         fault = self._fault
         response = web.StreamResponse(headers=_EVENT_HEADERS)
         await response.prepare(self._request)
         sent = 0
-        for event, tokens in answer_events(call, request_id, self._engine.options.stream_interval):
+        for event, tokens in self._dialect.events(call, answer, self._engine.options.stream_interval):
             if fault is not None and sent == fault.after_chunks:
                 await self._strike(fault)
             if tokens:
                 await self._engine.decode(tokens)
-            await response.write(event)
+            await response.write(event.encode())
             sent += 1
         if fault is not None and sent <= fault.after_chunks:
             await self._strike(fault)
         self._end("finished")  # before the client can know
-        await response.write_eof(closing_events(call, request_id))
+        await response.write_eof(self._dialect.closing(call, answer).encode())
         return response
 
     async def _strike(self, fault: Fault) -> None:
@@ -149,10 +149,13 @@ class Exchange:
     def _planned_status(self, fault: Fault) -> web.StreamResponse:
         self._count(fault)
         self._end("failed")
-        response = json_error(fault.status, "planned by the test")
+        response = self._refuse(RejectedError("planned by the test", fault.status))
         if fault.retry_after_s is not None:
             response.headers["Retry-After"] = str(fault.retry_after_s)
         return response
+
+    def _refuse(self, error: RejectedError) -> web.Response:
+        return error_answer(error, self._dialect)
 
     def _cut(self, fault: Fault) -> NoReturn:
         """End the connection with a reset, as the kernel does for a process that was killed."""
@@ -189,6 +192,7 @@ def cut(transport: asyncio.Transport | None) -> None:
     transport.abort()
 
 
-def json_error(status: int, message: str, kind: str | None = None) -> web.Response:
-    """Return an error in vLLM's form; without `kind`, its ``type`` is vLLM's own for the status."""
-    return web.Response(status=status, body=error_body(status, message, kind), content_type=_JSON)
+def error_answer(error: RejectedError, dialect: Dialect | type[Dialect] | None = None) -> web.Response:
+    """Return an error in the form of an API, else in that of the OpenAI API."""
+    body = error.body() if dialect is None else dialect.error(error)
+    return web.Response(status=error.status, body=body, content_type=_JSON)

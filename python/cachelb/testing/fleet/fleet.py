@@ -28,10 +28,13 @@ _MOST_WORKERS = 4096
 class FakeFleet(RandomFaults):
     """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
 
-    Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/tokenize``, ``/v1/models``, ``/version``,
-    ``/health`` and ``/metrics``, has a prefix cache of its own, and fails on demand. A token is four bytes of UTF-8.
+    Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/v1/messages``, ``/v1/responses``,
+    ``/v1/messages/count_tokens``, ``/tokenize``, ``/v1/models``, ``/version``, ``/health`` and ``/metrics``, has a
+    prefix cache of its own, and fails on demand. A conversation is the same prompt through every API, and a response
+    can be continued where it was made. A token is four bytes of UTF-8.
     The cache keeps the prompts' full blocks, least recently used first out; the last token of a prompt is always
-    computed, as engines do. The answer is made up from the prompt and always ``max_tokens`` long. A request for prefill
+    computed, as engines do. The answer is made up from the prompt and always ``max_tokens`` long; it calls a tool if
+    ``tool_choice`` forces one. A request for prefill
     (``kv_transfer_params.do_remote_decode``) and the decode request made from its answer work as with vLLM's
     NixlConnector; a decode request that brings ``prompt_token_ids`` along is not tokenized again.
 

@@ -1,158 +1,164 @@
-"""The OpenAI-compatible API: parsing of bodies, and the JSON and events of answers."""
+"""The completions and chat completions of the OpenAI API."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cachelb._core import Namespace
-from cachelb.testing.fleet.engine import Job
-from cachelb.testing.fleet.options import WorkerOptions
-from cachelb.testing.fleet.tokens import answer_words, encode, render_chat
+from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat
+from cachelb.testing.fleet.tokens import encode
 
-DEFAULT_MODEL = "fake-model"
-_MAX_TOKEN = 2**32 - 1
-_ERROR_TYPES = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError", 503: "ServiceUnavailableError"}
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
+    from cachelb.testing.fleet.answer import Answer, Tool
+    from cachelb.testing.fleet.call import Call
 
-class RejectedError(Exception):
-    """A request that the code of an engine would refuse."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = _ERROR_TYPES[status]
+_MAX_TOKEN: Final = 2**32 - 1
 
 
-class InvalidError(RejectedError):
-    """A request that does not fit the schema, which vLLM's web framework refuses before its own code sees it."""
+class _OpenAi(Dialect):
+    """What both have in common."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.kind = HTTPStatus.BAD_REQUEST.phrase
+    _object: str
+    _chunk: str
 
+    def parse(self, body: dict[str, Any]) -> Call:
+        """Read the call of a body."""
+        if body.get("n", 1) != 1:
+            raise RejectedError(f"n is {body['n']!r:.20}, it must be 1")
+        given = body.get("prompt_token_ids")
+        # Decodes a prompt that another worker prefilled.
+        remote = given is not None and (read_field(body, "kv_transfer_params", dict) or {}).get("do_remote_prefill")
+        tokens, tokenized = (_token_ids(given, "prompt_token_ids"), False) if remote else self._prompt(body)
+        options = self._engine.options
+        call = make_call(body, tokens, _max_tokens(body, options.default_max_tokens), options)
+        call.tokenized = tokenized
+        call.include_usage = bool((read_field(body, "stream_options", dict) or {}).get("include_usage"))
+        call.return_token_ids = bool(body.get("return_token_ids"))
+        return call
 
-@dataclass(slots=True)
-class Call:
-    """One request for a completion."""
+    def _prompt(self, body: dict[str, Any]) -> tuple[npt.NDArray[np.uint32], bool]:
+        """Return the prompt's tokens and whether they came as text."""
+        raise NotImplementedError
 
-    job: Job  # for the engine
-    chat: bool  # it came as a conversation
-    tokenized: bool  # the prompt had to be tokenized
-    model: str
-    stream: bool
-    include_usage: bool  # the stream ends with the usage
-    return_token_ids: bool  # the answer carries token ids
-    kv_params: dict[str, Any]  # the ``kv_transfer_params``, empty without any
-    reports_cached: bool  # the usage reports cached tokens
+    def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the answer in one piece."""
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": _reason(call), "stop_reason": None}
+        page: dict[str, Any] = {
+            "id": call.request_id,
+            "object": self._object,
+            "created": self._created,
+            "model": call.model,
+            "choices": [choice],
+            "usage": usage_of(call),
+            "kv_transfer_params": kv_params,
+        }
+        if call.return_token_ids:
+            choice["token_ids"] = answer.ids
+        return page
 
+    def closing(self, call: Call, answer: Answer) -> str:  # noqa: ARG002 - other APIs repeat the answer here
+        """Return the end of the stream."""
+        usage = self._event(call, [], usage=usage_of(call)) if call.include_usage else ""
+        return f"{usage}data: [DONE]\n\n"
 
-def error_body(status: int, message: str, kind: str | None = None) -> bytes:
-    """Return the body of an error as vLLM writes it; without `kind`, its ``type`` is vLLM's own for the status."""
-    kind = kind or _ERROR_TYPES.get(status, "InternalServerError")
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}}).encode()
+    def _event(self, call: Call, choices: list[dict[str, Any]], **more: object) -> str:
+        page = {
+            "id": call.request_id,
+            "object": self._chunk,
+            "created": self._created,
+            "model": call.model,
+            "choices": choices,
+        }
+        return f"data: {json.dumps({**page, **more})}\n\n"
 
-
-def parse_body(data: bytes, content_type: str) -> dict[str, Any]:
-    """Read the JSON object of a body.
-
-    vLLM compares the media type letter by letter; older releases answer 415.
-    """
-    if content_type.lower().split(";", 1)[0] != "application/json":
-        raise InvalidError("Unsupported Media Type: Only 'application/json' is allowed")
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        raise InvalidError("the body is no JSON") from None
-    if not isinstance(body, dict):
-        raise InvalidError("the body must be a JSON object")
-    return body
-
-
-def parse_call(body: dict[str, Any], options: WorkerOptions, *, chat: bool) -> Call:
-    """Read the call of a body."""
-    model, lora = _model(body, options)
-    kv_params = body.get("kv_transfer_params") or {}
-    if not isinstance(kv_params, dict):
-        raise InvalidError("kv_transfer_params must be an object")
-    if body.get("n", 1) != 1:
-        raise RejectedError(f"n is {body['n']!r:.20}, it must be 1")
-    tokens, tokenized = _prompt(body, kv_params, chat=chat)
-    if not len(tokens):
-        raise RejectedError("the prompt is empty")
-    max_tokens = _max_tokens(body, options.default_max_tokens)
-    if len(tokens) + max_tokens > options.kv_tokens:
-        raise RejectedError(
-            f"This model's maximum context length is {options.kv_tokens} tokens. However, you requested "
-            f"{max_tokens} output tokens and your prompt contains {len(tokens)} input tokens."
-        )
-    stream_options = body.get("stream_options") or {}
-    if not isinstance(stream_options, dict):
-        raise InvalidError("stream_options must be an object")
-    salt = body.get("cache_salt")
-    if salt is not None and not isinstance(salt, str):
-        raise InvalidError("cache_salt must be a string")
-    namespace = Namespace(lora, salt=salt) if lora or salt else None
-    return Call(
-        Job(tokens, max_tokens, namespace, salt or None),
-        chat,
-        tokenized,
-        model,
-        bool(body.get("stream")),
-        bool(stream_options.get("include_usage")),
-        bool(body.get("return_token_ids")),
-        kv_params,
-        options.report_cached_tokens,
-    )
+    def _choices(self, call: Call, answer: Answer, interval: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+        """Return the text of every event, its choice and its tokens."""
+        left = len(answer.ids)
+        for text, ids in answer.parts(interval):
+            left -= len(ids)
+            choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None if left else _reason(call)}
+            if call.return_token_ids:
+                choice["token_ids"] = ids
+            yield text, choice, len(ids)
 
 
-def _model(body: dict[str, Any], options: WorkerOptions) -> tuple[str, str | None]:
-    """Return the model's name and the adapter, which is every model but the first."""
-    name = body.get("model")
-    if name is None:
-        return (options.models or (DEFAULT_MODEL,))[0], None
-    if not isinstance(name, str):
-        raise InvalidError("model must be a string")
-    if options.models is None or name == options.models[0]:
-        return name, None
-    if name not in options.models:
-        raise RejectedError(f"The model `{name}` does not exist.", 404)
-    return name, name
+class Completions(_OpenAi):
+    """``/v1/completions``. Token ids of the prompt are in the choice."""
+
+    id_prefix = "cmpl-"
+    _object = _chunk = "text_completion"
+
+    def _prompt(self, body: dict[str, Any]) -> tuple[npt.NDArray[np.uint32], bool]:
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+            if len(prompt) > 1:
+                raise RejectedError(f"{len(prompt)} prompts in one request: only one is supported")
+            prompt = prompt[0]
+        if isinstance(prompt, str):
+            return encode(prompt), True
+        return _token_ids(prompt, "prompt"), False
+
+    def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the answer in one piece."""
+        page = super().whole(call, answer, kv_params)
+        page["choices"][0] |= {"text": answer.text, **_prompt_ids(call)}
+        return page
+
+    def events(self, call: Call, answer: Answer, interval: int) -> Iterator[tuple[str, int]]:
+        """Return the stream of an answer without its end."""
+        first = _prompt_ids(call)
+        for text, choice, tokens in self._choices(call, answer, interval):
+            yield self._event(call, [{"text": text, **choice, **first}]), tokens
+            first = {}
 
 
-def _max_tokens(body: dict[str, Any], default: int) -> int:
-    for field in ("max_completion_tokens", "max_tokens"):
-        value = body.get(field)
-        if value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RejectedError(f"{field} must be an integer of at least 1")
-        return value
-    return default
+class ChatCompletions(_OpenAi):
+    """``/v1/chat/completions``. Token ids of the prompt are beside the choices."""
 
+    id_prefix = "chatcmpl-"
+    _object = "chat.completion"
+    _chunk = "chat.completion.chunk"
 
-def _prompt(body: dict[str, Any], kv_params: dict[str, Any], *, chat: bool) -> tuple[npt.NDArray[np.uint32], bool]:
-    """Return the prompt's tokens and whether they came as text."""
-    given = body.get("prompt_token_ids")
-    if given is not None and kv_params.get("do_remote_prefill"):
-        return _token_ids(given, "prompt_token_ids"), False  # decodes a prompt that another worker prefilled
-    if chat:
+    def parse(self, body: dict[str, Any]) -> Call:
+        """Read the call of a body."""
+        call = super().parse(body)
+        call.tool = _forced(body)
+        return call
+
+    def _prompt(self, body: dict[str, Any]) -> tuple[npt.NDArray[np.uint32], bool]:
         return encode_messages(body), True
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
-        if len(prompt) > 1:
-            raise RejectedError(f"{len(prompt)} prompts in one request: only one is supported")
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        return encode(prompt), True
-    return _token_ids(prompt, "prompt"), False
+
+    def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the answer in one piece."""
+        page = super().whole(call, answer, kv_params)
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if call.tool is not None:
+            made = {"name": call.tool.name, "arguments": answer.text}
+            message |= {"content": None, "tool_calls": [{"id": call_id(call), "type": "function", "function": made}]}
+        page["choices"][0]["message"] = message
+        return page | _prompt_ids(call)
+
+    def events(self, call: Call, answer: Answer, interval: int) -> Iterator[tuple[str, int]]:
+        """Return the stream of an answer without its end."""
+        role = {"role": "assistant", "content": ""}
+        opening = {"index": 0, "delta": role, "logprobs": None, "finish_reason": None}
+        yield self._event(call, [opening], **_prompt_ids(call)), 0
+        head: dict[str, Any] = {}
+        if call.tool is not None:
+            head = {"id": call_id(call), "type": "function", "function": {"name": call.tool.name}}
+        for text, choice, tokens in self._choices(call, answer, interval):
+            delta: dict[str, Any] = {"content": text}
+            if call.tool is not None:
+                function = {**head.pop("function", {}), "arguments": text}
+                delta = {"tool_calls": [{"index": 0, **head, "function": function}]}
+                head = {}
+            yield self._event(call, [{"delta": delta, **choice}]), tokens
 
 
 def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
@@ -160,20 +166,8 @@ def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidError("messages must be a list with at least one message")
-    try:
-        opening = bool(body.get("add_generation_prompt", True))
-        return encode(render_chat(messages, body.get("tools"), add_generation_prompt=opening))
-    except ValueError as error:
-        raise RejectedError(str(error)) from None
-
-
-def _token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
-    if not isinstance(value, list):
-        raise InvalidError(f"{field} must be a string or a list of token ids")
-    # numpy would round floats, take booleans for numbers, and wrap numbers that are too large.
-    if not set(map(type, value)) <= {int} or (value and (min(value) < 0 or max(value) > _MAX_TOKEN)):
-        raise InvalidError(f"every token id of {field} must be an integer from 0 to {_MAX_TOKEN}")
-    return np.array(value, dtype=np.uint32)
+    tools = read_field(body, "tools", list)
+    return encode_chat(messages, tools, opening=bool(body.get("add_generation_prompt", True)))
 
 
 def usage_of(call: Call) -> dict[str, Any]:
@@ -188,72 +182,54 @@ def usage_of(call: Call) -> dict[str, Any]:
     }
 
 
-def full_answer(call: Call, request_id: str, kv_params: dict[str, Any] | None) -> bytes:
-    """Write an answer in one piece.
-
-    Token ids of the prompt stand where vLLM has them: in the choice of a completion, beside the choices of a chat.
-    """
-    words, ids = answer_words(call.job.tokens, call.job.max_tokens)
-    text = "".join(words)
-    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length", "stop_reason": None}
-    answer: dict[str, Any] = {
-        "id": request_id,
-        "object": "chat.completion" if call.chat else "text_completion",
-        "created": int(time.time()),
-        "model": call.model,
-        "choices": [choice],
-        "usage": usage_of(call),
-        "kv_transfer_params": kv_params,
-    }
-    if call.chat:
-        choice["message"] = {"role": "assistant", "content": text}
-    else:
-        choice["text"] = text
-    if call.return_token_ids:
-        choice["token_ids"] = ids
-        (answer if call.chat else choice)["prompt_token_ids"] = call.job.tokens.tolist()
-    return json.dumps(answer).encode()
+def call_id(call: Call) -> str:
+    """Name the call of a tool in an answer."""
+    return f"call_{call.request_id}"
 
 
-def answer_events(call: Call, request_id: str, interval: int) -> Iterator[tuple[bytes, int]]:
-    """Write an answer as a stream of events, without those of `closing_events`, each with the tokens it stands for.
-
-    An event has `interval` tokens; the first token is sent alone.
-    """
-    words, ids = answer_words(call.job.tokens, call.job.max_tokens)
-    head = _event_head(call, request_id)
-    with_ids = call.return_token_ids
-    prompt_ids = f'"prompt_token_ids":{json.dumps(call.job.tokens.tolist())}' if with_ids else ""
-    if call.chat:
-        extra = f",{prompt_ids}" if with_ids else ""
-        role = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-        yield f'{head}"choices":[{role}]{extra}}}\n\n'.encode(), 0
-        before, after = '"choices":[{"index":0,"delta":{"content":"', '"},"logprobs":null,"finish_reason":'
-    else:
-        before, after = '"choices":[{"index":0,"text":"', '","logprobs":null,"finish_reason":'
-    start, end, extra = 0, 1, ""
-    while start < len(words):
-        if with_ids:
-            extra = f',"token_ids":{json.dumps(ids[start:end])}'
-            if not start and not call.chat:
-                extra += f",{prompt_ids}"
-        text = "".join(words[start:end])
-        reason = '"length"' if end >= len(words) else "null"
-        yield f"{head}{before}{text}{after}{reason}{extra}}}]}}\n\n".encode(), end - start
-        start, end = end, min(end + interval, len(words))
+def _forced(body: dict[str, Any]) -> Tool | None:
+    """Return the tool that the answer has to call. The tools themselves are already checked."""
+    tools, choice = body.get("tools"), read_field(body, "tool_choice", str, dict)
+    if tools == []:
+        raise InvalidError("`tools` must not be an empty array.", param="tools")
+    if choice is None or choice == "none":
+        return None
+    if tools is None:
+        raise InvalidError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    if isinstance(choice, dict):
+        return choose_tool(schemas, (read_field(choice, "function", dict, of="tool_choice") or {}).get("name", ""))
+    if choice not in {"auto", "required"}:
+        raise InvalidError(f"Invalid value for `tool_choice`: {choice:.20}!", param="tool_choice")
+    return choose_tool(schemas) if choice == "required" else None
 
 
-def closing_events(call: Call, request_id: str) -> bytes:
-    """Write the end of a stream: the usage if it was requested, and ``[DONE]``."""
-    if not call.include_usage:
-        return b"data: [DONE]\n\n"
-    usage = json.dumps(usage_of(call))
-    return f'{_event_head(call, request_id)}"choices":[],"usage":{usage}}}\n\ndata: [DONE]\n\n'.encode()
+def _reason(call: Call) -> str:
+    """Say why the answer ends. In vLLM the call of a tool that the request names is none of the model's."""
+    if call.tool is None:
+        return "length"
+    return "stop" if call.tool.named else "tool_calls"
 
 
-def _event_head(call: Call, request_id: str) -> str:
-    kind = "chat.completion.chunk" if call.chat else "text_completion"
-    return (
-        f'data: {{"id":{json.dumps(request_id)},"object":"{kind}","created":{int(time.time())},'
-        f'"model":{json.dumps(call.model)},'
-    )
+def _prompt_ids(call: Call) -> dict[str, Any]:
+    return {"prompt_token_ids": call.job.tokens.tolist()} if call.return_token_ids else {}
+
+
+def _max_tokens(body: dict[str, Any], default: int) -> int:
+    for field in ("max_completion_tokens", "max_tokens"):
+        value = body.get(field)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise RejectedError(f"{field} must be an integer of at least 1")
+        return value
+    return default
+
+
+def _token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
+    if not isinstance(value, list):
+        raise InvalidError(f"{field} must be a string or a list of token ids")
+    # numpy would round floats, take booleans for numbers, and wrap numbers that are too large.
+    if not set(map(type, value)) <= {int} or (value and (min(value) < 0 or max(value) > _MAX_TOKEN)):
+        raise InvalidError(f"every token id of {field} must be an integer from 0 to {_MAX_TOKEN}")
+    return np.array(value, dtype=np.uint32)

@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
-from cachelb.testing.fleet.openai import DEFAULT_MODEL
+from cachelb.testing.fleet.call import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

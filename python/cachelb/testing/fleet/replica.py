@@ -6,18 +6,23 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from cachelb.testing.fleet.anthropic import Messages, encode_body
+from cachelb.testing.fleet.call import RejectedError, parse_body
 from cachelb.testing.fleet.counts import Counts, SeenRequest, Watchers
+from cachelb.testing.fleet.dialect import Dialect
 from cachelb.testing.fleet.engine import Engine
-from cachelb.testing.fleet.exchange import Exchange, cut, json_error
+from cachelb.testing.fleet.exchange import Exchange, cut, error_answer
 from cachelb.testing.fleet.faults import Fault, FaultPlan, FaultRates
-from cachelb.testing.fleet.openai import RejectedError, encode_messages, parse_body
+from cachelb.testing.fleet.openai import ChatCompletions, Completions, encode_messages
 from cachelb.testing.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
+from cachelb.testing.fleet.responses import Responses
 from cachelb.testing.fleet.sockets import Listener
 from cachelb.testing.fleet.tokens import encode
 
@@ -35,6 +40,12 @@ if TYPE_CHECKING:
 
 _JSON: Final = "application/json"
 _LONGEST_STOP_S: Final = 5.0
+_DIALECTS: Final[dict[str, type[Dialect]]] = {
+    "/v1/completions": Completions,
+    "/v1/chat/completions": ChatCompletions,
+    "/v1/messages": Messages,
+    "/v1/responses": Responses,
+}
 
 
 @dataclass(slots=True)
@@ -72,8 +83,8 @@ class Replica:
         self.events = _publisher(replay=options.kv_replay) if options.kv_events else None
         self.engine = self._new_engine()
         self._routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
-            ("POST", "/v1/completions"): self._complete,
-            ("POST", "/v1/chat/completions"): self._chat,
+            **{("POST", path): partial(self._generate, dialect) for path, dialect in _DIALECTS.items()},
+            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
             ("POST", "/tokenize"): self._tokenize,
             ("GET", "/v1/models"): self._models,
             ("GET", "/version"): self._version,
@@ -193,12 +204,12 @@ class Replica:
         """Notify waiting tests of a change."""
         self._shared.watchers.notify()
 
-    def request_id(self, given: str | None, *, chat: bool) -> str:
-        """Return the id of an answer, made of the client's ``X-Request-Id`` if there is one."""
+    def request_id(self, given: str | None) -> str:
+        """Return the id of an answer without its prefix: the client's ``X-Request-Id`` if there is one."""
         if given is None:
             self._requests += 1
             given = f"{self.name}-{self._requests}"
-        return f"chatcmpl-{given}" if chat else f"cmpl-{given}"
+        return given
 
     def find_engine(self, engine_id: object) -> Engine | None:
         """Return the fleet's running engine with an id, None without one."""
@@ -216,7 +227,7 @@ class Replica:
         try:
             response = await route(request)
         except RejectedError as error:
-            response = json_error(error.status, str(error), error.kind)
+            response = error_answer(error)
         finally:
             self._busy.discard(transport)
         if not self.listening:
@@ -226,13 +237,19 @@ class Replica:
     def _no_route(self, request: web.BaseRequest) -> web.StreamResponse:
         known = any(path == request.path for _, path in self._routes)
         status = HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
-        return json_error(status, status.phrase, status.phrase)
+        return error_answer(RejectedError(status.phrase, status, kind=status.phrase))
 
-    async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await Exchange(self, request, chat=False).run()
+    async def _generate(self, dialect: type[Dialect], request: web.BaseRequest) -> web.StreamResponse:
+        return await Exchange(self, request, dialect).run()
 
-    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await Exchange(self, request, chat=True).run()
+    async def _count_tokens(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            body = parse_body(await request.read(), request.headers.get("Content-Type", ""))
+            count = len(encode_body(body))
+        except RejectedError as error:
+            return error_answer(error, Messages)
+        page = {"input_tokens": count, "context_management": {"original_input_tokens": count}}
+        return web.Response(body=json.dumps(page).encode(), content_type=_JSON)
 
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
         body = parse_body(await request.read(), request.headers.get("Content-Type", ""))

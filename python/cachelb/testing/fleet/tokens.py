@@ -7,21 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 BYTES_PER_TOKEN: Final = 4
-
-# Four ASCII letters each, so that every word is one token and needs no escape in JSON.
-_WORDS: Final = (
-    " sun", " sea", " sky", " oak", " elm", " fox", " owl", " bee",
-    " tin", " ore", " ash", " hay", " fig", " rye", " dew", " fog",
-)  # fmt: skip
-_WORD_TOKENS: Final = tuple(int.from_bytes(word.encode(), "little") for word in _WORDS)
+_FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
 
 
 def encode(text: str) -> npt.NDArray[np.uint32]:
@@ -49,50 +42,73 @@ def decode(tokens: Iterable[int] | npt.NDArray[np.uint32]) -> str:
 def render_chat(messages: Sequence[object], tools: object = None, *, add_generation_prompt: bool = True) -> str:
     """Render a conversation as a chat template does, so that a longer one begins with the shorter one.
 
-    Messages are in the form of the OpenAI API; tools are rendered first. `add_generation_prompt` ends with the opening
-    of the assistant's turn.
+    Messages and tools are in the form of the OpenAI API, into which vLLM turns those of the other APIs; tools are
+    rendered first. `add_generation_prompt` ends with the opening of the assistant's turn.
 
     Example:
         >>> render_chat([{"role": "user", "content": "hi"}])
         '<|user|>hi<|end|><|assistant|>'
     """
-    parts = [json.dumps(tools, sort_keys=True)] if tools else []
+    parts = [json.dumps([_function(tool) for tool in tools])] if isinstance(tools, list) and tools else []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ValueError("every message must be an object with a role")  # noqa: TRY004 - becomes a 400
-        parts += (f"<|{message['role']}|>", _content(message), "<|end|>")
+        parts += (f"<|{message['role']}|>", *_contents(message), "<|end|>")
     return "".join((*parts, "<|assistant|>" if add_generation_prompt else ""))
 
 
-def _content(message: dict[str, Any]) -> str:
+def _contents(message: dict[str, Any]) -> Iterator[str]:
+    result_of = message.get("tool_call_id")
+    if result_of:
+        yield f"<|{result_of}|>"
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    if reasoning:
+        yield f"<|think|>{reasoning}<|end|>"
     content = message.get("content")
-    if isinstance(content, str):
-        text = content
-    elif isinstance(content, list):
-        text = "".join(part["text"] if _is_text(part) else _digest(part) for part in content)
-    elif content is None:
-        text = ""
-    else:
+    if isinstance(content, list):
+        yield "\n".join(_text(part) for part in content)
+    elif isinstance(content, str):
+        yield content
+    elif content is not None:
         raise ValueError("the content of a message must be a string or a list of parts")
     calls = message.get("tool_calls")
-    return text + json.dumps(calls, sort_keys=True) if calls else text
+    if calls:
+        if not isinstance(calls, list) or not all(map(_is_call, calls)):
+            raise ValueError("tool_calls must be a list of objects with a function that has a name")
+        yield json.dumps([[call.get("id"), call["function"]["name"], _arguments(call["function"])] for call in calls])
 
 
-def _is_text(part: object) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
+def _function(tool: object) -> dict[str, Any]:
+    """Return a tool's fields in the order of vLLM's class; what lies deeper keeps its order."""
+    if not isinstance(tool, dict) or not _is_call(tool):
+        raise ValueError("every tool must be an object with a function that has a name")
+    values = tool["function"]
+    if not isinstance(values.get("parameters"), dict | None):
+        raise ValueError("the parameters of a tool must be an object")  # noqa: TRY004 - becomes a 400
+    return {name: values[name] for name in _FUNCTION_FIELDS if values.get(name) is not None}
 
 
-def _digest(part: object) -> str:
-    """Stand in for an image or a sound, of which engines see placeholders too."""
+def _is_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _arguments(function: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call. vLLM takes what is no JSON object for an empty one."""
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _text(part: object) -> str:
+    """Return the text of a part. An image or a sound has a placeholder, as engines see them too."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        text: str = part["text"]
+        return text
     return f"<|{hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:16]}|>"
-
-
-def answer_words(prompt: npt.NDArray[np.uint32], count: int) -> tuple[list[str], list[int]]:
-    """Make up an answer, the same for the same prompt: words of one token each, and their token ids."""
-    state = zlib.crc32(prompt.data)
-    words, ids = [], []
-    for _ in range(count):
-        state = (state * 1_103_515_245 + 12_345) & 0x7FFF_FFFF
-        words.append(_WORDS[state >> 27])
-        ids.append(_WORD_TOKENS[state >> 27])
-    return words, ids

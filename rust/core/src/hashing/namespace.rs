@@ -22,19 +22,24 @@ pub struct Identity<'a> {
     pub salt: Option<&'a str>,
     /// One of several models that share an index.
     pub model: Option<&'a str>,
+    /// What else an engine sees beside the prompt, such as a digest of images.
+    pub beside: Option<&'a str>,
 }
 
 impl<'a> Identity<'a> {
     /// The parts that are there, each with its tag.
     fn parts(self) -> impl Iterator<Item = (u8, &'a str)> {
-        [(0, self.lora), (1, self.salt), (2, self.model)]
-            .into_iter()
+        let parts = [self.lora, self.salt, self.model, self.beside];
+        (0..)
+            .zip(parts)
             .filter_map(|(tag, part)| Some((tag, part.filter(|text| !text.is_empty())?)))
     }
 }
 
 /// First byte of what is hashed for a tag, which no part of an [`Identity`] has.
 const NAMES: u8 = 0xff;
+/// The same for a session.
+const SESSIONS: u8 = 0xfe;
 
 /// Makes namespaces that only those who have it can compute.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,6 +60,20 @@ impl NamespaceKey {
             u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))
         });
         Self(KEY.to_le_bytes())
+    }
+
+    /// The key of a session that these parts name; those that are absent differ from empty ones.
+    #[must_use]
+    pub fn session(self, parts: &[Option<&str>]) -> [u8; 16] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&[SESSIONS]);
+        for part in parts {
+            let length = part.map_or(u64::MAX, |text| text.len() as u64);
+            hasher.write(&length.to_le_bytes());
+            hasher.write(part.unwrap_or_default().as_bytes());
+        }
+        let hash = hasher.finish128();
+        (u128::from(hash.h2) << 64 | u128::from(hash.h1)).to_le_bytes()
     }
 
     /// A tag of a text that is no namespace, of 64 bits.
@@ -165,6 +184,7 @@ mod tests {
             lora: Some(lora),
             salt: Some(salt),
             model: Some(model),
+            ..Identity::default()
         };
         let namespace = Namespace::of(key, identity);
         (namespace.block, namespace.chain)

@@ -12,6 +12,7 @@ use pyo3::types::{PyString, PyTuple};
 use super::memory::Memory;
 use crate::args::{named, ranged};
 use crate::arguments::Call;
+use crate::body::Shape;
 use crate::engine::lock;
 use crate::prompt::Prompt;
 use crate::roster::Registered;
@@ -88,7 +89,11 @@ impl RequestView {
             has_tokens: call.tokens.is_some()
                 || call.text.is_some()
                 || call.messages.is_some()
-                || call.blocks.is_some(),
+                || call.blocks.is_some()
+                || call
+                    .read
+                    .as_ref()
+                    .is_some_and(|read| read.shape != Shape::Nothing),
             session: key.filter(|_| prompt.key_is_session()),
             key,
             tenant: copy(&call.tenant),

@@ -52,7 +52,13 @@ impl NativeRouter {
         }
         let registered = fleet.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
-        let mut ready: Vec<Ready> = calls
+        let filled = fill(this, py, &calls, &mut scratches)?;
+        let full: Vec<&Call> = filled
+            .iter()
+            .zip(&calls)
+            .map(|(filled, call)| filled.as_ref().unwrap_or(call))
+            .collect();
+        let mut ready: Vec<Ready> = full
             .iter()
             .zip(&mut scratches)
             .map(|(call, scratch)| Ready::read(this, py, call, &[], &registered, scratch, false))
@@ -63,14 +69,14 @@ impl NativeRouter {
             .collect();
         let mut batch: Vec<_> = offers
             .into_iter()
-            .zip(ready.iter().zip(&calls).zip(&scratches))
+            .zip(ready.iter().zip(&full).zip(&scratches))
             .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
             .collect();
         let mut beside: Vec<Picks> = batch.iter().map(|_| Picks::default()).collect();
         for (((offers, request), picks), (ready, call)) in batch
             .iter_mut()
             .zip(&mut beside)
-            .zip(ready.iter().zip(&calls))
+            .zip(ready.iter().zip(&full))
         {
             let asked = ready.asked(call, request, &registered, false);
             asked.ask(this, py, whole, offers, request, picks)?;
@@ -96,7 +102,13 @@ impl NativeRouter {
         };
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        for (((pick, call), ready), offers) in picks.into_iter().zip(calls).zip(&ready).zip(offers)
+        let conventions: Vec<_> = full.iter().map(|call| call.convention()).collect();
+        for ((((pick, call), convention), ready), offers) in picks
+            .into_iter()
+            .zip(calls)
+            .zip(conventions)
+            .zip(&ready)
+            .zip(offers)
         {
             let seat = registered.seat_of(pick.offer);
             let selected = Selected {
@@ -106,6 +118,7 @@ impl NativeRouter {
                 number: ready.number,
                 pick,
                 prompt_tokens: ready.prompt.length,
+                convention,
                 tried: Vec::new(),
                 seen: None,
             };
@@ -114,6 +127,20 @@ impl NativeRouter {
         }
         Ok(decisions)
     }
+}
+
+/// Reads the bodies.
+fn fill(
+    router: &NativeRouter,
+    py: Python<'_>,
+    calls: &[Call],
+    scratches: &mut [Scratch],
+) -> PyResult<Vec<Option<Call>>> {
+    calls
+        .iter()
+        .zip(scratches)
+        .map(|(call, scratch)| router.bodies.fill(py, call, &mut scratch.room, true))
+        .collect()
 }
 
 /// Asks a policy of the caller's for every request; the batch is then no single step, but still all or nothing.

@@ -27,9 +27,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use crate::args::{named, number_or_none, ranged};
+use crate::bodies::Bodies;
 use crate::clock::Clock;
 use crate::custom::Customs;
 use crate::decision::Owner as _;
@@ -70,6 +71,7 @@ pub struct NativeRouter {
     pub customs: Customs,
     /// When a request goes to two workers.
     pub terms: PairTerms,
+    pub bodies: Bodies,
 }
 
 #[pymethods]
@@ -87,6 +89,8 @@ impl NativeRouter {
         let given = Options(settings);
         let settings = pools::settings(&given)?;
         let keys = pools::HashKeys::read(&given)?;
+        let bodies = given.required("bodies")?;
+        let bodies = bodies.cast::<PyDict>()?;
         let mut specs = pools.iter();
         let first = specs
             .next()
@@ -123,6 +127,7 @@ impl NativeRouter {
             readings: Py::new(py, Readings(fleet.clone_ref(py)))?,
             engine,
             fleet,
+            bodies: Bodies::of(&Options(bodies), keys.seed, keys.sessions)?,
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
                 uncached_token_threshold: given
@@ -136,6 +141,16 @@ impl NativeRouter {
                 },
             },
         })
+    }
+
+    /// Counts of request bodies, those of several names without zeros.
+    fn _body_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = self.bodies.counts.plain().into_py_dict(py)?;
+        for (name, named) in self.bodies.counts.named() {
+            let found = named.into_iter().filter(|(_, count)| *count > 0);
+            counts.set_item(name, found.into_py_dict(py)?)?;
+        }
+        Ok(counts)
     }
 
     #[doc = stub!("Router.remove_worker")]

@@ -49,18 +49,21 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
 pub struct HashKeys {
     pub seed: u64,
     namespaces: NamespaceKey,
+    /// Of sessions: routers without a secret but with the same seed divide them alike.
+    pub sessions: NamespaceKey,
 }
 
 impl HashKeys {
     /// Reads `hash_seed` and `namespace_key`, without which namespaces are those of the process.
     pub fn read(given: &Options<'_, '_>) -> PyResult<Self> {
+        let seed = given.integer("hash_seed", 0, u64::MAX)?;
         let key = given.optional("namespace_key")?;
+        let key = key.map(|key| key.extract().map(NamespaceKey::new));
+        let key = key.transpose()?;
         Ok(Self {
-            seed: given.integer("hash_seed", 0, u64::MAX)?,
-            namespaces: match key {
-                Some(key) => NamespaceKey::new(key.extract()?),
-                None => NamespaceKey::of_process(),
-            },
+            seed,
+            namespaces: key.unwrap_or_else(NamespaceKey::of_process),
+            sessions: key.unwrap_or_else(|| NamespaceKey::new(u128::from(seed).to_le_bytes())),
         })
     }
 }

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use super::NativeRouter;
 use crate::args::{self, named};
-use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, arguments};
+use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
@@ -32,6 +32,7 @@ struct Outcome<T> {
     offers: Offers,
     number: u64,
     prompt_tokens: u64,
+    convention: Option<&'static str>,
 }
 
 /// Which workers a selection is about.
@@ -74,6 +75,7 @@ impl<T> Outcome<T> {
             number,
             pick,
             prompt_tokens: self.prompt_tokens,
+            convention: self.convention,
             tried,
             seen,
         }
@@ -172,6 +174,9 @@ impl Kind {
         scratch: &mut Scratch,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
+        let counted = !self.dry_run && tried.is_empty();
+        let filled = router.bodies.fill(py, call, &mut scratch.room, counted)?;
+        let call = filled.as_ref().unwrap_or(call);
         let registered = router.fleet.get().roster.now();
         let dry_run = self.dry_run;
         let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
@@ -186,6 +191,7 @@ impl Kind {
                 offers,
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
+                convention: call.convention(),
             }),
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
@@ -372,6 +378,7 @@ macro_rules! select_worker {
                     workers: None,
                     $($name: $kind::given(stringify!($name), $name)?,)*
                     priority,
+                    read: None,
                 };
                 slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
             }
@@ -425,7 +432,14 @@ impl NativeRouter {
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
         let policy = slf.as_unbound().policy_name(py, pick.wanted)?;
-        let result = explanation(py, &policy, key, outcome.prompt_tokens, pick, seen);
+        let result = explanation(
+            py,
+            &policy,
+            key,
+            (outcome.prompt_tokens, outcome.convention),
+            pick,
+            seen,
+        );
         this.fleet.get().roster.give_back(outcome.offers);
         result
     }

@@ -268,6 +268,7 @@ impl Readings {
             duration_s: record.ended.map(|(at, _)| seconds(decided, at.0)),
             stale_load: worker.is_stale,
             gpu: record.gpu.as_deref(),
+            convention: record.convention,
         );
         let shadows = PyList::empty(py);
         for shadow in &record.shadows {

@@ -1,0 +1,46 @@
+//! Request bodies of LLM APIs to canonical prompts: one pass of safe Rust, no tree, nothing allocated per value.
+//!
+//! Two requests share no chunk of canonical bytes that ends behind the first difference of what an engine renders from
+//! them; in doubt they differ, which costs a hit, where a false match is a wrong answer. What no engine can see (white
+//! space, escapes, the order of keys outside tools) does not count.
+//!
+//! ```
+//! use cachelb_body::{BodyReader, Limits, Profile};
+//!
+//! let mut reader = BodyReader::new(Profile::default(), Limits::default());
+//! let body = br#"{"model": "m", "messages": [{"role": "user", "content": "Hello"}]}"#;
+//! let body = reader.read("/v1/chat/completions", body)?;
+//! assert_eq!((body.model(), body.facts().messages), (Some("m"), 1));
+//! # Ok::<(), cachelb_body::BodyError>(())
+//! ```
+
+mod blocks;
+mod body;
+mod canon;
+mod digest;
+mod endpoint;
+mod error;
+mod head;
+mod identity;
+mod layout;
+mod messages;
+mod number;
+mod profile;
+mod prompts;
+mod read;
+mod responses;
+mod scan;
+mod state;
+mod tools;
+mod turns;
+
+#[cfg(test)]
+mod tests;
+
+pub use body::{Body, Facts, Kind, Prompt, Text};
+pub use endpoint::Endpoint;
+pub use error::{BodyError, ErrorKind, Result};
+pub use identity::{Clues, GATEWAY, Identity, Session, convention_names, is_read};
+pub use profile::{Engine, InlineSystem, Limits, Profile, ToolsPlace};
+pub use scan::check;
+pub use state::BodyReader;

@@ -1,0 +1,38 @@
+//! Tests over whole bodies.
+
+mod beside;
+mod equal;
+mod hostile;
+mod oracle;
+mod rules;
+mod shapes;
+
+use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
+
+pub(super) const CHAT: &str = "/v1/chat/completions";
+pub(super) const MESSAGES: &str = "/v1/messages";
+pub(super) const RESPONSES: &str = "/v1/responses";
+
+pub(super) fn vllm() -> Profile {
+    Profile {
+        engine: Engine::Vllm,
+        ..Profile::default()
+    }
+}
+
+/// The canonical bytes of the first prompt.
+pub(super) fn try_stream(profile: Profile, path: &str, body: &[u8]) -> Result<Vec<u8>> {
+    let mut reader = BodyReader::new(profile, Limits::default());
+    let body = reader.read(path, body)?;
+    Ok(match body.prompts().next() {
+        Some(Prompt::Text(text)) => text.joined(&mut Vec::new()).to_vec(),
+        _ => Vec::new(),
+    })
+}
+
+pub(super) fn stream(profile: Profile, path: &str, body: &str) -> Vec<u8> {
+    let found = try_stream(profile, path, body.as_bytes());
+    let found = found.unwrap_or_else(|error| panic!("{error}: {body}"));
+    assert!(!found.is_empty(), "no prompt: {body}");
+    found
+}

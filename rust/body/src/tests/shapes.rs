@@ -1,0 +1,152 @@
+//! Fields in any shape, at every endpoint: no panic, and nothing valid is refused.
+
+use proptest::prelude::*;
+
+use super::vllm;
+use crate::{Body, BodyReader, ErrorKind, Limits, Profile, Prompt, ToolsPlace, check};
+
+const PATHS: [&str; 7] = [
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1/completions",
+    "/generate",
+    "/v1/embeddings",
+    "/v1/models",
+];
+
+const KEYS: [&str; 40] = [
+    "messages",
+    "messages",
+    "messages",
+    "system",
+    "tools",
+    "input",
+    "input",
+    "instructions",
+    "prompt",
+    "text",
+    "token_ids",
+    "input_ids",
+    "role",
+    "content",
+    "content",
+    "content",
+    "type",
+    "type",
+    "name",
+    "tool_calls",
+    "function",
+    "arguments",
+    "id",
+    "tool_call_id",
+    "tool_use_id",
+    "reasoning",
+    "thinking",
+    "summary",
+    "call_id",
+    "output",
+    "parameters",
+    "input_schema",
+    "tool_choice",
+    "chat_template_kwargs",
+    "conversation",
+    "is_error",
+    "image_url",
+    "max_tokens",
+    "stream",
+    "other",
+];
+
+const WORDS: [&str; 16] = [
+    "user",
+    "assistant",
+    "system",
+    "tool",
+    "text",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "function_call",
+    "reasoning",
+    "function_call_output",
+    "message",
+    "function",
+    "none",
+    "{\\\"a\\\":1,\\\"a\\\":2}",
+    "",
+];
+
+fn value() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        6 => proptest::sample::select(&WORDS[..]).prop_map(|word| format!("\"{word}\"")),
+        1 => Just("null".to_owned()),
+        1 => Just("true".to_owned()),
+        1 => Just("7".to_owned()),
+        1 => Just("-1.5".to_owned()),
+    ];
+    leaf.prop_recursive(6, 80, 6, |inner| {
+        let entry = (proptest::sample::select(&KEYS[..]), inner.clone());
+        let entry = entry.prop_map(|(key, value)| format!("\"{key}\":{value}"));
+        prop_oneof![
+            1 => proptest::collection::vec(inner, 0..5).prop_map(|all| format!("[{}]", all.join(","))),
+            2 => proptest::collection::vec(entry, 0..6).prop_map(|all| format!("{{{}}}", all.join(","))),
+        ]
+    })
+}
+
+fn body() -> impl Strategy<Value = String> {
+    let entry = (proptest::sample::select(&KEYS[..]), value());
+    let entry = entry.prop_map(|(key, value)| format!("\"{key}\":{value}"));
+    proptest::collection::vec(entry, 0..8).prop_map(|all| format!("{{{}}}", all.join(",")))
+}
+
+fn contents(body: &Body<'_>) -> Vec<Vec<u8>> {
+    let content = |prompt| match prompt {
+        Prompt::Text(text) => text.joined(&mut Vec::new()).to_vec(),
+        Prompt::Tokens(ids) => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+    };
+    body.prompts().map(content).collect()
+}
+
+proptest! {
+    #[test]
+    fn any_shape_is_read(
+        body in body(),
+        cut in any::<prop::sample::Index>(),
+        flip in proptest::option::of(any::<u8>()),
+    ) {
+        let mut bytes = body.clone().into_bytes();
+        if let Some(byte) = flip {
+            let at = cut.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let last_user = Profile { tools_place: ToolsPlace::LastUser, ..Profile::default() };
+        for profile in [Profile::default(), vllm(), last_user] {
+            let mut reader = BodyReader::new(profile, Limits::default());
+            for path in PATHS {
+                let valid = check(&bytes, 128);
+                match reader.read(path, &bytes) {
+                    Ok(body) => {
+                        prop_assert!(valid.is_ok());
+                        let _ = (body.longest(), body.size(), body.model(), body.continues().count());
+                        let again = contents(&body);
+                        let mut other = BodyReader::new(profile, Limits::default());
+                        let fresh = contents(&other.read(path, &bytes).unwrap());
+                        prop_assert_eq!(again, fresh, "what a reader holds does not count");
+                    }
+                    Err(error) => {
+                        let refused = matches!(error.kind, ErrorKind::TokenId | ErrorKind::NotObject);
+                        prop_assert!(valid.is_err() || refused, "{} {error}", body);
+                    }
+                }
+            }
+        }
+        for path in PATHS {
+            let mut reader = BodyReader::new(Profile::default(), Limits::default());
+            for end in 0..body.len() {
+                prop_assert!(reader.read(path, &body.as_bytes()[..end]).is_err());
+            }
+        }
+    }
+}

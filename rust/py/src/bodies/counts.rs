@@ -1,0 +1,86 @@
+//! What was read, counted by names that are fixed; nothing of a body or header is a name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cachelb_body::{ErrorKind, Kind, convention_names};
+
+pub const CONVENTIONS: [&str; convention_names().len()] = convention_names();
+
+/// Requests with a body or headers, since the start. Neither dry runs nor retries are among them.
+#[derive(Debug)]
+pub struct Counts {
+    kinds: [AtomicU64; Kind::ALL.len()],
+    errors: [AtomicU64; ErrorKind::ALL.len()],
+    conventions: [AtomicU64; CONVENTIONS.len()],
+    encoded: AtomicU64,
+    bad_ids: AtomicU64,
+}
+
+/// What one request adds to them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    pub kind: Option<Kind>,
+    pub error: Option<ErrorKind>,
+    pub convention: Option<usize>,
+    pub encoded: bool,
+    pub bad_ids: u32,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            kinds: Default::default(),
+            errors: Default::default(),
+            conventions: [const { AtomicU64::new(0) }; CONVENTIONS.len()],
+            encoded: AtomicU64::default(),
+            bad_ids: AtomicU64::default(),
+        }
+    }
+}
+
+impl Counts {
+    pub fn add(&self, tally: Tally) {
+        let add = |counter: &AtomicU64, n: u64| {
+            counter.fetch_add(n, Ordering::Relaxed);
+        };
+        if let Some(kind) = tally.kind {
+            add(&self.kinds[kind as usize], 1);
+        }
+        if let Some(kind) = tally.error {
+            add(&self.errors[kind as usize], 1);
+        }
+        if let Some(number) = tally.convention {
+            add(&self.conventions[number], 1);
+        }
+        if tally.encoded {
+            add(&self.encoded, 1);
+        }
+        if tally.bad_ids > 0 {
+            add(&self.bad_ids, u64::from(tally.bad_ids));
+        }
+    }
+
+    /// The counters that have several names, by name.
+    pub fn named(&self) -> [(&'static str, Vec<(&'static str, u64)>); 3] {
+        let read = |counters: &[AtomicU64], names: &[&'static str]| {
+            let counts = counters
+                .iter()
+                .map(|counter| counter.load(Ordering::Relaxed));
+            names.iter().copied().zip(counts).collect()
+        };
+        [
+            ("kinds", read(&self.kinds, &Kind::ALL.map(Kind::name))),
+            (
+                "errors",
+                read(&self.errors, &ErrorKind::ALL.map(ErrorKind::name)),
+            ),
+            ("conventions", read(&self.conventions, &CONVENTIONS)),
+        ]
+    }
+
+    /// The others.
+    pub fn plain(&self) -> [(&'static str, u64); 2] {
+        [("encoded", &self.encoded), ("bad_ids", &self.bad_ids)]
+            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+}

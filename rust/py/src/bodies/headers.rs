@@ -1,0 +1,119 @@
+//! The headers that count, from whatever form a web framework has them in.
+
+use std::borrow::Cow;
+
+use cachelb_body::{Clues, is_read};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+
+use crate::args::{Items, MAX_ITEMS, type_name};
+
+/// vLLM's own priority, which outranks that of the body.
+const PRIORITY: &str = "x-vllm-priority";
+const ENCODING: &str = "content-encoding";
+/// What the gateway names a session by.
+const OWN: &str = "/cachelb/session";
+
+/// Headers by their names in lower case.
+#[derive(Debug, Default)]
+pub struct Headers(Vec<(String, String)>);
+
+impl Headers {
+    /// Reads a mapping, or pairs of str or bytes. `own` are names of the gateway's that hold a session.
+    pub fn read(given: &Bound<'_, PyAny>, own: &[String]) -> PyResult<Self> {
+        if given.is_instance_of::<PyString>() || given.is_instance_of::<PyBytes>() {
+            return Err(wrong(given));
+        }
+        let pairs = if let Ok(given) = given.cast_exact::<PyDict>() {
+            given.items().into_any()
+        } else if let Some(items) = given.getattr_opt(intern!(given.py(), "items"))? {
+            // The message classes of the standard library have items() but are no mapping.
+            items.call0()?
+        } else {
+            given.clone()
+        };
+        let mut found = Self::default();
+        let mut name = String::new();
+        for pair in Items::of(&pairs, "headers", "a mapping or pairs", MAX_ITEMS)? {
+            let (key, value) = pair_of(&pair?)?;
+            name.clear();
+            name.push_str(&text(&key)?);
+            name.make_ascii_lowercase();
+            let value = text(&value)?;
+            if own.contains(&name) {
+                found.0.push((OWN.to_owned(), value.into_owned()));
+            } else if is_read(&name) || name == PRIORITY || name == ENCODING {
+                found.0.push((name.clone(), value.into_owned()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What they say of the conversation.
+    pub fn clues(&self) -> Clues<'_> {
+        let mut clues = Clues::default();
+        for (name, value) in &self.0 {
+            clues.note(name, value);
+        }
+        clues
+    }
+
+    /// Priority, the lower first.
+    pub fn priority(&self) -> Option<i64> {
+        self.get(PRIORITY)?.parse().ok()
+    }
+
+    /// Whether the body is compressed.
+    pub fn is_encoded(&self) -> bool {
+        let encoding = self.get(ENCODING);
+        encoding.is_some_and(|encoding| {
+            !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity")
+        })
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
+        Some(value.trim())
+    }
+}
+
+fn pair_of<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    if let Ok(pair) = pair.cast::<PyTuple>()
+        && pair.len() == 2
+    {
+        return Ok((pair.get_item(0)?, pair.get_item(1)?));
+    }
+    match pair.cast::<PyList>() {
+        Ok(pair) if pair.len() == 2 => Ok((pair.get_item(0)?, pair.get_item(1)?)),
+        _ => Err(wrong(pair)),
+    }
+}
+
+/// Text, or bytes as HTTP has them.
+fn text<'a>(value: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(text.to_string_lossy());
+    }
+    let Ok(bytes) = value.cast::<PyBytes>() else {
+        return Err(wrong(value));
+    };
+    let bytes = bytes.as_bytes();
+    Ok(match std::str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => text.into(),
+        _ => bytes
+            .iter()
+            .copied()
+            .map(char::from)
+            .collect::<String>()
+            .into(),
+    })
+}
+
+fn wrong(found: &Bound<'_, PyAny>) -> PyErr {
+    let found = type_name(found);
+    PyTypeError::new_err(format!(
+        "headers must be a mapping or pairs of str or bytes, got {found}"
+    ))
+}

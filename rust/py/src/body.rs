@@ -1,0 +1,121 @@
+//! What a body and the headers beside it say, in the memory of a thread.
+
+use cachelb_body::{Body, BodyReader, Kind, Prompt};
+
+/// Of the text of a prompt, as a rough mean over tokenizers and languages.
+pub const BYTES_PER_TOKEN: usize = 4;
+/// Where salts stand, in order.
+const SALTS: [&str; 3] = ["/cache_salt", "/extra_key", "/nvext/cache_salt"];
+
+/// The memory of a longer body is not kept for the next one.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// The memory of a thread for bodies.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// In a box, since it is large and buffers are moved.
+    pub reader: Option<Box<BodyReader>>,
+    pub text: Vec<u8>,
+    pub tokens: Vec<u32>,
+    /// Where messages end, in bytes of the text.
+    pub ends: Vec<u32>,
+    /// Bytes of the body read last.
+    pub last: usize,
+}
+
+impl Room {
+    /// Gives back what a long body took: threads keep their memory for as long as they live.
+    pub fn trim(&mut self) {
+        if self.last > KEPT_BYTES {
+            *self = Self::default();
+        }
+    }
+}
+
+/// What the prompt is, which lies in the [`Room`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Shape {
+    #[default]
+    Nothing,
+    Text,
+    Tokens,
+}
+
+/// What body and headers say.
+#[derive(Debug, Default)]
+pub struct Read {
+    pub shape: Shape,
+    /// Tokens of all prompts; of texts an estimate.
+    pub length: u64,
+    /// What keeps the prompt apart from others beside model, adapter and salt.
+    pub beside: Option<String>,
+    /// Name of the convention by which the conversation is known.
+    pub convention: Option<&'static str>,
+    /// Key of the conversation, and whether nothing is to be bound to it.
+    pub session: Option<([u8; 16], bool)>,
+    pub model: Option<String>,
+    pub lora: Option<String>,
+    pub cache_salt: Option<String>,
+    pub max_output_tokens: Option<u64>,
+    pub expected_output_tokens: Option<u64>,
+    pub priority: Option<i64>,
+}
+
+impl Read {
+    /// Notes the prompts: the longest as it is, of all the sum.
+    pub fn prompt(
+        &mut self,
+        body: &Body<'_>,
+        text: &mut Vec<u8>,
+        tokens: &mut Vec<u32>,
+        ends: &mut Vec<u32>,
+    ) {
+        let Some(longest) = body.longest() else {
+            return;
+        };
+        let facts = body.facts();
+        let length = |prompt: Prompt<'_>| match prompt {
+            Prompt::Text(text) => text.len().div_ceil(BYTES_PER_TOKEN),
+            Prompt::Tokens(ids) => ids.len(),
+        };
+        let all: usize = body.prompts().map(length).sum();
+        self.length = all as u64 * u64::from(facts.answers.unwrap_or(1).max(1));
+        if !matches!(facts.kind, Kind::Chat | Kind::Text | Kind::Tokens) {
+            return;
+        }
+        ends.clear();
+        match longest {
+            Prompt::Text(longest) => {
+                self.shape = Shape::Text;
+                text.clear();
+                longest
+                    .slices()
+                    .for_each(|slice| text.extend_from_slice(slice));
+                ends.extend(body.ends().map(|end| end as u32));
+            }
+            Prompt::Tokens(ids) => {
+                self.shape = Shape::Tokens;
+                tokens.clear();
+                tokens.extend_from_slice(ids);
+            }
+        }
+    }
+
+    /// Notes what else it says. A salt beside the gateway's is kept apart from it.
+    pub fn hints(&mut self, body: &Body<'_>, has_salt: bool) {
+        let facts = body.facts();
+        let owned = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+        let salt = owned(SALTS.into_iter().find_map(|path| body.noted(path)));
+        let media = facts.beside.map(|digest| format!("{digest:032x}"));
+        self.beside = match (salt.as_deref().filter(|_| has_salt), media) {
+            (None, media) => media,
+            (Some(salt), media) => Some(format!("{}/{salt}", media.unwrap_or_default())),
+        };
+        self.cache_salt = salt.filter(|_| !has_salt);
+        self.model = owned(body.model());
+        self.lora = owned(body.noted("/lora_path"));
+        self.max_output_tokens = facts.max_output.map(u64::from);
+        self.expected_output_tokens = facts.expected_output.map(u64::from);
+        self.priority = facts.priority;
+    }
+}

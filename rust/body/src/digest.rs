@@ -1,7 +1,5 @@
 //! Digests of fields whose order does not count: parts of a content, head fields, fields nobody knows.
 
-use xxhash_rust::xxh3::xxh3_128_with_seed;
-
 use crate::canon::{Canon, Span};
 use crate::error::Result;
 use crate::scan::{Reader, Token};
@@ -39,13 +37,13 @@ impl Fields {
 
     /// Adds a field.
     pub(crate) fn add(&mut self, canon: &Canon, key: &[u8], value: Option<u128>) {
-        let key = xxh3_128_with_seed(key, canon.seed);
+        let key = canon.digest(key);
         self.0.push((key, self.0.len(), value));
     }
 
     /// Adds a field whose value was written to the arena.
     pub(crate) fn add_span(&mut self, canon: &Canon, key: &[u8], value: Span) {
-        let value = xxh3_128_with_seed(value.of(&canon.bytes), canon.seed);
+        let value = canon.digest(value.of(canon.bytes()));
         self.add(canon, key, Some(value));
     }
 
@@ -73,14 +71,14 @@ impl Fields {
         reader: &mut Reader<'_>,
         order: Order,
     ) -> Result<u128> {
-        let start = canon.bytes.len();
+        let start = canon.end();
         if order == Order::Kept || reader.peek()? != Token::Object {
             canon.put_value(reader)?;
             return Ok(canon.take_digest(start));
         }
         reader.open()?;
         let base = self.base();
-        while reader.key(&mut canon.bytes)? {
+        while canon.put_key(reader)? {
             let key = canon.take_digest(start);
             let null = order == Order::FreeWithoutNull && reader.peek()? == Token::Null;
             let value = self.value(canon, reader, Order::Kept)?;
@@ -98,28 +96,28 @@ impl Fields {
             self.0.truncate(base);
             return None;
         }
-        let before = canon.bytes.len();
+        let before = canon.end();
         let empty = self.digest_into(canon, base);
         let digest = canon.take_digest(before);
         (!empty).then_some(digest)
     }
 
     fn digest(&mut self, canon: &mut Canon, base: usize) -> u128 {
-        let before = canon.bytes.len();
+        let before = canon.end();
         self.digest_into(canon, base);
         canon.take_digest(before)
     }
 
     /// Writes the fields from `base` on by key, the last of each, and whether there is none.
     fn digest_into(&mut self, canon: &mut Canon, base: usize) -> bool {
-        canon.bytes.push(FIELDS);
+        canon.put(&[FIELDS]);
         let fields = &mut self.0[base..];
         fields.sort_unstable_by_key(|field| (field.0, field.1));
         let mut empty = true;
         for same in fields.chunk_by(|one, other| one.0 == other.0) {
             if let [.., (key, _, Some(value))] = same {
-                canon.bytes.extend_from_slice(&key.to_le_bytes());
-                canon.bytes.extend_from_slice(&value.to_le_bytes());
+                canon.put(&key.to_le_bytes());
+                canon.put(&value.to_le_bytes());
                 empty = false;
             }
         }

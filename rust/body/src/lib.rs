@@ -14,33 +14,33 @@
 //! # Ok::<(), cachelb_body::BodyError>(())
 //! ```
 
-mod blocks;
 mod body;
 mod canon;
+mod conversation;
 mod digest;
 mod endpoint;
 mod error;
+mod facts;
 mod head;
 mod identity;
-mod layout;
-mod messages;
 mod number;
 mod profile;
 mod prompts;
-mod read;
-mod responses;
+mod reader;
 mod scan;
-mod state;
+mod text;
 mod tools;
-mod turns;
+mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use body::{Body, Facts, Kind, Prompt, Text};
+pub use body::Body;
 pub use endpoint::Endpoint;
 pub use error::{BodyError, ErrorKind, Result};
+pub use facts::{Facts, Kind};
 pub use identity::{Clues, GATEWAY, Identity, Session, convention_names, is_read};
 pub use profile::{Engine, InlineSystem, Limits, Profile, ToolsPlace};
+pub use reader::BodyReader;
 pub use scan::check;
-pub use state::BodyReader;
+pub use text::{Prompt, Text};

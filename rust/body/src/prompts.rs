@@ -1,10 +1,11 @@
-//! Prompts that are texts or token ids as they are.
+//! The prompts of a body: a conversation, or texts or token ids as they are.
 
-use crate::body::Place;
 use crate::canon::Span;
 use crate::error::{ErrorKind, Result};
+use crate::facts::Kind;
 use crate::scan::{Reader, Token};
-use crate::state::BodyReader;
+use crate::text::{Prompt, Text};
+use crate::writer::Writer;
 
 /// Fields that hold prompts.
 const FIELDS: [&[u8]; 6] = [
@@ -16,35 +17,109 @@ const FIELDS: [&[u8]; 6] = [
     b"input",
 ];
 
-impl BodyReader {
+/// Where a prompt lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// These slices.
+    Text(Span),
+    /// These ids.
+    Tokens(Span),
+}
+
+/// All prompts of a body.
+#[derive(Debug, Default)]
+pub(crate) struct Prompts {
+    places: Vec<Place>,
+    slices: Vec<Span>,
+    tokens: Vec<u32>,
+    /// The field that they are from.
+    field: &'static [u8],
+}
+
+impl Prompts {
+    /// Forgets them.
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+        self.slices.clear();
+        self.tokens.clear();
+        self.field = b"";
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// What the first is, if there is one.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        Some(match self.places.first()? {
+            Place::Text(_) => Kind::Text,
+            Place::Tokens(_) => Kind::Tokens,
+        })
+    }
+
+    /// All of them; texts lie in `arena`.
+    pub(crate) fn iter<'a>(&'a self, arena: &'a [u8]) -> impl Iterator<Item = Prompt<'a>> + 'a {
+        self.places.iter().map(move |place| match place {
+            Place::Text(slices) => Prompt::Text(Text::new(arena, slices.of(&self.slices))),
+            Place::Tokens(ids) => Prompt::Tokens(ids.of(&self.tokens)),
+        })
+    }
+
+    /// Adds a prompt of `parts`, slices of the arena.
+    pub(crate) fn put_text(&mut self, parts: &[Span]) {
+        let start = self.slices.len();
+        for part in parts {
+            match self.slices[start..].last_mut() {
+                Some(last) if last.end() == part.start() => {
+                    *last = Span::from(last.start()..part.end());
+                }
+                _ if part.len() > 0 => self.slices.push(*part),
+                _ => {}
+            }
+        }
+        let slices = Span::from(start..self.slices.len());
+        self.places.push(Place::Text(slices));
+    }
+
+    /// Bytes of the text before `end`, which is a place in the arena.
+    pub(crate) fn offset(&self, end: usize) -> Option<usize> {
+        let mut before = 0;
+        for slice in &self.slices {
+            if slice.start() < end && end <= slice.end() {
+                return Some(before + end - slice.start());
+            }
+            before += slice.len();
+        }
+        None
+    }
+
     /// A text, ids, or a list of either.
-    pub(crate) fn read_prompts(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let field = FIELDS.into_iter().find(|field| **field == *self.key);
+    pub(crate) fn read(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
+        let field = FIELDS.into_iter().find(|field| *field == w.key());
         let field = field.unwrap_or_default();
-        if reader.peek()? == Token::Null && self.prompt_field != field {
+        if reader.peek()? == Token::Null && self.field != field {
             return reader.skip();
         }
-        self.prompt_field = field;
-        self.stream.clear();
-        self.places.clear();
-        self.tokens.clear();
+        self.clear();
+        self.field = field;
         match reader.peek()? {
-            Token::String => self.read_text(reader),
-            Token::Array => self.read_list(reader),
+            Token::String => self.read_text(w, reader),
+            Token::Array => self.read_list(w, reader),
             _ => reader.skip(),
         }
     }
 
-    fn read_list(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+    fn read_list(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         reader.open()?;
         let mut ids = false;
         while reader.element()? {
             match reader.peek()? {
                 Token::Number => {
                     ids = true;
-                    self.read_token(reader)?;
+                    self.read_token(w, reader)?;
                 }
-                Token::String => self.read_text(reader)?,
+                Token::String => self.read_text(w, reader)?,
                 Token::Array => {
                     let start = self.tokens.len();
                     reader.open()?;
@@ -52,40 +127,44 @@ impl BodyReader {
                         if reader.peek()? != Token::Number {
                             return Err(reader.error(ErrorKind::TokenId));
                         }
-                        self.read_token(reader)?;
+                        self.read_token(w, reader)?;
                     }
-                    self.add_prompt(reader, Place::Tokens((start..self.tokens.len()).into()))?;
+                    self.add_tokens(w, reader, start)?;
                 }
                 _ => reader.skip()?,
             }
         }
-        if ids && self.places.is_empty() {
-            self.add_prompt(reader, Place::Tokens((0..self.tokens.len()).into()))?;
+        if ids && self.is_empty() {
+            self.add_tokens(w, reader, 0)?;
         }
         Ok(())
     }
 
-    fn read_text(&mut self, reader: &mut Reader<'_>) -> Result<()> {
-        let start = self.canon.bytes.len();
-        reader.string(&mut self.canon.bytes)?;
-        let at = self.stream.len();
-        self.stream.push(self.canon.since(start));
-        let slices = Span {
-            start: at,
-            end: at + 1,
-        };
-        self.add_prompt(reader, Place::Text(slices))
+    fn read_text(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
+        let start = w.canon().end();
+        w.canon().put_string(reader)?;
+        self.check_room(w, reader)?;
+        let at = self.slices.len();
+        self.slices.push(w.canon().since(start));
+        self.places.push(Place::Text((at..at + 1).into()));
+        Ok(())
     }
 
-    fn add_prompt(&mut self, reader: &Reader<'_>, place: Place) -> Result<()> {
-        if self.places.len() >= self.limits.parts {
+    fn add_tokens(&mut self, w: &Writer, reader: &Reader<'_>, start: usize) -> Result<()> {
+        self.check_room(w, reader)?;
+        let ids = Span::from(start..self.tokens.len());
+        self.places.push(Place::Tokens(ids));
+        Ok(())
+    }
+
+    fn check_room(&self, w: &Writer, reader: &Reader<'_>) -> Result<()> {
+        if self.places.len() >= w.limits().parts {
             return Err(reader.error(ErrorKind::TooManyParts));
         }
-        self.places.push(place);
         Ok(())
     }
 
-    fn read_token(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+    fn read_token(&mut self, w: &Writer, reader: &mut Reader<'_>) -> Result<()> {
         let before = *reader;
         let digits = reader.number()?;
         let id = digits.iter().try_fold(0_u32, |id, digit| {
@@ -95,7 +174,7 @@ impl BodyReader {
         let Some(id) = id else {
             return Err(before.error(ErrorKind::TokenId));
         };
-        if self.tokens.len() >= self.limits.ids {
+        if self.tokens.len() >= w.limits().ids {
             return Err(before.error(ErrorKind::TooManyIds));
         }
         self.tokens.push(id);

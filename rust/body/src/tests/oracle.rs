@@ -80,7 +80,7 @@ fn read(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(bytes, 128);
     canon.put_value(&mut reader).ok()?;
     reader.end().ok()?;
-    Some(canon.bytes)
+    Some(canon.bytes().to_vec())
 }
 
 fn compare(bytes: &[u8]) {

@@ -1,0 +1,219 @@
+//! Contents of messages: texts, media, and Anthropic's blocks.
+
+use crate::canon::{ARRAY, CLOSE, Span};
+use crate::error::{ErrorKind, Result};
+use crate::scan::{Reader, Token};
+use crate::writer::{Dialect, Writer};
+
+/// What a block is to the message around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Reasoning,
+    Content,
+    Call,
+    Result,
+}
+
+/// A block in the arena.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) class: Class,
+    pub(super) span: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Type {
+    Text,
+    Thinking,
+    ToolUse,
+    ToolResult,
+    #[default]
+    Other,
+}
+
+impl Type {
+    fn of(name: &[u8], dialect: Dialect) -> Self {
+        match name {
+            b"text" | b"input_text" | b"output_text" => Self::Text,
+            b"reasoning_text" | b"summary_text" if dialect == Dialect::Responses => Self::Text,
+            b"thinking" if dialect == Dialect::Messages => Self::Thinking,
+            b"tool_use" if dialect == Dialect::Messages => Self::ToolUse,
+            b"tool_result" if dialect == Dialect::Messages => Self::ToolResult,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Fields of a block that are read as they come; a block has few of them. Those that its type does not use count as any
+/// other field.
+const TEXT_FIELD: usize = 0;
+const THINKING: usize = 1;
+const ID: usize = 2;
+const NAME: usize = 3;
+const INPUT: usize = 4;
+const RESULT_OF: usize = 5;
+const CONTENT: usize = 6;
+const NAMES: [&[u8]; 7] = [
+    b"text",
+    b"thinking",
+    b"id",
+    b"name",
+    b"input",
+    b"tool_use_id",
+    b"content",
+];
+
+/// Counts of what contents are made of.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    parts: u32,
+    media: u32,
+}
+
+impl Contents {
+    /// Parts so far.
+    pub(super) fn parts(&self) -> u32 {
+        self.parts
+    }
+
+    /// Those that are neither text, call nor result.
+    pub(super) fn media(&self) -> u32 {
+        self.media
+    }
+
+    /// Counts a part.
+    pub(super) fn count(&mut self, w: &Writer, reader: &Reader<'_>) -> Result<()> {
+        self.parts += 1;
+        if self.parts as usize > w.limits().parts {
+            return Err(reader.error(ErrorKind::TooManyParts));
+        }
+        Ok(())
+    }
+
+    /// The next value as the content of a message: nothing for null.
+    pub(super) fn put(
+        &mut self,
+        w: &mut Writer,
+        reader: &mut Reader<'_>,
+        dialect: Dialect,
+    ) -> Result<()> {
+        if reader.peek()? != Token::Array {
+            return w.put_text(reader);
+        }
+        reader.open()?;
+        let start = w.canon().end();
+        while reader.element()? {
+            self.put_block(w, reader, dialect)?;
+        }
+        if w.canon().end() == start {
+            w.canon().put(&[ARRAY, CLOSE]);
+        }
+        Ok(())
+    }
+
+    /// The next value as a block of a content.
+    pub(super) fn put_block(
+        &mut self,
+        w: &mut Writer,
+        reader: &mut Reader<'_>,
+        dialect: Dialect,
+    ) -> Result<Block> {
+        self.count(w, reader)?;
+        let start = w.canon().end();
+        let class = if reader.peek()? == Token::Object {
+            self.put_fields(w, reader, dialect)?
+        } else {
+            w.put_text(reader)?;
+            Class::Content
+        };
+        let span = w.canon().since(start);
+        Ok(Block { class, span })
+    }
+
+    fn put_fields(
+        &mut self,
+        w: &mut Writer,
+        reader: &mut Reader<'_>,
+        dialect: Dialect,
+    ) -> Result<Class> {
+        reader.open()?;
+        let (start, fields) = (w.canon().end(), w.fields());
+        let mut known = [Span::default(); NAMES.len()];
+        let mut kind = Type::Other;
+        let messages = dialect == Dialect::Messages;
+        while w.next_key(reader)? {
+            let at = w.canon().end();
+            let field = NAMES.iter().position(|name| **name == *w.key());
+            match field {
+                Some(TEXT_FIELD) => w.put_text(reader)?,
+                Some(THINKING) if messages => w.put_reasoning(reader)?,
+                Some(ID) if messages => _ = w.put_piece(reader, b'd')?,
+                Some(NAME) if messages => _ = w.put_piece(reader, b'c')?,
+                Some(INPUT) if messages => w.put_arguments(reader)?,
+                Some(RESULT_OF) if messages => _ = w.put_piece(reader, b'i')?,
+                Some(CONTENT) if messages => self.put(w, reader, Dialect::Chat)?,
+                _ => {
+                    match w.key() {
+                        b"type" => {
+                            let word = w.read_word(reader)?;
+                            kind = Type::of(w.word(), dialect);
+                            w.add_field(b"type", word.filter(|_| kind == Type::Other));
+                        }
+                        b"cache_control" => reader.skip()?,
+                        b"signature" if messages => reader.skip()?,
+                        b"annotations" | b"logprobs" if dialect == Dialect::Responses => {
+                            reader.skip()?;
+                        }
+                        b"is_error" if reader.peek()? == Token::Bool => {
+                            let set = reader.literal()? == b"true";
+                            w.add_field(b"is_error", set.then_some(1));
+                        }
+                        _ => w.read_field(reader)?,
+                    }
+                    continue;
+                }
+            }
+            if let Some(field) = field {
+                known[field] = w.canon().since(at);
+            }
+        }
+        let (class, parts) = order(w, kind, &mut known);
+        w.add_written(&NAMES, &known);
+        w.canon().arrange(start, &parts);
+        let digest = w.take_fields(fields);
+        let is_known = parts.iter().any(|part| part.len() > 0);
+        if !is_known {
+            self.media += 1;
+            w.canon().begin(b'p');
+        } else if digest.is_some() {
+            w.canon().begin(b'z');
+        }
+        if let Some(digest) = digest {
+            w.canon().put_digest(digest);
+        }
+        Ok(class)
+    }
+}
+
+/// Takes the fields of a block out of `known` in their order.
+fn order(w: &mut Writer, kind: Type, known: &mut [Span; NAMES.len()]) -> (Class, [Span; 3]) {
+    let none = Span::default();
+    let has_text = known[TEXT_FIELD].len() > 0;
+    let mut take = |field: usize| std::mem::take(&mut known[field]);
+    match kind {
+        Type::Text if has_text => (Class::Content, [take(TEXT_FIELD), none, none]),
+        Type::Thinking => (Class::Reasoning, [take(THINKING), none, none]),
+        Type::ToolUse => {
+            let mut parts = [take(ID), take(NAME), take(INPUT)];
+            if parts[2].len() == 0 {
+                parts[2] = w.canon().put_empty_object();
+            }
+            (Class::Call, parts)
+        }
+        Type::ToolResult => {
+            let begin = w.canon().begin_message(b"tool");
+            (Class::Result, [begin, take(RESULT_OF), take(CONTENT)])
+        }
+        _ => (Class::Content, [none; 3]),
+    }
+}

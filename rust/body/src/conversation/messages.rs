@@ -1,0 +1,236 @@
+//! Messages of chats and of Anthropic's API.
+
+use super::Conversation;
+use super::contents::Class;
+use crate::canon::{PIECE, Span};
+use crate::error::Result;
+use crate::profile::{Engine, InlineSystem};
+use crate::scan::{Reader, Token};
+use crate::writer::{Dialect, Writer};
+
+/// Fields of a message in canonical order.
+const ROLE: usize = 0;
+const NAME: usize = 1;
+const RESULT_OF: usize = 2;
+const CONTENT: usize = 6;
+const CALLS: usize = 7;
+const NAMES: [&[u8]; 8] = [
+    b"role",
+    b"name",
+    b"tool_call_id",
+    b"reasoning",
+    b"reasoning_content",
+    b"thinking",
+    b"content",
+    b"tool_calls",
+];
+
+impl Conversation {
+    /// `messages`.
+    pub(crate) fn read_messages(
+        &mut self,
+        w: &mut Writer,
+        reader: &mut Reader<'_>,
+        dialect: Dialect,
+    ) -> Result<()> {
+        self.turns.restart(w.canon().end());
+        if reader.peek()? != Token::Array {
+            self.turns.drop_all();
+            return reader.skip();
+        }
+        reader.open()?;
+        while reader.element()? {
+            self.count_message(w, reader)?;
+            if reader.peek()? == Token::Object {
+                self.put_message(w, reader, dialect)?;
+            } else {
+                w.put_other(reader)?;
+                self.turns.lead(false, w.canon().end());
+            }
+        }
+        self.turns.end(w.canon().end());
+        Ok(())
+    }
+
+    /// Counts a message that begins here.
+    pub(super) fn count_message(&mut self, w: &mut Writer, reader: &Reader<'_>) -> Result<()> {
+        let most = w.limits().parts;
+        self.turns.count(w.canon().end(), most, reader)
+    }
+
+    /// `system` of Anthropic's API.
+    pub(crate) fn read_system(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
+        const HEADER: &[u8] = b"x-anthropic-billing-header";
+        self.attribution = 0;
+        let message = w.canon().begin_message(b"system");
+        let parts = self.contents.parts();
+        if reader.peek()? == Token::Array {
+            reader.open()?;
+            while reader.element()? {
+                let block = self.contents.put_block(w, reader, Dialect::Chat)?.span;
+                let text = block.of(w.bytes());
+                if text.len() > 1 && text[1..].starts_with(HEADER) {
+                    self.attribution += 1;
+                    if w.profile().engine == Engine::Vllm {
+                        w.canon().cut(block.start());
+                    }
+                }
+            }
+        } else {
+            w.put_text(reader)?;
+        }
+        // One whose blocks are all left out is still one.
+        let empty = w.canon().end() == message.end() && self.contents.parts() == parts;
+        let system = w.canon().since(message.start());
+        self.turns.set_system((!empty).then_some(system));
+        Ok(())
+    }
+
+    /// A message in the order of its fields.
+    fn put_message(
+        &mut self,
+        w: &mut Writer,
+        reader: &mut Reader<'_>,
+        dialect: Dialect,
+    ) -> Result<()> {
+        let (start, fields) = (w.canon().end(), w.fields());
+        let mut known = [Span::default(); NAMES.len()];
+        let mut has_blocks = false;
+        reader.open()?;
+        while w.next_key(reader)? {
+            let at = w.canon().end();
+            let Some(field) = NAMES.iter().position(|name| **name == *w.key()) else {
+                match w.key() {
+                    b"cache_control" => reader.skip()?,
+                    b"type" | b"id" | b"status" if dialect == Dialect::Responses => {
+                        reader.skip()?;
+                    }
+                    _ => w.read_field(reader)?,
+                }
+                continue;
+            };
+            match field {
+                ROLE => _ = w.put_piece(reader, b'm')?,
+                NAME => _ = w.put_piece(reader, b'n')?,
+                RESULT_OF => _ = w.put_piece(reader, b'i')?,
+                CONTENT => {
+                    has_blocks = dialect == Dialect::Messages && reader.peek()? == Token::Array;
+                    if has_blocks {
+                        self.put_blocks(w, reader)?;
+                    } else {
+                        self.contents.put(w, reader, dialect)?;
+                    }
+                }
+                CALLS => self.contents.put_calls(w, reader)?,
+                _ => w.put_reasoning(reader)?,
+            }
+            known[field] = w.canon().since(at);
+        }
+        if known[ROLE].len() == 0 {
+            known[ROLE] = w.canon().begin(b'm');
+        }
+        self.order.clear();
+        if has_blocks {
+            self.order_blocks(w, known);
+        } else {
+            self.order.extend_from_slice(&known);
+        }
+        self.finish_message(w, start, fields, dialect);
+        Ok(())
+    }
+
+    /// Arranges a message by the order of its parts, and notes the turns that it is made of.
+    pub(super) fn finish_message(
+        &mut self,
+        w: &mut Writer,
+        start: usize,
+        fields: usize,
+        dialect: Dialect,
+    ) {
+        let turns = &mut self.turns;
+        let mut at = start;
+        let mut own = Span::default();
+        for part in &self.order {
+            match part.of(w.bytes()) {
+                [PIECE, b'm', rest @ ..] => {
+                    let end = rest.iter().position(|byte| *byte >= PIECE);
+                    let end = end.unwrap_or(rest.len());
+                    turns.begin(&rest[..end], at);
+                    if end == rest.len() {
+                        own = *part;
+                    }
+                }
+                [PIECE, b'k'] => turns.begin(&own.of(w.bytes())[2..], at),
+                [PIECE, b'r', ..] if !w.profile().keeps_reasoning => turns.note_reasoning(at),
+                _ => {}
+            }
+            at += part.len();
+        }
+        w.canon().arrange(start, &self.order);
+        w.put_fields(fields, b'x');
+        let span = w.canon().since(start);
+        let is = |role: &[u8]| {
+            let rest = span.of(w.bytes())[2..].strip_prefix(role);
+            rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
+        };
+        let system = is(b"system");
+        if dialect != Dialect::Messages {
+            let leads = system || is(b"developer");
+            turns.lead(leads, span.end());
+        } else if system && w.profile().inline_system == InlineSystem::Merged {
+            turns.note_inline(w.canon(), span);
+        }
+    }
+
+    /// Reads the blocks of a content.
+    fn put_blocks(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
+        self.blocks.clear();
+        reader.open()?;
+        while reader.element()? {
+            let block = self.contents.put_block(w, reader, Dialect::Messages)?;
+            self.blocks.push(block);
+        }
+        Ok(())
+    }
+
+    /// Puts the blocks of a message in order. Results of tools are messages of their own, for vLLM before the others,
+    /// which takes reasoning first and calls last too.
+    fn order_blocks(&mut self, w: &mut Writer, known: [Span; NAMES.len()]) {
+        let sorted = w.profile().engine == Engine::Vllm;
+        let results = self.blocks.iter().any(|block| block.class == Class::Result);
+        let again = if results && !sorted {
+            w.canon().begin(b'k')
+        } else {
+            Span::default()
+        };
+        let order = &mut self.order;
+        let (mut begun, mut inside) = (false, false);
+        let mut put = |class: Class, span: Span| {
+            if class != Class::Result && !inside {
+                // The fields of the message come once, however many results part its blocks.
+                if begun {
+                    order.push(again);
+                } else {
+                    order.extend_from_slice(&known[..CONTENT]);
+                }
+                begun = true;
+            }
+            inside = class != Class::Result;
+            order.push(span);
+        };
+        if sorted {
+            for class in [Class::Result, Class::Reasoning, Class::Content, Class::Call] {
+                let blocks = self.blocks.iter().filter(|block| block.class == class);
+                blocks.for_each(|block| put(class, block.span));
+            }
+        } else {
+            self.blocks
+                .iter()
+                .for_each(|block| put(block.class, block.span));
+        }
+        if self.blocks.is_empty() {
+            order.extend_from_slice(&known[..CONTENT]);
+        }
+        order.extend_from_slice(&known[CALLS..]);
+    }
+}

@@ -1,0 +1,75 @@
+//! Conversations of chats, of the responses API and of Anthropic's messages.
+
+mod calls;
+mod contents;
+mod messages;
+mod responses;
+mod turns;
+
+use self::contents::{Block, Contents};
+use self::turns::Turns;
+use crate::canon::Span;
+use crate::profile::ToolsPlace;
+use crate::tools::Tools;
+use crate::writer::Writer;
+
+/// The conversation of a body.
+#[derive(Debug, Default)]
+pub(crate) struct Conversation {
+    turns: Turns,
+    contents: Contents,
+    /// System blocks that carry the attribution header of a client.
+    attribution: u32,
+    /// Blocks of the message that is read.
+    blocks: Vec<Block>,
+    /// Parts of the message that is read, in their order.
+    order: Vec<Span>,
+}
+
+impl Conversation {
+    /// Forgets the last body.
+    pub(crate) fn clear(&mut self) {
+        self.turns.clear();
+        self.contents = Contents::default();
+        self.attribution = 0;
+    }
+
+    /// Where the messages lie.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// Parts, those that are media, and system blocks of attribution.
+    pub(crate) fn counts(&self) -> [u32; 3] {
+        [
+            self.contents.parts(),
+            self.contents.media(),
+            self.attribution,
+        ]
+    }
+
+    /// The slices of the prompt in their order, if there is a conversation: `[digest][system][tools][messages]`, or as
+    /// the profile has it.
+    pub(crate) fn lay_out(&self, w: &mut Writer, tools: &Tools) -> Option<[Span; 6]> {
+        let parts = self.turns.parts(w.canon())?;
+        let place = w.profile().tools_place;
+        w.add_field(b"inline", self.turns.inline());
+        if place == ToolsPlace::Unknown {
+            w.add_written(&[b"tools"], &[tools.span()]);
+        }
+        let start = w.canon().end();
+        if let Some(digest) = w.take_fields(0) {
+            w.canon().put_digest(digest);
+        }
+        let head = w.canon().since(start);
+        let (before, behind, tools) = (parts.before, parts.behind, tools.span());
+        let [system, leading] = parts.system;
+        Some(match place {
+            ToolsPlace::Unknown | ToolsPlace::AfterSystem => {
+                [head, system, leading, tools, before, behind]
+            }
+            ToolsPlace::BeforeSystem => [head, tools, system, leading, before, behind],
+            ToolsPlace::LastUser => [head, system, leading, before, tools, behind],
+        })
+    }
+}

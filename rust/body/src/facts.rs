@@ -1,0 +1,79 @@
+//! What a body asks for, and its figures.
+
+/// What a body asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Kind {
+    /// A conversation; its prompt is canonical bytes.
+    Chat,
+    /// Texts to complete, as they are.
+    Text,
+    /// Token ids.
+    Tokens,
+    /// The body lacks the history of its conversation: it goes where that lies, and has no prompt.
+    Continuation,
+    /// Texts or ids to embed, score or rank.
+    Pooling,
+    /// Counts as load only.
+    LoadOnly,
+    /// Multipart audio.
+    Audio,
+    /// Not known, or without anything that is known.
+    #[default]
+    Unknown,
+}
+
+impl Kind {
+    /// All of them, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Chat,
+        Self::Text,
+        Self::Tokens,
+        Self::Continuation,
+        Self::Pooling,
+        Self::LoadOnly,
+        Self::Audio,
+        Self::Unknown,
+    ];
+
+    /// Name as used for counters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Text => "text",
+            Self::Tokens => "tokens",
+            Self::Continuation => "continuation",
+            Self::Pooling => "pooling",
+            Self::LoadOnly => "load-only",
+            Self::Audio => "audio",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Figures and switches of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// What it asks for.
+    pub kind: Kind,
+    /// Messages; of a response, items of the input that are one.
+    pub messages: u32,
+    /// Parts of their contents.
+    pub parts: u32,
+    /// Parts that are neither text, call nor result: images and the like.
+    pub media: u32,
+    /// System blocks that carry the attribution header of a client.
+    pub attribution: u32,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+    /// Answers per prompt, `n`.
+    pub answers: Option<u32>,
+    /// Most tokens to generate.
+    pub max_output: Option<u32>,
+    /// Tokens that an agent expects, no more than that.
+    pub expected_output: Option<u32>,
+    /// Priority, the lower first, as vLLM has it.
+    pub priority: Option<i64>,
+    /// Digest of media beside the prompt: prompts with different ones must not meet, so it belongs into the namespace.
+    pub beside: Option<u128>,
+}

@@ -1,0 +1,155 @@
+//! The walk over the fields of a body.
+
+use std::fmt;
+
+use crate::body::Body;
+use crate::conversation::Conversation;
+use crate::endpoint::Endpoint;
+use crate::error::{ErrorKind, Result};
+use crate::facts::{Facts, Kind};
+use crate::head::Head;
+use crate::profile::{Limits, Profile};
+use crate::prompts::Prompts;
+use crate::scan::{Reader, Token};
+use crate::tools::Tools;
+use crate::writer::{Dialect, Writer};
+
+/// Reads bodies, one after another, into memory that it keeps.
+#[derive(Default)]
+pub struct BodyReader {
+    writer: Writer,
+    head: Head,
+    tools: Tools,
+    conversation: Conversation,
+    prompts: Prompts,
+}
+
+/// Without content.
+impl fmt::Debug for BodyReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut reader = f.debug_struct("BodyReader");
+        reader
+            .field("profile", &self.writer.profile())
+            .field("limits", &self.writer.limits());
+        reader.finish_non_exhaustive()
+    }
+}
+
+impl BodyReader {
+    /// A reader for bodies to engines of `profile` that hold at most `limits`.
+    #[must_use]
+    pub fn new(profile: Profile, limits: Limits) -> Self {
+        let mut reader = Self::default();
+        reader.set(profile, limits);
+        reader
+    }
+
+    /// Reads the next bodies so, in the same memory.
+    pub fn set(&mut self, profile: Profile, limits: Limits) {
+        self.writer.set(profile, limits);
+    }
+
+    /// Bytes that canonical text takes.
+    #[cfg(test)]
+    pub(crate) fn room(&mut self) -> usize {
+        self.writer.canon().room()
+    }
+
+    /// Reads the body of a request to `path`.
+    ///
+    /// # Errors
+    /// If the body is no valid JSON object or holds more than the limits. It is then routed by load.
+    pub fn read(&mut self, path: &str, body: &[u8]) -> Result<Body<'_>> {
+        self.clear();
+        let endpoint = Endpoint::of(path);
+        let limits = self.writer.limits();
+        let mut reader = Reader::new(body, limits.depth);
+        if body.len() > limits.bytes {
+            return Err(reader.error(ErrorKind::TooLarge));
+        }
+        let mut facts = Facts::default();
+        if endpoint == Endpoint::Audio {
+            facts.kind = Kind::Audio;
+        } else {
+            if reader.peek()? != Token::Object {
+                reader.skip()?;
+                reader.end()?;
+                return Err(reader.error(ErrorKind::NotObject));
+            }
+            reader.open()?;
+            while self.writer.next_key(&mut reader)? {
+                self.read_field(&mut reader, endpoint)?;
+            }
+            reader.end()?;
+            self.finish(endpoint, &mut facts);
+        }
+        let parts = (&self.prompts, &self.conversation, &self.head);
+        Ok(Body::new(self.writer.bytes(), parts, facts, body.len()))
+    }
+
+    /// Forgets the last body.
+    fn clear(&mut self) {
+        self.writer.restart();
+        self.head.clear();
+        self.tools = Tools::default();
+        self.conversation.clear();
+        self.prompts.clear();
+    }
+
+    fn read_field(&mut self, reader: &mut Reader<'_>, endpoint: Endpoint) -> Result<()> {
+        use Endpoint::{Chat, Completions, Generate, Messages, Pooling, Responses};
+        let w = &mut self.writer;
+        let dialect = match endpoint {
+            Messages => Dialect::Messages,
+            Responses => Dialect::Responses,
+            _ => Dialect::Chat,
+        };
+        match (endpoint, w.key()) {
+            (Chat | Messages, b"messages") => self.conversation.read_messages(w, reader, dialect),
+            (Messages, b"system") => self.conversation.read_system(w, reader),
+            (Responses, b"instructions") => self.conversation.read_instructions(w, reader),
+            (Responses, b"input") => self.conversation.read_items(w, reader),
+            (Chat | Messages | Responses, b"tools") => self.tools.read(w, reader, dialect),
+            (Completions, b"prompt")
+            | (Generate, b"text" | b"inputs" | b"token_ids" | b"input_ids")
+            | (Pooling, b"input") => self.prompts.read(w, reader),
+            _ => self.head.read_field(w, reader, endpoint),
+        }
+    }
+
+    /// Settles kind and prompts once the body has been read.
+    fn finish(&mut self, endpoint: Endpoint, facts: &mut Facts) {
+        self.head.finish(&mut self.writer);
+        self.head.state(facts);
+        facts.messages = self.conversation.turns().messages();
+        [facts.parts, facts.media, facts.attribution] = self.conversation.counts();
+        let continues = self.head.continues().next().is_some();
+        facts.kind = match endpoint {
+            Endpoint::Chat | Endpoint::Messages | Endpoint::Responses => {
+                if continues {
+                    Kind::Continuation
+                } else if let Some(parts) = self.conversation.lay_out(&mut self.writer, &self.tools)
+                {
+                    self.prompts.put_text(&parts);
+                    Kind::Chat
+                } else {
+                    Kind::Unknown
+                }
+            }
+            Endpoint::Completions | Endpoint::Generate => {
+                facts.beside = self.writer.take_fields(0);
+                match self.prompts.kind() {
+                    _ if continues => Kind::Continuation,
+                    found => found.unwrap_or_default(),
+                }
+            }
+            Endpoint::Pooling => Kind::Pooling,
+            Endpoint::LoadOnly => Kind::LoadOnly,
+            Endpoint::Audio => Kind::Audio,
+            Endpoint::Unknown => Kind::Unknown,
+        };
+        if facts.kind == Kind::Continuation {
+            self.prompts.clear();
+        }
+    }
+}

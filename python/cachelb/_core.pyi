@@ -119,6 +119,17 @@ class Decision(Generic[_W]):
         The counts are an engine's: one that is no whole number from 0 to 2^40 is left out and counted
         (`RouterStats.unread_usage`).
         """
+    def on_response(self, response_id: str) -> None:
+        """Tell the id of a response that the worker stores, before `on_complete`; `track` does it by itself.
+
+        A request with that `previous_response_id` goes to the same worker, the only one that can answer it. Nothing
+        happens for requests that were not selected with `body=` and the path of the responses API.
+
+        Args:
+            response_id: As in the answer. An empty one, or one of more than 256 bytes, counts as unread usage.
+        """
+    @property
+    def _stores_response(self) -> bool: ...
     def on_error(self, error_or_status: BaseException | int, *, retry_after_s: float | None = None) -> Outcome:
         """Tell that the request failed, which releases its load.
 

@@ -107,6 +107,14 @@ class PairDecision(Generic[W]):
         self.prefill.on_complete(cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
         self.decode.on_complete(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
+    def on_response(self, response_id: str) -> None:
+        """Report the id of a response that the decode worker stores, as `Decision.on_response`."""
+        self.decode.on_response(response_id)
+
+    @property
+    def _stores_response(self) -> bool:
+        return self.decode._stores_response  # noqa: SLF001 - of this package
+
     def on_error(self, error_or_status: BaseException | int, *, retry_after_s: float | None = None) -> Outcome:
         """Report that the request failed, which releases both loads. The failure counts for the worker still active.
 

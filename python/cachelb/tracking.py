@@ -7,6 +7,7 @@ started runs none of its code when it is dropped, and the request would stay boo
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
@@ -31,6 +32,11 @@ _KEPT = 8
 _KEPT_LENGTH = 1 << 16
 """Bytes of each of them, from its end: the upstream sets the size of items."""
 
+_HEAD_LENGTH = 4096
+"""Bytes within which an answer names itself."""
+
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"([\w.:-]{1,256})"')
+
 _log = logging.getLogger("cachelb.tracking")
 
 
@@ -42,6 +48,9 @@ class Tracker(Protocol):
     def on_complete(
         self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
     ) -> None: ...
+    def on_response(self, response_id: str) -> None: ...
+    @property
+    def _stores_response(self) -> bool: ...
     def on_error(self, error_or_status: BaseException | int) -> Outcome: ...
     def cancel(self) -> None: ...
     def _unread(self) -> None: ...
@@ -62,6 +71,7 @@ class _Report(Generic[_T]):
         self._last: deque[_T] = deque(maxlen=_KEPT)
         self._started = False
         self._is_unread = False
+        self._head = b"" if decision._stores_response else None  # noqa: SLF001 - a decision of this package
 
     def item(self, item: _T) -> None:
         if not self._started:
@@ -73,6 +83,8 @@ class _Report(Generic[_T]):
             self.decision.on_tokens(1)
         else:
             self._count(item, self._tokens_of)
+        if self._head is not None and isinstance(item, (bytes, bytearray)):
+            self._read_head(item)
         if self._usage_of is not None:
             kept = item
             if isinstance(item, (bytes, str)):
@@ -89,6 +101,14 @@ class _Report(Generic[_T]):
             self._unread(error)
         finally:
             self.decision.on_complete(**usage)
+
+    def _read_head(self, item: bytes | bytearray) -> None:
+        """Look for the id of a stored response, which stands at the beginning of the answer."""
+        head = (self._head or b"") + bytes(item[:_HEAD_LENGTH])
+        found = _RESPONSE_ID.search(head)
+        if found is not None:
+            self.decision.on_response(found[1].decode())
+        self._head = None if found is not None or len(head) >= _HEAD_LENGTH else head
 
     def _count(self, item: _T, tokens_of: Callable[[_T], int]) -> None:
         """Count the tokens of an item; an uncountable item is one."""

@@ -29,6 +29,7 @@ Reason: TypeAlias = Literal[
     "short-prompt",
     "session",
     "session-moved",
+    "continuation",
     "hash",
     "hash-bounded",
     "sticky",

@@ -66,10 +66,11 @@ impl<'a> Body<'a> {
         self.head.model().map(|span| self.str(span))
     }
 
-    /// What a continuation continues: ids of a response, a conversation, a stored prompt or a session.
-    pub fn continues(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let body = *self;
-        self.head.continues().map(move |span| body.str(span))
+    /// Id of the stored response that a continuation continues; those of conversations and sessions are
+    /// [clues](Self::identify).
+    #[must_use]
+    pub fn previous_response(&self) -> Option<&'a str> {
+        self.head.previous_response().map(|span| self.str(span))
     }
 
     /// A string beside the prompt: `/cache_salt`, `/extra_key`, `/nvext/cache_salt` or `/lora_path`.

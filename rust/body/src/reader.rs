@@ -123,7 +123,7 @@ impl BodyReader {
         self.head.state(facts);
         facts.messages = self.conversation.turns().messages();
         [facts.parts, facts.media, facts.attribution] = self.conversation.counts();
-        let continues = self.head.continues().next().is_some();
+        let continues = self.head.continues();
         facts.kind = match endpoint {
             Endpoint::Chat | Endpoint::Messages | Endpoint::Responses => {
                 if continues {

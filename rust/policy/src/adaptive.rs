@@ -1,7 +1,7 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = ((waiting + copied * 2.5 + own * (queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//! cost = ((waiting + copied * 2.5 + own * (f * queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
 //!        / (1 - 0.75 * kv use);  argmin
 //! ```
 //!
@@ -11,7 +11,7 @@
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
 //! | copied | the same, where tokens that 24 requests on one worker share count a 24th: they are computed for all of these, which follow | index, bookings |
 //! | 1.5 copied | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
-//! | own * queued | what it delays those behind: about as many come while it waits as wait now | bookings |
+//! | own * queued | what it delays those behind: about as many come while it waits as wait now, of sub-agents three times as many | bookings |
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
 //! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
@@ -109,6 +109,8 @@ impl Objective {
 const ASKED_AGAIN: f64 = 1.5;
 /// What so many requests in flight on one worker share is worth a copy elsewhere, which these share in turn.
 const POPULAR: u32 = 24;
+/// For each child of a conversation that waits on a worker, so many more will wait there: agents begin several at once.
+const SIBLINGS: f64 = 3.0;
 /// How steeply the cost rises with KV use: four times at the end of the room.
 const PRESSURE: f64 = 0.75;
 /// Of what would not fit, so much more costs no more.
@@ -131,6 +133,8 @@ struct Common {
     popular: f64,
     /// Output tokens that it is expected to have.
     output: f64,
+    /// Requests that will wait behind this one for each that waits now.
+    followers: f64,
 }
 
 impl Adaptive {
@@ -164,6 +168,7 @@ impl Adaptive {
             output: view
                 .expected_output_tokens
                 .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
+            followers: if view.is_child { SIBLINGS } else { 1.0 },
         }
     }
 }
@@ -189,6 +194,8 @@ struct Parts {
     copied: f64,
     /// Requests that wait for their first token.
     queued: f64,
+    /// Requests that will wait behind this one for each of them.
+    followers: f64,
     /// The others, by what they count.
     running: f64,
     /// What its own output tokens delay all of them.
@@ -222,6 +229,7 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
         own: tokens * token,
         copied: (tokens - popular * (1.0 - 1.0 / f64::from(POPULAR))) * token,
         queued: f64::from(queued),
+        followers: common.followers,
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
         memory_factor: memory_factor(view, row, common.own_blocks),
@@ -243,20 +251,23 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
         own,
         copied,
         queued,
+        followers,
         running,
         beside,
         memory_factor,
         token_ms,
         decoding,
     } = *parts;
-    let work = waiting + copied * (1.0 + ASKED_AGAIN) + own * (queued + running) + beside;
+    let work =
+        waiting + copied * (1.0 + ASKED_AGAIN) + own * (followers * queued + running) + beside;
     let cost = per_weight((work * token_ms + decoding) * memory_factor, row.weight);
     cost.min(f64::MAX) // by the smallest weights it would be infinite, and an infinite one is never picked
 }
 
 /// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Of equal ones that which has fewer
-/// requests; of those that hold nothing, that which was longest without a new prompt.
-fn cheapest(rows: &[Candidate], costs: &[f64], rng: &mut Rng) -> Option<usize> {
+/// requests; of those its home; of those that hold nothing, that which was longest without a new prompt.
+fn cheapest(view: &View<'_>, costs: &[f64], rng: &mut Rng) -> Option<usize> {
+    let rows = view.rows;
     let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
     lowest_at(rows.len(), rng, |i| {
         let row = &rows[i];
@@ -265,14 +276,15 @@ fn cheapest(rows: &[Candidate], costs: &[f64], rng: &mut Rng) -> Option<usize> {
         } else {
             row.last_cold_pick
         };
-        (costs[i] <= lowest && lowest < f64::INFINITY).then(|| (row.load(), cold))
+        let away = view.home != Some(row.order);
+        (costs[i] <= lowest && lowest < f64::INFINITY).then(|| (row.load(), away, cold))
     })
 }
 
 impl Rule for Adaptive {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let costs = self.costs(view);
-        let row = cheapest(view.rows, &costs, rng).unwrap_or(0);
+        let row = cheapest(view, &costs, rng).unwrap_or(0);
         view.leave_scores(costs);
         Choice::by_cost(view, row)
     }
@@ -314,7 +326,7 @@ impl Explains for Adaptive {
                 ("waiting_ms", ms(parts.waiting)),
                 ("own_ms", ms(parts.copied)),
                 ("cache_ms", ms(ASKED_AGAIN * parts.copied)),
-                ("queued_ms", ms(parts.own * parts.queued)),
+                ("queued_ms", ms(parts.own * parts.followers * parts.queued)),
                 ("running_ms", ms(parts.own * parts.running + parts.beside)),
                 ("decoding_ms", per_weight(parts.decoding, row.weight)),
                 ("memory_factor", parts.memory_factor),

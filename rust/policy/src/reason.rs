@@ -41,6 +41,8 @@ reasons! {
     Session = "session",
     /// The session's worker was not available.
     SessionMoved = "session-moved",
+    /// The worker that remembers what the request continues.
+    Continuation = "continuation",
     /// Chosen by hash of the key.
     Hash = "hash",
     /// The hashed worker was over its bound; the next one was taken.

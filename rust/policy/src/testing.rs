@@ -136,6 +136,8 @@ pub struct Scene {
     pub prompt_tokens: u64,
     pub key: Option<String>,
     pub key_is_session: bool,
+    pub home: Option<u64>,
+    pub is_child: bool,
     pub expected_output_tokens: Option<u64>,
     pub now: Millis,
 }
@@ -165,6 +167,8 @@ impl Scene {
             prompt_tokens: 0,
             key: None,
             key_is_session: true,
+            home: None,
+            is_child: false,
             expected_output_tokens: None,
             now: Millis(0),
         }
@@ -210,6 +214,8 @@ impl Scene {
             prompt_tokens: self.prompt_tokens,
             key: self.key.as_deref().map(str::as_bytes),
             key_is_session: self.key_is_session,
+            home: self.home,
+            is_child: self.is_child,
             expected_output_tokens: self.expected_output_tokens,
             now: self.now,
             max_report_age_ms: 2_000,

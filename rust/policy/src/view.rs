@@ -158,6 +158,10 @@ pub struct View<'a> {
     pub key: Option<&'a [u8]>,
     /// Whether [`View::key`] is a session the caller named, not the head of the prompt.
     pub key_is_session: bool,
+    /// Registration order of the worker that served the conversation last, else its siblings, else its parent.
+    pub home: Option<u64>,
+    /// Whether another conversation began this one, most likely beside others.
+    pub is_child: bool,
     /// Output tokens the caller expects.
     pub expected_output_tokens: Option<u64>,
     /// The current time.

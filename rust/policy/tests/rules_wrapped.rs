@@ -110,6 +110,8 @@ impl Scene {
             prompt_tokens: self.tokens.len() as u64,
             key,
             key_is_session: false,
+            home: None,
+            is_child: false,
             expected_output_tokens: Some(20),
             now: Millis(self.now),
             max_report_age_ms: u64::MAX,

@@ -1,6 +1,8 @@
 //! What a body and the headers beside it say, in the memory of a thread.
 
 use cachelb_body::{Body, BodyReader, Kind, Prompt};
+use cachelb_core::hashing::NamespaceKey;
+use cachelb_router::{Family, FamilyName};
 
 /// Of the text of a prompt, as a rough mean over tokenizers and languages.
 pub const BYTES_PER_TOKEN: usize = 4;
@@ -41,6 +43,17 @@ pub enum Shape {
     Tokens,
 }
 
+/// What a decision keeps of what body and headers say.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Told {
+    /// Name of the convention by which the conversation is known.
+    pub convention: Option<&'static str>,
+    /// Names the responses that the engine stores, if it does.
+    pub responses: Option<NamespaceKey>,
+    /// The conversation of which this is the last request.
+    pub last: Option<FamilyName>,
+}
+
 /// What body and headers say.
 #[derive(Debug, Default)]
 pub struct Read {
@@ -49,16 +62,21 @@ pub struct Read {
     pub length: u64,
     /// What keeps the prompt apart from others beside model, adapter and salt.
     pub beside: Option<String>,
-    /// Name of the convention by which the conversation is known.
-    pub convention: Option<&'static str>,
-    /// Key of the conversation, and whether nothing is to be bound to it.
-    pub session: Option<([u8; 16], bool)>,
+    pub family: Family,
+    /// Whether the conversation may stand for more than one, so that nothing is to be bound to it.
+    pub is_soft: bool,
+    pub told: Told,
     pub model: Option<String>,
     pub lora: Option<String>,
     pub cache_salt: Option<String>,
     pub max_output_tokens: Option<u64>,
     pub expected_output_tokens: Option<u64>,
     pub priority: Option<i64>,
+}
+
+/// What names a response that an engine stores.
+pub fn response_name(key: NamespaceKey, id: &str) -> FamilyName {
+    key.session(&[Some("response"), Some(id)])
 }
 
 impl Read {

@@ -11,6 +11,7 @@ use pyo3::types::PyString;
 
 use crate::args;
 use crate::arguments::Call;
+use crate::body::Told;
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
 
@@ -125,8 +126,8 @@ impl Call {
             prompt.hide();
             scratch.boundaries.clear();
         }
-        if let Some((key, is_soft)) = read.and_then(|read| read.session) {
-            prompt.set_key(key, is_soft);
+        if let Some((key, read)) = read.and_then(|read| Some((read.family.own?, read))) {
+            prompt.set_key(key, read.is_soft);
         }
         if let Some(session) = &self.session {
             prompt.set_session(args::text(session.bind(py), "session")?);
@@ -136,7 +137,7 @@ impl Call {
 
     /// The core's request for its `prompt`, whose hashes are in `scratch`.
     pub fn request<'a>(
-        &self,
+        &'a self,
         prompt: &'a Prompt,
         tried: &[Try],
         scratch: &'a Scratch,
@@ -150,16 +151,19 @@ impl Call {
             prompt_tokens: prompt.length,
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),
-            convention: self.convention(),
+            convention: self.told().convention,
+            family: self.read.as_ref().map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
             attempt: tried.len() as u32,
             ..Request::default()
         }
     }
 
-    /// Name of the convention by which the conversation is known.
-    pub fn convention(&self) -> Option<&'static str> {
-        self.read.as_ref()?.convention
+    /// What the decision keeps of body and headers.
+    pub fn told(&self) -> Told {
+        self.read
+            .as_ref()
+            .map_or_else(Told::default, |read| read.told)
     }
 
     fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {

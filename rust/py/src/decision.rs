@@ -16,6 +16,7 @@ use pyo3::types::{PyBool, PyDict, PyMappingProxy};
 use self::attempt::Attempt;
 use crate::args::{number_or_none, ranged};
 use crate::arguments::{Call, MAX_TOKENS};
+use crate::body::Told;
 use crate::call::Tried;
 use crate::engine::Engine;
 use crate::explain;
@@ -50,7 +51,6 @@ pub struct Decision {
     #[doc = stub!("Decision.prompt_tokens")]
     #[pyo3(get)]
     prompt_tokens: u64,
-    convention: Option<&'static str>,
     #[doc = stub!("Decision.dp_rank")]
     #[pyo3(get)]
     dp_rank: Option<u32>,
@@ -69,8 +69,7 @@ pub struct Selected {
     pub number: u64,
     pub pick: Pick,
     pub prompt_tokens: u64,
-    /// Name of the one by which the conversation is known.
-    pub convention: Option<&'static str>,
+    pub told: Told,
     pub tried: Tried,
     pub seen: Option<Vec<Seen>>,
 }
@@ -89,6 +88,7 @@ impl Selected {
             owner: Box::new(owner),
             key: self.key,
             call,
+            told: self.told,
             tried: self.tried,
             number: self.number,
             booking: self.pick.booking,
@@ -100,7 +100,6 @@ impl Selected {
             worker: self.worker,
             pick: self.pick,
             prompt_tokens: self.prompt_tokens,
-            convention: self.convention,
             dp_rank: self.rank,
             seen: self.seen,
             cached_tokens: AtomicU64::new(0),
@@ -237,6 +236,17 @@ impl Decision {
         self.attempt.complete(usage, self.attempt.engine.now(py)?)
     }
 
+    #[doc = stub!("Decision.on_response")]
+    fn on_response(&self, py: Python<'_>, response_id: &str) -> PyResult<()> {
+        self.attempt.responded(py, response_id)
+    }
+
+    /// Whether the answer names a response that its worker stores.
+    #[getter]
+    fn _stores_response(&self) -> bool {
+        self.attempt.told.responses.is_some()
+    }
+
     #[doc = stub!("Decision.on_error")]
     #[pyo3(signature = (error_or_status, *, retry_after_s=None))]
     fn on_error(
@@ -308,7 +318,7 @@ impl Decision {
             py,
             &policy,
             &self.attempt.key,
-            (self.prompt_tokens, self.convention),
+            (self.prompt_tokens, self.attempt.told.convention),
             &self.pick,
             &seen,
         )

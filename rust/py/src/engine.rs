@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_router::{Ending, Offers, Pick, Request, Seen, Selector, Timing, Usage};
+use cachelb_router::{Ending, FamilyName, Offers, Pick, Request, Seen, Selector, Timing, Usage};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -164,16 +164,22 @@ impl Engine {
         self.held(work)
     }
 
-    /// Closes a booking. Returns whether it was open.
+    /// Closes a booking. Returns whether it was open. `last` is the conversation that it was the last request of.
     pub fn end(
         &self,
         booking: BookingId,
-        ending: Ending,
-        usage: Usage,
+        (ending, usage): (Ending, Usage),
+        last: Option<FamilyName>,
         now: Millis,
     ) -> PyResult<bool> {
+        let close = |selector: &mut Selector| {
+            if let Some(name) = last.filter(|_| ending == Ending::Completed) {
+                selector.finish(booking, name);
+            }
+            selector.close(booking, ending, usage, now)
+        };
         // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
-        enter(|| Ok(self.held(|selector| selector.close(booking, ending, usage, now))))
+        enter(|| Ok(self.held(close)))
     }
 
     /// The engine's counts came after the end.

@@ -7,6 +7,7 @@ use cachelb_policy::Ended;
 use super::Selector;
 use super::health::Health;
 use super::ledger::{Ending, Usage};
+use super::request::FamilyName;
 
 impl Selector {
     /// The first token of a booking arrived: its placement is real.
@@ -37,6 +38,24 @@ impl Selector {
             }
         }
         self.pools.proven(pool, (worker, id), first_token, now);
+    }
+
+    /// The worker of a booking made a response called `name`, which it will be asked to continue. Returns whether the
+    /// booking is open.
+    pub fn responded(&mut self, id: BookingId, name: FamilyName, now: Millis) -> bool {
+        let booked = self.decisions.get(id);
+        if let Some((worker, pool, _)) = booked {
+            self.homes.made(pool, name, worker, now);
+        }
+        booked.is_some()
+    }
+
+    /// The request of a booking is the last of the conversation called `name`.
+    pub fn finish(&mut self, id: BookingId, name: FamilyName) {
+        if let Some((_, pool, _)) = self.decisions.get(id) {
+            self.homes.finish(pool, name);
+            self.workers_mut().finish_session(&name);
+        }
     }
 
     /// The request ended. Returns whether the booking was still open.

@@ -6,6 +6,7 @@ use cachelb_core::load::{LoadBook, Report};
 use cachelb_policy::{Candidate, Media};
 
 use super::fleet::Fleet;
+use super::homes::Homes;
 use super::member::{Eligibility, Member};
 use super::offers::Offers;
 use super::pool::Pool;
@@ -19,6 +20,7 @@ pub(super) struct Sources<'a> {
     pub settings: &'a Settings,
     pub fleet: &'a mut Fleet,
     pub book: &'a mut LoadBook,
+    pub homes: &'a Homes,
     pub pool: &'a Pool,
 }
 
@@ -153,6 +155,11 @@ impl Candidates {
     /// Rewrites what rows hold where more than a number of blocks counts, and leaves out workers to be passed over.
     pub fn refine(&mut self, from: &Sources<'_>, offers: &mut Offers, request: &Request<'_>) {
         let elsewhere = self.revise(from, request);
+        let home = request.family.and_then(|family| {
+            let home = from.homes.find(request.pool, family, request.now)?;
+            from.fleet.member(home).map(Member::order)
+        });
+        self.rows.set_home(home);
         self.pass_over(from, offers, request.now);
         if !elsewhere.is_empty() {
             self.rows.spread(&elsewhere);

@@ -9,6 +9,7 @@
 //! | `budget` | the bytes of all indexes |
 //! | `candidates`, `rows` | the rows a rule sees, kept from one request to the next |
 //! | `decisions`, `ledger` | bookings, and what became of them, for counters and records |
+//! | `homes` | which worker served a conversation last, and which made a stored response |
 //! | `trace` | what the latest decisions saw, for explanations |
 //! | `checks` | whether engines find cached what their events promised |
 //! | `sharing` | what this router publishes and receives |
@@ -49,6 +50,7 @@ mod decisions;
 mod feed;
 mod fleet;
 mod health;
+mod homes;
 mod leases;
 mod ledger;
 mod member;
@@ -89,7 +91,7 @@ pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use pool::Pool;
 pub use pools::Pools;
-pub use request::{Pick, PoolId, Request, Wanted};
+pub use request::{Family, FamilyName, Pick, PoolId, Request, Wanted};
 pub use settings::{PoolSettings, Settings, Veto};
 pub use sharing::{
     Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,
@@ -109,6 +111,7 @@ use self::blocks::Blocks;
 use self::candidates::{Candidates, condition};
 use self::checks::Checks;
 use self::decisions::Decisions;
+use self::homes::Homes;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -119,6 +122,7 @@ pub struct Selector {
     pools: Pools,
     candidates: Candidates,
     decisions: Decisions,
+    homes: Homes,
     trace: Trace,
     checks: Checks,
     /// What this router publishes and receives, if it does.
@@ -137,6 +141,7 @@ impl Selector {
             pools,
             candidates: Candidates::default(),
             decisions: Decisions::new(settings.records),
+            homes: Homes::default(),
             trace: Trace::default(),
             checks: Checks::default(),
             sharing: None,
@@ -244,6 +249,7 @@ impl Selector {
             + self.pools.memory_bytes()
             + self.candidates.memory_bytes()
             + self.decisions.memory_bytes()
+            + self.homes.memory_bytes()
             + self.trace.memory_bytes()
             + self.checks.memory_bytes()
             + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
@@ -257,6 +263,7 @@ impl Selector {
         let remote = self.sharing.as_ref().map(|sharing| sharing.bookings());
         let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
         self.decisions.validate(is_remote)?;
+        self.homes.validate()?;
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();
         for (name, id) in self.fleet.ids() {

@@ -25,6 +25,22 @@ named! {
     }
 }
 
+/// Keyed hash of what clients call a conversation, or engines a response.
+pub type FamilyName = [u8; 16];
+
+/// Whose request it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Family {
+    /// The conversation.
+    pub own: Option<FamilyName>,
+    /// The one that began it.
+    pub parent: Option<FamilyName>,
+    /// The stored response that it continues.
+    pub response: Option<FamilyName>,
+    /// Whether the prompt lacks what an engine remembers.
+    pub continues: bool,
+}
+
 /// One request. Hashes are computed outside, before the selector is locked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
@@ -48,6 +64,8 @@ pub struct Request<'a> {
     pub key_is_session: bool,
     /// Convention of clients by which the conversation is known.
     pub convention: Option<&'static str>,
+    /// Whose it is, if that is known.
+    pub family: Option<&'a Family>,
     /// Output tokens the caller expects.
     pub expected_output_tokens: Option<u64>,
     /// The offer to take, and why, decided outside: the rule is not asked.

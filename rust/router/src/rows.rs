@@ -44,6 +44,8 @@ pub(super) struct Rows {
     best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     media: Vec<Media>,
+    /// Registration order of the worker that is the request's home.
+    home: Option<u64>,
     /// Left by the rule that decided.
     scores: Scores,
     /// `None`: not to be kept.
@@ -78,6 +80,16 @@ impl Rows {
     /// Prompt tokens the row that can reuse most need not compute, `None` if that is the one with the most blocks.
     pub fn best_reusable(&self) -> Option<u64> {
         self.best_reusable
+    }
+
+    /// Registration order of the worker that is the request's home, whether it has a row or not.
+    pub fn home(&self) -> Option<u64> {
+        self.home
+    }
+
+    /// Sets that.
+    pub fn set_home(&mut self, order: Option<u64>) {
+        self.home = order;
     }
 
     /// Begins anew.

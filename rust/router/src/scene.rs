@@ -70,6 +70,8 @@ pub(super) fn view<'a>(
         prompt_tokens: request.prompt_tokens,
         key: request.key,
         key_is_session: request.key_is_session,
+        home: rows.home(),
+        is_child: request.family.is_some_and(|family| family.parent.is_some()),
         expected_output_tokens: request.expected_output_tokens,
         now: request.now,
         max_report_age_ms: settings.max_report_age_ms,
@@ -116,7 +118,10 @@ impl<'a> Scene<'a> {
         let mut rng = rng.clone();
         let choice = match self.request.pinned {
             Some(pinned) => choose_pinned(&self.view, pinned, &mut rng).ok_or(Error::Moved)?,
-            None => self.rule().choose(&self.view, &mut rng),
+            None => match self.remembering() {
+                Some(row) => Choice::pinned(row, Reason::Continuation),
+                None => self.rule().choose(&self.view, &mut rng),
+            },
         };
         if choice.refused {
             return Err(Error::Refused(choice.reason.name()));
@@ -125,6 +130,13 @@ impl<'a> Scene<'a> {
             scores: self.rows.scores().take(),
             ..self.decided(choice, rng)
         })
+    }
+
+    /// The row of the worker that remembers what the prompt of the request lacks.
+    fn remembering(&self) -> Option<usize> {
+        let continues = self.request.family.is_some_and(|family| family.continues);
+        let home = self.rows.home().filter(|_| continues)?;
+        self.rows.iter().position(|row| row.order == home)
     }
 
     /// What a choice among the rows means.

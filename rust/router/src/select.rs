@@ -89,6 +89,7 @@ impl<'a, 'r> Step<'a, 'r> {
             settings: &s.settings,
             fleet: &mut s.fleet,
             book: s.decisions.book_mut(),
+            homes: &s.homes,
             pool: &s.pools[request.pool],
         };
         let new = s.candidates.gather(&mut from, offers, request)?;
@@ -100,6 +101,7 @@ impl<'a, 'r> Step<'a, 'r> {
             settings: &s.settings,
             fleet: &mut s.fleet,
             book: s.decisions.book_mut(),
+            homes: &s.homes,
             pool: &s.pools[request.pool],
         };
         s.candidates.refine(&from, offers, request);
@@ -205,6 +207,9 @@ impl<'a, 'r> Step<'a, 'r> {
             return Err(error);
         }
         let s = &mut *self.selector;
+        if let Some(family) = request.family {
+            s.homes.served(request.pool, family, worker, request.now);
+        }
         if let Some(breaker) = s.settings.breaker {
             let tried = |health: &mut Health| health.tried(breaker, request.now);
             s.fleet.change_health(worker, tried);

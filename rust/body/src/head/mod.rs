@@ -88,9 +88,14 @@ impl Head {
         self.model
     }
 
-    /// Ids of what the body continues.
-    pub(crate) fn continues(&self) -> impl Iterator<Item = Span> {
-        self.continues.into_iter().flatten()
+    /// Whether the body continues something.
+    pub(crate) fn continues(&self) -> bool {
+        self.continues.iter().any(Option::is_some)
+    }
+
+    /// Id of a response that it continues.
+    pub(crate) fn previous_response(&self) -> Option<Span> {
+        self.continues[0]
     }
 
     /// Strings beside the prompt, by their path.

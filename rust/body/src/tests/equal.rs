@@ -464,11 +464,14 @@ fn continuations_name_what_they_continue() {
     let body = br#"{"input":"x","previous_response_id":"resp_1","conversation":{"id":"c"}}"#;
     let body = reader.read(RESPONSES, body).unwrap();
     assert_eq!((body.kind(), body.longest()), (Kind::Continuation, None));
-    assert_eq!(body.continues().collect::<Vec<_>>(), ["resp_1", "c"]);
+    assert_eq!(body.previous_response(), Some("resp_1"));
     let plain = reader
         .read(RESPONSES, br#"{"input":"x","previous_response_id":null}"#)
         .unwrap();
-    assert_eq!((plain.kind(), plain.continues().count()), (Kind::Chat, 0));
+    assert_eq!(
+        (plain.kind(), plain.previous_response()),
+        (Kind::Chat, None)
+    );
     let unknown = reader.read("/v1/models", br#"{"input":"x"}"#).unwrap();
     assert_eq!((unknown.kind(), unknown.size()), (Kind::Unknown, 13));
     assert_eq!(

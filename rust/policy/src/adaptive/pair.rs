@@ -102,13 +102,13 @@ pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Op
         common: rule.common_with(decode, Speeds::of([prefill, decode])),
     };
     let prompts: Vec<f64> = prefill.rows.iter().map(|row| scales.prompt(row)).collect();
-    let first = cheapest(prefill.rows, &prompts, rng);
+    let first = cheapest(prefill, &prompts, rng);
     let of_first = first.map(|i| prefill.rows[i].offer);
     let both = decode.rows.iter().any(|row| Some(row.offer) == of_first);
     let second = first.filter(|_| both).and_then(|first| {
         let mut others = prompts.clone();
         others[first] = f64::INFINITY;
-        cheapest(prefill.rows, &others, rng)
+        cheapest(prefill, &others, rng)
     });
     let cost = |row: &Candidate| {
         let (whole, answer) = scales.whole_and_answer(row);
@@ -140,7 +140,7 @@ pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Op
         .iter()
         .map(|cost| cost.map_or(f64::INFINITY, |cost| cost.ms))
         .collect();
-    let row = cheapest(decode.rows, &ms, rng)?;
+    let row = cheapest(decode, &ms, rng)?;
     let score = |cost: &Option<Cost>| Known::from(cost.map(|cost| cost.ms));
     Some(PairChoice {
         prefill: costs[row]?

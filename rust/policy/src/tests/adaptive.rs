@@ -50,7 +50,7 @@ fn model(
     fleet: &[Plain],
     (prompt, blocks, output): (f64, f64, f64),
     per_context: f64,
-    running: f64,
+    (running, followers): (f64, f64),
 ) -> Vec<f64> {
     let cost = |(worker, (speed, step)): (&Plain, (f64, f64))| {
         // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
@@ -58,7 +58,7 @@ fn model(
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
         let pushed_out = own * 1.5;
-        let delayed = own * worker.queued
+        let delayed = own * worker.queued * followers
             + running * own * worker.running
             + running * output * (worker.queued + worker.running);
         let kv_use = if worker.kv_blocks > 0.0 {
@@ -171,7 +171,9 @@ impl Case {
         let per_context = self.scene.pace.per_context();
         // So many before any request has ended.
         let output = self.scene.expected_output_tokens.unwrap_or(256) as f64;
-        model(&self.plain, (prompt, blocks, output), per_context, running)
+        let followers = if self.scene.is_child { 3.0 } else { 1.0 };
+        let weights = (running, followers);
+        model(&self.plain, (prompt, blocks, output), per_context, weights)
     }
 }
 
@@ -294,6 +296,7 @@ pub(in crate::adaptive) fn case() -> impl Strategy<Value = Case> {
             scene.prompt_tokens = prompt;
             scene.pace = pace(per_context);
             scene.now = Millis(10_000);
+            scene.is_child = prompt % 2 == 0;
             scene.expected_output_tokens = in_blocks.then_some(prompt % 700);
             scene.blocks = in_blocks.then(|| (0..prompt / 16).map(SequenceHash).collect());
             Case { scene, plain }
@@ -418,6 +421,19 @@ fn a_request_without_a_prompt_goes_by_requests_and_what_waits() {
     assert_eq!(scene.choose(&BALANCED, 1), (1, Reason::NoKey));
     scene.rows[1].pending_prefill_tokens = 500;
     assert_eq!(scene.choose(&BALANCED, 1).0, 0);
+}
+
+#[test]
+fn of_equal_workers_the_home_is_picked() {
+    let mut scene = Scene::new(&[(0, 1), (0, 1), (0, 1)]).blocks(Some(10));
+    scene.home = Some(scene.rows[1].order);
+    let picked: BTreeSet<usize> = (0..50)
+        .map(|seed| scene.choose(&BALANCED, seed).0)
+        .collect();
+    assert_eq!(picked, BTreeSet::from([1]));
+    // It is no more than that.
+    scene.rows[1].pending_prefill_tokens = 1;
+    assert_ne!(scene.choose(&BALANCED, 1).0, 1);
 }
 
 // === bounds ===

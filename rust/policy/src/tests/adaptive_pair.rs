@@ -58,6 +58,7 @@ struct Terms {
     output: f64,
     per_context: f64,
     weight: f64,
+    followers: f64,
     handover: Handover,
 }
 
@@ -71,7 +72,7 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     let beside = worker.running + elsewhere;
     let all = worker.running + worker.queued;
     let delay = f64::max(own - 128.0, 0.0) * terms.weight * beside;
-    let prompt = waiting + own * 2.5 + own * behind + delay;
+    let prompt = waiting + own * 2.5 + own * behind * terms.followers + delay;
     let context = worker.held_blocks * 16.0 + terms.prompt * all;
     let answer = terms.weight * terms.output * (all + context / 1_000.0 + step * speed);
     let kv_use = if worker.kv_blocks > 0.0 {
@@ -140,6 +141,7 @@ proptest! {
                 output: scene.expected_output_tokens.unwrap_or(256) as f64,
                 per_context: scene.pace.per_context(),
                 weight,
+                followers: if scene.is_child { 3.0 } else { 1.0 },
                 handover,
             };
             let cost = |at: usize| {

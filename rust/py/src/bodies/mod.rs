@@ -3,7 +3,10 @@
 mod counts;
 mod headers;
 
-use cachelb_body::{BodyError, Clues, Engine, GATEWAY, InlineSystem, Limits, Profile, ToolsPlace};
+use cachelb_body::{
+    BodyError, Clues, Endpoint, Engine, GATEWAY, Identity, InlineSystem, Kind, Limits, Profile,
+    Session, ToolsPlace,
+};
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -14,7 +17,7 @@ use self::counts::{CONVENTIONS, Counts, Tally};
 use self::headers::Headers;
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{BYTES_PER_TOKEN, Read, Room};
+use crate::body::{BYTES_PER_TOKEN, Read, Room, response_name};
 use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
@@ -57,7 +60,7 @@ struct Context<'a> {
     path: &'a str,
     headers: &'a Headers,
     tenant: Option<&'a str>,
-    has_session: bool,
+    session: Option<&'a str>,
     has_salt: bool,
 }
 
@@ -134,7 +137,7 @@ impl Bodies {
             path: path.unwrap_or_default(),
             headers: &headers,
             tenant,
-            has_session: session.is_some_and(|session| !session.is_empty()),
+            session: session.filter(|session| !session.is_empty()),
             has_salt: call.cache_salt.is_some(),
         };
         let read = match &call.body {
@@ -219,6 +222,12 @@ impl Bodies {
                     body.identify(&mut clues);
                     read.prompt(&body, text, tokens, ends);
                     read.hints(&body, context.has_salt);
+                    if Endpoint::of(context.path) == Endpoint::Responses {
+                        read.told.responses = Some(self.key);
+                    }
+                    let previous = body.previous_response();
+                    read.family.response = previous.map(|id| response_name(self.key, id));
+                    read.family.continues = body.kind() == Kind::Continuation;
                     self.identify(&clues, context, &mut read, tally);
                     return Ok(read);
                 }
@@ -243,25 +252,31 @@ impl Bodies {
         tally: &mut Tally,
     ) {
         tally.bad_ids = clues.bad();
-        let identity = clues.identity();
-        let number = if context.has_session {
-            Some(GATEWAY)
-        } else {
-            identity.map(|identity| identity.convention)
+        let own = |id| Identity {
+            convention: GATEWAY,
+            session: Session { id, agent: None },
+            parent: None,
+            ends: false,
+            soft: false,
         };
-        tally.convention = number;
-        read.convention = number.map(|number| CONVENTIONS[number]);
-        if let Some(identity) = identity {
-            let session = identity.session;
-            let convention = CONVENTIONS[identity.convention];
-            let name = [
+        let Some(identity) = context.session.map(own).or_else(|| clues.identity()) else {
+            return;
+        };
+        let convention = CONVENTIONS[identity.convention];
+        tally.convention = Some(identity.convention);
+        read.told.convention = Some(convention);
+        let name = |session: Session<'_>| {
+            self.key.session(&[
                 context.tenant,
                 Some(convention),
                 Some(session.id),
                 session.agent,
-            ];
-            read.session = Some((self.key.session(&name), identity.soft));
-        }
+            ])
+        };
+        read.family.own = Some(name(identity.session));
+        read.family.parent = identity.parent.map(name);
+        read.is_soft = identity.soft;
+        read.told.last = read.family.own.filter(|_| identity.ends);
     }
 }
 

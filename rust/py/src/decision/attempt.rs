@@ -13,6 +13,7 @@ use pyo3::types::PyInt;
 use super::Owner;
 use crate::args::type_name;
 use crate::arguments::Call;
+use crate::body::{Told, response_name};
 use crate::call::{Tried, Try};
 use crate::engine::Engine;
 use crate::options::read::millis;
@@ -20,6 +21,8 @@ use crate::outcome::{classify, retry_after};
 
 /// The longest that a worker rests because it asked for it.
 const MAX_REST_MS: u64 = 60_000;
+/// Bytes of the id of a response.
+const LONGEST_ID: usize = 256;
 
 /// How the caller ended a decision; the first end counts.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub struct Attempt {
     pub owner: Box<dyn Owner>,
     pub key: Arc<str>,
     pub call: Call,
+    pub told: Told,
     pub tried: Tried,
     pub number: u64,
     /// The engine's when this was decided.
@@ -64,10 +68,24 @@ impl Attempt {
         let Some(booking) = self.booking() else {
             return Ok(());
         };
-        if self.engine.end(booking, ending, usage, now)? {
+        let last = self.told.last;
+        if self.engine.end(booking, (ending, usage), last, now)? {
             self.owner.released()?;
         } else if usage.cached_tokens.is_some() {
             self.engine.late_usage(self.number, usage)?;
+        }
+        Ok(())
+    }
+
+    /// The engine stored a response called `id`.
+    pub fn responded(&self, py: Python<'_>, id: &str) -> PyResult<()> {
+        if id.is_empty() || id.len() > LONGEST_ID {
+            return self.refuse(py, 1);
+        }
+        if let (Some(key), Some(booking)) = (self.told.responses, self.booking()) {
+            let (name, now) = (response_name(key, id), self.engine.now(py)?);
+            self.engine
+                .locked(py, |selector| selector.responded(booking, name, now))?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use pyo3::types::PyDict;
 use super::NativeRouter;
 use crate::args::{self, named};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
+use crate::body::Told;
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
@@ -32,7 +33,7 @@ struct Outcome<T> {
     offers: Offers,
     number: u64,
     prompt_tokens: u64,
-    convention: Option<&'static str>,
+    told: Told,
 }
 
 /// Which workers a selection is about.
@@ -75,7 +76,7 @@ impl<T> Outcome<T> {
             number,
             pick,
             prompt_tokens: self.prompt_tokens,
-            convention: self.convention,
+            told: self.told,
             tried,
             seen,
         }
@@ -191,7 +192,7 @@ impl Kind {
                 offers,
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
-                convention: call.convention(),
+                told: call.told(),
             }),
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
@@ -351,7 +352,12 @@ impl Ready {
     }
 
     /// The core's request; its hashes are in `scratch`.
-    pub fn request<'a>(&'a self, call: &Call, tried: &[Try], scratch: &'a Scratch) -> Request<'a> {
+    pub fn request<'a>(
+        &'a self,
+        call: &'a Call,
+        tried: &[Try],
+        scratch: &'a Scratch,
+    ) -> Request<'a> {
         Request {
             pool: self.pool,
             number: self.number,
@@ -436,7 +442,7 @@ impl NativeRouter {
             py,
             &policy,
             key,
-            (outcome.prompt_tokens, outcome.convention),
+            (outcome.prompt_tokens, outcome.told.convention),
             pick,
             seen,
         );

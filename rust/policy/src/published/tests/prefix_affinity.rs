@@ -50,6 +50,8 @@ impl Scene {
             prompt_tokens: 0,
             key: None,
             key_is_session: false,
+            home: None,
+            is_child: false,
             expected_output_tokens: None,
             now: self.now,
             max_report_age_ms: 2_000,

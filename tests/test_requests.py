@@ -18,7 +18,10 @@ CHAT = "/v1/chat/completions"
 LONG = "Sé exact, and cite 字 sources 😀. " * 60
 TURNS: list[dict[str, Any]] = [
     {"role": "system", "content": LONG},
-    {"role": "user", "content": [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {"url": "data:x"}}]},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {"url": "data:x"}}],
+    },
     {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]},
     {"role": "tool", "tool_call_id": "1", "content": LONG * 20},
 ]

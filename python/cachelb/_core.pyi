@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, disjoint_base
 
+from cachelb.answers import Usage
 from cachelb.bodies import Headers
 from cachelb.explanation import Explanation
-from cachelb.answers import Usage
 from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, Reason, Tokens
 
@@ -867,7 +867,7 @@ def message_ends(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     Example:
         >>> from cachelb._core import message_ends
         >>> message_ends([{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi!"}])
-        [12, 26]
+        [13, 28]
     """
 
 @final

@@ -81,7 +81,8 @@ class Pick:
     @property
     def prompt_bytes(self) -> int:
         """Bytes of memory that the prompt takes."""
-        return len(self.arguments.get("body", b""))
+        body: Any = self.arguments.get("body", b"")  # bytes
+        return len(body)
 
     def forget_prompt(self) -> None:
         """Drop the prompt; a booking elsewhere is made without it from here on."""

@@ -48,13 +48,9 @@ class Gateway:
         with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
             try:
                 body = await read_request(request.stream())
-                asked = json.loads(body)
-            except RequestError as error:
-                raise HTTPException(error.status, str(error)) from None
-            except (ValueError, RecursionError):
-                raise HTTPException(400, "the body is no JSON") from None
-            if not isinstance(asked, dict):
-                raise HTTPException(400, "the body is no JSON object")
+                asked = {**json.loads(body)}
+            except (RequestError, TypeError, ValueError, RecursionError) as error:
+                raise HTTPException(getattr(error, "status", 400), "the body is too much, or no JSON object") from None
             serving = asyncio.create_task(self.serve(request, body, asked, send))
             leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
             leaving.add_done_callback(lambda _: serving.cancel())
@@ -71,8 +67,7 @@ class Gateway:
                         return
                 pair = pair.retry()
         except cachelb.NoWorkerAvailable as error:  # its text names workers: not for clients
-            later = {"retry-after": str(math.ceil(error.retry_after_s))}
-            raise HTTPException(503, "no worker is available", later) from None
+            raise HTTPException(503, "no worker", {"retry-after": str(math.ceil(error.retry_after_s))}) from None
 
     async def forward(
         self, pair: cachelb.PairDecision[str], request: Request, asked: dict[str, Any], send: Send, *, last: bool

@@ -79,7 +79,7 @@ async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: An
 MARGIN = 32 << 20
 SERVER = """
 import asyncio, sys
-from cachelb import RequestBodies, Router
+from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
 
 async def main():
@@ -250,6 +250,6 @@ async def test_strict_router_refuses_what_it_cannot_read() -> None:
         await stream.send_headers()
         await stream.send_body(b'{"prompt": "secret')
         status, _, body = await stream.read_refusal()
-        assert (status, json.loads(body)["error"]["type"]) == (400, "bad-body")
+        assert (status, json.loads(body)["error"]["type"]) == (400, "bad_body")
         assert b"secret" not in body
         assert service.picker.counts == {"bad-body": 1}

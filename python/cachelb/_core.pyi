@@ -37,6 +37,7 @@ __all__ = [
     "decode_kv_events",
     "hash_blocks",
     "hash_text",
+    "message_ends",
     "message_origin",
     "policy_table",
     "simulate",
@@ -522,7 +523,7 @@ class Router(Generic[_W]):
             The decision, which owns the booked load.
 
         Raises:
-            BodyError: The body cannot be read, and `RequestBodies.strict` is set.
+            BodyError: Body or messages cannot be read, and `RequestBodies.strict` is set.
             NoWorkerAvailable: No worker may be picked; the error has the reason per worker.
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.

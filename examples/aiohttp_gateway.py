@@ -15,8 +15,9 @@ import prometheus_client
 from aiohttp import web
 
 import cachelb
+from cachelb.answers import header_filter, read_usage, retry_after
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
-from cachelb.openai import RequestError, header_filter, read_request, read_usage, retry_after
+from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
 
 RETRIED = {429, 500, 502, 503, 504}
@@ -42,8 +43,10 @@ class Gateway:
         the worker, and so stops its engine.
         """
         try:
-            body, wanted = await read_request(request.content.iter_any(), request.headers)
-            decision = await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
+            body = await read_request(request.content.iter_any())
+            decision = await self.router.select_worker_when_ready(
+                timeout_s=self.wait_s, body=body, path=request.path, headers=request.headers
+            )
             for last in [False] * (self.attempts - 1) + [True]:
                 with decision:  # however this ends, the booked load is given back
                     response = await self.forward(decision, request, body, last=last)

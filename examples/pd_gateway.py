@@ -23,9 +23,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
-from cachelb.openai import RequestError, header_filter, read_request, read_usage, retry_after
+from cachelb.answers import header_filter, read_usage, retry_after
+from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
-from cachelb.types import RequestArguments
 
 RETRIED = {429, 500, 502, 503, 504}
 FORWARDED = ("authorization", "content-type", "x-request-id")
@@ -47,27 +47,27 @@ class Gateway:
         request = Request(scope, receive)
         with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
             try:
-                body, wanted = await read_request(request.stream(), request.headers)
-            except RequestError as error:
-                raise HTTPException(error.status, str(error)) from None
-            serving = asyncio.create_task(self.serve(request, body, wanted, send))
+                body = await read_request(request.stream())
+                asked = {**json.loads(body)}
+            except (RequestError, TypeError, ValueError, RecursionError) as error:
+                raise HTTPException(getattr(error, "status", 400), "the body is too much, or no JSON object") from None
+            serving = asyncio.create_task(self.serve(request, body, asked, send))
             leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
             leaving.add_done_callback(lambda _: serving.cancel())
             serving.add_done_callback(lambda _: leaving.cancel())
             await serving
 
-    async def serve(self, request: Request, body: bytes, wanted: RequestArguments, send: Send) -> None:
+    async def serve(self, request: Request, body: bytes, asked: dict[str, Any], send: Send) -> None:
         """Try pairs of workers until a decode worker begins to answer."""
         try:
-            pair = self.router.select_pair(**wanted)
+            pair = self.router.select_pair(body=body, path=request.url.path, headers=request.headers)
             for last in [False] * (self.attempts - 1) + [True]:
                 with pair:  # however this ends, both loads are given back
-                    if await self.forward(pair, request, json.loads(body), send, last=last):
+                    if await self.forward(pair, request, asked, send, last=last):
                         return
                 pair = pair.retry()
         except cachelb.NoWorkerAvailable as error:  # its text names workers: not for clients
-            later = {"retry-after": str(math.ceil(error.retry_after_s))}
-            raise HTTPException(503, "no worker is available", later) from None
+            raise HTTPException(503, "no worker", {"retry-after": str(math.ceil(error.retry_after_s))}) from None
 
     async def forward(
         self, pair: cachelb.PairDecision[str], request: Request, asked: dict[str, Any], send: Send, *, last: bool

@@ -24,10 +24,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
+from cachelb.answers import header_filter, read_usage, retry_after
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
-from cachelb.openai import RequestError, header_filter, read_request, read_usage, retry_after
+from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
-from cachelb.types import RequestArguments
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
@@ -51,19 +51,21 @@ class Gateway:
         with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
             request = Request(scope, receive)
             try:
-                body, wanted = await read_request(request.stream(), request.headers)
+                body = await read_request(request.stream())
             except RequestError as error:
                 raise HTTPException(error.status, str(error)) from None
-            serving = asyncio.create_task(self.serve(request, body, wanted, send))
+            serving = asyncio.create_task(self.serve(request, body, send))
             leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
             leaving.add_done_callback(lambda _: serving.cancel())  # which closes the connection to the worker
             serving.add_done_callback(lambda _: leaving.cancel())
             await serving
 
-    async def serve(self, request: Request, body: bytes, wanted: RequestArguments, send: Send) -> None:
+    async def serve(self, request: Request, body: bytes, send: Send) -> None:
         """Try workers until one of them begins to answer."""
         try:
-            decision = await self.router.select_worker_when_ready(timeout_s=self.wait_s, **wanted)
+            decision = await self.router.select_worker_when_ready(
+                timeout_s=self.wait_s, body=body, path=request.url.path, headers=request.headers
+            )
             for last in [False] * (self.attempts - 1) + [True]:
                 with decision:  # however this ends, the booked load is given back
                     if await self.forward(decision, request, body, send, last=last):

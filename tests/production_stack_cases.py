@@ -66,7 +66,7 @@ class Cases:
             told = [record.cached_tokens for record in logic.router.recent(12)]
             assert told[:6] == [0] * 6
             assert min(count or 0 for count in told[6:]) > 200
-            assert logic.fallbacks.total() == logic.unread == 0
+            assert logic.fallbacks.total() == 0
 
     def test_stream_is_booked_until_its_end(self, make: Make) -> None:
         with self.serving(make, 1) as (fleet, logic, url):
@@ -124,7 +124,7 @@ class Cases:
         with self.serving(make, 1) as (_, logic, url):
             complete(url, {"not": "a prompt"}, model="m")
             self.idle(logic)
-            assert logic.unread == 1
+            assert logic.router.stats().bodies.kinds == {"unknown": 1}
             assert complete(url, PROMPT, model="other").status == 404
             assert sum(logic.router.stats().decisions.values()) == 1
 

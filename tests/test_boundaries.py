@@ -14,7 +14,6 @@ from tests.models.chats import rendered_chats, tokenizer
 from tests.test_hashing import FORMS
 
 from cachelb.boundaries import MARKERS, align, estimate, marked, message_boundaries
-from cachelb.text import render_messages, render_with_ends
 
 MARK = MARKERS["chatml"]
 
@@ -93,9 +92,7 @@ def test_estimates_rise_and_stay_within_the_prompt(lengths: list[int], n_tokens:
 
 def test_without_character_ends_messages_are_rendered() -> None:
     chat = [{"role": "user", "content": "a" * 900}, {"role": "assistant", "content": "b" * 300}]
-    _, ends = render_with_ends(chat)
-    expected = message_boundaries(range(400), markers=(), char_ends=ends)
-    assert message_boundaries(range(400), markers=(), messages=chat) == expected == [288, 400]
+    assert message_boundaries(range(400), markers=(), messages=chat) == [288, 400]
 
 
 def test_estimates_lie_within_two_blocks_of_the_ends_of_a_trained_tokenizer() -> None:
@@ -107,21 +104,3 @@ def test_estimates_lie_within_two_blocks_of_the_ends_of_a_trained_tokenizer() ->
         errors += [abs(one - other) for one, other in zip(guess, exact, strict=True)][:-1]
     within = [error < 32 for error in errors]
     assert fmean(within) > 0.8, f"{sum(within)} of {len(within)}, the worst by {max(errors)} tokens"
-
-
-# --- the stable rendering ---
-
-
-def test_ends_of_the_rendering_are_those_of_its_prefixes() -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    chat: list[dict[str, Any]] = [
-        {"role": "system", "content": "Sé brief.\x1f"},
-        {"role": "user", "content": [{"type": "text", "text": "日本"}, {"type": "image_url", "image_url": "x"}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
-        {"role": "tool", "content": ""},
-    ]
-    for given_tools in (None, tools):
-        text, ends = render_with_ends(chat, given_tools)
-        assert text == render_messages(chat, given_tools)
-        assert ends == [len(render_messages(chat[: at + 1], given_tools)) for at in range(len(chat))]
-    assert render_with_ends([]) == ("", [])

@@ -159,7 +159,7 @@ def test_failure_in_the_hook_leaves_the_list_unchanged(
 
 def test_unreadable_prompt_is_routed_by_load() -> None:
     callback = Host(policy="least-loaded").callback
-    bad: list[Any] = [{"content": PROMPT}]  # a message without a role
+    bad: list[Any] = [{"role": "user", "content": {PROMPT}}]
     assert len(asyncio.run(callback.async_filter_deployments("m", POOL, bad, {}))) == 1
     assert callback.unread == 1
 
@@ -181,16 +181,16 @@ def test_request_without_messages_is_routed_by_its_input(prompt: object) -> None
         {"litellm_session_id": "talk"},
         {"metadata": {"session_id": "talk"}},
         {"proxy_server_request": {"headers": {"x-session-id": "talk"}}},
-        {"user": "talk"},
+        {"session_id": "talk"},
     ],
-    ids=["litellm", "metadata", "header", "user"],
+    ids=["litellm", "metadata", "header", "body"],
 )
 def test_session_stays_with_one_deployment(request_kwargs: dict[str, Any]) -> None:
     host = Host(policy="session")
     homes = []
     for turn in range(24):
         homes += host.filter(
-            text=f"{turn}", litellm_call_id="1", **(request_kwargs if turn < 12 else {"user": f"{turn}"})
+            text=f"{turn}", litellm_call_id="1", **(request_kwargs if turn < 12 else {"session_id": f"{turn}"})
         )
         host.succeed("1")
     assert len(set(homes[:12])) == 1

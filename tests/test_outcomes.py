@@ -13,7 +13,7 @@ import pytest
 from tests.support_gateways import endings
 
 import cachelb
-from cachelb.openai import retry_after
+from cachelb.answers import retry_after
 from cachelb.testing import ManualClock
 
 REQUEST = httpx.Request("POST", "http://gpu0")

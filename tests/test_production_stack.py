@@ -128,7 +128,10 @@ def endpoints(*urls: str) -> list[Any]:
 
 
 def request() -> Any:
-    return SimpleNamespace(scope={}, headers={})
+    async def body() -> bytes:
+        return b""
+
+    return SimpleNamespace(scope={}, headers={}, url=SimpleNamespace(path="/v1/completions"), body=body)
 
 
 async def route(logic: Any, offered: list[Any], asked: Any, body: dict[str, Any] | None = None) -> str:

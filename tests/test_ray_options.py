@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.ray_fakes import STORY, Client, fleet, make_router, serving
 
 from cachelb.integrations.ray_serve.options import RAY_NAMES, build
 from cachelb.integrations.ray_serve.prompts import read_request
+from cachelb.requests import encode_body
 
 # --- prompts ---
 
@@ -39,7 +41,7 @@ CHAT = [{"role": "system", "content": "Answer in verse. " * 20}, {"role": "user"
         (({"prompt": STORY},), {}),
         ((SimpleNamespace(prompt=[STORY]),), {}),
         ((SimpleNamespace(messages=CHAT),), {}),
-        ((SimpleNamespace(messages=[SimpleNamespace(model_dump=lambda exclude_none: CHAT[0])]),), {}),
+        ((SimpleNamespace(messages=[SimpleNamespace(model_dump=lambda: CHAT[0])]),), {}),
         ((SimpleNamespace(messages=[{"content": STORY}]),), {}),
         ((SimpleNamespace(messages=[STORY]),), {}),
         ((SimpleNamespace(prompt=list(range(500))),), {}),
@@ -79,7 +81,18 @@ async def test_prompt_that_cannot_be_read_is_routed_by_load(args: tuple[Any, ...
 async def test_fields_that_are_none_count_as_absent() -> None:
     client = Client(make_router(fleet()))
     body = SimpleNamespace(prompt=STORY, max_completion_tokens=None, max_tokens=7, cache_salt=None, messages=None)
-    assert read_request(with_arguments(client, body)) == {"text": STORY, "max_output_tokens": 7}
+    fields = {"max_tokens": 7, "prompt": STORY}
+    assert read_request(with_arguments(client, body)) == {"body": encode_body(fields), "path": "/v1/completions"}
+
+
+async def test_salt_and_tools_of_a_request_count() -> None:
+    router, client = serving(fleet())
+    for fields in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"tools": [{"function": {"name": "f"}}]}):
+        request = with_arguments(client, {"messages": CHAT, **fields})
+        client.finish(request, await client.serve(request))
+    assert router.fleet.stats().funnel.selected_matched_tokens == 0
+    tokens = with_arguments(client, {"messages": CHAT, "cache_salt": "a"}, request_token_ids=list(range(500)))
+    assert json.loads(read_request(tokens)["body"]) == {"cache_salt": "a"}, "token ids stand for the messages"
 
 
 async def test_session_of_the_request_reaches_the_policy() -> None:

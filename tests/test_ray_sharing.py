@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from cachelb import Router
+from cachelb.integrations.parsed import as_body
 from cachelb.integrations.ray_serve.placements import Placement, PlacementStore, Reply, placement_of
 from cachelb.integrations.ray_serve.sharing import Sharing
 
@@ -34,6 +36,12 @@ def sharing(router: Router[str], link: Link, **options: Any) -> Sharing:
     return Sharing(router, lambda: link, **options)
 
 
+def placed(worker: str, prompt: str, *, lora: str | None = None, session: str | None = None, **body: str) -> Placement:
+    found = placement_of(worker, {**as_body(body, prompt=prompt), "lora": lora, "session": session})
+    assert found is not None
+    return found
+
+
 def matched(router: Router[str], prompt: str, **identity: str) -> dict[str, float]:
     workers = router.explain(text=prompt, **identity).candidates  # type: ignore[arg-type]
     return {worker.key: worker.matched_tokens for worker in workers if worker.matched_tokens}
@@ -44,19 +52,19 @@ def matched(router: Router[str], prompt: str, **identity: str) -> dict[str, floa
 
 def test_placement_reaches_the_others_and_not_its_origin() -> None:
     store = PlacementStore()
-    assert store.exchange("one", 0, [Placement("a", STORY)]).placements == []
+    assert store.exchange("one", 0, [placed("a", STORY)]).placements == []
     reply = store.exchange("two", 0, [])
-    assert reply.placements == [Placement("a", STORY)]
+    assert reply.placements == [placed("a", STORY)]
     assert store.exchange("two", reply.cursor, []).placements == []
 
 
 def test_longer_prompt_takes_the_place_of_its_beginning() -> None:
     store = PlacementStore()
     turns = [STORY, STORY + "What then? " * 30, STORY + "What then? " * 30 + "The end. " * 40]
-    store.exchange("one", 0, [Placement("a", turn) for turn in turns])
-    store.exchange("one", 0, [Placement("b", turns[0]), Placement("a", turns[2], lora="french")])
+    store.exchange("one", 0, [placed("a", turn) for turn in turns])
+    store.exchange("one", 0, [placed("b", turns[0]), placed("a", turns[2], lora="french")])
     told = store.exchange("two", 0, []).placements
-    assert told == [Placement("a", turns[2]), Placement("b", turns[0]), Placement("a", turns[2], lora="french")]
+    assert told == [placed("a", turns[2]), placed("b", turns[0]), placed("a", turns[2], lora="french")]
 
 
 def test_token_prompts_are_kept_like_texts() -> None:
@@ -71,7 +79,7 @@ def test_token_prompts_are_kept_like_texts() -> None:
     assert router.select_worker(tokens=list(range(300)), dry_run=True).matched_tokens == 288
 
 
-@pytest.mark.parametrize("arguments", [{}, {"text": ""}, {"session": "s"}, {"tokens": []}])
+@pytest.mark.parametrize("arguments", [{}, {"body": b""}, {"session": "s"}, {"tokens": []}])
 def test_request_without_a_prompt_is_no_placement(arguments: dict[str, Any]) -> None:
     assert placement_of("a", arguments) is None
 
@@ -79,16 +87,16 @@ def test_request_without_a_prompt_is_no_placement(arguments: dict[str, Any]) -> 
 def test_store_stays_below_its_bytes_and_drops_the_oldest() -> None:
     store = PlacementStore(max_bytes=20_000)
     for at in range(100):
-        store.exchange("one", 0, [Placement("a", f"{at} {STORY}")])
+        store.exchange("one", 0, [placed("a", f"{at} {STORY}")])
     told = store.exchange("two", 0, []).placements
-    assert told[-1].prompt == f"99 {STORY}"
+    assert told[-1] == placed("a", f"99 {STORY}")
     assert sum(placement.size for placement in told) == store.stats()["bytes"] <= 20_000
     assert store.stats() == {"placements": len(told), "bytes": store.stats()["bytes"], "evicted": 100 - len(told)}
 
 
 def test_placements_of_replicas_that_are_gone_go_too() -> None:
     store = PlacementStore()
-    store.exchange("one", 0, [Placement("a", STORY), Placement("b", STORY)])
+    store.exchange("one", 0, [placed("a", STORY), placed("b", STORY)])
     store.exchange("one", 0, [], ["a"])
     assert [placement.worker for placement in store.exchange("two", 0, []).placements] == ["b"]
 
@@ -96,7 +104,7 @@ def test_placements_of_replicas_that_are_gone_go_too() -> None:
 def test_large_state_comes_in_pages() -> None:
     store = PlacementStore()
     text = "x" * 500_000
-    store.exchange("one", 0, [Placement("a", f"{at} {text}") for at in range(20)])
+    store.exchange("one", 0, [placed("a", f"{at} {text}") for at in range(20)])
     cursor, pages, told = 0, 0, []
     more = True
     while more:
@@ -104,12 +112,12 @@ def test_large_state_comes_in_pages() -> None:
         cursor, more = reply.cursor, reply.more
         told += reply.placements
         pages += 1
-    assert [placement.prompt[:2].strip() for placement in told] == [str(at) for at in range(20)]
+    assert [json.loads(placement.body)["prompt"][:2].strip() for placement in told] == [str(at) for at in range(20)]
     assert pages == 3
 
 
 def test_prompt_is_not_shown() -> None:
-    placement = Placement("a", "the secret", cache_salt="salt", session="s1")
+    placement = placed("a", "the secret", cache_salt="salt", session="s1")
     assert repr(placement) == "Placement(worker='a', ...)"
 
 
@@ -119,7 +127,7 @@ def test_prompt_is_not_shown() -> None:
 async def test_router_that_starts_anew_gets_the_state() -> None:
     link = Link(PlacementStore())
     old = sharing(Router(WORKERS, seed=1), link)
-    old.publish(Placement("b", STORY, lora="french", cache_salt="s", session="chat"))
+    old.publish(placed("b", STORY, lora="french", cache_salt="s", session="chat"))
     await old.trade(link)
     router = Router(WORKERS, seed=2)
     new = sharing(router, link)
@@ -132,7 +140,7 @@ async def test_router_that_starts_anew_gets_the_state() -> None:
 
 async def test_placement_at_an_unknown_replica_is_counted() -> None:
     link = Link(PlacementStore())
-    link.store.exchange("other", 0, [Placement("stranger", STORY)])
+    link.store.exchange("other", 0, [placed("stranger", STORY)])
     here = sharing(Router(WORKERS, seed=1), link)
     await here.trade(link)
     assert (here.counters.strangers, here.counters.received) == (1, 0)
@@ -142,7 +150,7 @@ def test_outbox_is_bounded() -> None:
     link = Link(PlacementStore())
     here = sharing(Router(WORKERS, seed=1), link, outbox_bytes=5_000)
     for at in range(10):
-        here.publish(Placement("a", f"{at} {STORY}"))
+        here.publish(placed("a", f"{at} {STORY}"))
     assert here.counters.dropped == 7
     asyncio.run(here.trade(link))
     assert (link.batches, here.counters.sent) == ([3], 3)
@@ -152,11 +160,11 @@ async def test_state_is_told_again_after_the_actor_started_anew() -> None:
     link = Link(PlacementStore())
     one, two = (sharing(Router(WORKERS, seed=seed), link) for seed in (1, 2))
     for at in range(3):
-        one.publish(Placement("a", f"{at} {STORY}"))
+        one.publish(placed("a", f"{at} {STORY}"))
     await one.trade(link)
     await two.trade(link)
     link.store = PlacementStore()
-    one.publish(Placement("a", f"after {STORY}"))
+    one.publish(placed("a", f"after {STORY}"))
     while await one.trade(link):
         pass
     while await two.trade(link):
@@ -182,7 +190,7 @@ async def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureF
     assert len(caplog.messages) == 2, "one line each, whatever the number of failures"
     assert STORY[:9] not in caplog.text
     link.broken = False
-    ends[0].publish(Placement("c", STORY))
+    ends[0].publish(placed("c", STORY))
     await until(lambda: ends[1].counters.received)
     assert set(matched(routers[1], STORY)) == {"c"}
     for end in ends:

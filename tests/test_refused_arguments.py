@@ -211,7 +211,6 @@ REFUSED: dict[Callable[..., object], list[tuple[dict[str, Any], type[Exception],
         ({"char_ends": [5, 3]}, V, r"char_ends\[1\] is 3 behind 5: they must rise"),
         ({"char_ends": [-1, 3]}, V, r"char_ends\[0\] is -1: they must rise from 0 or more"),
         ({"char_ends": [5], "n_chars": 4}, V, "the last of char_ends is 5, but the prompt has 4"),
-        ({"messages": [{"content": "x"}]}, V, r"messages\[0\] has no role"),
     ],
     BlockTracker: [
         ({"block_size": 0}, V, "block_size must be from 1 to 1024, got 0"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb.openai import read_usage
+from cachelb.answers import read_usage
 from cachelb.tracking import TrackedStream
 
 

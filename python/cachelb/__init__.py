@@ -44,14 +44,12 @@ __all__ = [
     "__version__",
     "hash_blocks",
     "hash_text",
-    "session_key",
 ]
 
 if TYPE_CHECKING:
     from cachelb.bodies import RequestBodies
     from cachelb.decision import PairDecision
     from cachelb.router import Router
-    from cachelb.session import session_key
 
     __version__: str
 else:
@@ -60,7 +58,6 @@ else:
         "PairDecision": "cachelb.decision",
         "RequestBodies": "cachelb.bodies",
         "Router": "cachelb.router",
-        "session_key": "cachelb.session",
     }
 
     def __getattr__(name: str) -> object:

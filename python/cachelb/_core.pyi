@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, disjoint_base
 
+from cachelb.answers import Usage
 from cachelb.bodies import Headers
 from cachelb.explanation import Explanation
-from cachelb.openai import Usage
 from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, Reason, Tokens
 
@@ -37,6 +37,7 @@ __all__ = [
     "decode_kv_events",
     "hash_blocks",
     "hash_text",
+    "message_ends",
     "message_origin",
     "policy_table",
     "simulate",
@@ -140,7 +141,7 @@ class Decision(Generic[_W]):
         Args:
             error_or_status: The exception, or the HTTP status.
             retry_after_s: How long a worker that answered 429 or 503 asked to be left alone, at most a minute; see
-                `cachelb.openai.retry_after`. None reads it from the exception's `response`, else it is half a second.
+                `cachelb.answers.retry_after`. None reads it from the exception's `response`, else it is half a second.
 
         Returns:
             "client" for 4xx, "backpressure" for 429 and 503, "failed" for 5xx and transports, else "cancelled".
@@ -180,7 +181,7 @@ class Decision(Generic[_W]):
             items: What the worker sends.
             tokens_of: Counts the tokens of an item; without it every item is one.
             usage_of: Reads what the engine counted from the last few items, such as
-                `lambda items: cachelb.openai.read_usage(b"".join(items))`.
+                `lambda items: cachelb.answers.read_usage(b"".join(items))`.
 
         Returns:
             An asynchronous iterator over the same items, with `aclose()`.
@@ -508,7 +509,7 @@ class Router(Generic[_W]):
         Args:
             tokens: Token ids: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
             text: The prompt as text. Without a tokenizer, token counts are estimates at 4 bytes a token.
-            messages: The prompt as chat messages, rendered by `cachelb.text.render_messages`.
+            messages: The prompt as chat messages: the same prompt as that of a chat's `body` with them.
             blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them.
             body: The request's body, as it came: what the other arguments leave out is read from it.
             path: Path of the request, which says what the body is.
@@ -533,7 +534,7 @@ class Router(Generic[_W]):
             The decision, which owns the booked load.
 
         Raises:
-            BodyError: The body cannot be read, and `RequestBodies.strict` is set.
+            BodyError: Body or messages cannot be read, and `RequestBodies.strict` is set.
             NoWorkerAvailable: No worker may be picked; the error has the reason per worker.
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.
@@ -841,7 +842,7 @@ def hash_text(
     of tokens. A last chunk that is not full has no hash.
 
     Args:
-        text: The prompt; `cachelb.text.render_messages` makes one of chat messages.
+        text: The prompt.
         chunk_bytes: Bytes per chunk, 1 to 4096. A chunk may end inside a character.
         namespace: A `Namespace`, a str for a cache salt, or None.
         seed: Seed of the hashes; instances that share hashes must share it. None is made from `secret`, or 1337.
@@ -859,6 +860,26 @@ def hash_text(
         >>> one, other = cachelb.hash_text("What is a KV cache?", 8), cachelb.hash_text("What is a KV pair?", 8)
         >>> (one == other).tolist()
         [True, False]
+    """
+
+def message_ends(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Find where chat messages end in the text that stands for them where there are no tokens.
+
+    Args:
+        messages: Messages as in the OpenAI API.
+
+    Returns:
+        Rising positions in bytes, the last of which is the length of the text.
+
+    Raises:
+        BodyError: They are more, longer or nested deeper than a body may be.
+        TypeError: Messages are not a list, an item is not a mapping, or a value is of a type that JSON does not know.
+        ValueError: A number is not finite, or something contains itself.
+
+    Example:
+        >>> from cachelb._core import message_ends
+        >>> message_ends([{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi!"}])
+        [13, 28]
     """
 
 @final

@@ -52,7 +52,7 @@ class RequestBodies:
 
 @dataclass(frozen=True, slots=True)
 class BodyStats:
-    """Counters of requests with `body=` or `headers=`; dry runs and retries are not among them.
+    """Counters of requests with `body=`, `messages=` or `headers=`; dry runs and retries are not among them.
 
     Attributes:
         kinds: Bodies that were read, by what they hold: "chat", "text", "tokens", "continuation" of a response,

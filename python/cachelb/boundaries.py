@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from cachelb._core import message_ends
 from cachelb.arguments import MOST_TOKENS, listed, whole
-from cachelb.text import render_with_ends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def message_boundaries(
         messages: The messages, or their number. Without, markers are trusted in any number, and of
             several the most frequent.
         char_ends: Where each message ends in the rendered prompt, in characters, for templates without markers. Left
-            out, the rendering of `cachelb.text` stands in for it if `messages` are given.
+            out, the ends in the router's own text of `messages` stand in for them, if these are given.
         n_chars: Length of the rendered prompt; None if the last message ends it.
         block_alignment: Ends are rounded down to a multiple of so many tokens.
         min_prefix_boundary_tokens: Ends before that are left out.
@@ -92,8 +92,8 @@ def message_boundaries(
     length = len(column)
     ends = _by_markers(column, _ids(markers), count)
     if not len(ends) and char_ends is None and messages is not None and not isinstance(messages, int):
-        text, char_ends = render_with_ends(messages)
-        n_chars = len(text)
+        char_ends = message_ends(messages)
+        n_chars = None
     if not len(ends) and char_ends is not None:
         ends = estimate(char_ends, length, n_chars)
     aligned = align(ends, block_alignment, min_prefix_boundary_tokens)

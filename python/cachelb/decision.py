@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from cachelb.openai import Usage
+    from cachelb.answers import Usage
     from cachelb.types import Outcome
 
 __all__ = ["Decision", "PairDecision"]

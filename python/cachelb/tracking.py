@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from typing import Self
 
-    from cachelb.openai import Usage
+    from cachelb.answers import Usage
     from cachelb.types import Outcome
 
 __all__ = ["TrackedIterator", "TrackedStream"]

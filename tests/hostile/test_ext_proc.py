@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
-from collections.abc import Iterator, Mapping
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,7 @@ from tests.models.ext_proc_client import (
 )
 from tests.programs import running
 
-from cachelb import Router
-from cachelb.integrations.ext_proc import picking
-from cachelb.openai import INLINE_BYTES
+from cachelb import RequestBodies, Router
 
 BODY = json.dumps({"prompt": "Two driven jocks help fax my big quiz. " * 20}).encode()
 PIECE = b" " * 60_000
@@ -47,13 +44,13 @@ async def begin_body(service: Service, pieces: int) -> Stream:
 
 async def assert_serves(service: Service) -> None:
     """Another client's request is served, and its prompt is read."""
-    unread = service.picker.counts.get("no-json", 0)
+    errors = service.picker._picker._router.stats().bodies.errors
     stream = service.stream()
     assert (await stream.request(BODY)).body == BODY
     await stream.answer_headers()
     await stream.answer_body(b"{}")
     await stream.finish()
-    assert service.picker.counts.get("no-json", 0) == unread
+    assert service.picker._picker._router.stats().bodies.errors == errors
 
 
 @pytest.mark.parametrize("large", ["pass", "refuse"])
@@ -229,55 +226,30 @@ async def test_answer_that_passes_elsewhere_may_be_silent(router: Router[str], s
     assert router.stats().endings["completed"] == 1
 
 
-@contextlib.contextmanager
-def reading_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Let large bodies take as long to read as a test wants; yields what lets them be read."""
-    parse, may_read = picking._parse, threading.Event()
-
-    def held(headers: Mapping[str, str], body: bytes | None) -> Any:
-        assert body is None or len(body) <= INLINE_BYTES or may_read.wait(600)
-        return parse(headers, body)
-
-    monkeypatch.setattr(picking, "_parse", held)
-    try:
-        yield may_read
-    finally:
-        may_read.set()
+# Many small tools took half a second where each was rendered on its own.
+COSTLY = b'{"messages":[],"tools":[' + b"{}," * 90_000 + b"{}]}"
 
 
-# Half a second of work here, 11 s at 8 MB: many small tools, each of which is rendered on its own.
-COSTLY = b'{"messages":[],"tools":[' + b"{}," * 100_000 + b"{}]}"
+@served()
+async def test_costly_body_is_read_in_milliseconds(router: Router[str], service: Service) -> None:
+    for _ in range(4):
+        stream = service.stream()
+        await stream.send_headers(path="/v1/chat/completions")
+        before_s = time.thread_time()
+        router.select_worker(body=COSTLY, path="/v1/chat/completions", dry_run=True)
+        assert time.thread_time() - before_s < 0.1
+        await stream.send_body(COSTLY)
+        assert (await stream.read_picked()).body == COSTLY
+    assert router.stats().bodies.kinds == {"chat": 4}
 
 
 @in_loop
-async def test_body_that_is_costly_to_read_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picking, "_READING_S", 600.0)
-    assert len(COSTLY) > INLINE_BYTES
-    with reading_held(monkeypatch) as may_read:
-        async with serve(Router(URLS, seed=1)) as service:
-            first = service.stream()
-            await first.send_headers()
-            await first.send_body(COSTLY)
-            picker = service.picker._picker
-            await until(lambda: picker._reading == 1)
-            await assert_serves(service)
-            assert picker._reading == 1, "the other request was served while this one was read"
-            may_read.set()
-            assert (await first.read_picked()).body == COSTLY
-            assert "unread" not in service.picker.counts
-
-
-@in_loop
-async def test_bodies_that_cannot_be_read_soon_go_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picking, "_READING_S", 0.001)
-    with reading_held(monkeypatch):
-        async with serve(Router(URLS, seed=1)) as service:
-            streams = [service.stream() for _ in range(12)]
-            for stream in streams:
-                await stream.send_headers()
-                await stream.send_body(COSTLY)
-            for stream in streams:
-                assert (await stream.read_picked()).body == COSTLY
-            assert service.picker.counts["picked"] == 12
-            assert service.picker.counts["unread"] == 12
-            await assert_serves(service)
+async def test_strict_router_refuses_what_it_cannot_read() -> None:
+    async with serve(Router(URLS, seed=1, bodies=RequestBodies(strict=True))) as service:
+        stream = service.stream()
+        await stream.send_headers()
+        await stream.send_body(b'{"prompt": "secret')
+        status, _, body = await stream.read_refusal()
+        assert (status, json.loads(body)["error"]["type"]) == (400, "bad_body")
+        assert b"secret" not in body
+        assert service.picker.counts == {"bad-body": 1}

@@ -23,14 +23,13 @@ from cachelb import (
     hash_blocks,
     hash_text,
     policies,
-    session_key,
     sim,
 )
+from cachelb.answers import header_filter
 from cachelb.boundaries import align, estimate, marked, message_boundaries
 from cachelb.events import Relay
-from cachelb.openai import RequestError, header_filter, read_request
+from cachelb.requests import RequestError, read_request
 from cachelb.sim import FleetSpec, Incident, Sweep, Workload, workloads
-from cachelb.text import render_messages
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE: tuple[Any, ...] = (
@@ -210,7 +209,6 @@ MAKERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "BlockTracker": (BlockTracker, {}),
     "RadixTree": (RadixTree, {}),
     "hash_blocks": (hash_blocks, {"tokens": PROMPT}),
-    "session_key": (session_key, {"headers": {}}),
     "align": (align, {"ends": [16, 32]}),
     "message_boundaries": (message_boundaries, {"tokens": PROMPT}),
 }
@@ -252,8 +250,7 @@ ENDLESS: dict[str, Callable[[], Any]] = {
     "models": lambda: Router[str]().add_worker("a", models=Endless("m")),
     "select_batch": lambda: Router(["a"]).select_batch(Endless({})),
     "cache_boundaries": lambda: policies.PrefixHash(cache_boundaries=cast("Any", Endless(64))),
-    "headers": lambda: session_key(Endless(("x-y", "z"))),
-    "extra_headers": lambda: session_key({}, extra_headers=Endless("x-y")),
+    "headers": lambda: Router(["a"]).select_worker(headers=Endless(("x-y", "z"))),
     "expose": lambda: header_filter(Endless("x-y")),
     "shadow": lambda: Router(["a"], shadow=cast("Any", Endless("random"))),
     "markers": lambda: message_boundaries(PROMPT, markers=cast("Any", Endless("llama3"))),
@@ -284,8 +281,6 @@ MESSAGE = {"role": "user", "content": "x"}
 ONLY_SEQUENCES: dict[str, Callable[[Any], Any]] = {
     "messages": lambda given: Router(["a"]).select_worker(messages=given(MESSAGE)),
     "content": lambda given: Router(["a"]).select_worker(messages=[{**MESSAGE, "content": given("x")}]),
-    "render_messages": lambda given: render_messages(given(MESSAGE)),
-    "tools": lambda given: render_messages([MESSAGE], given({"type": "function"})),
     "messages of boundaries": lambda given: message_boundaries(PROMPT, messages=given(MESSAGE)),
     "tokens": lambda given: Router(["a"]).select_worker(tokens=given(1)),
     "blocks": lambda given: Router(["a"]).select_worker(blocks=given(1)),

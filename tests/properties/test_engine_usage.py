@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cachelb
-from cachelb.openai import TAIL_BYTES, read_usage
+from cachelb.answers import TAIL_BYTES, read_usage
 
 NAMES = ("cached_tokens", "prompt_tokens", "completion_tokens", "output_tokens")
 SCALARS = st.one_of(

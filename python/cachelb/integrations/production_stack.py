@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from cachelb.answers import TAIL_BYTES, read_usage, retry_after
 from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.offered import OfferedWorkers
-from cachelb.openai import TAIL_BYTES, read_usage, retry_after, routing_arguments
 from cachelb.router import Router
 from cachelb.types import RequestArguments
 
@@ -41,8 +41,8 @@ class CachelbRouter:
     request fails over, only those that did not fail. Use `install`.
 
     Args:
-        session_key: Header or field that names the conversation, for the router's log and for policies. None takes what
-            `cachelb.session_key` finds, and leaves it out of the log.
+        session_key: Header or field that names the conversation, for the router's log and for policies. None takes the
+            conventions of clients, and leaves it out of the log.
         forget_after_s: Seconds after which an engine that is no longer offered is forgotten.
         clock: Function that returns monotonic seconds.
         **router_options: Options of `cachelb.Router`, such as `policy`.
@@ -59,7 +59,6 @@ class CachelbRouter:
             before the answer began.
         fallbacks: Times the engine with the fewest requests was taken instead, by reason: "no-worker", no engine can be
             picked; "error", an error, which is logged.
-        unread: Requests whose prompt could not be read, so that load alone decided.
     """
 
     def __new__(cls, **_options: Any) -> CachelbRouter:  # noqa: ANN401, PYI034 - of a class that is made here
@@ -78,7 +77,6 @@ class CachelbRouter:
         self.session_key = session_key
         self.max_instance_failover_reroute_attempts = 0
         self.fallbacks: Counter[str] = Counter()
-        self.unread = 0
         self._clock = clock
         self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
 
@@ -104,7 +102,7 @@ class CachelbRouter:
         """
         del engine_stats
         try:
-            return self._pick(endpoints, request, request_json)
+            return self._pick(endpoints, request, await request.body(), request_json)
         except NoWorkerAvailable:
             reason = "no-worker"
         except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
@@ -115,18 +113,14 @@ class CachelbRouter:
         url: str = self._qps_routing(endpoints, request_stats)  # type: ignore[attr-defined]
         return url
 
-    def _pick(self, endpoints: Sequence[Any], request: Any, body: dict[str, Any]) -> str:  # noqa: ANN401
+    def _pick(self, endpoints: Sequence[Any], request: Any, body: bytes, fields: dict[str, Any]) -> str:  # noqa: ANN401
         urls = [endpoint.url for endpoint in endpoints]
         self._offered.see(urls, now=self._clock())
         attempts: _Attempts = request.scope.setdefault(_SCOPE_KEY, _Attempts())
         attempts.failed(_BAD_GATEWAY)  # a new attempt: the previous pick did not answer
-        asked: RequestArguments = {}
-        try:
-            asked = routing_arguments(body, request.headers)
-        except (TypeError, ValueError):
-            self.unread += 1
+        asked: RequestArguments = {"body": body, "path": request.url.path, "headers": request.headers}
         if self.session_key is not None:
-            session = self.extract_session_id(request, body)  # type: ignore[attr-defined]
+            session = self.extract_session_id(request, fields)  # type: ignore[attr-defined]
             if isinstance(session, str) and session.isascii():
                 asked["session"] = session
         asked["among"] = urls

@@ -1,6 +1,6 @@
 //! What a body and the headers beside it say, in the memory of a thread.
 
-use cachelb_body::{Body, BodyReader, Kind, Prompt};
+use cachelb_body::{Body, BodyReader, Kind, Limits, Profile, Prompt};
 use cachelb_core::hashing::NamespaceKey;
 use cachelb_router::{Family, FamilyName};
 
@@ -16,16 +16,35 @@ const KEPT_BYTES: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Room {
     /// In a box, since it is large and buffers are moved.
-    pub reader: Option<Box<BodyReader>>,
+    reader: Option<Box<BodyReader>>,
+    pub prompt: PromptRoom,
+    /// Bytes of the body read last.
+    last: usize,
+}
+
+/// The memory of a thread for the prompt of a body.
+#[derive(Debug, Default)]
+pub struct PromptRoom {
     pub text: Vec<u8>,
     pub tokens: Vec<u32>,
     /// Where messages end, in bytes of the text.
     pub ends: Vec<u32>,
-    /// Bytes of the body read last.
-    pub last: usize,
 }
 
 impl Room {
+    /// The reader for a body of `bytes` bytes, and where its prompt goes.
+    pub fn reader(
+        &mut self,
+        profile: Profile,
+        limits: Limits,
+        bytes: usize,
+    ) -> (&mut BodyReader, &mut PromptRoom) {
+        self.last = bytes;
+        let reader = self.reader.get_or_insert_default();
+        reader.set(profile, limits);
+        (reader, &mut self.prompt)
+    }
+
     /// Gives back what a long body took: threads keep their memory for as long as they live.
     pub fn trim(&mut self) {
         if self.last > KEPT_BYTES {
@@ -80,14 +99,14 @@ pub fn response_name(key: NamespaceKey, id: &str) -> FamilyName {
 }
 
 impl Read {
+    /// Notes a body of `bytes` bytes whose prompt is not known.
+    pub fn unread(&mut self, bytes: usize) {
+        self.shape = Shape::Nothing;
+        self.length = bytes.div_ceil(BYTES_PER_TOKEN) as u64;
+    }
+
     /// Notes the prompts: the longest as it is, of all the sum.
-    pub fn prompt(
-        &mut self,
-        body: &Body<'_>,
-        text: &mut Vec<u8>,
-        tokens: &mut Vec<u32>,
-        ends: &mut Vec<u32>,
-    ) {
+    pub fn prompt(&mut self, body: &Body<'_>, room: &mut PromptRoom) {
         let Some(longest) = body.longest() else {
             return;
         };
@@ -101,6 +120,7 @@ impl Read {
         if !matches!(facts.kind, Kind::Chat | Kind::Text | Kind::Tokens) {
             return;
         }
+        let PromptRoom { text, tokens, ends } = room;
         ends.clear();
         match longest {
             Prompt::Text(longest) => {

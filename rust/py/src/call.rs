@@ -5,7 +5,6 @@ use std::sync::Arc;
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
 use cachelb_router::Request;
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -92,19 +91,6 @@ impl Call {
                 reader.boundaries(ends, Some(text), (length, "characters"), scratch)?;
             }
             prompt
-        } else if let Some(messages) = &self.messages {
-            if given.is_some() {
-                return Err(PyTypeError::new_err(
-                    "boundaries= goes with tokens=, text= or blocks=; those of messages= are where they end",
-                ));
-            }
-            let (text, ends) = render(messages.bind(py), reader.need.boundaries)?;
-            let prompt = reader.text(&text, self.prompt_tokens, namespace, scratch)?;
-            if let Some(ends) = ends {
-                let length = text.len()? as u64;
-                reader.boundaries(&ends, Some(&text), (length, "characters"), scratch)?;
-            }
-            prompt
         } else if let Some(blocks) = &self.blocks {
             let prompt = reader.blocks(blocks.bind(py), self.prompt_tokens, scratch)?;
             if let Some(ends) = given {
@@ -114,7 +100,7 @@ impl Call {
         } else {
             if given.is_some() {
                 return Err(PyTypeError::new_err(
-                    "boundaries= needs tokens=, text= or blocks=",
+                    "boundaries= goes with tokens=, text= or blocks=; those of messages= and body= are where they end",
                 ));
             }
             match read {
@@ -180,23 +166,6 @@ impl Call {
             beside: self.read.as_ref().and_then(|read| read.beside.as_deref()),
         }))
     }
-}
-
-/// Messages as text, and where each ends in characters: the one rendering there is lives in Python.
-fn render<'py>(
-    messages: &Bound<'py, PyAny>,
-    with_ends: bool,
-) -> PyResult<(Bound<'py, PyString>, Option<Bound<'py, PyAny>>)> {
-    let py = messages.py();
-    let module = py.import(intern!(py, "cachelb.text"))?;
-    if with_ends {
-        let render = module.getattr(intern!(py, "render_with_ends"))?;
-        let (text, ends): (Bound<'py, PyString>, Bound<'py, PyAny>) =
-            render.call1((messages,))?.extract()?;
-        return Ok((text, Some(ends)));
-    }
-    let render = module.getattr(intern!(py, "render_messages"))?;
-    Ok((render.call1((messages,))?.cast_into::<PyString>()?, None))
 }
 
 /// A worker already tried for a request.

@@ -49,6 +49,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
+    use crate::bodies::message_ends;
+    #[pymodule_export]
     use crate::custom::{FleetView, RequestView};
     #[pymodule_export]
     use crate::decision::Decision;

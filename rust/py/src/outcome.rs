@@ -144,7 +144,7 @@ pub fn retry_after(error: &Bound<'_, PyAny>) -> Option<f64> {
     let headers = get(holder.as_ref().unwrap_or(error), "headers")?;
     let module = error
         .py()
-        .import(intern!(error.py(), "cachelb.openai"))
+        .import(intern!(error.py(), "cachelb.answers"))
         .ok()?;
     module
         .call_method1("retry_after", (headers,))

@@ -271,14 +271,14 @@ impl Reader {
         match read.shape {
             Shape::Nothing => Prompt::without_tokens(length),
             Shape::Text => {
-                let text = std::mem::take(&mut scratch.room.text);
+                let text = std::mem::take(&mut scratch.room.prompt.text);
                 let prompt = self.bytes(&text, Some(length), namespace, scratch);
-                scratch.room.text = text;
+                scratch.room.prompt.text = text;
                 if self.need.boundaries {
                     let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;
                     let blocks = scratch.hashes.len();
                     to_blocks(
-                        &scratch.room.ends,
+                        &scratch.room.prompt.ends,
                         per_block,
                         blocks,
                         &mut scratch.boundaries,
@@ -287,9 +287,9 @@ impl Reader {
                 prompt
             }
             Shape::Tokens => {
-                let tokens = std::mem::take(&mut scratch.room.tokens);
+                let tokens = std::mem::take(&mut scratch.room.prompt.tokens);
                 let mut prompt = self.words(&tokens, namespace, &[], scratch);
-                scratch.room.tokens = tokens;
+                scratch.room.prompt.tokens = tokens;
                 prompt.length = prompt.length.max(length);
                 prompt
             }

@@ -11,6 +11,7 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from cachelb.answers import TAIL_BYTES, read_usage, retry_after
 from cachelb.integrations.ext_proc import replies
 from cachelb.integrations.ext_proc.messages import (
     BODY_BUFFERED,
@@ -20,7 +21,6 @@ from cachelb.integrations.ext_proc.messages import (
     BODY_STREAMED,
 )
 from cachelb.integrations.ext_proc.picking import Pick, Refusal
-from cachelb.openai import TAIL_BYTES, read_usage, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from cachelb.answers import header_filter
 from cachelb.arguments import seconds, whole
-from cachelb.errors import NoWorkerAvailable
-from cachelb.openai import INLINE_BYTES, header_filter, routing_arguments
-from cachelb.session import session_key
+from cachelb.errors import BodyError, NoWorkerAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,15 +29,6 @@ MODEL = "x-gateway-model-name-rewrite"
 MOST_FALLBACKS = 3
 
 BodyMode: TypeAlias = Literal["none", "streamed", "buffered", "duplex"]
-
-_MOST_READING = 8
-"""Large bodies that are read or wait for it."""
-
-_READING_S = 1.0
-"""Seconds after which a large body is picked for unread: the costliest of 2 MB takes four."""
-
-_TOKEN_BYTES = 36
-"""Of a token id in a list."""
 
 _log = logging.getLogger("cachelb.ext_proc")
 
@@ -92,13 +80,13 @@ class Pick:
 
     @property
     def prompt_bytes(self) -> int:
-        """Bytes of memory that the prompt takes, about."""
-        tokens: Any = self.arguments.get("tokens", ())  # a list, as it comes from JSON
-        return sys.getsizeof(self.arguments.get("text", "")) + _TOKEN_BYTES * len(tokens)
+        """Bytes of memory that the prompt takes."""
+        body: Any = self.arguments.get("body", b"")  # bytes
+        return len(body)
 
     def forget_prompt(self) -> None:
         """Drop the prompt; a booking elsewhere is made without it from here on."""
-        self.arguments = _without_prompt(self.arguments)
+        self.arguments.pop("body", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +109,6 @@ class Picker:
         self.held = 0
         self._router = router
         self._addresses = addresses
-        self._pool = ThreadPoolExecutor(1, "cachelb-ext-proc")
-        self._reading = 0
-
-    def close(self) -> None:
-        """End the thread."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def pick(
         self, headers: Mapping[str, str], body: bytes | None, subset: Sequence[str] | None
@@ -136,20 +118,19 @@ class Picker:
         Names of headers are in lower case. The body is None if it is unknown or empty; without a subset, all addresses
         are candidates.
         """
-        arguments, sent = await self._read(headers, body)
+        arguments = self._arguments(headers, body)
+        sent = None
+        if body and self.options.rewrite_model and MODEL in headers:
+            sent = await asyncio.to_thread(_renamed, body, headers[MODEL])
         among = self._addresses.among(subset)
         if among is not None:
             arguments["among"] = among
         try:
-            try:
-                if self._sheds(arguments):
-                    return self.refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
-                decision = self._select(arguments, subset)
-            except (TypeError, ValueError):
-                # No valid prompt. The engine answers the client with its own error.
-                self.counts["unroutable"] += 1
-                arguments = _without_prompt(arguments)
-                decision = self._select(arguments, subset)
+            if self._sheds(arguments):
+                return self.refuse(429, "shed", "the request is of low priority and the workers are busy", 1.0)
+            decision = self._select(arguments, subset)
+        except BodyError as error:  # of a router that is strict
+            return self.refuse(400, "bad-body", str(error))
         except NoWorkerAvailable as error:
             _log.debug("%s", error)
             return self.refuse(503, "no-worker", "no worker is available", error.retry_after_s)
@@ -175,47 +156,17 @@ class Picker:
         except NoWorkerAvailable:
             self.counts["served-unbooked"] += 1
 
-    async def _read(self, headers: Mapping[str, str], body: bytes | None) -> tuple[RequestArguments, bytes | None]:
-        """Read the router's arguments, and the new body if the model is to be renamed in it.
-
-        Large bodies are read in a thread, one at a time. Those it cannot get to soon are left unread.
-        """
-        if body is None or len(body) <= INLINE_BYTES:
-            return self._arguments(headers, *_parse(headers, body))
-        parsed: tuple[Any, RequestArguments, str | None] = None, {}, "unread"
-        if self._reading < _MOST_READING:
-            self._reading += 1
-            reading = asyncio.get_running_loop().run_in_executor(self._pool, _parse, headers, body)
-            reading.add_done_callback(self._has_read)
-            with contextlib.suppress(TimeoutError):
-                parsed = await asyncio.wait_for(reading, _READING_S)
-        return self._arguments(headers, *parsed)
-
-    def _has_read(self, _: object) -> None:
-        self._reading -= 1
-
-    def _arguments(
-        self,
-        headers: Mapping[str, str],
-        parsed: Any,  # noqa: ANN401 - JSON
-        arguments: RequestArguments,
-        trouble: str | None,
-    ) -> tuple[RequestArguments, bytes | None]:
-        """Add arguments from the headers."""
-        if trouble is not None:
-            self.counts[trouble] += 1
-        if "session" not in arguments and (session := session_key(headers)) is not None:
-            arguments["session"] = session
+    def _arguments(self, headers: Mapping[str, str], body: bytes | None) -> RequestArguments:
+        found: RequestArguments = {"path": headers.get(":path", ""), "headers": headers}
+        if body:
+            found["body"] = body
         if tenant := headers.get(TENANT):
-            arguments["tenant"] = tenant
+            found["tenant"] = tenant
         if objective := headers.get(OBJECTIVE):
-            arguments["priority"] = self.options.priorities.get(objective, 0)
-        sent = None
+            found["priority"] = self.options.priorities.get(objective, 0)
         if model := headers.get(MODEL):
-            arguments["model"] = model
-            if self.options.rewrite_model and isinstance(parsed, dict) and parsed.get("model") != model:
-                sent = json.dumps({**parsed, "model": model}).encode()
-        return arguments, sent
+            found["model"] = model
+        return found
 
     def _select(self, arguments: RequestArguments, subset: Sequence[str] | None) -> Decision[Any]:
         """Book a worker that can be named: one without an address may have joined since the list was read."""
@@ -260,24 +211,12 @@ class Picker:
         return Refusal(status, message, reason, retry_after_s)
 
 
-def _parse(headers: Mapping[str, str], body: bytes | None) -> tuple[Any, RequestArguments, str | None]:
-    """Read a body: its JSON, its routing arguments, and its error."""
-    if not body:
-        return None, {}, None
+def _renamed(body: bytes, model: str) -> bytes | None:
+    """Return a body with another `model`; None if it has that one, or none can be put in."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
-        return None, {}, "no-json"
-    if parsed is None:
-        return None, {}, None
-    try:
-        return parsed, routing_arguments(parsed, headers), None
-    except (TypeError, ValueError):
-        return parsed, {}, "unroutable"
-
-
-def _without_prompt(arguments: RequestArguments) -> RequestArguments:
-    left = arguments.copy()
-    left.pop("tokens", None)
-    left.pop("text", None)
-    return left
+        return None
+    if not isinstance(parsed, dict) or parsed.get("model") == model:
+        return None
+    return json.dumps({**parsed, "model": model}).encode()

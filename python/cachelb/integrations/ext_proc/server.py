@@ -190,7 +190,6 @@ class EndpointPicker(Generic[W]):
             return
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
-        self._picker.close()
 
     async def set_ready(self, ready: bool) -> None:  # noqa: FBT001 - as `Router.set_ready`
         """Set the readiness reported to health checks.

@@ -23,13 +23,12 @@ from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
 from cachelb.integrations.offered import OfferedWorkers
-from cachelb.openai import routing_arguments
+from cachelb.integrations.parsed import as_body
 from cachelb.router import Router
 from cachelb.types import RequestArguments
 
 _log = logging.getLogger("cachelb.integrations.litellm")
 
-_COPIED = ("tools", "user", "cache_salt", "max_tokens", "max_completion_tokens")
 _TIMED_OUT = 408  # LiteLLM's own timeouts carry it, and it is the worker that was late, not the client
 _GATEWAY_TIMEOUT, _BAD_GATEWAY = 504, 502
 
@@ -58,7 +57,7 @@ class CachelbCallback:
         fallbacks: Times LiteLLM decided, by reason: "no-candidates", every deployment is excluded, or has no id;
             "tags", their tags differ, and LiteLLM filters by tags after this; "no-worker", no worker can be picked;
             "error", something failed, which the log names.
-        unread: Requests whose prompt could not be read, so that load alone decided.
+        unread: Requests whose prompt holds what is no JSON, so that load alone decided.
         expired: Requests given up after `deadline_s`.
 
     Example:
@@ -252,19 +251,19 @@ class CachelbCallback:
 
     def _asked(self, messages: list[Any] | None, request: Mapping[str, Any]) -> RequestArguments:
         """Collect the routing arguments; an unreadable prompt is left out."""
-        body = {name: request[name] for name in _COPIED if request.get(name) is not None}
+        prompt: dict[str, object] = {"messages": messages}
         if messages is None:
-            body["prompt"] = request.get("input")
-        elif len(messages) == 1 and is_prompt_list(messages[0].get("content")):
-            body["prompt"] = messages[0]["content"]  # of a text completion
-        else:
-            body["messages"] = messages
-        proxied = request.get("proxy_server_request")
+            prompt = {"prompt": request.get("input")}
+        elif len(messages) == 1 and is_prompt_list(content := messages[0].get("content")):
+            prompt = {"prompt": content}  # of a text completion
         asked: RequestArguments = {}
         try:
-            asked = routing_arguments(body, proxied.get("headers") if isinstance(proxied, dict) else None)
+            asked = as_body(request, **prompt)
         except (TypeError, ValueError):
             self.unread += 1
+        proxied = request.get("proxy_server_request")
+        if isinstance(proxied, dict):
+            asked["headers"] = proxied.get("headers")
         session = request.get("litellm_session_id") or metadata(request).get("session_id")
         if isinstance(session, str) and session.isascii():
             asked["session"] = session

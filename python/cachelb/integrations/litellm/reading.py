@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cachelb.openai import Usage
+    from cachelb.answers import Usage
 
 
 def candidates(deployments: Sequence[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -22,27 +22,26 @@ _OVERHEAD = 300  # bytes of an entry beside its prompt, measured
 
 
 class Placement(NamedTuple):
-    """A prompt sent to a replica, and its partition: adapter, salt, session.
+    """A request sent to a replica: its body, or token ids and what is beside them in the body, adapter and session.
 
     Never shown: it holds the prompt itself.
     """
 
     worker: str
-    prompt: str | bytes
+    body: bytes = b""
+    path: str = ""
+    tokens: bytes = b""
     lora: str | None = None
-    cache_salt: str | None = None
     session: str | None = None
 
     @property
     def size(self) -> int:
         """About the bytes it takes."""
-        return len(self.prompt) + _OVERHEAD
+        return len(self.body) + len(self.tokens) + _OVERHEAD
 
     def arguments(self) -> dict[str, Any]:
         """Return it as arguments of `Router.select_worker`."""
-        found: dict[str, Any] = {"text" if isinstance(self.prompt, str) else "tokens": self.prompt}
-        found.update((name, value) for name in ("lora", "cache_salt", "session") if (value := getattr(self, name)))
-        return found
+        return {name: value for name in self._fields[1:] if (value := getattr(self, name))}
 
     def __repr__(self) -> str:
         return f"Placement(worker={self.worker!r}, ...)"
@@ -69,7 +68,7 @@ class PlacementStore:
 
     Example:
         >>> store = PlacementStore()
-        >>> reply = store.exchange("router-1", 0, [Placement("replica-a", "Once upon a time")])
+        >>> reply = store.exchange("router-1", 0, [Placement("replica-a", b'{"prompt": "Once"}')])
         >>> [placement.worker for placement in store.exchange("router-2", 0, []).placements]
         ['replica-a']
     """
@@ -115,12 +114,14 @@ class PlacementStore:
         return {"placements": len(self._entries), "bytes": self._bytes, "evicted": self._evicted}
 
     def _add(self, origin: str, placement: Placement) -> None:
-        space = (placement.worker, placement.lora, placement.cache_salt)
-        chain = _chain(placement.prompt)
+        prompt = placement.tokens or placement.body
+        beside = placement.body if placement.tokens else placement.path
+        space = (placement.worker, placement.lora, beside)
+        chain = _chain(placement)
         for shorter in chain[:-1]:
             self._drop((*space, shorter))
         # A prompt shorter than one chunk has no hash.
-        key = (*space, chain[-1] if chain else placement.prompt)
+        key = (*space, chain[-1] if chain else prompt)
         self._drop(key)
         self._numbered += 1
         self._entries[key] = _Entry(self._numbered, origin, placement)
@@ -137,17 +138,20 @@ class PlacementStore:
 
 def placement_of(worker: str, arguments: dict[str, Any]) -> Placement | None:
     """Make a placement of the arguments of `Router.select_worker`, None without a prompt."""
-    prompt = arguments.get("text")
-    if prompt is None and (tokens := arguments.get("tokens")) is not None:
+    found = Placement(worker, arguments.get("body", b""), arguments.get("path", ""))
+    if (tokens := arguments.get("tokens")) is not None:
         import numpy as np
 
-        prompt = np.asarray(tokens, dtype="<u4").tobytes()
-    if not prompt:
+        found = found._replace(tokens=np.asarray(tokens, dtype="<u4").tobytes())
+    if not found.tokens and not found.body:
         return None
-    return Placement(worker, prompt, arguments.get("lora"), arguments.get("cache_salt"), arguments.get("session"))
+    return found._replace(lora=arguments.get("lora"), session=arguments.get("session"))
 
 
-def _chain(prompt: str | bytes) -> list[int]:
-    hashes = hash_text(prompt, _CHUNK_BYTES) if isinstance(prompt, str) else hash_blocks(prompt, _CHUNK_TOKENS)
+def _chain(placement: Placement) -> list[int]:
+    if placement.tokens:
+        hashes = hash_blocks(placement.tokens, _CHUNK_TOKENS)
+    else:
+        hashes = hash_text(placement.body.decode(), _CHUNK_BYTES)
     found: list[int] = hashes.tolist()
     return found

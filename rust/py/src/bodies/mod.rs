@@ -1,7 +1,8 @@
-//! Request bodies as arguments of a selection: `body=`, `path=` and `headers=`.
+//! Requests as arguments of a selection: `body=`, `path=` and `headers=`, or `messages=`.
 
 mod counts;
 mod headers;
+mod messages;
 
 use cachelb_body::{
     BodyError, Clues, Endpoint, Engine, GATEWAY, Identity, InlineSystem, Kind, Limits, Profile,
@@ -17,10 +18,12 @@ use self::counts::{CONVENTIONS, Counts, Tally};
 use self::headers::Headers;
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{BYTES_PER_TOKEN, Read, Room, response_name};
+use crate::body::{Read, Room, response_name};
 use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
+
+pub use self::messages::message_ends;
 
 /// Longer bodies are read without the interpreter's lock.
 const INLINE_BYTES: usize = 4096;
@@ -99,7 +102,7 @@ impl Bodies {
         })
     }
 
-    /// `call` with what its body and headers say, if it has any. The caller's arguments win. `counted` is false for a
+    /// `call` with what its body, headers and messages say, if it has any. The caller's arguments win. `counted` is false for a
     /// request that was counted before, or is none.
     pub fn fill(
         &self,
@@ -123,7 +126,7 @@ impl Bodies {
         room: &mut Room,
         tally: &mut Tally,
     ) -> PyResult<Option<Call>> {
-        if call.body.is_none() && call.headers.is_none() {
+        if call.body.is_none() && call.headers.is_none() && call.messages.is_none() {
             return Ok(None);
         }
         let headers = match &call.headers {
@@ -140,7 +143,7 @@ impl Bodies {
             session: session.filter(|session| !session.is_empty()),
             has_salt: call.cache_salt.is_some(),
         };
-        let read = match &call.body {
+        let mut read = match &call.body {
             Some(_) if path.is_none() => {
                 return Err(PyTypeError::new_err(
                     "body= needs path=, the path of the request, which says what the body is",
@@ -153,6 +156,9 @@ impl Bodies {
                 read
             }
         };
+        if let Some(messages) = &call.messages {
+            self.read_messages(messages.bind(py), room, &mut read, tally)?;
+        }
         let priority = headers.priority().or(read.priority);
         Ok(Some(filled(py, call, read, self.own_priority(priority))))
     }
@@ -198,20 +204,9 @@ impl Bodies {
         room: &mut Room,
         tally: &mut Tally,
     ) -> Result<Read, BodyError> {
-        let mut read = Read {
-            length: bytes.len().div_ceil(BYTES_PER_TOKEN) as u64,
-            ..Read::default()
-        };
-        let Room {
-            reader,
-            text,
-            tokens,
-            ends,
-            last,
-        } = room;
-        *last = bytes.len();
-        let reader = reader.get_or_insert_default();
-        reader.set(self.profile, self.limits);
+        let mut read = Read::default();
+        read.unread(bytes.len());
+        let (reader, parts) = room.reader(self.profile, self.limits, bytes.len());
         let mut clues = context.headers.clues();
         if context.headers.is_encoded() {
             tally.encoded = true;
@@ -220,7 +215,7 @@ impl Bodies {
                 Ok(body) => {
                     tally.kind = Some(body.kind());
                     body.identify(&mut clues);
-                    read.prompt(&body, text, tokens, ends);
+                    read.prompt(&body, parts);
                     read.hints(&body, context.has_salt);
                     if Endpoint::of(context.path) == Endpoint::Responses {
                         read.told.responses = Some(self.key);
@@ -231,16 +226,17 @@ impl Bodies {
                     self.identify(&clues, context, &mut read, tally);
                     return Ok(read);
                 }
-                Err(error) => {
-                    tally.error = Some(error.kind);
-                    if self.strict {
-                        return Err(error);
-                    }
-                }
+                Err(error) => self.refuse(error, tally)?,
             }
         }
         self.identify(&clues, context, &mut read, tally);
         Ok(read)
+    }
+
+    /// Counts a body that cannot be read; an error if it is not to be routed by load.
+    fn refuse(&self, error: BodyError, tally: &mut Tally) -> Result<(), BodyError> {
+        tally.error = Some(error.kind);
+        if self.strict { Err(error) } else { Ok(()) }
     }
 
     /// Notes whose conversation it is.

@@ -88,7 +88,6 @@ impl RequestView {
             block_size: terms.block_size,
             has_tokens: call.tokens.is_some()
                 || call.text.is_some()
-                || call.messages.is_some()
                 || call.blocks.is_some()
                 || call
                     .read

@@ -50,7 +50,7 @@ const BLOCK: usize = 32;
 /// Whether a byte ends a run: a quote, a backslash or a control character; in a run of ASCII also any beyond it.
 #[inline]
 fn ends<const ASCII: bool>(byte: u8) -> bool {
-    (byte == b'"') | (byte == b'\\') | (byte < 0x20) | (ASCII && byte >= 0x80)
+    byte == b'"' || byte == b'\\' || byte < 0x20 || (ASCII && byte >= 0x80)
 }
 
 /// High bits of the bytes that end a run. Exact up to the lowest.

@@ -116,7 +116,7 @@ HEADERS = {
 def test_body(benchmark: BenchmarkFixture, headers: dict[str, str] | None) -> None:
     """Select for the body of a chat, as the core's bench of bodies has it: 17 messages of 103 characters."""
     letters = np.random.default_rng(1).integers(97, 123, (400, 17, 103), dtype=np.uint8)
-    requests = []
+    requests: list[dict[str, Any]] = []
     for chat in letters:
         roles = ["system", *("user", "assistant") * 8]
         messages = [{"role": role, "content": row.tobytes().decode()} for role, row in zip(roles, chat, strict=True)]

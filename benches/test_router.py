@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,3 +98,31 @@ def test_messages(benchmark: BenchmarkFixture) -> None:
     chats = [[{"role": "user", "content": row.tobytes().decode()} for row in chat] for chat in letters]
     label(benchmark, "64/messages-20", "20 messages of 400 characters, 400 chats known")
     run(benchmark, fleet(64, policy="cache-aware"), [{"messages": chat} for chat in chats])
+
+
+HEADERS = {
+    "host": "gateway",
+    "user-agent": "OpenAI/Python 1.109.1",
+    "accept": "application/json",
+    "authorization": "Bearer key",
+    "content-type": "application/json",
+    "content-length": "2332",
+    "x-request-id": "0f1e2d3c",
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+}
+
+
+@pytest.mark.parametrize("headers", [None, HEADERS], ids=["alone", "headers"])
+def test_body(benchmark: BenchmarkFixture, headers: dict[str, str] | None) -> None:
+    """Select for the body of a chat, as the core's bench of bodies has it: 17 messages of 103 characters."""
+    letters = np.random.default_rng(1).integers(97, 123, (400, 17, 103), dtype=np.uint8)
+    requests: list[dict[str, Any]] = []
+    for chat in letters:
+        roles = ["system", *("user", "assistant") * 8]
+        messages = [{"role": role, "content": row.tobytes().decode()} for role, row in zip(roles, chat, strict=True)]
+        fields = {"messages": messages, "model": "example", "stream": True}
+        body = json.dumps(fields, separators=(",", ":")).encode()
+        requests.append({"body": body, "path": "/v1/chat/completions", "headers": headers})
+    kind = "headers" if headers else "alone"
+    label(benchmark, f"64/body-2K/{kind}", f"{len(requests[0]['body'])} bytes in 17 messages, 400 chats known")
+    run(benchmark, fleet(64, policy="cache-aware"), requests)

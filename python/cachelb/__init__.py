@@ -27,6 +27,7 @@ from cachelb.errors import (
 __all__ = [
     "BlockTracker",
     "BodyError",
+    "BodyReader",
     "CachelbError",
     "ConfigError",
     "Decision",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from cachelb.bodies import RequestBodies
+    from cachelb.bodies import BodyReader, RequestBodies
     from cachelb.decision import PairDecision
     from cachelb.router import Router
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 else:
     # Imported on first use: they would triple the import time.
     _LAZY = {
+        "BodyReader": "cachelb.bodies",
         "PairDecision": "cachelb.decision",
         "RequestBodies": "cachelb.bodies",
         "Router": "cachelb.router",

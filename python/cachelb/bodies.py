@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from cachelb.errors import BodyError
 from cachelb.measure import counter
 
 Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
 """Headers in the forms of web frameworks."""
+
+_SPACE = b" \t\r\n"
+_OTHER_VALUES = b'"[-0123456789tfn'
+"""First bytes of JSON that is no object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,72 @@ class RequestBodies:
     strict: bool = False
     trust: tuple[Literal["priority"], ...] = ()
     session_headers: tuple[str, ...] = ()
+
+
+class BodyReader:
+    """Collects a JSON body that arrives in chunks, for gateways that refuse what no router can read.
+
+    A body that is too long, or is no object, is refused at the first byte that shows it, so that a client cannot fill
+    memory with it. All else is for the router to find, which reads a whole body faster than a chunk of it arrives. It
+    decides by whole bodies only: fields behind the prompt, such as the model or a salt, change what it may match.
+
+    Args:
+        max_bytes: The most bytes that a body may have, as in `RequestBodies`.
+
+    Example:
+        >>> import cachelb
+        >>> reader = cachelb.BodyReader(max_bytes=100)
+        >>> for chunk in (b'{"prompt": ', b'"Hello!"}'):
+        ...     reader.feed(chunk)
+        >>> reader.finish()
+        b'{"prompt": "Hello!"}'
+        >>> cachelb.BodyReader().feed(b"<html>")
+        Traceback (most recent call last):
+            ...
+        cachelb.errors.BodyError: request body: syntax at byte 0
+    """
+
+    __slots__ = ("_begun", "_chunks", "_length", "_max_bytes")
+
+    def __init__(self, *, max_bytes: int = 16 << 20) -> None:
+        """Wait for a body."""
+        self._max_bytes = max_bytes
+        self._chunks: list[bytes] = []
+        self._length = 0
+        self._begun = False
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes.
+
+        Args:
+            chunk: Any number of bytes, which may change afterwards.
+
+        Raises:
+            BodyError: The body is "too-large", "not-object", or a "syntax" error at its first byte. No more of it is
+                kept.
+            TypeError: The chunk is not bytes.
+        """
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise TypeError(f"chunk must be bytes, not {type(chunk).__name__}")
+        chunk = bytes(chunk)
+        if self._length + len(chunk) > self._max_bytes:
+            raise self._refused("too-large", self._max_bytes)
+        if not self._begun and (text := chunk.lstrip(_SPACE)):
+            offset = self._length + len(chunk) - len(text)
+            if text[:1] != b"{":
+                raise self._refused("not-object" if text[0] in _OTHER_VALUES else "syntax", offset)
+            self._begun = True
+        self._length += len(chunk)
+        self._chunks.append(chunk)
+
+    def finish(self) -> bytes:
+        """Return the body, for `select_worker(body=)` and to be forwarded."""
+        self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0]
+
+    def _refused(self, kind: str, offset: int) -> BodyError:
+        self._chunks.clear()
+        return BodyError(kind, offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,21 @@ struct Entry {
     key: usize,
     value: usize,
     end: usize,
+    /// The last bytes of the key: keys in which they differ are not the same.
+    tail: u64,
+}
+
+/// The last bytes of the key at the end of `bytes`, which begins at `key`.
+#[inline]
+fn tail(bytes: &[u8], key: usize) -> u64 {
+    let foreign = 8_usize.saturating_sub(bytes.len() - key);
+    match bytes.last_chunk() {
+        // What lies before a shorter key is shifted out.
+        Some(last) => u64::from_le_bytes(*last) >> (8 * foreign),
+        None => bytes[key..]
+            .iter()
+            .rfold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
 }
 
 /// A change for keys that come twice: `from` is left out, or gives its place to `to`.
@@ -56,35 +71,9 @@ impl Values {
         Ok(())
     }
 
+    #[inline]
     fn write(&mut self, reader: &mut Reader<'_>, bytes: &mut Vec<u8>, seed: u64) -> Result<()> {
         match reader.peek()? {
-            Token::Object => {
-                bytes.push(OBJECT);
-                reader.open()?;
-                let base = self.entries.len();
-                loop {
-                    let key = bytes.len();
-                    bytes.push(KEY);
-                    if !reader.key(bytes)? {
-                        break;
-                    }
-                    let value = bytes.len();
-                    self.write(reader, bytes, seed)?;
-                    let end = bytes.len();
-                    self.entries.push(Entry { key, value, end });
-                }
-                bytes.pop();
-                self.find_doubles(base, bytes, seed);
-                bytes.push(CLOSE);
-            }
-            Token::Array => {
-                bytes.push(ARRAY);
-                reader.open()?;
-                while reader.element()? {
-                    self.write(reader, bytes, seed)?;
-                }
-                bytes.push(CLOSE);
-            }
             Token::String => {
                 bytes.push(TEXT);
                 reader.string(bytes)?;
@@ -97,7 +86,55 @@ impl Values {
                 bytes.push(SCALAR);
                 bytes.extend_from_slice(reader.literal()?);
             }
+            Token::Object => self.write_object(reader, bytes, seed)?,
+            Token::Array => self.write_array(reader, bytes, seed)?,
         }
+        Ok(())
+    }
+
+    fn write_array(
+        &mut self,
+        reader: &mut Reader<'_>,
+        bytes: &mut Vec<u8>,
+        seed: u64,
+    ) -> Result<()> {
+        bytes.push(ARRAY);
+        reader.open()?;
+        while reader.element()? {
+            self.write(reader, bytes, seed)?;
+        }
+        bytes.push(CLOSE);
+        Ok(())
+    }
+
+    fn write_object(
+        &mut self,
+        reader: &mut Reader<'_>,
+        bytes: &mut Vec<u8>,
+        seed: u64,
+    ) -> Result<()> {
+        bytes.push(OBJECT);
+        reader.open()?;
+        let base = self.entries.len();
+        loop {
+            let key = bytes.len();
+            bytes.push(KEY);
+            if !reader.key(bytes)? {
+                break;
+            }
+            let (value, tail) = (bytes.len(), tail(bytes, key));
+            self.write(reader, bytes, seed)?;
+            let end = bytes.len();
+            self.entries.push(Entry {
+                key,
+                value,
+                end,
+                tail,
+            });
+        }
+        bytes.pop();
+        self.find_doubles(base, bytes, seed);
+        bytes.push(CLOSE);
         Ok(())
     }
 
@@ -107,9 +144,9 @@ impl Values {
         let key = |entry: &Entry| &bytes[entry.key..entry.value];
         let few = entries.len() <= FEW_KEYS;
         let double = |at: usize| {
-            entries[..at]
-                .iter()
-                .any(|one| key(one) == key(&entries[at]))
+            let last = &entries[at];
+            let mut before = entries[..at].iter();
+            before.any(|one| one.tail == last.tail && key(one) == key(last))
         };
         if few && !(1..entries.len()).any(double) {
             self.entries.truncate(base);

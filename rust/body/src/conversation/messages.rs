@@ -12,18 +12,24 @@ use crate::writer::{Dialect, Writer};
 const ROLE: usize = 0;
 const NAME: usize = 1;
 const RESULT_OF: usize = 2;
+const REASONING: [usize; 3] = [3, 4, 5];
 const CONTENT: usize = 6;
 const CALLS: usize = 7;
-const NAMES: [&[u8]; 8] = [
-    b"role",
-    b"name",
-    b"tool_call_id",
-    b"reasoning",
-    b"reasoning_content",
-    b"thinking",
-    b"content",
-    b"tool_calls",
-];
+const FIELDS: usize = 8;
+
+fn field(name: &[u8]) -> Option<usize> {
+    Some(match name {
+        b"role" => ROLE,
+        b"name" => NAME,
+        b"tool_call_id" => RESULT_OF,
+        b"reasoning" => REASONING[0],
+        b"reasoning_content" => REASONING[1],
+        b"thinking" => REASONING[2],
+        b"content" => CONTENT,
+        b"tool_calls" => CALLS,
+        _ => return None,
+    })
+}
 
 impl Conversation {
     /// `messages`.
@@ -94,12 +100,12 @@ impl Conversation {
         dialect: Dialect,
     ) -> Result<()> {
         let (start, fields) = (w.canon().end(), w.fields());
-        let mut known = [Span::default(); NAMES.len()];
+        let mut known = [Span::default(); FIELDS];
         let mut has_blocks = false;
         reader.open()?;
         while w.next_key(reader)? {
             let at = w.canon().end();
-            let Some(field) = NAMES.iter().position(|name| **name == *w.key()) else {
+            let Some(field) = field(w.key()) else {
                 match w.key() {
                     b"cache_control" => reader.skip()?,
                     b"type" | b"id" | b"status" if dialect == Dialect::Responses => {
@@ -133,7 +139,8 @@ impl Conversation {
         if has_blocks {
             self.order_blocks(w, known);
         } else {
-            self.order.extend_from_slice(&known);
+            let written = known.iter().filter(|part| part.len() > 0);
+            self.order.extend(written);
         }
         self.finish_message(w, start, fields, dialect);
         Ok(())
@@ -195,7 +202,7 @@ impl Conversation {
 
     /// Puts the blocks of a message in order. Results of tools are messages of their own, for vLLM before the others,
     /// which takes reasoning first and calls last too.
-    fn order_blocks(&mut self, w: &mut Writer, known: [Span; NAMES.len()]) {
+    fn order_blocks(&mut self, w: &mut Writer, known: [Span; FIELDS]) {
         let sorted = w.profile().engine == Engine::Vllm;
         let results = self.blocks.iter().any(|block| block.class == Class::Result);
         let again = if results && !sorted {

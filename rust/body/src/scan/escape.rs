@@ -3,24 +3,32 @@
 use super::{Output, Reader};
 use crate::error::{ErrorKind, Result};
 
+/// What an escape of one letter stands for; 0 where there is no such escape.
+const PLAIN: [u8; 256] = {
+    let mut plain = [0; 256];
+    let pairs = *b"\"\"\\\\//b\x08f\x0cn\nr\rt\t";
+    let mut at = 0;
+    while at < pairs.len() {
+        plain[pairs[at] as usize] = pairs[at + 1];
+        at += 2;
+    }
+    plain
+};
+
 impl Reader<'_> {
     /// Reads the escape at this backslash, and those that follow it directly.
     pub(super) fn escapes<O: Output>(&mut self, out: &mut O) -> Result<()> {
         while self.byte() == b'\\' {
             self.at += 1;
-            let plain = match self.byte() {
-                b'u' => {
-                    self.unicode(out)?;
-                    continue;
-                }
-                b'n' => b'\n',
-                b't' => b'\t',
-                b'r' => b'\r',
-                b'b' => 8,
-                b'f' => 12,
-                byte @ (b'"' | b'\\' | b'/') => byte,
-                _ => return Err(self.error(ErrorKind::Syntax)),
-            };
+            let byte = self.byte();
+            if byte == b'u' {
+                self.unicode(out)?;
+                continue;
+            }
+            let plain = PLAIN[usize::from(byte)];
+            if plain == 0 {
+                return Err(self.error(ErrorKind::Syntax));
+            }
             self.at += 1;
             out.put(&[plain]);
         }

@@ -7,6 +7,9 @@ use crate::error::{ErrorKind, Result};
 pub(crate) trait Output {
     /// Takes the next bytes of UTF-8.
     fn put(&mut self, bytes: &[u8]);
+
+    /// Takes the first `count` bytes of `bytes`, which go on behind them.
+    fn put_first(&mut self, bytes: &[u8], count: usize);
 }
 
 impl Output for Vec<u8> {
@@ -14,12 +17,29 @@ impl Output for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
+
+    /// Copies a block where less is wanted: a copy whose length the compiler knows is much cheaper than one that is
+    /// just long enough, and most strings are short.
+    #[inline]
+    fn put_first(&mut self, bytes: &[u8], count: usize) {
+        match bytes.first_chunk::<BLOCK>() {
+            Some(block) if count <= BLOCK => {
+                let end = self.len() + count;
+                self.extend_from_slice(block);
+                self.truncate(end);
+            }
+            _ => self.extend_from_slice(&bytes[..count]),
+        }
+    }
 }
 
 /// Nowhere.
 impl Output for () {
     #[inline]
     fn put(&mut self, _: &[u8]) {}
+
+    #[inline]
+    fn put_first(&mut self, _: &[u8], _: usize) {}
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;
@@ -27,102 +47,104 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 const WORD: usize = 8;
 const BLOCK: usize = 32;
 
-/// High bits of the bytes that end a run: a quote, a backslash or a control character. Exact up to the lowest.
+/// Whether a byte ends a run: a quote, a backslash or a control character; in a run of ASCII also any beyond it.
 #[inline]
-fn specials(word: u64) -> u64 {
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
-    let quotes = zeros(word ^ (ONES * u64::from(b'"')));
-    let slashes = zeros(word ^ (ONES * u64::from(b'\\')));
-    let controls = word.wrapping_sub(ONES * 0x20) & !word;
-    (quotes | slashes | controls) & HIGHS
+fn ends<const ASCII: bool>(byte: u8) -> bool {
+    byte == b'"' || byte == b'\\' || byte < 0x20 || (ASCII && byte >= 0x80)
 }
 
+/// High bits of the bytes that end a run. Exact up to the lowest.
 #[inline]
-fn is_special(byte: u8) -> bool {
-    byte == b'"' || byte == b'\\' || byte < 0x20
+fn ends_of<const ASCII: bool>(word: u64) -> u64 {
+    let quotes = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
+    let slashes = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+    let controls = word.wrapping_sub(ONES * 0x20);
+    let found = quotes | slashes | controls;
+    HIGHS & if ASCII { found | word } else { found & !word }
 }
 
-/// The first special byte from `at` on, and whether bytes beyond ASCII may lie before it.
+/// Length of the run of ASCII that `bytes` begin with.
 #[inline]
-fn run(bytes: &[u8], mut at: usize) -> (usize, bool) {
-    let mut seen = 0_u64;
-    let mut near = at + 2 * BLOCK;
-    while let Some(word) = bytes[at..].first_chunk::<WORD>() {
-        let word = u64::from_le_bytes(*word);
-        let found = specials(word);
+fn ascii_run(bytes: &[u8]) -> usize {
+    let (words, _) = bytes.as_chunks();
+    if let [first, second, ..] = words {
+        let found = ends_of::<true>(u64::from_le_bytes(*first));
         if found != 0 {
-            // Those of the bytes before it.
-            seen |= word & (found & found.wrapping_neg()).wrapping_sub(1);
-            return (at + found.trailing_zeros() as usize / 8, seen & HIGHS != 0);
+            return found.trailing_zeros() as usize / 8;
         }
-        seen |= word;
-        at += WORD;
-        if at >= near {
-            at = blocks(bytes, at, &mut seen);
-            near = at + 2 * BLOCK;
+        let found = ends_of::<true>(u64::from_le_bytes(*second));
+        if found != 0 {
+            return WORD + found.trailing_zeros() as usize / 8;
         }
+        return run::<true>(bytes, 2 * WORD);
     }
-    let tail = &bytes[at..];
-    let count = tail
-        .iter()
-        .position(|byte| is_special(*byte))
-        .unwrap_or(tail.len());
-    let high = tail[..count].iter().any(|byte| *byte >= 0x80);
-    (at + count, high || seen & HIGHS != 0)
+    run::<true>(bytes, 0)
 }
 
-/// Moves over whole blocks without a special byte.
-fn blocks(bytes: &[u8], mut at: usize, seen: &mut u64) -> usize {
+/// Where the run ends that is known up to `at`.
+#[inline(never)]
+fn run<const ASCII: bool>(bytes: &[u8], mut at: usize) -> usize {
     while let Some(block) = bytes[at..].first_chunk::<BLOCK>() {
-        let (mut special, mut high) = (0_u8, 0_u8);
-        for byte in block {
-            special |= u8::from(is_special(*byte));
-            high |= byte;
-        }
-        if special != 0 {
+        let found = block
+            .iter()
+            .fold(false, |found, byte| found | ends::<ASCII>(*byte));
+        if found {
             break;
         }
-        *seen |= u64::from(high);
         at += BLOCK;
     }
-    at
+    while let Some(word) = bytes[at..].first_chunk() {
+        let found = ends_of::<ASCII>(u64::from_le_bytes(*word));
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += WORD;
+    }
+    let tail = &bytes[at..];
+    let end = tail.iter().position(|byte| ends::<ASCII>(*byte));
+    at + end.unwrap_or(tail.len())
 }
 
 impl Reader<'_> {
     /// Reads the string at this quote.
-    #[inline]
     pub(crate) fn string<O: Output>(&mut self, out: &mut O) -> Result<()> {
         self.at += 1;
-        let (end, high) = run(self.bytes, self.at);
-        if !high && self.bytes.get(end) == Some(&b'"') {
-            out.put(&self.bytes[self.at..end]);
-            self.at = end + 1;
-            return Ok(());
+        let rest = &self.bytes[self.at..];
+        let count = ascii_run(rest);
+        if rest.get(count) != Some(&b'"') {
+            return self.finish_string(out, count);
         }
-        self.finish_string(out, end, high)
+        out.put_first(rest, count);
+        self.at += count + 1;
+        Ok(())
     }
 
-    /// The rest of a string, whose first run ends at `end`.
-    fn finish_string<O: Output>(&mut self, out: &mut O, mut end: usize, high: bool) -> Result<()> {
+    /// A string that does not end with its first run, `count` bytes of plain ASCII.
+    #[inline(never)]
+    fn finish_string<O: Output>(&mut self, out: &mut O, mut count: usize) -> Result<()> {
         let start = self.at;
-        let mut beyond_ascii = high;
+        let mut beyond_ascii = false;
         loop {
-            out.put(&self.bytes[self.at..end]);
-            self.at = end;
-            match self.bytes.get(end) {
+            let rest = &self.bytes[self.at..];
+            if rest.get(count).is_some_and(|byte| *byte >= 0x80) {
+                beyond_ascii = true;
+                count = run::<false>(rest, count);
+            }
+            out.put_first(rest, count);
+            self.at += count;
+            match rest.get(count) {
                 Some(b'"') => break,
                 Some(b'\\') => self.escapes(out)?,
                 _ => return Err(self.error(ErrorKind::Syntax)),
             }
-            let (next, high) = run(self.bytes, self.at);
-            beyond_ascii |= high;
-            end = next;
+            count = ascii_run(&self.bytes[self.at..]);
         }
-        if beyond_ascii && let Err(error) = std::str::from_utf8(&self.bytes[start..end]) {
+        let text = &self.bytes[start..self.at];
+        if beyond_ascii && let Err(error) = std::str::from_utf8(text) {
             self.at = start + error.valid_up_to();
             return Err(self.error(ErrorKind::Utf8));
         }
-        self.at = end + 1;
+        self.at += 1;
         Ok(())
     }
 }

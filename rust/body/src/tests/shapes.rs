@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::vllm;
+use super::{CHAT, stream, vllm};
 use crate::{Body, BodyReader, ErrorKind, Limits, Profile, Prompt, ToolsPlace, check};
 
 const PATHS: [&str; 7] = [
@@ -149,4 +149,31 @@ proptest! {
             }
         }
     }
+}
+
+/// The first bytes of the arena are those of the value.
+#[test]
+fn keys_that_come_twice_at_the_very_beginning() {
+    let documents = |value: &str| {
+        let body =
+            format!(r#"{{"documents":{value},"messages":[{{"role":"user","content":"x"}}]}}"#);
+        stream(Profile::default(), CHAT, &body)
+    };
+    let rows = [
+        (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
+        (r#"{"":{},"":1}"#, r#"{"":1}"#),
+        (r#"{"a":{"b":1},"a":{"c":3,"c":4}}"#, r#"{"a":{"c":4}}"#),
+        (
+            r#"{"abcdefg":1,"b":2,"abcdefg":3}"#,
+            r#"{"abcdefg":3,"b":2}"#,
+        ),
+        (r#"{"ab":1,"b":2}"#, r#"{"ab":1,"b":2,"b":2}"#),
+    ];
+    for (double, single) in rows {
+        assert_eq!(documents(double), documents(single), "{double}");
+    }
+    assert_ne!(
+        documents(r#"{"xabcdefgh":1}"#),
+        documents(r#"{"xabcdefgh":1,"yabcdefgh":1}"#)
+    );
 }

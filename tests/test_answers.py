@@ -18,6 +18,15 @@ from cachelb.answers import header_filter, read_usage
         (b'"usage":{"completion_tokens":1}} data: "usage":{"completion_tokens":2}', {"output_tokens": 2}),
         (rb'"text":"they say \"cached_tokens\": 99"', {}),
         (b'"cached_tokens": 9999999999999999999999999', {}),
+        (
+            b'"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4},"output_tokens":2,"total_tokens":11}',
+            {"prompt_tokens": 9, "cached_tokens": 4, "output_tokens": 2},
+        ),
+        (
+            b'"usage":{"input_tokens":9,"output_tokens":0} "usage":{"input_tokens":3,"cache_read_input_tokens":4,%b'
+            % b'"cache_creation_input_tokens":2,"output_tokens":5}',
+            {"prompt_tokens": 9, "cached_tokens": 4, "output_tokens": 5},
+        ),
     ],
 )
 def test_usage_is_found_where_it_is_and_only_there(tail: bytes, expected: dict[str, int]) -> None:

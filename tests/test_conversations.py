@@ -57,9 +57,9 @@ def test_a_response_is_continued_by_the_worker_that_made_it(policy: str, *, stre
                 body = response("And then?", name, stream=stream)
                 decision = router.select_worker(body=body, path=RESPONSES)
                 assert (decision.worker, decision.reason) == (worker, "continuation")
-                status, name = served(decision, body)
+                status, following = served(decision, body)
                 assert status == 200
-                chains[at] = (worker, name)
+                chains[at] = (worker, following)
         router.validate()
         assert router.stats().bodies.kinds == {"chat": 8, "continuation": 16}
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from cachelb.arguments import listed
 
@@ -16,17 +16,34 @@ if TYPE_CHECKING:
 TAIL_BYTES = 4096
 """The usage stands within this many bytes of the end of an answer, unless log probabilities or the like follow it."""
 
-_COUNT = re.compile(rb'"(cached_tokens|prompt_tokens|completion_tokens)"\s*:\s*(-?\d{1,20})(?![\w.])')
+HEAD_BYTES = 4096
+"""A response names itself within this many bytes."""
+
+# In chats and completions, in the responses API, and in Anthropic's, whose `input_tokens` leave out what was cached.
 _NAMES: dict[bytes, Literal["cached_tokens", "prompt_tokens", "output_tokens"]] = {
     b"cached_tokens": "cached_tokens",
+    b"cache_read_input_tokens": "cached_tokens",
     b"prompt_tokens": "prompt_tokens",
+    b"input_tokens": "prompt_tokens",
     b"completion_tokens": "output_tokens",
+    b"output_tokens": "output_tokens",
 }
+_BESIDE_INPUT = (b"cache_read_input_tokens", b"cache_creation_input_tokens")
+_COUNT = re.compile(rb'"(%b)"\s*:\s*(-?\d{1,20})(?![\w.])' % b"|".join({*_NAMES, *_BESIDE_INPUT}))
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"([\w.:-]{1,256})"', re.ASCII)
 
 
 _EXPOSABLE = frozenset(
     f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens")
 )
+
+
+class _Responding(Protocol):
+    """A decision, as far as responses concern it."""
+
+    def on_response(self, response_id: str) -> None: ...
+    @property
+    def _stores_response(self) -> bool: ...
 
 
 class Usage(TypedDict, total=False):
@@ -88,10 +105,57 @@ def read_usage(tail: bytes) -> Usage:
         >>> read_usage(b'..."usage":{"prompt_tokens":64,"prompt_tokens_details":{"cached_tokens":48}}}\n\ndata: [DONE]')
         {'prompt_tokens': 64, 'cached_tokens': 48}
     """
+    counts = {name: int(count) for name, count in _COUNT.findall(tail)}
     found: Usage = {}
-    for name, count in _COUNT.findall(tail):
-        found[_NAMES[name]] = int(count)
+    for name, field in _NAMES.items():
+        if name in counts:
+            found[field] = counts[name]
+    if b"input_tokens" in counts:
+        found["prompt_tokens"] += sum(max(0, counts.get(name, 0)) for name in _BESIDE_INPUT)
     return found
+
+
+class ResponseId:
+    """Finds the id of a stored response in an answer that passes, and tells its decision.
+
+    `Decision.track` has one of its own; this is for gateways that call `on_first_token` and the like themselves.
+
+    Example:
+        >>> import cachelb
+        >>> from cachelb.answers import ResponseId
+        >>> router = cachelb.Router(["gpu0", "gpu1"], seed=1)
+        >>> first = router.select_worker(body=b'{"input": "Hello!"}', path="/v1/responses")
+        >>> response_id = ResponseId(first)
+        >>> for chunk in (b'{"id":"res', b'p_1","object":"response", ...'):
+        ...     response_id.feed(chunk)
+        >>> body = b'{"input": "And now?", "previous_response_id": "resp_1"}'
+        >>> router.select_worker(body=body, path="/v1/responses").worker == first.worker
+        True
+    """
+
+    def __init__(self, decision: _Responding) -> None:
+        """Look for nothing unless the decision is about a request to the responses API.
+
+        Args:
+            decision: A decision, or a pair of them.
+        """
+        self._decision = decision
+        self._head = b"" if decision._stores_response else None  # noqa: SLF001 - of this package
+
+    def feed(self, chunk: bytes) -> None:
+        """Look at the next bytes of the answer.
+
+        Args:
+            chunk: In the order in which they come.
+        """
+        if self._head is None:
+            return
+        self._head += bytes(chunk[:HEAD_BYTES])
+        found = _RESPONSE_ID.search(self._head)
+        if found is not None:
+            self._decision.on_response(found[1].decode())
+        if found is not None or len(self._head) >= HEAD_BYTES:
+            self._head = None
 
 
 def retry_after(headers: object) -> float | None:

@@ -7,10 +7,11 @@ started runs none of its code when it is dropped, and the request would stay boo
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+from cachelb.answers import ResponseId
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,11 +32,6 @@ _KEPT = 8
 
 _KEPT_LENGTH = 1 << 16
 """Bytes of each of them, from its end: the upstream sets the size of items."""
-
-_HEAD_LENGTH = 4096
-"""Bytes within which an answer names itself."""
-
-_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"([\w.:-]{1,256})"')
 
 _log = logging.getLogger("cachelb.tracking")
 
@@ -71,7 +67,7 @@ class _Report(Generic[_T]):
         self._last: deque[_T] = deque(maxlen=_KEPT)
         self._started = False
         self._is_unread = False
-        self._head = b"" if decision._stores_response else None  # noqa: SLF001 - a decision of this package
+        self._response_id = ResponseId(decision)
 
     def item(self, item: _T) -> None:
         if not self._started:
@@ -83,8 +79,8 @@ class _Report(Generic[_T]):
             self.decision.on_tokens(1)
         else:
             self._count(item, self._tokens_of)
-        if self._head is not None and isinstance(item, (bytes, bytearray)):
-            self._read_head(item)
+        if isinstance(item, bytes):
+            self._response_id.feed(item)
         if self._usage_of is not None:
             kept = item
             if isinstance(item, (bytes, str)):
@@ -101,14 +97,6 @@ class _Report(Generic[_T]):
             self._unread(error)
         finally:
             self.decision.on_complete(**usage)
-
-    def _read_head(self, item: bytes | bytearray) -> None:
-        """Look for the id of a stored response, which stands at the beginning of the answer."""
-        head = (self._head or b"") + bytes(item[:_HEAD_LENGTH])
-        found = _RESPONSE_ID.search(head)
-        if found is not None:
-            self.decision.on_response(found[1].decode())
-        self._head = None if found is not None or len(head) >= _HEAD_LENGTH else head
 
     def _count(self, item: _T, tokens_of: Callable[[_T], int]) -> None:
         """Count the tokens of an item; an uncountable item is one."""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from cachelb.answers import TAIL_BYTES, read_usage, retry_after
+from cachelb.answers import TAIL_BYTES, ResponseId, read_usage, retry_after
 from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.offered import OfferedWorkers
@@ -185,6 +185,7 @@ class _Attempts:
         self.decision: Decision[str] | None = None
         self._begun = False
         self._tail = b""
+        self._response_id: ResponseId | None = None
 
     def see(self, message: Mapping[str, Any]) -> None:
         """Look at a part of the answer."""
@@ -204,6 +205,9 @@ class _Attempts:
             elif chunk:
                 self._begun = True
                 decision.on_first_token()
+            if self._response_id is None:
+                self._response_id = ResponseId(decision)
+            self._response_id.feed(chunk)
             self._tail = (self._tail + chunk)[-TAIL_BYTES:]
             if not message.get("more_body"):
                 decision.on_complete(**read_usage(self._tail))

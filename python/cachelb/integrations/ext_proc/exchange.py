@@ -11,7 +11,7 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from cachelb.answers import TAIL_BYTES, read_usage, retry_after
+from cachelb.answers import TAIL_BYTES, ResponseId, read_usage, retry_after
 from cachelb.integrations.ext_proc import replies
 from cachelb.integrations.ext_proc.messages import (
     BODY_BUFFERED,
@@ -60,6 +60,7 @@ class Exchange:
         self._is_stream = False
         self._begun = False
         self._tail = b""
+        self._response_id: ResponseId | None = None
 
     async def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         """Process a ProcessingRequest; `over` says whether the exchange ends with the replies."""
@@ -266,6 +267,9 @@ class Exchange:
         return (replies.trailers_reply("response_trailers"),)
 
     def _on_answer(self, pick: Pick, chunk: bytes) -> None:
+        if self._response_id is None:
+            self._response_id = ResponseId(pick.decision)
+        self._response_id.feed(chunk)
         self._tail = (self._tail + chunk)[-TAIL_BYTES:]
         if not self._is_stream or not chunk:
             return

@@ -3,6 +3,7 @@
 mod beside;
 mod equal;
 mod hostile;
+mod mutated;
 mod oracle;
 mod rules;
 mod shapes;

@@ -361,7 +361,7 @@ fn places_of_tools() {
 fn reasoning_is_marked_once_a_user_message_follows() {
     let body = |more: &str| {
         format!(
-            r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","thinking":"R","content":"y"}}{more}]}}"#
+            r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","thinking":"R","content":"y"}},{{"role":"tool","content":"t"}}{more}]}}"#
         )
     };
     let tool = r#",{"role":"tool","content":"t"}"#;

@@ -2,11 +2,13 @@
 
 mod beside;
 mod equal;
+mod families;
 mod hostile;
 mod mutated;
 mod oracle;
 mod rules;
 mod shapes;
+mod talks;
 
 use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
 

@@ -479,3 +479,66 @@ fn continuations_name_what_they_continue() {
         Kind::Audio
     );
 }
+
+/// The messages of a chat that vLLM makes of items, and those that other engines may keep apart.
+#[test]
+fn items_of_a_response_are_messages() {
+    let item = |kind: &str, text: &str| match kind {
+        "R" => format!(
+            r#"{{"type":"reasoning","summary":[],"content":[{{"type":"reasoning_text","text":"{text}"}}]}}"#
+        ),
+        "A" => format!(r#"{{"type":"message","role":"assistant","content":"{text}"}}"#),
+        "C" => format!(r#"{{"type":"function_call","call_id":"{text}","name":"f","arguments":"{{}}"}}"#),
+        _ => format!(r#"{{"type":"function_call_output","call_id":"{text}","output":"x"}}"#),
+    };
+    let response = |profile, items: &[(&str, &str)]| {
+        let items: Vec<String> = items.iter().map(|(kind, text)| item(kind, text)).collect();
+        let user = r#"{"role":"user","content":"Q"}"#;
+        let body = format!(r#"{{"input":[{user},{}]}}"#, items.join(","));
+        stream(profile, RESPONSES, &body)
+    };
+    let call = |id: &str| {
+        format!(r#"{{"id":"{id}","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}"#)
+    };
+    let message = |reasoning: &str, text: &str, calls: &[&str]| {
+        let calls: Vec<String> = calls.iter().map(|id| call(id)).collect();
+        let quoted = |text: &str| if text.is_empty() { "null".to_owned() } else { format!("\"{text}\"") };
+        format!(
+            r#"{{"role":"assistant","reasoning":{},"content":{},"tool_calls":[{}]}}"#,
+            quoted(reasoning), quoted(text), calls.join(",")
+        )
+    };
+    let tool = |id: &str| format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"x"}}"#);
+    let chat = |messages: &[String]| {
+        let user = r#"{"role":"user","content":"Q"}"#;
+        stream(vllm(), CHAT, &format!(r#"{{"messages":[{user},{}]}}"#, messages.join(",")))
+    };
+    let (r, a, c, d, out) = (("R", "r"), ("A", "a"), ("C", "1"), ("C", "2"), ("O", "1"));
+    for (items, messages) in [
+        (vec![r, a, c, d, out], vec![message("r", "a", &["1", "2"]), tool("1")]),
+        (vec![a, c, out], vec![message("", "a", &["1"]), tool("1")]),
+        (vec![c, a, out], vec![message("", "a", &["1"]), tool("1")]),
+        (vec![c, r, d, a, out], vec![message("r", "a", &["1", "2"]), tool("1")]),
+        (vec![a, r, c], vec![message("r", "a", &["1"])]),
+        (vec![a, c, a, d, out], vec![message("", "a", &["1"]), message("", "a", &["2"]), tool("1")]),
+        (vec![r, c, r, d], vec![message("r", "", &["1"]), message("r", "", &["2"])]),
+        (vec![c, out, a, d], vec![message("", "", &["1"]), tool("1"), message("", "a", &["2"])]),
+    ] {
+        assert_eq!(response(vllm(), &items), chat(&messages), "{items:?}");
+    }
+    // What comes behind its place in a message moves what is before it: shared as a whole or not at all.
+    for profile in [Profile::default(), vllm(), Profile { engine: Engine::Sglang, ..Profile::default() }] {
+        for (one, other) in [([c, out], [c, a]), ([a, c], [a, r]), ([c, d], [c, r])] {
+            let (one, other) = (response(profile, &one), response(profile, &other));
+            let same = one.iter().zip(&other).take_while(|(one, other)| one == other);
+            let shown = String::from_utf8_lossy(&one);
+            // No more than the user's message and the opening of the assistant's.
+            let opening = shown.find("assistant").expect("a message") - 3;
+            assert!(same.count() <= opening + 20, "{shown}");
+        }
+        assert_ne!(response(profile, &[c, a]), response(profile, &[a, c, out]));
+    }
+    let apart = Profile { keeps_reasoning: true, ..Profile::default() };
+    assert_ne!(response(apart, &[c, a]), response(apart, &[a, c]));
+    assert!(response(apart, &[a, c, out]).starts_with(&response(apart, &[a, c])));
+}

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::talks::{ROLES, Style, Talk, Turn, change, number, talk};
+use super::talks::{CHANGES, ROLES, Style, Talk, Turn, change, number, talk};
 use super::{CHAT, stream};
 use crate::{InlineSystem, Profile, ToolsPlace};
 
@@ -122,7 +122,10 @@ impl Family {
     /// What it makes of a conversation.
     fn render(&self, talk: &Talk) -> String {
         let turns = &talk.turns;
-        let is_result = |turn: &Turn| turn.parts[0].1.starts_with("<tool_response>");
+        let is_result = |turn: &Turn| {
+            let text = turn.parts.iter().all(|part| !part.0);
+            text && turn.parts[0].1.starts_with("<tool_response>")
+        };
         let last = |is: &dyn Fn(&Turn) -> bool| turns.iter().rposition(is).map_or(0, |at| at + 1);
         let user = last(&|turn| turn.role == 2);
         let plain = last(&|turn| turn.role == 2 && !is_result(turn));
@@ -198,14 +201,12 @@ impl Family {
             }
         }
         for (image, text) in &turn.parts {
-            let text = text
-                .rsplit("</think>")
-                .next()
-                .filter(|_| cut)
-                .unwrap_or(text);
             if !(*image && self.media_first) {
                 out += &format!("{}{text}<part>", if *image { "<image>" } else { "" });
             }
+        }
+        if let Some((_, text)) = out.rsplit_once("</think>").filter(|_| cut) {
+            out = text.to_owned();
         }
         out
     }
@@ -248,68 +249,83 @@ fn common(one: &[u8], other: &[u8]) -> usize {
         .count()
 }
 
-/// What the canonical bytes of two conversations share is shared by what they are rendered to: every numbered text in
-/// the one lies in the other too, unless it is not rendered at all. How many texts they share.
-fn shared_texts(one: &Talk, other: &Talk, profile: Profile, family: &Family) -> usize {
-    let [left, right] = [one, other].map(|talk| stream(profile, CHAT, &Style(0).talk(talk)));
-    let [seen, others] = [one, other].map(|talk| family.render(talk));
-    let shared = String::from_utf8_lossy(&left[..common(&left, &right)]).into_owned();
-    let same =
-        String::from_utf8_lossy(&seen.as_bytes()[..common(seen.as_bytes(), others.as_bytes())])
-            .into_owned();
-    let marks = shared.match_indices('#').filter_map(|(at, _)| {
-        let end = shared[at..].find(';')?;
-        let mark = &shared[at..=at + end];
-        mark[1..mark.len() - 1]
-            .parse::<u32>()
-            .is_ok()
-            .then_some(mark)
-    });
-    let mut count = 0;
-    for mark in marks {
-        let rendered = seen.contains(mark) || others.contains(mark);
-        assert!(
-            !rendered || same.contains(mark),
-            "{mark} {} {profile:?}\n{seen}\n{others}\n{}\n{}",
-            family.name,
-            Style(0).talk(one),
-            Style(0).talk(other)
-        );
-        count += 1;
+/// A conversation, its canonical bytes, and what a template makes of it.
+struct Seen<'a> {
+    body: &'a str,
+    canonical: Vec<u8>,
+    rendered: String,
+}
+
+impl<'a> Seen<'a> {
+    fn new((talk, body): (&Talk, &'a str), profile: Profile, family: &Family) -> Self {
+        Self {
+            body,
+            canonical: stream(profile, CHAT, body),
+            rendered: family.render(talk),
+        }
     }
-    assert!(
-        left != right || seen == others,
-        "{}\n{seen}\n{others}",
-        family.name
-    );
-    count
+
+    /// What the canonical bytes of two conversations share is shared by what they are rendered to: every numbered text
+    /// in the one lies in the other too, unless it is not rendered at all. How many texts they share, or what is wrong.
+    fn shared_texts(&self, other: &Self) -> Result<usize, String> {
+        let (left, right) = (&self.canonical, &other.canonical);
+        let (seen, others) = (&self.rendered, &other.rendered);
+        let shared = String::from_utf8_lossy(&left[..common(left, right)]);
+        let same = &seen.as_bytes()[..common(seen.as_bytes(), others.as_bytes())];
+        let same = String::from_utf8_lossy(same);
+        let marks = shared.match_indices('#').filter_map(|(at, _)| {
+            let end = shared[at..].find(';')?;
+            let mark = &shared[at..=at + end];
+            shared[at + 1..at + end].parse::<u32>().is_ok().then_some(mark)
+        });
+        let mut count = 0;
+        for mark in marks {
+            let rendered = seen.contains(mark) || others.contains(mark);
+            if rendered && !same.contains(mark) {
+                return Err(format!("{mark} is shared"));
+            }
+            count += 1;
+        }
+        if left == right && seen != others {
+            return Err("they are equal".to_owned());
+        }
+        Ok(count)
+    }
 }
 
 #[test]
 fn nothing_is_shared_behind_a_change() {
     let mut runner = TestRunner::deterministic();
-    let (mut tried, mut shared) = (0, 0);
-    let profiles = FAMILIES.map(|family| family.profiles());
+    let (mut rounds, mut shared) = (0, 0);
+    let families = FAMILIES.map(|family| (family.profiles(), family));
     let conversations = talk();
-    while tried < pairs() {
-        let mut talk = conversations
-            .new_tree(&mut runner)
-            .expect("a conversation")
-            .current();
+    while rounds * (CHANGES as usize) < pairs() {
+        let mut talk = conversations.new_tree(&mut runner).expect("a conversation").current();
         number(&mut talk);
-        for what in 0..16 {
+        let body = Style(0).talk(&talk);
+        let others = (0..CHANGES).map(|what| {
             let mut other = talk.clone();
             change(&mut other, what, runner.rng().next_u32() as usize);
-            for (family, profiles) in FAMILIES.iter().zip(&profiles) {
-                let profile = profiles[tried % profiles.len()];
-                shared += shared_texts(&talk, &other, profile, family);
+            let body = Style(0).talk(&other);
+            (other, body)
+        });
+        let others: Vec<(Talk, String)> = others.collect();
+        for (profiles, family) in &families {
+            let profile = profiles[rounds % profiles.len()];
+            let base = Seen::new((&talk, &body), profile, family);
+            for (other, body) in &others {
+                let other = Seen::new((other, body), profile, family);
+                let found = base.shared_texts(&other);
+                shared += found.unwrap_or_else(|wrong| {
+                    let rendered = format!("{}\n{}", base.rendered, other.rendered);
+                    let bodies = format!("{}\n{}", base.body, other.body);
+                    panic!("{wrong} {} {profile:?}\n{rendered}\n{bodies}", family.name)
+                });
             }
-            tried += 1;
         }
+        rounds += 1;
     }
-    eprintln!(
-        "{tried} pairs for each of {} families share {shared} texts",
-        FAMILIES.len()
-    );
+    let tried = rounds * CHANGES as usize;
+    eprintln!("{tried} pairs for each of {} families share {shared} texts", FAMILIES.len());
     assert!(shared > tried * FAMILIES.len(), "{shared} texts are shared");
 }

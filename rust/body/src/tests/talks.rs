@@ -32,10 +32,12 @@ fn turn() -> impl Strategy<Value = Turn> {
             _ => word,
         })
     };
+    let image = || word().prop_map(|word| (true, word));
+    let part = || prop_oneof![4 => text().prop_map(|text| (false, text)), 1 => image()];
     let argument = ("[a-c]", any::<u16>());
     (
         0..ROLES.len(),
-        proptest::collection::vec((prop::bool::weighted(0.2), text()), 1..4),
+        proptest::collection::vec(part(), 1..4),
         proptest::option::weighted(0.3, word()),
         proptest::collection::vec(("[fg]", proptest::collection::vec(argument, 0..3)), 0..2),
     )
@@ -233,6 +235,9 @@ pub(super) fn number(talk: &mut Talk) {
         turn.calls.iter_mut().for_each(|call| mark(&mut call.0));
     }
 }
+
+/// Kinds of changes.
+pub(super) const CHANGES: u32 = 16;
 
 /// One change; what it finds nothing to change in stays as it is.
 pub(super) fn change(talk: &mut Talk, what: u32, at: usize) {

@@ -276,7 +276,10 @@ impl<'a> Seen<'a> {
         let marks = shared.match_indices('#').filter_map(|(at, _)| {
             let end = shared[at..].find(';')?;
             let mark = &shared[at..=at + end];
-            shared[at + 1..at + end].parse::<u32>().is_ok().then_some(mark)
+            shared[at + 1..at + end]
+                .parse::<u32>()
+                .is_ok()
+                .then_some(mark)
         });
         let mut count = 0;
         for mark in marks {
@@ -300,7 +303,10 @@ fn nothing_is_shared_behind_a_change() {
     let families = FAMILIES.map(|family| (family.profiles(), family));
     let conversations = talk();
     while rounds * (CHANGES as usize) < pairs() {
-        let mut talk = conversations.new_tree(&mut runner).expect("a conversation").current();
+        let mut talk = conversations
+            .new_tree(&mut runner)
+            .expect("a conversation")
+            .current();
         number(&mut talk);
         let body = Style(0).talk(&talk);
         let others = (0..CHANGES).map(|what| {
@@ -326,6 +332,9 @@ fn nothing_is_shared_behind_a_change() {
         rounds += 1;
     }
     let tried = rounds * CHANGES as usize;
-    eprintln!("{tried} pairs for each of {} families share {shared} texts", FAMILIES.len());
+    eprintln!(
+        "{tried} pairs for each of {} families share {shared} texts",
+        FAMILIES.len()
+    );
     assert!(shared > tried * FAMILIES.len(), "{shared} texts are shared");
 }

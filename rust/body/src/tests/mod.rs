@@ -4,6 +4,7 @@ mod beside;
 mod equal;
 mod families;
 mod hostile;
+mod moves;
 mod mutated;
 mod oracle;
 mod rules;

@@ -24,8 +24,9 @@ pub(crate) struct Turns {
     developer: bool,
     /// The last user message: its number and place.
     last_user: Option<(usize, usize)>,
-    /// The last that is no result of a tool, and the last answer without calls: their numbers.
+    /// The last that is no result of a tool, the one before it, and the last answer without calls: their numbers.
     last_plain: usize,
+    plain_before: usize,
     last_final: usize,
     /// Where the last message lies, if it is the assistant's.
     prefill: Option<usize>,
@@ -63,7 +64,8 @@ impl Turns {
         self.only_system = true;
         (self.leaders, self.developer) = Default::default();
         self.last_user = None;
-        (self.last_plain, self.last_final, self.prefill) = Default::default();
+        (self.last_plain, self.plain_before, self.last_final) = Default::default();
+        self.prefill = None;
         self.reasoning.clear();
         self.inline = None;
     }
@@ -95,7 +97,7 @@ impl Turns {
         self.begun += 1;
         if role == b"user" {
             self.last_user = Some((self.begun, start));
-            self.last_plain = self.begun;
+            (self.plain_before, self.last_plain) = (self.last_plain, self.begun);
         }
         self.prefill = (role == b"assistant").then_some(start);
     }
@@ -103,7 +105,7 @@ impl Turns {
     /// The last message is a result of a tool if it is a user's, which some templates do not count as one.
     pub(super) fn note_result(&mut self) {
         if self.last_plain == self.begun {
-            self.last_plain = 0;
+            self.last_plain = self.plain_before;
         }
     }
 

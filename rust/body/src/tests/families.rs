@@ -177,7 +177,7 @@ impl Family {
             match &turn.reasoning {
                 Some(reasoning) if !dropped => out += &format!("<think>{reasoning}</think>"),
                 None if self.cuts && turn.role == 3 && number + 1 == turns.len() => {
-                    out += "<think></think>"
+                    out += "<think></think>";
                 }
                 _ => {}
             }

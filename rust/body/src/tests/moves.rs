@@ -1,4 +1,5 @@
 //! What engines and templates move within a prompt is shared as a whole or not at all.
+#![allow(clippy::too_many_lines)] // tables
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
 use crate::{Engine, InlineSystem, Profile, ToolsPlace};

@@ -44,7 +44,7 @@ proptest! {
                 let tools = profile.tools_place == ToolsPlace::LastUser && !talk.tools.is_empty();
                 // Reasoning that may go, an answer at the end, system text that may move to the front.
                 let changes = !profile.keeps_reasoning && (moved || turns[end - 1].role == 3);
-                if next == 2 && tools || next >= 2 && changes || next < 2 {
+                if next < 2 || changes || next == 2 && tools {
                     continue;
                 }
                 let short = Talk { turns, ..talk.clone() };

@@ -47,9 +47,8 @@ TEMPLATES = {
     "mistral": (
         "{% set ns = namespace(user=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% "
         "set ns.user = loop.index0 %}"
-        "{% endif %}{% endfor %}{% for m in messages %}{% if tools and loop.index0 == ns.user %}"
-        + TOOLS
-        + "{% endif %}"
+        "{% endif %}{% endfor %}{% if ns.user < 0 %}{{ raise_exception('no user message') }}{% endif %}"
+        "{% for m in messages %}{% if tools and loop.index0 == ns.user %}" + TOOLS + "{% endif %}"
         "" + PLAIN + "{% endfor %}"
     ),
     # All system messages first, no reasoning.
@@ -59,7 +58,12 @@ TEMPLATES = {
         "'').split('</think>')[-1] }}"
         "" + CALLS + "{% endif %}{% endfor %}"
     ),
-    "phi": "{% for m in messages %}" + PLAIN + "{% if loop.first %}" + TOOLS + "{% endif %}{% endfor %}",
+    # Tools within the system message.
+    "phi": (
+        "{% if messages[0].role != 'system' %}" + TOOLS + "{% endif %}{% for m in messages %}<|{{ m.role }}|>"
+        "{{ m.content }}{% if loop.first and m.role == 'system' %}" + TOOLS + "{% endif %}" + CALLS + "<|end|>\n"
+        "{% endfor %}"
+    ),
     # The system text is a part of the first turn, and tools are before it.
     "gemma": (
         TOOLS
@@ -83,7 +87,13 @@ TEMPLATES = {
         "and loop.index0 > ns.answer %}<analysis>{{ m.reasoning }}{% endif %}" + PLAIN + "{% endfor %}"
     ),
 }
-PLACES = {"qwen": "after-system", "llama": "after-system", "mistral": "last-user", "gemma": "before-system"}
+PLACES = {
+    "qwen": "after-system",
+    "phi": "after-system",
+    "llama": "after-system",
+    "mistral": "last-user",
+    "gemma": "before-system",
+}
 PLACES |= {"hermes": "before-system", "gpt-oss": "after-system"}
 
 
@@ -163,6 +173,10 @@ def hidden(talk: dict[str, Any], rendered: str) -> int:
     return sum(len(text) for text in texts if f"#{text.partition(';')[0]};" not in rendered)
 
 
+def has_user(talk: dict[str, Any]) -> bool:
+    return any(message["role"] == "user" for message in talk["messages"])
+
+
 @pytest.mark.parametrize("family", TEMPLATES)
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_chunks_are_shared_only_where_renderings_are(family: str, *, known: bool) -> None:
@@ -175,6 +189,8 @@ def test_chunks_are_shared_only_where_renderings_are(family: str, *, known: bool
     for number in range(PAIRS):
         one = talks.talk()
         other = talks.changed(one)
+        if family == "mistral" and not all(has_user(talk) for talk in (one, other)):
+            continue  # it refuses them
         seen = [
             template.render(talk["messages"], talk["tools"], add_generation_prompt=False, variables={})
             for talk in (one, other)

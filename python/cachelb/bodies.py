@@ -28,7 +28,7 @@ class RequestBodies:
         engine: "vllm" or "sglang", by whose rules requests are equal; None keeps apart what one of them tells apart.
         tools_place: Where the chat template renders tools: "after-system", "before-system" or "last-user", before the
             last user message. With "unknown", requests with different tools share nothing.
-        keeps_reasoning: Whether the chat template renders the reasoning of turns before the last user message.
+        keeps_reasoning: Whether the chat template renders the reasoning of every turn, whatever follows it.
         inline_system: "in-place" if the template leaves system messages among the others where they are; "merged" if it
             may move them to the first one.
         max_bytes: Longer bodies are routed by load.

@@ -43,7 +43,7 @@ pub struct Profile {
     pub engine: Engine,
     /// Where tools are rendered.
     pub tools_place: ToolsPlace,
-    /// Whether the template renders reasoning before a later user message too.
+    /// Whether the template renders all reasoning, whatever follows it.
     pub keeps_reasoning: bool,
     /// What system messages among the others do.
     pub inline_system: InlineSystem,

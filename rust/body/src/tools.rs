@@ -67,7 +67,7 @@ fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result
     w.canon().put_value(reader)
 }
 
-/// Whether the tool has only the fields that are known, each once; stops at the first other.
+/// Whether the tool has only the fields that are known; stops at the first other. The last of equal ones counts.
 fn put_known_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result<bool> {
     let mut parts = Parts::default();
     parts[0] = put_opening(w);
@@ -77,13 +77,14 @@ fn put_known_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> 
     reader.open()?;
     while w.next_key(reader)? {
         match (dialect, w.key()) {
-            (_, b"type") if kind.is_none() => {
+            (_, b"type") => {
                 w.read_word(reader)?;
                 let custom = dialect == Dialect::Messages && w.word() == b"custom";
                 kind = Some(custom || w.word() == b"function");
             }
-            (Dialect::Chat, b"function") if !inside && reader.peek()? == Token::Object => {
+            (Dialect::Chat, b"function") if reader.peek()? == Token::Object => {
                 inside = true;
+                parts[1..].fill(Span::default());
                 reader.open()?;
                 while w.next_key(reader)? {
                     if !put_field(w, reader, dialect, &mut parts)? {
@@ -110,7 +111,7 @@ fn put_known_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> 
     Ok(expected)
 }
 
-/// Whether the field is one that is known, and new.
+/// Whether the field is one that is known.
 fn put_field(
     w: &mut Writer,
     reader: &mut Reader<'_>,
@@ -122,8 +123,7 @@ fn put_field(
         PARAMETERS if dialect == Dialect::Messages => b"input_schema",
         _ => *name,
     });
-    let field = names.position(|name| *name == *w.key());
-    let Some(field) = field.filter(|field| parts[field + 1].len() == 0) else {
+    let Some(field) = names.position(|name| *name == *w.key()) else {
         return Ok(false);
     };
     let canon = w.canon();

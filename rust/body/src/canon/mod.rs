@@ -96,6 +96,16 @@ impl Canon {
         self.bytes[at + 1] = kind;
     }
 
+    /// Makes reasoning at `at`, or the mark of that in a text, one that `later` messages follow.
+    pub(crate) fn move_kind(&mut self, at: usize, later: u8) {
+        let first = if self.bytes[at + 1] == b'r' {
+            b'0'
+        } else {
+            b'A'
+        };
+        self.set_kind(at, first + later);
+    }
+
     /// What was written since `start`.
     #[inline]
     pub(crate) fn since(&self, start: usize) -> Span {
@@ -156,6 +166,14 @@ impl Canon {
     pub(crate) fn put_digest(&mut self, digest: u128) {
         self.bytes.push(DIGEST);
         self.bytes.extend_from_slice(&digest.to_le_bytes());
+    }
+
+    /// Writes a digest of `part`, to stand before it: what shares a part of it shares nothing of it.
+    pub(crate) fn put_whole(&mut self, part: Span) -> Span {
+        let digest = self.digest(part.of(&self.bytes));
+        let start = self.begin(b'g').start;
+        self.put_digest(digest);
+        self.since(start)
     }
 
     /// Writes the next value in the order of its keys. Of keys that come twice the last value counts, at the place of

@@ -1,12 +1,12 @@
 //! Contents of messages: texts, media, and Anthropic's blocks.
 
-use crate::canon::{ARRAY, CLOSE, Span};
+use crate::canon::{ARRAY, CLOSE, PIECE, Span};
 use crate::error::{ErrorKind, Result};
 use crate::scan::{Reader, Token};
 use crate::writer::{Dialect, Writer};
 
 /// What a block is to the message around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Reasoning,
     Content,
@@ -19,6 +19,13 @@ pub(super) enum Class {
 pub(super) struct Block {
     pub(super) class: Class,
     pub(super) span: Span,
+}
+
+impl Block {
+    /// Whether it is neither text, call nor result.
+    pub(super) fn is_media(self, arena: &[u8]) -> bool {
+        self.span.of(arena).starts_with(&[PIECE, b'p'])
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,11 +109,20 @@ impl Contents {
         }
         reader.open()?;
         let start = w.canon().end();
+        let (mut text, mut moves) = (false, false);
         while reader.element()? {
-            self.put_block(w, reader, dialect)?;
+            let block = self.put_block(w, reader, dialect)?;
+            let media = block.is_media(w.bytes());
+            moves |= media && text;
+            text |= !media;
         }
         if w.canon().end() == start {
             w.canon().put(&[ARRAY, CLOSE]);
+        } else if moves {
+            // Templates of plain texts get what stands for media before the text.
+            let content = w.canon().since(start);
+            let whole = w.canon().put_whole(content);
+            w.canon().arrange(start, &[whole, content]);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Messages of chats and of Anthropic's API.
 
 use super::Conversation;
-use super::contents::Class;
-use crate::canon::{PIECE, Span};
+use super::contents::{Block, Class};
+use crate::canon::{PIECE, Span, TEXT};
 use crate::error::Result;
 use crate::profile::{Engine, InlineSystem};
 use crate::scan::{Reader, Token};
@@ -31,6 +31,9 @@ fn field(name: &[u8]) -> Option<usize> {
     })
 }
 
+/// Begins a message of the assistant.
+pub(super) const ASSISTANT: &[u8] = b"\xF8massistant";
+
 impl Conversation {
     /// `messages`.
     pub(crate) fn read_messages(
@@ -51,7 +54,7 @@ impl Conversation {
                 self.put_message(w, reader, dialect)?;
             } else {
                 w.put_other(reader)?;
-                self.turns.lead(false, w.canon().end());
+                self.turns.lead(false, false, w.canon().end());
             }
         }
         self.turns.end(w.canon().end());
@@ -154,38 +157,69 @@ impl Conversation {
         fields: usize,
         dialect: Dialect,
     ) {
+        self.note_parts(w, start);
+        w.canon().arrange(start, &self.order);
+        w.put_fields(fields, b'x');
+        let span = w.canon().since(start);
+        self.note_system(w, span, dialect);
+    }
+
+    /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
+    /// of an assistant, which templates cut out of it, behind a mark of its own.
+    pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize) {
+        let keeps = w.profile().keeps_reasoning;
+        let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
+        if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
+            let thinks = |part: &Span| {
+                let mut texts = part.of(w.bytes()).utf8_chunks();
+                texts.any(|text| text.valid().contains("</think>"))
+            };
+            if let Some(text) = self.order.iter().position(thinks) {
+                let mark = w.canon().begin(b'h');
+                self.order.insert(text, mark);
+            }
+        }
         let turns = &mut self.turns;
-        let mut at = start;
         let mut own = Span::default();
+        let mut last: &[u8] = b"";
+        let mut calls = false;
         for part in &self.order {
             match part.of(w.bytes()) {
                 [PIECE, b'm', rest @ ..] => {
                     let end = rest.iter().position(|byte| *byte >= PIECE);
                     let end = end.unwrap_or(rest.len());
-                    turns.begin(&rest[..end], at);
+                    last = &rest[..end];
+                    turns.begin(last, at);
                     if end == rest.len() {
                         own = *part;
                     }
                 }
                 [PIECE, b'k'] => turns.begin(&own.of(w.bytes())[2..], at),
-                [PIECE, b'r', ..] if !w.profile().keeps_reasoning => turns.note_reasoning(at),
+                [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
+                [PIECE, b'c' | b'd', ..] => calls = true,
+                [TEXT, text @ ..] if text.starts_with(b"<tool_response>") => turns.note_result(),
                 _ => {}
             }
             at += part.len();
         }
-        w.canon().arrange(start, &self.order);
-        w.put_fields(fields, b'x');
-        let span = w.canon().since(start);
+        if last == b"assistant" && !calls {
+            turns.note_final();
+        }
+    }
+
+    /// Notes whether a message, which was arranged, is one of the system.
+    pub(super) fn note_system(&mut self, w: &mut Writer, span: Span, dialect: Dialect) {
         let is = |role: &[u8]| {
-            let rest = span.of(w.bytes())[2..].strip_prefix(role);
+            let message = span.of(w.bytes());
+            let rest = message.strip_prefix(&[PIECE, b'm']);
+            let rest = rest.and_then(|rest| rest.strip_prefix(role));
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
-        let system = is(b"system");
-        if dialect != Dialect::Messages {
-            let leads = system || is(b"developer");
-            turns.lead(leads, span.end());
-        } else if system && w.profile().inline_system == InlineSystem::Merged {
-            turns.note_inline(w.canon(), span);
+        let (system, developer) = (is(b"system"), is(b"developer"));
+        let leads = dialect != Dialect::Messages
+            && self.turns.lead(system || developer, developer, span.end());
+        if (system || developer) && !leads && w.profile().inline_system == InlineSystem::Merged {
+            self.turns.note_inline(w.canon(), span);
         }
     }
 
@@ -239,5 +273,20 @@ impl Conversation {
             order.extend_from_slice(&known[..CONTENT]);
         }
         order.extend_from_slice(&known[CALLS..]);
+        let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
+            return;
+        };
+        let arena = w.bytes();
+        let rank = |block: &Block| match block.class {
+            Class::Result => None,
+            class => Some(class),
+        };
+        let moves = w.profile().engine == Engine::Unset && !self.blocks.is_sorted_by_key(rank);
+        let media = self.blocks.iter().skip_while(|block| block.is_media(arena));
+        if moves || media.into_iter().any(|block| block.is_media(arena)) {
+            let blocks = Span::from(first.span.start()..last.span.end());
+            let whole = w.canon().put_whole(blocks);
+            self.order.insert(1, whole);
+        }
     }
 }

@@ -51,9 +51,18 @@ impl Conversation {
     /// The slices of the prompt in their order, if there is a conversation: `[digest][system][tools][messages]`, or as
     /// the profile has it.
     pub(crate) fn lay_out(&self, w: &mut Writer, tools: &Tools) -> Option<[Span; 6]> {
-        let parts = self.turns.parts(w.canon())?;
-        let place = w.profile().tools_place;
+        let keeps_reasoning = w.profile().keeps_reasoning;
+        let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
+        let mut place = w.profile().tools_place;
         w.add_field(b"inline", self.turns.inline());
+        if place == ToolsPlace::AfterSystem && tools.span().len() > 0 {
+            if self.turns.has_one_leader() {
+                // Templates announce tools in front of the system text too.
+                w.add_field(b"tools", Some(1));
+            } else {
+                place = ToolsPlace::Unknown;
+            }
+        }
         if place == ToolsPlace::Unknown {
             w.add_written(&[b"tools"], &[tools.span()]);
         }

@@ -2,8 +2,11 @@
 
 use super::Conversation;
 use super::calls::whole_call;
-use crate::canon::{ARRAY, CLOSE, Span};
+use super::contents::{Block, Class};
+use super::messages::ASSISTANT;
+use crate::canon::{ARRAY, CLOSE, PIECE, Span};
 use crate::error::Result;
+use crate::profile::Engine;
 use crate::scan::{Reader, Token};
 use crate::writer::{Dialect, Writer};
 
@@ -61,16 +64,21 @@ impl Conversation {
             }
             Token::Array => {
                 reader.open()?;
-                let mut open = false;
+                self.blocks.clear();
                 while reader.element()? {
                     self.count_message(w, reader)?;
                     if reader.peek()? == Token::Object {
-                        open = self.put_item(w, reader, open)?;
+                        self.put_item(w, reader)?;
                     } else {
+                        let start = w.canon().end();
                         w.put_other(reader)?;
-                        open = false;
+                        let item = w.canon().since(start);
+                        self.close_run(w, item);
+                        self.turns.lead(false, false, w.canon().end());
                     }
                 }
+                let end = w.canon().end();
+                self.close_run(w, Span::from(end..end));
             }
             _ => {
                 self.turns.drop_all();
@@ -81,9 +89,8 @@ impl Conversation {
         Ok(())
     }
 
-    /// An item; `open` says that the one before it began a message of the assistant that a call continues. Whether this
-    /// one did.
-    fn put_item(&mut self, w: &mut Writer, reader: &mut Reader<'_>, open: bool) -> Result<bool> {
+    /// An item: a message, or a part of the assistant's.
+    fn put_item(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         let (start, fields) = (w.canon().end(), w.fields());
         let mut known = [Span::default(); NAMES.len()];
         let mut parts = [0; NAMES.len()];
@@ -122,12 +129,93 @@ impl Conversation {
             }
             known[field] = w.canon().since(at);
         }
-        let order = order(w, kind, &mut known, parts, open);
+        let class = match kind {
+            Type::Call => Some(Class::Call),
+            Type::Reasoning => Some(Class::Reasoning),
+            Type::Message if known[ROLE].of(w.bytes()) == ASSISTANT => Some(Class::Content),
+            _ => None,
+        };
+        let joins = class.is_some_and(|class| self.joins(w.profile().engine, class));
+        let order = order(w, kind, &mut known, parts, joins);
         w.add_written(&NAMES, &known);
+        w.canon().arrange(start, &order);
+        w.put_fields(fields, b'x');
+        let item = w.canon().since(start);
+        let Some(class) = class else {
+            let item = self.close_run(w, item);
+            let role = item.of(w.bytes()).iter().skip(1);
+            let role = role.take_while(|byte| **byte < PIECE).count();
+            let content = item.start() + 1 + role;
+            self.order.clear();
+            let parts = [item.start()..content, content..item.end()];
+            self.order.extend(parts.map(Span::from));
+            self.note_parts(w, item.start());
+            self.note_system(w, item, Dialect::Responses);
+            return Ok(());
+        };
+        let is_vllm = w.profile().engine == Engine::Vllm;
+        let span = match (is_vllm, joins) {
+            (true, true) => {
+                self.turns.join();
+                item
+            }
+            (true, false) => self.close_run(w, item),
+            (false, _) => item,
+        };
+        self.blocks.push(Block { class, span });
+        self.turns.lead(false, false, w.canon().end());
+        Ok(())
+    }
+
+    /// Whether an item of the assistant goes on with the message of the one before it. vLLM joins all of them until one
+    /// comes twice that a message has once; others at least calls with what comes before them.
+    fn joins(&self, engine: Engine, class: Class) -> bool {
+        let has = |class| self.blocks.iter().any(|block: &Block| block.class == class);
+        match (engine, self.blocks.last()) {
+            (_, None) => false,
+            (Engine::Vllm, Some(_)) => class == Class::Call || !has(class),
+            (_, Some(last)) => class == Class::Call && last.class != Class::Content,
+        }
+    }
+
+    /// Closes the assistant's items before `item`, which lies behind them; where it lies then. vLLM renders reasoning
+    /// first and calls last; others may, so that a run in another order is shared as a whole or not at all.
+    fn close_run(&mut self, w: &mut Writer, item: Span) -> Span {
+        let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
+            return item;
+        };
+        let run = Span::from(first.span.start()..last.span.end());
         self.order.clear();
-        self.order.extend_from_slice(&order);
-        self.finish_message(w, start, fields, Dialect::Responses);
-        Ok(matches!(kind, Type::Call | Type::Reasoning))
+        if !self.blocks.is_sorted_by_key(|block| block.class) {
+            if w.profile().engine == Engine::Vllm {
+                let begin = Span::from(run.start()..run.start() + ASSISTANT.len());
+                self.order.push(begin);
+                self.blocks[0].span = Span::from(begin.end()..self.blocks[0].span.end());
+                self.blocks.sort_by_key(|block| block.class);
+            } else {
+                let whole = w.canon().put_whole(run);
+                self.order.push(whole);
+            }
+        }
+        for block in &self.blocks {
+            let mut rest = block.span;
+            if rest.of(w.bytes()).starts_with(ASSISTANT) {
+                let begin = Span::from(rest.start()..rest.start() + ASSISTANT.len());
+                self.order.push(begin);
+                rest = Span::from(begin.end()..rest.end());
+            }
+            self.order.push(rest);
+        }
+        self.blocks.clear();
+        self.note_parts(w, run.start());
+        self.order.push(item);
+        w.canon().arrange(run.start(), &self.order);
+        let end = w.canon().end();
+        let item = Span::from(end - item.len()..end);
+        if item.len() > 0 {
+            self.turns.move_last(item.start());
+        }
+        item
     }
 }
 
@@ -137,7 +225,7 @@ fn order(
     kind: Type,
     known: &mut [Span; NAMES.len()],
     parts: [u32; NAMES.len()],
-    open: bool,
+    joins: bool,
 ) -> [Span; 5] {
     let none = Span::default();
     for field in [CONTENT, SUMMARY] {
@@ -147,20 +235,22 @@ fn order(
     }
     let summary = known[CONTENT].len() == 0;
     let mut take = |field: usize| std::mem::take(&mut known[field]);
+    let begin = match kind {
+        Type::Call | Type::Reasoning if !joins => w.canon().begin_message(b"assistant"),
+        Type::Output => w.canon().begin_message(b"tool"),
+        _ => none,
+    };
     match kind {
         Type::Message => {
             let mut role = take(ROLE);
-            if role.len() == 0 {
+            if joins {
+                role = none;
+            } else if role.len() == 0 {
                 role = w.canon().begin(b'm');
             }
             [role, take(CONTENT), none, none, none]
         }
         Type::Call => {
-            let begin = if open {
-                none
-            } else {
-                w.canon().begin_message(b"assistant")
-            };
             let id = take(CALL_ID);
             let [name, arguments] = whole_call(w, [take(NAME), take(ARGUMENTS)]);
             [begin, id, name, arguments, none]
@@ -171,11 +261,9 @@ fn order(
                 // It names the call whose result this is.
                 w.canon().set_kind(call.start(), b'i');
             }
-            let begin = w.canon().begin_message(b"tool");
             [begin, call, take(OUTPUT), none, none]
         }
         Type::Reasoning => {
-            let begin = w.canon().begin_message(b"assistant");
             let mark = w.canon().begin(b'r');
             let field = if summary { SUMMARY } else { CONTENT };
             let text = take(field);

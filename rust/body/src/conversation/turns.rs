@@ -19,8 +19,17 @@ pub(crate) struct Turns {
     leading: usize,
     /// Whether only system messages were read.
     only_system: bool,
+    /// Leading messages, and whether a developer's is among them.
+    leaders: usize,
+    developer: bool,
     /// The last user message: its number and place.
     last_user: Option<(usize, usize)>,
+    /// The last that is no result of a tool, the one before it, and the last answer without calls: their numbers.
+    last_plain: usize,
+    plain_before: usize,
+    last_final: usize,
+    /// Where the last message lies, if it is the assistant's.
+    prefill: Option<usize>,
     /// Reasoning: the number of its message and its place.
     reasoning: Vec<(usize, usize)>,
     /// Digest of system messages among the others.
@@ -53,7 +62,10 @@ impl Turns {
         self.span = Some((start..start).into());
         self.leading = start;
         self.only_system = true;
+        (self.leaders, self.developer) = Default::default();
         self.last_user = None;
+        (self.last_plain, self.plain_before, self.last_final) = Default::default();
+        self.prefill = None;
         self.reasoning.clear();
         self.inline = None;
     }
@@ -85,6 +97,32 @@ impl Turns {
         self.begun += 1;
         if role == b"user" {
             self.last_user = Some((self.begun, start));
+            (self.plain_before, self.last_plain) = (self.last_plain, self.begun);
+        }
+        self.prefill = (role == b"assistant").then_some(start);
+    }
+
+    /// The last message is a result of a tool if it is a user's, which some templates do not count as one.
+    pub(super) fn note_result(&mut self) {
+        if self.last_plain == self.begun {
+            self.last_plain = self.plain_before;
+        }
+    }
+
+    /// The last message is an answer without calls.
+    pub(super) fn note_final(&mut self) {
+        self.last_final = self.begun;
+    }
+
+    /// The message counted last is a part of the one before it.
+    pub(super) fn join(&mut self) {
+        self.starts.pop();
+    }
+
+    /// The message counted last lies at `start`.
+    pub(super) fn move_last(&mut self, start: usize) {
+        if let Some(last) = self.starts.last_mut() {
+            *last = start;
         }
     }
 
@@ -93,12 +131,22 @@ impl Turns {
         self.reasoning.push((self.begun, at));
     }
 
-    /// Notes whether a message of the system ended at `end`, or another one.
-    pub(super) fn lead(&mut self, system: bool, end: usize) {
+    /// Notes whether a message of the system or a developer ended at `end`, or another one; whether it leads, with none
+    /// of a developer before it if it is the system's.
+    pub(super) fn lead(&mut self, system: bool, developer: bool, end: usize) -> bool {
         self.only_system &= system;
         if self.only_system {
             self.leading = end;
+            self.leaders += 1;
         }
+        let leads = self.only_system && (developer || !self.developer);
+        self.developer |= developer;
+        leads
+    }
+
+    /// Whether at most one message leads, of the system: tools behind it are behind all of them.
+    pub(super) fn has_one_leader(&self) -> bool {
+        !self.developer && self.leaders + usize::from(self.system.is_some()) < 2
     }
 
     /// Notes a system message among the others.
@@ -133,13 +181,25 @@ impl Turns {
             .chain(self.starts.iter().skip(1).copied())
     }
 
-    /// The conversation, if there is one; marks the reasoning that a later user message may remove.
-    pub(super) fn parts(&self, canon: &mut Canon) -> Option<Parts> {
+    /// The conversation, if there is one. Marks the reasoning that a later message may remove, by what follows it: a
+    /// user message, one that is no result of a tool, an answer. An answer at the end is marked unless reasoning is kept:
+    /// templates may put an empty one before it.
+    pub(super) fn parts(&self, canon: &mut Canon, keeps_reasoning: bool) -> Option<Parts> {
         let messages = self.span?;
         for (message, at) in &self.reasoning {
-            if self.last_user.is_some_and(|(user, _)| user > *message) {
-                canon.set_kind(*at, b's');
+            let user = self.last_user.map_or(0, |(user, _)| user);
+            // It may itself be that of an answer.
+            let (plain, answer) = (self.last_plain, self.last_final);
+            let later = [user > *message, plain > *message, answer >= *message];
+            let later = later
+                .into_iter()
+                .fold(0, |bits, one| bits * 2 + u8::from(one));
+            if later > 0 {
+                canon.move_kind(*at, later);
             }
+        }
+        if let Some(at) = self.prefill.filter(|_| !keeps_reasoning) {
+            canon.set_kind(at, b'e');
         }
         let user = self.last_user.map_or(self.leading, |(_, at)| at);
         let user = user.max(self.leading);

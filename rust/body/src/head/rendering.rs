@@ -40,6 +40,7 @@ impl Rendering {
                 | b"chat_template"
                 | b"mm_processor_kwargs"
                 | b"media_io_kwargs"
+                | b"add_generation_prompt"
                 | b"add_special_tokens"
                 | b"truncate_prompt_tokens",
             ) => w.read_ordered_field(reader, Order::Kept)?,

@@ -357,6 +357,7 @@ proptest! {
                 let profile = Profile {
                     tools_place: place,
                     inline_system: InlineSystem::InPlace,
+                    keeps_reasoning: true,
                     ..Profile::default()
                 };
                 let of = |messages: &[String]| {

@@ -1,7 +1,9 @@
 //! What is equal and what differs, by the table of the format.
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
-use crate::{BodyReader, Engine, InlineSystem, Kind, Limits, Profile, Prompt, ToolsPlace};
+use crate::{
+    BodyReader, Engine, ErrorKind, InlineSystem, Kind, Limits, Profile, Prompt, ToolsPlace,
+};
 
 fn chat(fields: &str) -> Vec<u8> {
     stream(
@@ -89,6 +91,16 @@ fn order_of_keys_counts_inside_tools_only() {
     );
     assert_eq!(function(vllm(), one), function(vllm(), other));
     assert_eq!(function(vllm(), one), function(Profile::default(), one));
+    let sglang = Profile {
+        engine: Engine::Sglang,
+        ..Profile::default()
+    };
+    assert_ne!(function(sglang, one), function(sglang, other));
+    let deep = |fields: &str| {
+        format!(r#""type":"function","function":{{"name":"f","parameters":{{{fields}}}}}"#)
+    };
+    let (one, other) = (deep(r#""a":1,"b":2"#), deep(r#""b":2,"a":1"#));
+    assert_ne!(function(vllm(), &one), function(vllm(), &other));
     let extra = r#""type":"function","function":{"x":1,"y":2,"name":"f","parameters":{}}"#;
     let moved = r#""type":"function","function":{"y":2,"x":1,"name":"f","parameters":{}}"#;
     assert_ne!(function(vllm(), extra), function(vllm(), moved));
@@ -157,6 +169,38 @@ fn contents() {
         chat(r#""messages":[{"role":"developer","content":"x"}]"#),
         chat(r#""messages":[{"role":"system","content":"x"}]"#)
     );
+}
+
+#[test]
+fn system_blocks_are_not_their_join() {
+    for profile in [Profile::default(), vllm()] {
+        let system = |system: &str| {
+            let body =
+                format!(r#"{{"system":{system},"messages":[{{"role":"user","content":"x"}}]}}"#);
+            stream(profile, MESSAGES, &body)
+        };
+        let block = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
+        let two = system(&format!("[{},{}]", block("a"), block("b")));
+        assert_ne!(two, system("\"ab\""));
+        assert_ne!(two, system("\"a\\nb\""));
+        assert_eq!(system("\"ab\""), system(&format!("[{}]", block("ab"))));
+    }
+}
+
+#[test]
+fn what_is_no_json_is_invalid() {
+    let mut reader = BodyReader::default();
+    for (body, kind) in [
+        (&br#"{"a":"\ud800"}"#[..], ErrorKind::Surrogate),
+        (br#"{"a":NaN}"#, ErrorKind::Syntax),
+        (b"{\"a\":\"\xC3\"}", ErrorKind::Utf8),
+        (b"{} x", ErrorKind::Trailing),
+    ] {
+        for path in [CHAT, MESSAGES, RESPONSES, "/v1/completions", "/v1/models"] {
+            let found = reader.read(path, body).map(|body| body.kind());
+            assert_eq!(found.map_err(|error| error.kind), Err(kind), "{path}");
+        }
+    }
 }
 
 #[test]
@@ -361,7 +405,7 @@ fn places_of_tools() {
 fn reasoning_is_marked_once_a_user_message_follows() {
     let body = |more: &str| {
         format!(
-            r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","thinking":"R","content":"y"}}{more}]}}"#
+            r#"{{"messages":[{{"role":"user","content":"x"}},{{"role":"assistant","thinking":"R","content":"y"}},{{"role":"tool","content":"t"}}{more}]}}"#
         )
     };
     let tool = r#",{"role":"tool","content":"t"}"#;

@@ -2,10 +2,14 @@
 
 mod beside;
 mod equal;
+mod families;
 mod hostile;
+mod moves;
+mod mutated;
 mod oracle;
 mod rules;
 mod shapes;
+mod talks;
 
 use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
 

@@ -75,7 +75,14 @@ impl<'de> Deserialize<'de> for Model {
     }
 }
 
-fn read(bytes: &[u8]) -> Option<Vec<u8>> {
+/// Canonical bytes of a value, by `serde_json`.
+pub(super) fn expected(bytes: &[u8]) -> Option<Vec<u8>> {
+    let model = serde_json::from_slice::<Model>(bytes).ok();
+    model.map(|model| model.0)
+}
+
+/// The same, by the reader.
+pub(super) fn read(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut canon = Canon::default();
     let mut reader = Reader::new(bytes, 128);
     canon.put_value(&mut reader).ok()?;
@@ -84,9 +91,8 @@ fn read(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn compare(bytes: &[u8]) {
-    let expected = serde_json::from_slice::<Model>(bytes).ok();
     let shown = String::from_utf8_lossy(bytes);
-    assert_eq!(read(bytes), expected.map(|model| model.0), "{shown}");
+    assert_eq!(read(bytes), expected(bytes), "{shown}");
     let valid = serde_json::from_slice::<serde_json::Value>(bytes).is_ok();
     assert_eq!(check(bytes, 128).is_ok(), valid, "{shown}");
 }

@@ -3,376 +3,21 @@
 
 use proptest::prelude::*;
 
+use super::talks::{Style, Talk, Turn, talk};
 use super::{CHAT, stream};
 use crate::{Profile, ToolsPlace};
 
-/// A conversation, apart from its spelling.
-#[derive(Debug, Clone, PartialEq)]
-struct Turn {
-    role: usize,
-    /// Texts and images.
-    parts: Vec<(bool, String)>,
-    reasoning: Option<String>,
-    /// Name, arguments.
-    calls: Vec<(String, Vec<(String, u16)>)>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Talk {
-    tools: Vec<String>,
-    effort: Option<String>,
-    turns: Vec<Turn>,
-}
-
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
-
-fn turn() -> impl Strategy<Value = Turn> {
-    let word = || "[a-c\"é\\\\\n]{1,40}";
-    let argument = ("[a-c]", any::<u16>());
-    (
-        0..ROLES.len(),
-        proptest::collection::vec((prop::bool::weighted(0.2), word()), 1..4),
-        proptest::option::weighted(0.3, word()),
-        proptest::collection::vec(("[fg]", proptest::collection::vec(argument, 0..3)), 0..2),
-    )
-        .prop_map(|(role, parts, reasoning, calls)| {
-            let assistant = role == 3;
-            let calls =
-                calls
-                    .into_iter()
-                    .map(|(name, mut arguments): (String, Vec<(String, u16)>)| {
-                        let mut seen = Vec::new();
-                        arguments.retain(|(key, _)| {
-                            !seen.contains(key) && {
-                                seen.push(key.clone());
-                                true
-                            }
-                        });
-                        (name, arguments)
-                    });
-            Turn {
-                role,
-                parts,
-                reasoning: reasoning.filter(|_| assistant),
-                calls: if assistant {
-                    calls.collect()
-                } else {
-                    Vec::new()
-                },
-            }
-        })
-}
-
-fn talk() -> impl Strategy<Value = Talk> {
-    (
-        proptest::collection::vec("[a-c]{1,20}", 0..3),
-        proptest::option::weighted(0.2, "[ab]"),
-        proptest::collection::vec(turn(), 1..8),
-    )
-        .prop_map(|(tools, effort, turns)| Talk {
-            tools,
-            effort,
-            turns,
-        })
-}
-
-/// How a body is written: a stream of choices.
-struct Style(u64);
-
-impl Style {
-    fn pick(&mut self, of: u64) -> u64 {
-        if self.0 == 0 {
-            return 0;
-        }
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % of
-    }
-
-    fn space(&mut self) -> &'static str {
-        ["", " ", "\n\t", "  "][self.pick(4) as usize]
-    }
-
-    fn text(&mut self, text: &str) -> String {
-        let mut out = "\"".to_owned();
-        for letter in text.chars() {
-            match letter {
-                _ if self.pick(6) == 1 => out += &format!("\\u{:04x}", u32::from(letter)),
-                '"' | '\\' => out.extend(['\\', letter]),
-                '\n' => out += "\\n",
-                '\t' => out += "\\t",
-                letter => out.push(letter),
-            }
-        }
-        out + "\""
-    }
-
-    fn object(&mut self, mut fields: Vec<(&str, String)>, free: bool) -> String {
-        if free {
-            for at in (1..fields.len()).rev() {
-                fields.swap(at, self.pick(at as u64 + 1) as usize);
-            }
-        }
-        let mut out = "{".to_owned();
-        for (at, (name, value)) in fields.into_iter().enumerate() {
-            out += if at > 0 { "," } else { "" };
-            if free && self.pick(8) == 1 {
-                out += &format!("\"{name}\":[null,1],");
-            }
-            out += self.space();
-            out += &format!(
-                "{}{}:{}{value}",
-                self.text(name),
-                self.space(),
-                self.space()
-            );
-        }
-        out + self.space() + "}"
-    }
-
-    fn list(&mut self, values: &[String]) -> String {
-        let space = self.space();
-        format!("[{space}{}{space}]", values.join(&format!("{space},")))
-    }
-
-    fn turn(&mut self, turn: &Turn) -> String {
-        let mut fields = vec![("role", self.text(ROLES[turn.role]))];
-        let content = match turn.parts.as_slice() {
-            [(false, text)] if self.pick(2) == 0 => self.text(text),
-            parts => {
-                let parts = parts.iter().map(|(image, text)| {
-                    let text = self.text(text);
-                    let fields = if *image {
-                        let url = self
-                            .object(vec![("url", text), ("detail", "\"low\"".to_owned())], true);
-                        vec![("type", "\"image_url\"".to_owned()), ("image_url", url)]
-                    } else {
-                        vec![("type", "\"text\"".to_owned()), ("text", text)]
-                    };
-                    self.object(fields, true)
-                });
-                let parts: Vec<String> = parts.collect();
-                self.list(&parts)
-            }
-        };
-        fields.push(("content", content));
-        if let Some(reasoning) = &turn.reasoning {
-            let name = ["reasoning", "reasoning_content", "thinking"][self.pick(3) as usize];
-            fields.push((name, self.text(reasoning)));
-        }
-        let calls: Vec<String> = turn.calls.iter().map(|call| self.call(call)).collect();
-        if !calls.is_empty() || self.pick(3) == 1 {
-            fields.push(("tool_calls", self.list(&calls)));
-        }
-        if self.pick(3) == 1 {
-            fields.push(("name", "null".to_owned()));
-        }
-        self.object(fields, true)
-    }
-
-    fn call(&mut self, (name, arguments): &(String, Vec<(String, u16)>)) -> String {
-        let fields = arguments
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.to_string()));
-        let inner = self.object(fields.collect(), false);
-        let value = if self.pick(2) == 0 {
-            self.text(&inner)
-        } else {
-            inner
-        };
-        let name = self.text(name);
-        let function = self.object(vec![("name", name), ("arguments", value)], true);
-        self.object(
-            vec![("id", "\"i\"".to_owned()), ("function", function)],
-            true,
-        )
-    }
-
-    fn talk(&mut self, talk: &Talk) -> String {
-        let tools = talk.tools.iter().map(|name| {
-            let fields = vec![("name", self.text(name)), ("parameters", "{}".to_owned())];
-            let function = self.object(fields, false);
-            self.object(
-                vec![("type", "\"function\"".to_owned()), ("function", function)],
-                false,
-            )
-        });
-        let tools: Vec<String> = tools.collect();
-        let turns: Vec<String> = talk.turns.iter().map(|turn| self.turn(turn)).collect();
-        let mut fields = vec![
-            ("messages", self.list(&turns)),
-            ("model", "\"m\"".to_owned()),
-        ];
-        if !tools.is_empty() || self.pick(2) == 1 {
-            fields.push(("tools", self.list(&tools)));
-        }
-        if let Some(effort) = &talk.effort {
-            fields.push(("reasoning_effort", self.text(effort)));
-        }
-        self.object(fields, true)
-    }
-}
-
-/// What a template makes of a conversation. Tools come first, behind the system messages, or before the last user
-/// message; reasoning goes with a later user message, or stays.
-fn render(talk: &Talk, place: ToolsPlace, keeps: bool) -> String {
-    let tools = format!("<tools>{}</tools>", talk.tools.join("\n"));
-    let tools = if talk.tools.is_empty() {
-        String::new()
-    } else {
-        tools
-    };
-    let user = talk.turns.iter().rposition(|turn| turn.role == 2);
-    let leading = talk.turns.iter().take_while(|turn| turn.role < 2).count();
-    let mut out = talk
-        .effort
-        .iter()
-        .fold(String::new(), |out, effort| out + "<effort>" + effort);
-    let at = match place {
-        ToolsPlace::BeforeSystem => 0,
-        ToolsPlace::LastUser => user.unwrap_or(leading).max(leading),
-        _ => leading,
-    };
-    for (number, turn) in talk.turns.iter().enumerate() {
-        if number == at {
-            out += &tools;
-        }
-        out += &format!("<|{}|>", ROLES[turn.role]);
-        if let Some(reasoning) = &turn.reasoning
-            && (keeps || user.is_none_or(|user| user < number))
-        {
-            out += &format!("<think>{reasoning}</think>");
-        }
-        for (image, text) in &turn.parts {
-            out += &format!("{}{text}<part>", if *image { "<image>" } else { "" });
-        }
-        for (name, arguments) in &turn.calls {
-            out += &format!("<call>{name}{arguments:?}");
-        }
-        out += "<|end|>\n";
-    }
-    if at >= talk.turns.len() {
-        out += &tools;
-    }
-    out
-}
-
-fn common(one: &[u8], other: &[u8]) -> usize {
-    one.iter()
-        .zip(other)
-        .take_while(|(one, other)| one == other)
-        .count()
-}
-
-/// Every text with a number of its own, which both the canonical bytes and the rendering show.
-fn number(talk: &mut Talk) {
-    let mut count = 0;
-    let mut mark = |text: &mut String| {
-        *text += &format!("#{count};");
-        count += 1;
-    };
-    talk.tools.iter_mut().for_each(&mut mark);
-    for turn in &mut talk.turns {
-        turn.reasoning.iter_mut().for_each(&mut mark);
-        turn.parts.iter_mut().for_each(|part| mark(&mut part.1));
-        turn.calls.iter_mut().for_each(|call| mark(&mut call.0));
-    }
-}
-
-/// One change; what it finds nothing to change in stays as it is.
-fn change(talk: &mut Talk, what: u32, at: usize) {
-    let at = at % talk.turns.len();
-    let several = talk.turns.len() > 1;
-    let turn = &mut talk.turns[at];
-    match what {
-        0 => turn.parts[0].1.insert(0, 'z'),
-        1 => turn.parts[0].1.push('z'),
-        2 => turn.role = (turn.role + 1) % 3,
-        3 => turn.parts[0].0 ^= true,
-        4 if turn.role == 3 => {
-            let other = turn.reasoning.is_none().then(|| "#900;".to_owned());
-            turn.reasoning = other;
-        }
-        5 => talk
-            .tools
-            .insert(at % (talk.tools.len() + 1), "#901;".to_owned()),
-        6 => drop(talk.tools.pop()),
-        7 => talk.effort = talk.effort.is_none().then(|| "a".to_owned()),
-        8 if turn.role == 3 => turn.calls.insert(0, ("#902;".to_owned(), Vec::new())),
-        9 => drop(turn.calls.pop()),
-        10 if several => drop(talk.turns.remove(at)),
-        11 => {
-            let parts = vec![(false, "#903;".to_owned())];
-            talk.turns.push(Turn {
-                role: 2,
-                parts,
-                reasoning: None,
-                calls: Vec::new(),
-            });
-        }
-        12 => {
-            let last = talk.turns.len() - 1;
-            talk.turns.swap(at, last);
-        }
-        13 => {
-            let text = &mut turn.parts[0].1;
-            let rest = text.split_off(text.char_indices().nth(1).map_or(0, |(at, _)| at));
-            turn.parts.insert(1, (false, rest));
-        }
-        14 => talk.turns.truncate(at + 1),
-        _ => drop(turn.reasoning.take()),
-    }
-}
-
-/// What the canonical bytes of two conversations share is shared by what they are rendered to: every numbered text in
-/// the one lies in the other too, unless it is not rendered at all.
-fn check_rule(one: &Talk, other: &Talk, profile: Profile, place: ToolsPlace, keeps: bool) {
-    let [left, right] = [one, other].map(|talk| stream(profile, CHAT, &Style(0).talk(talk)));
-    let [seen, others] = [one, other].map(|talk| render(talk, place, keeps));
-    let shared = String::from_utf8_lossy(&left[..common(&left, &right)]).into_owned();
-    let same =
-        String::from_utf8_lossy(&seen.as_bytes()[..common(seen.as_bytes(), others.as_bytes())])
-            .into_owned();
-    let marks = shared.match_indices('#').filter_map(|(at, _)| {
-        let end = shared[at..].find(';')?;
-        let mark = &shared[at..=at + end];
-        mark[1..mark.len() - 1]
-            .parse::<u32>()
-            .is_ok()
-            .then_some(mark)
-    });
-    for mark in marks {
-        let rendered = seen.contains(mark) || others.contains(mark);
-        assert!(
-            !rendered || same.contains(mark),
-            "{mark} {profile:?} {keeps}\n{seen}\n{others}"
-        );
-    }
-    assert!(left != right || seen == others, "{seen}\n{others}");
-}
-
-fn ways() -> Vec<(Profile, ToolsPlace, bool)> {
+fn profiles() -> Vec<Profile> {
     use ToolsPlace::{AfterSystem, BeforeSystem, LastUser, Unknown};
-    let mut ways = Vec::new();
-    for (tools_place, place) in [
-        (Unknown, AfterSystem),
-        (Unknown, BeforeSystem),
-        (AfterSystem, AfterSystem),
-        (BeforeSystem, BeforeSystem),
-        (LastUser, LastUser),
-    ] {
-        for (keeps_reasoning, keeps) in [(false, false), (false, true), (true, true)] {
-            let profile = Profile {
-                tools_place,
-                keeps_reasoning,
-                ..Profile::default()
-            };
-            ways.push((profile, place, keeps));
-        }
-    }
-    ways
+    let places = [Unknown, AfterSystem, BeforeSystem, LastUser];
+    let both = |tools_place| {
+        [false, true].map(|keeps_reasoning| Profile {
+            tools_place,
+            keeps_reasoning,
+            ..Profile::default()
+        })
+    };
+    places.into_iter().flat_map(both).collect()
 }
 
 proptest! {
@@ -386,29 +31,20 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_shared_behind_a_change(mut talk in talk(), at in any::<usize>()) {
-        number(&mut talk);
-        for what in 0..16 {
-            let mut other = talk.clone();
-            change(&mut other, what, at);
-            for (profile, place, keeps) in ways() {
-                check_rule(&talk, &other, profile, place, keeps);
-                check_rule(&other, &talk, profile, place, keeps);
-            }
-        }
-    }
-
-    #[test]
     fn a_longer_conversation_begins_with_the_shorter(talk in talk()) {
         let leading = talk.turns.iter().take_while(|turn| turn.role < 2).count();
-        for (profile, place, _) in ways() {
+        for profile in profiles() {
             for end in leading + 1..talk.turns.len() {
                 let turns = talk.turns[..end].to_vec();
-                let user = turns.iter().rposition(|turn| turn.role == 2).map_or(0, |at| at + 1);
-                let moved = turns[user..].iter().any(|turn| turn.reasoning.is_some());
-                let next = talk.turns[end].role == 2;
-                let tools = place == ToolsPlace::LastUser && !talk.tools.is_empty();
-                if next && (tools || moved && !profile.keeps_reasoning) {
+                let thinks = |turn: &Turn| {
+                    turn.reasoning.is_some() || turn.parts.iter().any(|part| part.1.contains("</think>"))
+                };
+                let moved = turns.iter().any(|turn| turn.role == 3 && thinks(turn));
+                let next = talk.turns[end].role;
+                let tools = profile.tools_place == ToolsPlace::LastUser && !talk.tools.is_empty();
+                // Reasoning that may go, an answer at the end, system text that may move to the front.
+                let changes = !profile.keeps_reasoning && (moved || turns[end - 1].role == 3);
+                if next < 2 || changes || next == 2 && tools {
                     continue;
                 }
                 let short = Talk { turns, ..talk.clone() };

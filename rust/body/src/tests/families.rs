@@ -1,0 +1,340 @@
+//! Rule H against what the chat templates of eight families make of random conversations and one change of each.
+//!
+//! `CACHELB_RULE_PAIRS` sets how many pairs are tried per family; run many with `cargo test --release`.
+#![allow(clippy::format_push_string, clippy::struct_excessive_bools)]
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::talks::{CHANGES, ROLES, Style, Talk, Turn, change, number, talk};
+use super::{CHAT, stream};
+use crate::{InlineSystem, Profile, ToolsPlace};
+
+fn pairs() -> usize {
+    std::env::var("CACHELB_RULE_PAIRS").map_or(50_000, |text| text.parse().expect("a number"))
+}
+
+/// Which reasoning a template leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drops {
+    None,
+    All,
+    /// That before the last user message.
+    BeforeUser,
+    /// The same, but results of tools in user messages do not count.
+    BeforePlain,
+    /// That of answers, and all before the last answer.
+    BeforeAnswer,
+}
+
+/// Where a template puts things.
+#[derive(Debug, Clone, Copy)]
+struct Family {
+    name: &'static str,
+    tools: ToolsPlace,
+    drops: Drops,
+    /// System messages all go to the front.
+    gathers: bool,
+    /// Only the first message is one of the system to it: tools come behind that.
+    first_only: bool,
+    /// Tools are announced at the very beginning.
+    announces: bool,
+    /// What is dropped is cut out of texts too; the last message gets an empty one.
+    cuts: bool,
+    /// Images come before the texts of their message.
+    media_first: bool,
+    /// Results of tools in a row are one message.
+    joins_results: bool,
+}
+
+const PLAIN: Family = Family {
+    name: "plain",
+    tools: ToolsPlace::AfterSystem,
+    drops: Drops::None,
+    gathers: false,
+    first_only: false,
+    announces: false,
+    cuts: false,
+    media_first: false,
+    joins_results: false,
+};
+
+const FAMILIES: [Family; 8] = [
+    Family {
+        name: "qwen",
+        drops: Drops::BeforePlain,
+        first_only: true,
+        cuts: true,
+        joins_results: true,
+        ..PLAIN
+    },
+    Family {
+        name: "llama",
+        drops: Drops::All,
+        first_only: true,
+        announces: true,
+        media_first: true,
+        ..PLAIN
+    },
+    Family {
+        name: "mistral",
+        tools: ToolsPlace::LastUser,
+        drops: Drops::All,
+        ..PLAIN
+    },
+    Family {
+        name: "deepseek",
+        drops: Drops::BeforeUser,
+        gathers: true,
+        cuts: true,
+        joins_results: true,
+        ..PLAIN
+    },
+    Family {
+        name: "phi",
+        ..PLAIN
+    },
+    Family {
+        name: "gemma",
+        tools: ToolsPlace::BeforeSystem,
+        drops: Drops::All,
+        gathers: true,
+        media_first: true,
+        ..PLAIN
+    },
+    Family {
+        name: "hermes",
+        tools: ToolsPlace::BeforeSystem,
+        joins_results: true,
+        ..PLAIN
+    },
+    Family {
+        name: "gpt-oss",
+        drops: Drops::BeforeAnswer,
+        first_only: true,
+        announces: true,
+        ..PLAIN
+    },
+];
+
+impl Family {
+    /// What it makes of a conversation.
+    fn render(&self, talk: &Talk) -> String {
+        let turns = &talk.turns;
+        let is_result = |turn: &Turn| {
+            let text = turn.parts.iter().all(|part| !part.0);
+            text && turn.parts[0].1.starts_with("<tool_response>")
+        };
+        let last = |is: &dyn Fn(&Turn) -> bool| turns.iter().rposition(is).map_or(0, |at| at + 1);
+        let user = last(&|turn| turn.role == 2);
+        let plain = last(&|turn| turn.role == 2 && !is_result(turn));
+        let answer = last(&|turn| turn.role == 3 && turn.calls.is_empty());
+        let mut leading = turns.iter().take_while(|turn| turn.role < 2).count();
+        if self.first_only {
+            leading = usize::from(turns[0].role == 0);
+        }
+        let mut out = String::new();
+        if let Some(effort) = &talk.effort {
+            out += &format!("<effort>{effort}");
+        }
+        let mut tools = String::new();
+        if !talk.tools.is_empty() {
+            tools = format!("<tools>{}</tools>", talk.tools.join("\n"));
+            out += if self.announces { "<with tools>" } else { "" };
+        }
+        let at = match self.tools {
+            ToolsPlace::BeforeSystem => 0,
+            ToolsPlace::LastUser => leading.max(user.max(1) - 1),
+            _ => leading,
+        };
+        let gathered = |turn: &Turn| self.gathers && turn.role == 0;
+        if self.gathers {
+            out += if at == 0 { &tools } else { "" };
+            for turn in turns.iter().filter(|turn| gathered(turn)) {
+                out += &self.content(turn, false);
+            }
+            out += "<end of system>";
+        }
+        for (number, turn) in turns.iter().enumerate() {
+            if number == at && !(self.gathers && at == 0) {
+                out += &tools;
+            }
+            if gathered(turn) {
+                continue;
+            }
+            let joined = self.joins_results && turn.role == 4;
+            if !(joined && number > 0 && turns[number - 1].role == 4) {
+                out += &format!("<|{}|>", ROLES[turn.role]);
+            }
+            let dropped = match self.drops {
+                Drops::None => false,
+                Drops::All => true,
+                Drops::BeforeUser => number < user,
+                Drops::BeforePlain => number < plain,
+                Drops::BeforeAnswer => number < answer || turn.calls.is_empty(),
+            };
+            match &turn.reasoning {
+                Some(reasoning) if !dropped => out += &format!("<think>{reasoning}</think>"),
+                None if self.cuts && turn.role == 3 && number + 1 == turns.len() => {
+                    out += "<think></think>";
+                }
+                _ => {}
+            }
+            out += &self.content(turn, dropped && self.cuts && turn.role == 3);
+            for (name, arguments) in &turn.calls {
+                out += &format!("<call>{name}{arguments:?}");
+            }
+            out += if joined { "<result>" } else { "<|end|>\n" };
+        }
+        if at >= turns.len() {
+            out += &tools;
+        }
+        out
+    }
+
+    fn content(&self, turn: &Turn, cut: bool) -> String {
+        let mut out = String::new();
+        if self.media_first {
+            for (_, text) in turn.parts.iter().filter(|part| part.0) {
+                out += &format!("<image>{text}");
+            }
+        }
+        for (image, text) in &turn.parts {
+            if !(*image && self.media_first) {
+                out += &format!("{}{text}<part>", if *image { "<image>" } else { "" });
+            }
+        }
+        if let Some((_, text)) = out.rsplit_once("</think>").filter(|_| cut) {
+            out = text.to_owned();
+        }
+        out
+    }
+
+    /// The profiles under which its prompts are right.
+    fn profiles(&self) -> Vec<Profile> {
+        let mut profiles = Vec::new();
+        for tools_place in [ToolsPlace::Unknown, self.tools] {
+            if tools_place == ToolsPlace::Unknown && self.tools == ToolsPlace::LastUser {
+                continue;
+            }
+            for (keeps_reasoning, inline_system) in [
+                (false, InlineSystem::Merged),
+                (self.drops == Drops::None, InlineSystem::Merged),
+                (
+                    false,
+                    if self.gathers {
+                        InlineSystem::Merged
+                    } else {
+                        InlineSystem::InPlace
+                    },
+                ),
+            ] {
+                profiles.push(Profile {
+                    tools_place,
+                    keeps_reasoning,
+                    inline_system,
+                    ..Profile::default()
+                });
+            }
+        }
+        profiles
+    }
+}
+
+fn common(one: &[u8], other: &[u8]) -> usize {
+    one.iter()
+        .zip(other)
+        .take_while(|(one, other)| one == other)
+        .count()
+}
+
+/// A conversation, its canonical bytes, and what a template makes of it.
+struct Seen<'a> {
+    body: &'a str,
+    canonical: Vec<u8>,
+    rendered: String,
+}
+
+impl<'a> Seen<'a> {
+    fn new((talk, body): (&Talk, &'a str), profile: Profile, family: &Family) -> Self {
+        Self {
+            body,
+            canonical: stream(profile, CHAT, body),
+            rendered: family.render(talk),
+        }
+    }
+
+    /// What the canonical bytes of two conversations share is shared by what they are rendered to: every numbered text
+    /// in the one lies in the other too, unless it is not rendered at all. How many texts they share, or what is wrong.
+    fn shared_texts(&self, other: &Self) -> Result<usize, String> {
+        let (left, right) = (&self.canonical, &other.canonical);
+        let (seen, others) = (&self.rendered, &other.rendered);
+        let shared = String::from_utf8_lossy(&left[..common(left, right)]);
+        let same = &seen.as_bytes()[..common(seen.as_bytes(), others.as_bytes())];
+        let same = String::from_utf8_lossy(same);
+        let marks = shared.match_indices('#').filter_map(|(at, _)| {
+            let end = shared[at..].find(';')?;
+            let mark = &shared[at..=at + end];
+            shared[at + 1..at + end]
+                .parse::<u32>()
+                .is_ok()
+                .then_some(mark)
+        });
+        let mut count = 0;
+        for mark in marks {
+            let rendered = seen.contains(mark) || others.contains(mark);
+            if rendered && !same.contains(mark) {
+                return Err(format!("{mark} is shared"));
+            }
+            count += 1;
+        }
+        if left == right && seen != others {
+            return Err("they are equal".to_owned());
+        }
+        Ok(count)
+    }
+}
+
+#[test]
+fn nothing_is_shared_behind_a_change() {
+    let mut runner = TestRunner::deterministic();
+    let (mut rounds, mut shared) = (0, 0);
+    let families = FAMILIES.map(|family| (family.profiles(), family));
+    let conversations = talk();
+    while rounds * (CHANGES as usize) < pairs() {
+        let mut talk = conversations
+            .new_tree(&mut runner)
+            .expect("a conversation")
+            .current();
+        number(&mut talk);
+        let body = Style(0).talk(&talk);
+        let others = (0..CHANGES).map(|what| {
+            let mut other = talk.clone();
+            change(&mut other, what, runner.rng().next_u32() as usize);
+            let body = Style(0).talk(&other);
+            (other, body)
+        });
+        let others: Vec<(Talk, String)> = others.collect();
+        for (profiles, family) in &families {
+            let profile = profiles[rounds % profiles.len()];
+            let base = Seen::new((&talk, &body), profile, family);
+            for (other, body) in &others {
+                let other = Seen::new((other, body), profile, family);
+                let found = base.shared_texts(&other);
+                shared += found.unwrap_or_else(|wrong| {
+                    let rendered = format!("{}\n{}", base.rendered, other.rendered);
+                    let bodies = format!("{}\n{}", base.body, other.body);
+                    panic!("{wrong} {} {profile:?}\n{rendered}\n{bodies}", family.name)
+                });
+            }
+        }
+        rounds += 1;
+    }
+    let tried = rounds * CHANGES as usize;
+    eprintln!(
+        "{tried} pairs for each of {} families share {shared} texts",
+        FAMILIES.len()
+    );
+    assert!(shared > tried * FAMILIES.len(), "{shared} texts are shared");
+}

@@ -64,7 +64,7 @@ pub enum Shape {
 
 /// What a decision keeps of what body and headers say.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Told {
+pub struct Client {
     /// Name of the convention by which the conversation is known.
     pub convention: Option<&'static str>,
     /// Names the responses that the engine stores, if it does.
@@ -84,7 +84,7 @@ pub struct Read {
     pub family: Family,
     /// Whether the conversation may stand for more than one, so that nothing is to be bound to it.
     pub is_soft: bool,
-    pub told: Told,
+    pub client: Client,
     pub model: Option<String>,
     pub lora: Option<String>,
     pub cache_salt: Option<String>,

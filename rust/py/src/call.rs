@@ -10,7 +10,7 @@ use pyo3::types::PyString;
 
 use crate::args;
 use crate::arguments::Call;
-use crate::body::Told;
+use crate::body::Client;
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
 
@@ -137,7 +137,7 @@ impl Call {
             prompt_tokens: prompt.length,
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),
-            convention: self.told().convention,
+            convention: self.client().convention,
             family: self.read.as_ref().map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
             attempt: tried.len() as u32,
@@ -146,10 +146,10 @@ impl Call {
     }
 
     /// What the decision keeps of body and headers.
-    pub fn told(&self) -> Told {
+    pub fn client(&self) -> Client {
         self.read
             .as_ref()
-            .map_or_else(Told::default, |read| read.told)
+            .map_or_else(Client::default, |read| read.client)
     }
 
     fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {

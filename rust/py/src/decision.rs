@@ -16,7 +16,7 @@ use pyo3::types::{PyBool, PyDict, PyMappingProxy};
 use self::attempt::Attempt;
 use crate::args::{number_or_none, ranged};
 use crate::arguments::{Call, MAX_TOKENS};
-use crate::body::Told;
+use crate::body::Client;
 use crate::call::Tried;
 use crate::engine::Engine;
 use crate::explain;
@@ -69,7 +69,7 @@ pub struct Selected {
     pub number: u64,
     pub pick: Pick,
     pub prompt_tokens: u64,
-    pub told: Told,
+    pub client: Client,
     pub tried: Tried,
     pub seen: Option<Vec<Seen>>,
 }
@@ -88,7 +88,7 @@ impl Selected {
             owner: Box::new(owner),
             key: self.key,
             call,
-            told: self.told,
+            client: self.client,
             tried: self.tried,
             number: self.number,
             booking: self.pick.booking,
@@ -244,7 +244,7 @@ impl Decision {
     /// Whether the answer names a response that its worker stores.
     #[getter]
     fn _stores_response(&self) -> bool {
-        self.attempt.told.responses.is_some()
+        self.attempt.client.responses.is_some()
     }
 
     #[doc = stub!("Decision.on_error")]
@@ -318,7 +318,7 @@ impl Decision {
             py,
             &policy,
             &self.attempt.key,
-            (self.prompt_tokens, self.attempt.told.convention),
+            (self.prompt_tokens, self.attempt.client.convention),
             &self.pick,
             &seen,
         )

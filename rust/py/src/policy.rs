@@ -21,7 +21,7 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::args::{named, number, number_or_none, type_name};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
-use crate::body::Told;
+use crate::body::Client;
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
@@ -94,7 +94,7 @@ impl NativePolicy {
             number,
             pick,
             prompt_tokens: prompt.length,
-            told: Told::default(),
+            client: Client::default(),
             tried: Vec::new(),
             seen,
         };

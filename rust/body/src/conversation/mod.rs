@@ -2,6 +2,7 @@
 
 mod calls;
 mod contents;
+mod finish;
 mod messages;
 mod responses;
 mod turns;

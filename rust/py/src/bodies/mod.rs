@@ -218,7 +218,7 @@ impl Bodies {
                     read.prompt(&body, parts);
                     read.hints(&body, context.has_salt);
                     if Endpoint::of(context.path) == Endpoint::Responses {
-                        read.told.responses = Some(self.key);
+                        read.client.responses = Some(self.key);
                     }
                     let previous = body.previous_response();
                     read.family.response = previous.map(|id| response_name(self.key, id));
@@ -260,7 +260,7 @@ impl Bodies {
         };
         let convention = CONVENTIONS[identity.convention];
         tally.convention = Some(identity.convention);
-        read.told.convention = Some(convention);
+        read.client.convention = Some(convention);
         let name = |session: Session<'_>| {
             self.key.session(&[
                 context.tenant,
@@ -272,7 +272,7 @@ impl Bodies {
         read.family.own = Some(name(identity.session));
         read.family.parent = identity.parent.map(name);
         read.is_soft = identity.soft;
-        read.told.last = read.family.own.filter(|_| identity.ends);
+        read.client.last = read.family.own.filter(|_| identity.ends);
     }
 }
 

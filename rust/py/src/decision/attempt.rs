@@ -13,7 +13,7 @@ use pyo3::types::PyInt;
 use super::Owner;
 use crate::args::type_name;
 use crate::arguments::Call;
-use crate::body::{Told, response_name};
+use crate::body::{Client, response_name};
 use crate::call::{Tried, Try};
 use crate::engine::Engine;
 use crate::options::read::millis;
@@ -40,7 +40,7 @@ pub struct Attempt {
     pub owner: Box<dyn Owner>,
     pub key: Arc<str>,
     pub call: Call,
-    pub told: Told,
+    pub client: Client,
     pub tried: Tried,
     pub number: u64,
     /// The engine's when this was decided.
@@ -68,7 +68,7 @@ impl Attempt {
         let Some(booking) = self.booking() else {
             return Ok(());
         };
-        let last = self.told.last;
+        let last = self.client.last;
         if self.engine.end(booking, (ending, usage), last, now)? {
             self.owner.released()?;
         } else if usage.cached_tokens.is_some() {
@@ -82,7 +82,7 @@ impl Attempt {
         if id.is_empty() || id.len() > LONGEST_ID {
             return self.refuse(py, 1);
         }
-        if let (Some(key), Some(booking)) = (self.told.responses, self.booking()) {
+        if let (Some(key), Some(booking)) = (self.client.responses, self.booking()) {
             let (name, now) = (response_name(key, id), self.engine.now(py)?);
             self.engine
                 .locked(py, |selector| selector.responded(booking, name, now))?;

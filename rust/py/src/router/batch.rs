@@ -102,11 +102,11 @@ impl NativeRouter {
         };
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        let told: Vec<_> = full.iter().map(|call| call.told()).collect();
-        for ((((pick, call), told), ready), offers) in picks
+        let client: Vec<_> = full.iter().map(|call| call.client()).collect();
+        for ((((pick, call), client), ready), offers) in picks
             .into_iter()
             .zip(calls)
-            .zip(told)
+            .zip(client)
             .zip(&ready)
             .zip(offers)
         {
@@ -118,7 +118,7 @@ impl NativeRouter {
                 number: ready.number,
                 pick,
                 prompt_tokens: ready.prompt.length,
-                told,
+                client,
                 tried: Vec::new(),
                 seen: None,
             };

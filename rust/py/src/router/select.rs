@@ -14,7 +14,7 @@ use pyo3::types::PyDict;
 use super::NativeRouter;
 use crate::args::{self, named};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
-use crate::body::Told;
+use crate::body::Client;
 use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
@@ -33,7 +33,7 @@ struct Outcome<T> {
     offers: Offers,
     number: u64,
     prompt_tokens: u64,
-    told: Told,
+    client: Client,
 }
 
 /// Which workers a selection is about.
@@ -76,7 +76,7 @@ impl<T> Outcome<T> {
             number,
             pick,
             prompt_tokens: self.prompt_tokens,
-            told: self.told,
+            client: self.client,
             tried,
             seen,
         }
@@ -192,7 +192,7 @@ impl Kind {
                 offers,
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
-                told: call.told(),
+                client: call.client(),
             }),
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
@@ -442,7 +442,7 @@ impl NativeRouter {
             py,
             &policy,
             key,
-            (outcome.prompt_tokens, outcome.told.convention),
+            (outcome.prompt_tokens, outcome.client.convention),
             pick,
             seen,
         );

@@ -1,0 +1,93 @@
+//! What a message that was read means for the conversation.
+
+use super::Conversation;
+use super::messages::ASSISTANT;
+use crate::canon::{PIECE, Span, TEXT};
+use crate::profile::InlineSystem;
+use crate::writer::{Dialect, Writer};
+
+impl Conversation {
+    /// Arranges a message by the order of its parts, and notes the turns that it is made of.
+    pub(super) fn finish_message(
+        &mut self,
+        w: &mut Writer,
+        start: usize,
+        fields: usize,
+        dialect: Dialect,
+    ) {
+        self.note_parts(w, start);
+        w.canon().arrange(start, &self.order);
+        w.put_fields(fields, b'x');
+        let span = w.canon().since(start);
+        self.note_system(w, span, dialect);
+    }
+
+    /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
+    /// of an assistant, which templates cut out of it, behind a mark of its own.
+    pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize) {
+        let keeps = w.profile().keeps_reasoning;
+        let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
+        if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
+            let mut parts = self.order.iter();
+            if let Some(text) = parts.position(|part| holds_thoughts(part.of(w.bytes()))) {
+                let mark = w.canon().begin(b'h');
+                self.order.insert(text, mark);
+            }
+        }
+        let turns = &mut self.turns;
+        let mut own = Span::default();
+        let mut last: &[u8] = b"";
+        let mut calls = false;
+        for part in &self.order {
+            match part.of(w.bytes()) {
+                [PIECE, b'm', rest @ ..] => {
+                    let end = rest.iter().position(|byte| *byte >= PIECE);
+                    let end = end.unwrap_or(rest.len());
+                    last = &rest[..end];
+                    turns.begin(last, at);
+                    if end == rest.len() {
+                        own = *part;
+                    }
+                }
+                [PIECE, b'k'] => turns.begin(&own.of(w.bytes())[2..], at),
+                [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
+                [PIECE, b'c' | b'd', ..] => calls = true,
+                [TEXT, text @ ..] if text.starts_with(b"<tool_response>") => turns.note_result(),
+                _ => {}
+            }
+            at += part.len();
+        }
+        if last == b"assistant" && !calls {
+            turns.note_final();
+        }
+    }
+
+    /// Notes whether a message, which was arranged, is one of the system.
+    pub(super) fn note_system(&mut self, w: &mut Writer, span: Span, dialect: Dialect) {
+        let is = |role: &[u8]| {
+            let message = span.of(w.bytes());
+            let rest = message.strip_prefix(&[PIECE, b'm']);
+            let rest = rest.and_then(|rest| rest.strip_prefix(role));
+            rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
+        };
+        let (system, developer) = (is(b"system"), is(b"developer"));
+        let leads = dialect != Dialect::Messages
+            && self.turns.lead(system || developer, developer, span.end());
+        if (system || developer) && !leads && w.profile().inline_system == InlineSystem::Merged {
+            self.turns.note_inline(w.canon(), span);
+        }
+    }
+}
+
+/// Whether a text has thoughts in it.
+fn holds_thoughts(text: &[u8]) -> bool {
+    const END: &[u8] = b"</think>";
+    const BLOCK: usize = 64;
+    // Blocks without the first byte are passed over as vectors.
+    let mut blocks = text.chunks(BLOCK).zip((0..).step_by(BLOCK));
+    blocks.any(|(block, start): (&[u8], usize)| {
+        let begins = |any: u8, byte: &u8| any | u8::from(*byte == END[0]);
+        let begins = block.iter().fold(0, begins) != 0;
+        begins && (start..start + block.len()).any(|at| text[at..].starts_with(END))
+    })
+}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -320,3 +323,30 @@ def test_a_configuration_has_a_table_of_bodies() -> None:
 def test_headers_of_another_kind_are_refused(headers: Any) -> None:
     with pytest.raises(TypeError, match="headers must be a mapping or pairs"):
         Router(["gpu0"]).select_worker(headers=headers)
+
+
+def test_others_run_while_a_long_body_is_read() -> None:
+    router = Router(["gpu0"], bodies=RequestBodies(strict=True))
+    cut = chat("x" * (8 << 20))[:-1]  # reading is all that happens
+    counted, done = 0, threading.Event()
+    seen: list[int] = []
+
+    def select() -> None:
+        seen.append(counted)
+        with pytest.raises(cachelb.BodyError):
+            router.select_worker(body=cut, path=CHAT)
+        seen.append(counted)
+        done.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # nobody is interrupted: others run only where the lock is given away
+    try:
+        reader = threading.Thread(target=select)
+        reader.start()
+        while not done.is_set():
+            counted += 1
+            time.sleep(0)
+        reader.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen[1] > seen[0]

@@ -159,3 +159,18 @@ def test_a_conversation_that_ended_is_forgotten() -> None:
     final = ask(last=True)
     final.on_complete()
     assert ask(last=False).reason == "least-loaded"
+
+
+def test_the_worker_that_decodes_continues_its_responses() -> None:
+    router = Router(seed=1)
+    for name, role in [("p0", "prefill"), ("p1", "prefill"), *((f"d{i}", "decode") for i in range(4))]:
+        router.add_worker(name, role=role)
+    made = []
+    for turn in range(6):
+        with router.select_pair(body=response(f"{turn} {TEXT * 20}"), path=RESPONSES) as pair:
+            pair.on_response(f"resp_{turn}")
+            made.append(pair.decode.worker)
+    assert len(set(made)) > 1
+    for turn, worker in enumerate(made):
+        with router.select_pair(body=response("And then?", f"resp_{turn}"), path=RESPONSES) as pair:
+            assert (pair.decode.worker, pair.decode.reason) == (worker, "continuation")

@@ -29,7 +29,8 @@ impl Selector {
     /// Picks a worker to decode and, unless it does the prefill itself, one to prefill; the prefill pick comes first. In
     /// a pair the prefill load is booked on the prefill worker alone. `request` has the number of the decode decision.
     ///
-    /// A rule that weighs pairs decides both halves, unless one has a rule of its own or is pinned.
+    /// A rule that weighs pairs decides both halves, unless one has a rule of its own, is pinned, or must continue what
+    /// its worker remembers.
     ///
     /// # Errors
     /// As [`Selector::select`]; nothing is booked then.
@@ -42,7 +43,9 @@ impl Selector {
         dry_run: bool,
     ) -> Result<(Option<Pick>, Pick)> {
         let is_pinned = request.pinned.is_some() || request.pinned_prefill.is_some();
-        let is_weighed = !is_pinned && self.pools[request.pool].rules().pair_rule().is_some();
+        let continues = request.family.is_some_and(|family| family.continues);
+        let is_weighed =
+            !is_pinned && !continues && self.pools[request.pool].rules().pair_rule().is_some();
         let decode = Request {
             wanted: Wanted::Decode,
             ..*request

@@ -11,7 +11,7 @@ use super::ledger::WorkerState;
 use super::offers::Offers;
 use super::pool::Pool;
 use super::pools::Pools;
-use super::request::{Pick, Request};
+use super::request::{Pick, Request, Wanted};
 use super::rows::Rows;
 use super::rules::choose_pinned;
 use super::settings::Settings;
@@ -135,6 +135,7 @@ impl<'a> Scene<'a> {
     /// The row of the worker that remembers what the prompt of the request lacks.
     fn remembering(&self) -> Option<usize> {
         let continues = self.request.family.is_some_and(|family| family.continues);
+        let continues = continues && self.request.wanted != Wanted::Prefill;
         let home = self.rows.home().filter(|_| continues)?;
         self.rows.iter().position(|row| row.order == home)
     }

@@ -14,7 +14,7 @@ use super::health::Health;
 use super::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use super::member::Profile;
 use super::offers::Offers;
-use super::request::{Pick, Request};
+use super::request::{Pick, Request, Wanted};
 use super::scene::{Decided, Scene, view};
 use super::trace::{Seen, Trace, explain};
 use super::usable::Usable;
@@ -207,7 +207,9 @@ impl<'a, 'r> Step<'a, 'r> {
             return Err(error);
         }
         let s = &mut *self.selector;
-        if let Some(family) = request.family {
+        if let Some(family) = request.family
+            && request.wanted != Wanted::Prefill
+        {
             s.homes.served(request.pool, family, worker, request.now);
         }
         if let Some(breaker) = s.settings.breaker {

@@ -120,6 +120,11 @@ impl Turns {
         self.inline
     }
 
+    /// Whether there is system text beside the messages.
+    pub(crate) fn has_system(&self) -> bool {
+        self.system.is_some()
+    }
+
     /// Messages that were read.
     pub(crate) fn messages(&self) -> u32 {
         self.messages

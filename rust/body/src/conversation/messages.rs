@@ -51,7 +51,7 @@ impl Conversation {
                 self.put_message(w, reader, dialect)?;
             } else {
                 w.put_other(reader)?;
-                self.turns.lead(false, w.canon().end());
+                self.turns.lead(0, w.canon().end());
             }
         }
         self.turns.end(w.canon().end());
@@ -182,7 +182,7 @@ impl Conversation {
         };
         let system = is(b"system");
         if dialect != Dialect::Messages {
-            let leads = system || is(b"developer");
+            let leads = u32::from(system) + 2 * u32::from(is(b"developer"));
             turns.lead(leads, span.end());
         } else if system && w.profile().inline_system == InlineSystem::Merged {
             turns.note_inline(w.canon(), span);

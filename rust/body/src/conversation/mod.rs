@@ -60,7 +60,10 @@ impl Conversation {
     /// the profile has it.
     pub(crate) fn lay_out(&mut self, w: &mut Writer, tools: &Tools) -> Option<[Span; 6]> {
         let parts = self.turns.parts(w.canon())?;
-        let place = w.profile().tools_place;
+        let place = match w.profile().tools_place {
+            ToolsPlace::AfterSystem if !parts.one_system => ToolsPlace::Unknown,
+            place => place,
+        };
         w.add_field(b"inline", self.turns.inline());
         if place == ToolsPlace::Unknown {
             w.add_written(&[b"tools"], &[tools.span()]);

@@ -19,6 +19,8 @@ pub(crate) struct Turns {
     leading: usize,
     /// Whether only system messages were read.
     only_system: bool,
+    /// How many of them; a developer's counts for two, as templates may put it among the others.
+    leads: u32,
     /// The last user message: its number and place.
     last_user: Option<(usize, usize)>,
     /// Reasoning: the number of its message and its place.
@@ -34,6 +36,8 @@ pub(crate) struct Turns {
 pub(super) struct Parts {
     /// System text and leading system messages.
     pub(super) system: [Span; 2],
+    /// Whether that is one system message at most. Of several, some templates put tools behind the first.
+    pub(super) one_system: bool,
     /// Messages before the last user's.
     pub(super) before: Span,
     /// The last user message and what follows it.
@@ -53,6 +57,7 @@ impl Turns {
         self.span = Some((start..start).into());
         self.leading = start;
         self.only_system = true;
+        self.leads = 0;
         self.last_user = None;
         self.reasoning.clear();
         self.inline = None;
@@ -93,11 +98,12 @@ impl Turns {
         self.reasoning.push((self.begun, at));
     }
 
-    /// Notes whether a message of the system ended at `end`, or another one.
-    pub(super) fn lead(&mut self, system: bool, end: usize) {
-        self.only_system &= system;
+    /// Notes a message that ended at `end`: 1 for the system's, 2 for the developer's, 0 for others.
+    pub(super) fn lead(&mut self, leads: u32, end: usize) {
+        self.only_system &= leads > 0;
         if self.only_system {
             self.leading = end;
+            self.leads += leads;
         }
     }
 
@@ -153,6 +159,7 @@ impl Turns {
                 self.system.unwrap_or_default(),
                 Span::from(messages.start()..self.leading),
             ],
+            one_system: self.leads + u32::from(self.has_system()) <= 1,
             before: Span::from(self.leading..user),
             behind: Span::from(user..messages.end()),
         })

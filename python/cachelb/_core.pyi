@@ -40,6 +40,7 @@ __all__ = [
     "message_ends",
     "message_origin",
     "policy_table",
+    "read_body",
     "simulate",
     "worker_name",
 ]
@@ -880,6 +881,31 @@ def message_ends(messages: Sequence[Mapping[str, Any]]) -> list[int]:
         >>> from cachelb._core import message_ends
         >>> message_ends([{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi!"}])
         [13, 28]
+    """
+
+def read_body(settings: Mapping[str, Any], body: Buffer, path: str, headers: Headers) -> dict[str, Any]:
+    """Read a body as a router with these settings does, for `cachelb.descriptions.describe_body`.
+
+    Args:
+        settings: The fields of `RequestBodies`.
+        body: The body.
+        path: The path of the request.
+        headers: Its headers.
+
+    Returns:
+        Figures, the prompt, and where the parts of it lie.
+
+    Raises:
+        BodyError: The body cannot be read.
+        TypeError: An argument has the wrong type.
+        ValueError: A setting is out of range.
+
+    Example:
+        >>> from dataclasses import asdict
+        >>> import cachelb
+        >>> from cachelb._core import read_body
+        >>> read_body(asdict(cachelb.RequestBodies()), b'{"prompt": "Hello!"}', "/v1/completions", {})["prompt"]
+        b'Hello!'
     """
 
 @final

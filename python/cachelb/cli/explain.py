@@ -1,4 +1,4 @@
-"""`cachelb explain`: why hits were lost, from decision records."""
+"""`cachelb explain`: why hits were lost, from decision records; what is read of request bodies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.explain_body import body_options, explain_bodies
 from cachelb.cli.options import COUNT, json_option, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import did_you_mean
@@ -23,21 +25,44 @@ Examples:
   cachelb explain decisions.jsonl
   cachelb explain decisions.jsonl --worker http://gpu0:8000 --top 5
   cachelb explain decisions-*.jsonl --json
+  cachelb explain --body request.json
+  cachelb explain --body turn-1.json --body turn-2.json --engine vllm
+  cachelb explain --body - --path /v1/messages --header x-session-id:chat-1 < request.json
+  cachelb explain --body turn-1.json --body turn-2.json --template tokenizer_config.json
 """
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="[FILE...]", nargs=-1, type=click.Path(path_type=Path))
 @option("--top", 10, COUNT, "Causes to show.")
 @click.option("--worker", "workers", metavar="KEY", multiple=True, help="Only decisions for this worker; repeatable.")
+@body_options
 @json_option("the tables")
-def explain(*, files: tuple[Path, ...], top: int, workers: tuple[str, ...], as_json: bool) -> None:
-    """Rank why prompt tokens were not served from a cache, from the decision records in FILE.
+@click.pass_context
+def explain(
+    context: click.Context,
+    /,
+    *,
+    files: tuple[Path, ...],
+    top: int,
+    workers: tuple[str, ...],
+    bodies: tuple[Path, ...],
+    as_json: bool,
+    **body_settings: Any,  # noqa: ANN401 - those of `explain_bodies`
+) -> None:
+    """Rank why prompt tokens were not served from a cache, from the decision records in FILE; or read request bodies.
 
     FILE is what cachelb.records.JsonlRecords writes; the older files that rotation left beside it (FILE.1, FILE.2) are
     read too. Every token of a prompt is counted once: no candidate held it (prompt -> best), the picked worker did not
     hold it (best -> selected), or its engine did not have it although the router believed so (selected -> engine).
+
+    With --body, FILE is not needed: the table shows what a router reads of a request, and of two requests how much of
+    their prompts is the same to it, and where they differ first.
     """
+    _check_form(context, files, bodies)
+    if bodies:
+        explain_bodies(bodies, as_json=as_json, **body_settings)
+        return
     found = _find(files)
     keys: set[str] = set()
     try:
@@ -64,6 +89,18 @@ def explain(*, files: tuple[Path, ...], top: int, workers: tuple[str, ...], as_j
         click.echo(f"{lost:,} more requests were not recorded: they came too fast, or the file could not be written")
     if bad:
         click.echo(f"{bad:,} of {lines:,} lines are no records{_first(named)}", err=True)
+
+
+def _check_form(context: click.Context, files: Sequence[Path], bodies: Sequence[Path]) -> None:
+    """Refuse both forms at once, neither, and options of the other form."""
+    if bool(files) == bool(bodies):
+        raise click.UsageError("give either FILE with decision records, or --body with a request body")
+    of_records = {"top", "workers"}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in {"files", "bodies", "as_json"} and (name in of_records) == bool(bodies):
+            raise click.UsageError(f"{parameter.opts[0]} goes with {'FILE' if bodies else '--body'} only")
 
 
 def _find(files: Sequence[Path]) -> list[RecordFiles]:

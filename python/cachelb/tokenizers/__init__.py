@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from cachelb.tokenizers.base import Tokenizer
 from cachelb.tokenizers.hf import CacheStats, HfTokenizer
+from cachelb.tokenizers.probe import probe_template
 
-__all__ = ["CacheStats", "HfTokenizer", "Tokenizer"]
+__all__ = ["CacheStats", "HfTokenizer", "Tokenizer", "probe_template"]

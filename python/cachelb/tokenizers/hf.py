@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cachelb.tokenizers.segments import Added, Cutter, SegmentCache, cutting_tokens
+from cachelb.tokenizers.templates import MISSING, ChatTemplates, read_config, special_tokens_of, templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import tokenizers
 
-    from cachelb.tokenizers.template import ChatTemplate
-
 _TOKENIZER: Final = "tokenizer.json"
 _CONFIG: Final = "tokenizer_config.json"
 _SPECIAL: Final = "special_tokens_map.json"
 _TEMPLATE: Final = "chat_template.jinja"
-_EXTRA: Final = "HfTokenizer needs {}: pip install 'cachelb[tokenizers]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +100,7 @@ class HfTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        by_name = {"default": chat_template} if isinstance(chat_template, str) else dict(chat_template or {})
-        self._templates = {name: _compiled(source, special_tokens or {}) for name, source in by_name.items()}
+        self._templates = ChatTemplates(chat_template, special_tokens)
         self._cutter = Cutter(
             cutting_tokens(_added(tokenizer)) if cache_tokens and _is_deterministic(tokenizer) else ()
         )
@@ -138,7 +134,7 @@ class HfTokenizer:
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(_EXTRA.format("tokenizers"), name=error.name) from error
+            raise ModuleNotFoundError(MISSING.format("tokenizers"), name=error.name) from error
         text = Path(path).read_text("utf-8")
         try:
             tokenizer = Tokenizer.from_str(text)
@@ -166,16 +162,16 @@ class HfTokenizer:
             ValueError: A file has unexpected content.
         """
         folder = Path(path)
-        config = {**_read(folder / _SPECIAL), **_read(folder / _CONFIG)}
+        config = {**read_config(folder / _SPECIAL), **read_config(folder / _CONFIG)}
         template: str | Mapping[str, str] | None = chat_template
         if template is None and (folder / _TEMPLATE).exists():
             template = (folder / _TEMPLATE).read_text("utf-8")
         if template is None:
-            template = _templates_of(config.get("chat_template"), folder / _CONFIG)
+            template = templates_of(config, folder / _CONFIG)
         return cls.from_file(
             folder / _TOKENIZER,
             chat_template=template,
-            special_tokens=_special_tokens(config),
+            special_tokens=special_tokens_of(config),
             cache_tokens=cache_tokens,
         )
 
@@ -245,11 +241,7 @@ class HfTokenizer:
             TypeError: A message is not an object.
             ValueError: There is no template, or it refuses the chat.
         """
-        template = self._templates.get("tool_use") if tools else None
-        template = template or self._templates.get("default")
-        if template is None:
-            raise ValueError("this tokenizer has no chat template: pass chat_template=")
-        return template.render(messages, tools, add_generation_prompt=add_generation_prompt, variables=variables)
+        return self._templates.render(messages, tools, add_generation_prompt, **variables)
 
     def cache_stats(self) -> CacheStats:
         """Return how the cache does.
@@ -261,7 +253,7 @@ class HfTokenizer:
         return CacheStats(cache.hits, cache.misses, len(cache), cache.held_tokens)
 
     def __repr__(self) -> str:
-        return f"HfTokenizer({self._tokenizer.get_vocab_size()} tokens, templates={sorted(self._templates)})"
+        return f"HfTokenizer({self._tokenizer.get_vocab_size()} tokens, templates={self._templates.names})"
 
     def _encode_one(self, text: str) -> list[int]:
         # A batch of one: batches release the interpreter's lock.
@@ -269,14 +261,6 @@ class HfTokenizer:
 
     def _encode_all(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-def _compiled(source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    try:
-        from cachelb.tokenizers.template import ChatTemplate
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(_EXTRA.format("jinja2"), name=error.name) from error
-    return ChatTemplate(source, special_tokens)
 
 
 def _added(tokenizer: tokenizers.Tokenizer) -> list[Added]:
@@ -298,36 +282,3 @@ def _checked(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"the text has a surrogate at {error.start}, which no tokenizer takes") from None
     return text
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Read a JSON object; a file that is not there is an empty one."""
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{file} must hold an object, got {type(found).__name__}")  # noqa: TRY004 - of a file
-    return found
-
-
-def _templates_of(value: object, file: Path) -> str | dict[str, str] | None:
-    """Read the `chat_template` of a configuration: one template, or a list of them with names."""
-    if value is None or isinstance(value, str):
-        return value
-    try:
-        return {str(entry["name"]): str(entry["template"]) for entry in value}  # type: ignore[attr-defined]
-    except (TypeError, KeyError):
-        raise ValueError(f"chat_template of {file} must be a text or a list of templates with names") from None
-
-
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens that have names, such as `eos_token`."""
-    found = {}
-    for name, value in config.items():
-        text = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(text, str):
-            found[name] = text
-    return found

@@ -1,6 +1,7 @@
 //! What was read.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::canon::Span;
 use crate::conversation::Conversation;
@@ -122,6 +123,21 @@ impl<'a> Body<'a> {
         inner
             .filter(move |end| *end < last)
             .chain(chat.map(|_| last))
+    }
+
+    /// Where the digest of the head, and tools, lie in the prompt of a conversation, in bytes; empty where there are none.
+    #[must_use]
+    pub fn beside(&self) -> [Range<usize>; 2] {
+        self.conversation.beside().map(|part| {
+            let end = self.prompts.offset(part.end()).filter(|_| part.len() > 0);
+            end.map_or(0..0, |end| end - part.len()..end)
+        })
+    }
+
+    /// Whether the first of the [ends](Self::ends) is that of system text beside the messages.
+    #[must_use]
+    pub fn has_system(&self) -> bool {
+        self.conversation.turns().has_system()
     }
 
     /// Bytes or ids of all prompts, to book; without a prompt, bytes of the body.

@@ -18,7 +18,7 @@ pub enum ToolsPlace {
     /// Before or behind the leading system messages: with other tools, nothing is shared.
     #[default]
     Unknown,
-    /// Behind the leading system messages.
+    /// Behind the leading system message; if there are several, or a developer's, as if not known.
     AfterSystem,
     /// At the beginning.
     BeforeSystem,

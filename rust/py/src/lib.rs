@@ -49,7 +49,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use crate::bodies::message_ends;
+    use crate::bodies::{message_ends, read_body};
     #[pymodule_export]
     use crate::custom::{FleetView, RequestView};
     #[pymodule_export]

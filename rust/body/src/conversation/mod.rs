@@ -25,6 +25,8 @@ pub(crate) struct Conversation {
     blocks: Vec<Block>,
     /// Parts of the message that is read, in their order.
     order: Vec<Span>,
+    /// The digest of the head, and tools, as they lie in the arena.
+    beside: [Span; 2],
 }
 
 impl Conversation {
@@ -33,6 +35,7 @@ impl Conversation {
         self.turns.clear();
         self.contents = Contents::default();
         self.attribution = 0;
+        self.beside = Default::default();
     }
 
     /// Where the messages lie.
@@ -49,9 +52,14 @@ impl Conversation {
         ]
     }
 
+    /// Where the digest of the head, and tools, lie in the arena; empty where there are none.
+    pub(crate) fn beside(&self) -> [Span; 2] {
+        self.beside
+    }
+
     /// The slices of the prompt in their order, if there is a conversation: `[digest][system][tools][messages]`, or as
     /// the profile has it.
-    pub(crate) fn lay_out(&self, w: &mut Writer, tools: &Tools) -> Option<[Span; 6]> {
+    pub(crate) fn lay_out(&mut self, w: &mut Writer, tools: &Tools) -> Option<[Span; 6]> {
         let keeps_reasoning = w.profile().keeps_reasoning;
         let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
         let mut place = w.profile().tools_place;
@@ -74,6 +82,7 @@ impl Conversation {
         let head = w.canon().since(start);
         let (before, behind, tools) = (parts.before, parts.behind, tools.span());
         let [system, leading] = parts.system;
+        self.beside = [head, tools];
         Some(match place {
             ToolsPlace::Unknown | ToolsPlace::AfterSystem => {
                 [head, system, leading, tools, before, behind]

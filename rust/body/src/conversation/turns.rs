@@ -146,7 +146,7 @@ impl Turns {
 
     /// Whether at most one message leads, of the system: tools behind it are behind all of them.
     pub(super) fn has_one_leader(&self) -> bool {
-        !self.developer && self.leaders + usize::from(self.system.is_some()) < 2
+        !self.developer && self.leaders + usize::from(self.has_system()) < 2
     }
 
     /// Notes a system message among the others.
@@ -166,6 +166,11 @@ impl Turns {
     /// Digest of system messages among the others.
     pub(super) fn inline(&self) -> Option<u128> {
         self.inline
+    }
+
+    /// Whether there is system text beside the messages.
+    pub(crate) fn has_system(&self) -> bool {
+        self.system.is_some()
     }
 
     /// Messages that were read.

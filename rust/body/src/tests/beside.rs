@@ -290,6 +290,40 @@ fn ends(profile: Profile, path: &str, body: &str) -> (Vec<u8>, Vec<usize>) {
     (prompt, body.ends().collect())
 }
 
+#[test]
+fn head_and_tools_are_found_in_the_prompt() {
+    use ToolsPlace::{AfterSystem, BeforeSystem, LastUser, Unknown};
+    let body = r#"{"system": "be", "tools": [{"name": "t"}], "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}"#;
+    let found = |tools_place, body: &str| {
+        let profile = Profile {
+            tools_place,
+            ..Profile::default()
+        };
+        let mut reader = BodyReader::new(profile, Limits::default());
+        let body = reader.read(MESSAGES, body.as_bytes()).expect("valid");
+        (
+            body.beside(),
+            body.ends().collect::<Vec<_>>(),
+            body.has_system(),
+        )
+    };
+    for place in [Unknown, AfterSystem, BeforeSystem, LastUser] {
+        let ([head, tools], ends, has_system) = found(place, body);
+        let has_digest = matches!(place, Unknown | AfterSystem);
+        let digest = if has_digest { 17 } else { 0 };
+        let at = match place {
+            BeforeSystem => 0,
+            LastUser => ends[1],
+            _ => ends[0],
+        };
+        assert_eq!((head, tools.start), (0..digest, at), "{place:?}");
+        assert!(has_system && ends.len() == 3 && tools.end > tools.start);
+    }
+    let bare = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    let (beside, ends, has_system) = found(AfterSystem, bare);
+    assert_eq!((beside, ends.len(), has_system), ([0..0, 0..0], 1, false));
+}
+
 fn shared(one: &[u8], other: &[u8]) -> usize {
     one.iter()
         .zip(other)

@@ -402,6 +402,42 @@ fn places_of_tools() {
 }
 
 #[test]
+fn tools_stand_behind_one_system_message_only() {
+    let profile = Profile {
+        tools_place: ToolsPlace::AfterSystem,
+        ..Profile::default()
+    };
+    let system = "s".repeat(300);
+    let shared = |path, leads: &[&str], more: &str| {
+        let leads = leads
+            .iter()
+            .map(|role| format!(r#"{{"role":"{role}","content":"{system}"}},"#));
+        let leads: String = leads.collect();
+        let [one, other] = ["a", "b"].map(|tool| {
+            let field = if path == RESPONSES {
+                "input"
+            } else {
+                "messages"
+            };
+            let user = r#"{"role":"user","content":"x"}"#;
+            let body = format!(r#"{{"tools":["{tool}"],"{field}":[{leads}{user}]{more}}}"#);
+            stream(profile, path, &body)
+        });
+        one.iter()
+            .zip(&other)
+            .take_while(|(one, other)| one == other)
+            .count()
+    };
+    let instructions = format!(r#","instructions":"{system}""#);
+    assert!(shared(CHAT, &["system"], "") > 300);
+    assert!(shared(RESPONSES, &[], &instructions) > 300);
+    // Some templates render [system][tools][system], or a developer's message among the others.
+    assert_eq!(shared(CHAT, &["system", "system"], ""), 1);
+    assert_eq!(shared(CHAT, &["developer"], ""), 1);
+    assert_eq!(shared(RESPONSES, &["system"], &instructions), 1);
+}
+
+#[test]
 fn reasoning_is_marked_once_a_user_message_follows() {
     let body = |more: &str| {
         format!(

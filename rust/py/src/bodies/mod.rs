@@ -3,6 +3,7 @@
 mod counts;
 mod headers;
 mod messages;
+mod show;
 
 use cachelb_body::{
     BodyError, Clues, Endpoint, Engine, GATEWAY, Identity, InlineSystem, Kind, Limits, Profile,
@@ -24,6 +25,7 @@ use crate::error::body_error;
 use crate::options::read::Options;
 
 pub use self::messages::message_ends;
+pub use self::show::read_body;
 
 /// Longer bodies are read without the interpreter's lock.
 const INLINE_BYTES: usize = 4096;

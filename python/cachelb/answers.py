@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from cachelb.arguments import listed
+from cachelb.bodies import DECISION_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,11 +23,6 @@ _NAMES: dict[bytes, Literal["cached_tokens", "prompt_tokens", "output_tokens"]] 
     b"prompt_tokens": "prompt_tokens",
     b"completion_tokens": "output_tokens",
 }
-
-
-_EXPOSABLE = frozenset(
-    f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens")
-)
 
 
 class Usage(TypedDict, total=False):
@@ -65,8 +61,10 @@ def header_filter(expose: Iterable[str] = ()) -> Callable[[Mapping[str, str]], d
         ({}, {'x-cachelb-reason': 'only-one'})
     """
     names = frozenset(name.lower() for name in ([expose] if isinstance(expose, str) else listed("expose", expose)))
-    if unknown := sorted(names - _EXPOSABLE):
-        raise ValueError(f"no header of decisions is called {unknown[0]!r}; there are {', '.join(sorted(_EXPOSABLE))}")
+    if unknown := sorted(names - DECISION_HEADERS):
+        raise ValueError(
+            f"no header of decisions is called {unknown[0]!r}; there are {', '.join(sorted(DECISION_HEADERS))}"
+        )
     return lambda headers: {name: value for name, value in headers.items() if name in names}
 
 

@@ -16,13 +16,14 @@ from aiohttp import web
 
 import cachelb
 from cachelb.answers import header_filter, read_usage, retry_after
+from cachelb.bodies import UNTRUSTED_HEADERS
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
-DROPPED |= {"content-length", "content-encoding", "transfer-encoding", "x-data-parallel-rank"}  # the router's choice
+DROPPED |= {"content-length", "content-encoding", "transfer-encoding"} | UNTRUSTED_HEADERS
 ROUTER = web.AppKey("router", cachelb.Router)
 
 

@@ -25,13 +25,14 @@ from starlette.types import Receive, Scope, Send
 
 import cachelb
 from cachelb.answers import header_filter, read_usage, retry_after
+from cachelb.bodies import UNTRUSTED_HEADERS
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
-DROPPED |= {"content-length", "content-encoding", "transfer-encoding", "x-data-parallel-rank"}  # the router's choice
+DROPPED |= {"content-length", "content-encoding", "transfer-encoding"} | UNTRUSTED_HEADERS
 PAGE = {"content-type": CONTENT_TYPE}
 TLS = ssl.create_default_context()
 
@@ -127,8 +128,7 @@ def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         with router:
             yield
-        for client in gateway.clients.values():
-            await client.aclose()
+        await asyncio.gather(*(client.aclose() for client in gateway.clients.values()))
 
     routes = [Route(path, gateway, methods=["POST"]) for path in ("/v1/completions", "/v1/chat/completions")]
     routes.append(Route("/metrics", lambda _: Response(prometheus_client.generate_latest(registry), 200, PAGE)))

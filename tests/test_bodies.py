@@ -19,6 +19,8 @@ from cachelb.metrics import PrometheusCollector
 CHAT = "/v1/chat/completions"
 LONG = "You are a careful assistant who answers in full sentences and cites sources. " * 40
 
+BILLED = [{"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=secret;"}]
+
 
 def encoded(**fields: object) -> bytes:
     return json.dumps(fields).encode()
@@ -143,6 +145,17 @@ def test_tenants_do_not_share_sessions() -> None:
         (("priority",), -5, {}, 5),
         (("priority",), -5, {"x-vllm-priority": "7"}, -7),
         ((), None, {"x-vllm-priority": "7"}, -7),
+        ((), None, {"x-vllm-priority": "-7"}, 0),
+        ((), None, {"X-Litellm-Priority": "7"}, -7),
+        ((), None, {"x-litellm-priority": "-7"}, 0),
+        (("priority",), 3, {"x-litellm-priority": "-7"}, 7),
+        ((), None, {"x-dynamo-request-priority": " -7 "}, -7),
+        ((), None, {"x-dynamo-request-priority": "7"}, 0),
+        (("priority",), 3, {"x-dynamo-request-priority": "7"}, 7),
+        (("priority",), 3, {"x-litellm-priority": "1", "x-dynamo-request-priority": "2", "x-vllm-priority": "5"}, -5),
+        (("priority",), 3, {"x-litellm-priority": "1", "x-dynamo-request-priority": "2", "x-vllm-priority": "high"}, 2),
+        (("priority",), 3, {"x-dynamo-request-priority": str(-(1 << 63))}, -3),
+        (("priority",), 3, {"x-llm-d-inference-objective": "9", "x-gateway-inference-objective": "9"}, -3),
     ],
 )
 def test_clients_may_lower_their_priority(trust: Any, body: int | None, headers: Any, priority: int) -> None:
@@ -264,19 +277,22 @@ def test_counts_have_fixed_names() -> None:
         (b"1" * 20_000, CHAT, {}),
         (encoded(prompt=[-1]), "/v1/completions", {}),
         (b"secret", CHAT, {"content-encoding": "zstd"}),
+        (encoded(system=BILLED, messages=[{"role": "user", "content": "a"}]), "/v1/messages", {}),
     ]
     for body, path, headers in rows:
         router.select_worker(body=body, path=path, headers=headers).on_complete()
     found = router.stats().bodies
     kinds = ("chat", "text", "tokens", "continuation", "pooling", "load-only", "audio", "unknown")
-    assert found.kinds == dict.fromkeys(kinds, 1)
+    assert found.kinds == {**dict.fromkeys(kinds, 1), "chat": 2}
     assert found.errors == {"truncated": 1, "too-deep": 1, "too-large": 1, "token-id": 1}
     assert found.conventions == {"opencode": 1, "codex": 1, "amp": 1}
-    assert (found.encoded, found.bad_ids) == (1, 1)
+    assert (found.encoded, found.bad_ids, found.attribution, found.unrendered) == (1, 1, 1, 0)
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(router))
     page = generate_latest(registry).decode()
-    assert 'cachelb_bodies_total{kind="chat"} 1' in page
+    assert 'cachelb_bodies_total{kind="chat"} 2' in page
+    assert "cachelb_attribution_bodies_total 1" in page
+    assert "cachelb_unrendered_bodies_total 0" in page
     assert 'cachelb_identified_total{convention="codex"} 1' in page
     assert "secret" not in page + repr(router.stats()) + repr(router.recent())
 
@@ -292,6 +308,7 @@ def test_counts_have_fixed_names() -> None:
         ({"trust": "priority"}, TypeError, "trust must be a tuple of str, got str"),
         ({"session_headers": "x-own"}, TypeError, "session_headers must be a tuple of str, got str"),
         ({"session_headers": (1,)}, TypeError, "session_headers"),
+        ({"renderer_min_bytes": -1}, ValueError, "renderer_min_bytes"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: Any, error: type[Exception], text: str) -> None:
@@ -313,6 +330,10 @@ def test_a_configuration_has_a_table_of_bodies() -> None:
             router.select_worker(body=b"", path=CHAT)
     with pytest.raises(cachelb.ConfigError, match=r"bodies\.engin: unknown key; did you mean 'engine'"):
         config.load({"bodies": {"engin": "vllm"}}, environ={})
+    with pytest.raises(cachelb.ConfigError, match=r"bodies\.renderer: cannot be written in a configuration"):
+        config.load({"bodies": {"renderer": "x"}}, environ={})
+    with pytest.raises(TypeError, match="renderer must be callable, not str"):
+        Router(["gpu0"], bodies=RequestBodies(renderer="x"))  # type: ignore[arg-type]
     with pytest.raises(cachelb.ConfigError, match=r"router.bodies: is a table at the top level: \[bodies\]"):
         config.load({"router": {"bodies": {"engine": "vllm"}}}, environ={})
     with pytest.raises(TypeError, match="bodies must be RequestBodies, not dict"):

@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from cachelb.arguments import listed
+from cachelb.bodies import DECISION_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,11 +32,6 @@ _NAMES: dict[bytes, Literal["cached_tokens", "prompt_tokens", "output_tokens"]] 
 _BESIDE_INPUT = (b"cache_read_input_tokens", b"cache_creation_input_tokens")
 _COUNT = re.compile(rb'"(%b)"\s*:\s*(-?\d{1,20})(?![\w.])' % b"|".join({*_NAMES, *_BESIDE_INPUT}))
 _RESPONSE_ID = re.compile(rb'"id"\s*:\s*"([\w.:-]{1,256})"', re.ASCII)
-
-
-_EXPOSABLE = frozenset(
-    f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens")
-)
 
 
 class _Responding(Protocol):
@@ -82,8 +78,10 @@ def header_filter(expose: Iterable[str] = ()) -> Callable[[Mapping[str, str]], d
         ({}, {'x-cachelb-reason': 'only-one'})
     """
     names = frozenset(name.lower() for name in ([expose] if isinstance(expose, str) else listed("expose", expose)))
-    if unknown := sorted(names - _EXPOSABLE):
-        raise ValueError(f"no header of decisions is called {unknown[0]!r}; there are {', '.join(sorted(_EXPOSABLE))}")
+    if unknown := sorted(names - DECISION_HEADERS):
+        raise ValueError(
+            f"no header of decisions is called {unknown[0]!r}; there are {', '.join(sorted(DECISION_HEADERS))}"
+        )
     return lambda headers: {name: value for name, value in headers.items() if name in names}
 
 

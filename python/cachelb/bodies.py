@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from cachelb.errors import BodyError
 from cachelb.measure import counter
 
+if TYPE_CHECKING:
+    from cachelb.types import Tokens
+
+_log = logging.getLogger("cachelb.bodies")
+
 Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
 """Headers in the forms of web frameworks."""
+
+Renderer: TypeAlias = "Callable[[bytes, str], Tokens]"
+"""A function from a body and its path to the token ids that an engine makes of it; `cachelb.renderers` has two."""
+
+DECISION_HEADERS: Final = frozenset(
+    f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens")
+)
+"""Headers of `Decision.headers`, which a router sends to workers."""
+
+UNTRUSTED_HEADERS: Final = DECISION_HEADERS | {
+    "x-gateway-destination-endpoint-subset",  # of the Gateway API's inference extension
+    "x-dynamo-worker-instance-id",
+    "x-dynamo-prefill-instance-id",
+    "x-dynamo-dp-rank",
+    "x-dynamo-prefill-dp-rank",
+    "x-worker-instance-id",  # Dynamo's older names
+    "x-prefill-instance-id",
+    "x-dp-rank",
+    "x-prefill-dp-rank",
+    "x-smg-target-worker",
+    "x-data-parallel-rank",  # of vLLM and SGLang
+    "x-override-rid",  # of SGLang, like the others of the name
+    "x-override-bootstrap-host",
+    "x-override-bootstrap-port",
+    "x-override-bootstrap-room",
+    "x-override-conversation-id",
+    "x-override-routed-dp-rank",
+    "x-override-disagg-prefill-dp-rank",
+    "x-override-priority",
+}
+"""Headers that name a worker or a rank, or pass for a router's own: strip them from a client's request.
+
+Names are in lower case. Engines and routers behind the gateway obey them, whatever the router has picked.
+
+Example:
+    >>> from cachelb.bodies import UNTRUSTED_HEADERS
+    >>> headers = {"Authorization": "Bearer key", "X-Data-Parallel-Rank": "1"}
+    >>> {name: value for name, value in headers.items() if name.lower() not in UNTRUSTED_HEADERS}
+    {'Authorization': 'Bearer key'}
+"""
 
 _SPACE = b" \t\r\n"
 _OTHER_VALUES = b'"[-0123456789tfn'
@@ -35,6 +81,10 @@ class RequestBodies:
         strict: Raise `BodyError` for a body that cannot be read, instead of routing it by load.
         trust: What clients are trusted with: "priority" lets them raise theirs; otherwise they can only lower it.
         session_headers: Headers of your own that name a session, before all conventions.
+        renderer: Function from a body and its path to its token ids, for chats and texts without images whose prompt is
+            the only one, unless the call has a prompt of its own. It is called in every selection, dry runs and retries
+            among them, by the thread that selects. Whatever it raises is counted, and the text is matched.
+        renderer_min_bytes: Shorter bodies are not rendered.
 
     Example:
         >>> import cachelb
@@ -53,6 +103,8 @@ class RequestBodies:
     strict: bool = False
     trust: tuple[Literal["priority"], ...] = ()
     session_headers: tuple[str, ...] = ()
+    renderer: Renderer | None = None
+    renderer_min_bytes: int = 0
 
 
 class BodyReader:
@@ -132,6 +184,9 @@ class BodyStats:
         conventions: Requests of a known conversation, by the convention that names it, such as "claude-code".
         encoded: Bodies with a `content-encoding`, which are not read.
         bad_ids: Names of conversations that were empty, longer than 256 bytes, or had control characters.
+        unrendered: Bodies that `RequestBodies.renderer` raised for, or gave no token ids for; matched as text.
+        attribution: Bodies with the attribution header of a client among their system blocks, which differs between
+            clients and versions; with `engine="vllm"` it is no part of the prompt, as vLLM drops it.
 
     Example:
         >>> import cachelb
@@ -147,3 +202,13 @@ class BodyStats:
     conventions: dict[str, int] = field(metadata=counter("identified", "{request}", "convention"))
     encoded: int = field(metadata=counter("encoded_bodies", "{request}"))
     bad_ids: int = field(metadata=counter("bad_ids", "{value}"))
+    unrendered: int = field(metadata=counter("unrendered_bodies", "{request}"))
+    attribution: int = field(metadata=counter("attribution_bodies", "{request}"))
+
+
+def _warn_of_text() -> None:
+    """Log that events and bodies do not meet; the router calls it once."""
+    _log.warning(
+        "workers send KV events, which name blocks of tokens, but request bodies are matched as text: "
+        "set RequestBodies(renderer=...), or pass tokens="
+    )

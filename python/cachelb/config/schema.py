@@ -26,7 +26,7 @@ SECTIONS = (*SLOTS, "kv_events", "load", "bodies")
 SECRETS = frozenset({"hash_seed", "headers", "secret"})
 """Options whose values are not shown."""
 
-_CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext|\bRequestBodies\b")
+_CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext|\bRequestBodies\b|\bRenderer\b")
 _TEXT = re.compile(r"str( \| None)?")
 _TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachelb._core import worker_name
-from cachelb.bodies import RequestBodies
 from cachelb.config import schema
 from cachelb.config.document import Keys, dotted
 from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
@@ -74,8 +73,8 @@ def _rows(config: RouterConfig) -> Iterator[Shown]:
     if config.load is not None:
         yield from _table_rows(config, ("load",), schema.section_options("load") or {}, config.load)
     if (bodies := config.bodies) is not None:
-        fields = RequestBodies.__dataclass_fields__
-        yield from (_row(config, ("bodies", key), getattr(bodies, key)) for key in fields)
+        options = schema.section_options("bodies") or {}
+        yield from _table_rows(config, ("bodies",), options, {key: getattr(bodies, key) for key in options})
     if config.model_path is not None:
         yield _row(config, ("model_path",), config.model_path)
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb.arguments import listed
@@ -139,6 +139,7 @@ class Router(Observation[W]):
         """
         if not isinstance(bodies, RequestBodies | None):
             raise TypeError(f"bodies must be RequestBodies, not {type(bodies).__name__}")
+        bodies = RequestBodies() if bodies is None else bodies
         secrets = read_secret(secret)
         if hash_seed is None and secrets:
             hash_seed = secrets[0].hash_seed
@@ -165,7 +166,7 @@ class Router(Observation[W]):
             "veto_kv_usage": veto_kv_usage,
             "veto_waiting": veto_waiting,
             "breaker_failures": breaker_failures,
-            "bodies": asdict(RequestBodies() if bodies is None else bodies),
+            "bodies": {each.name: getattr(bodies, each.name) for each in fields(bodies)},
             "breaker_cooldown_s": breaker_cooldown_s,
             "pd_uncached_token_threshold": pd_uncached_token_threshold,
             "pd_fallback": pd_fallback,

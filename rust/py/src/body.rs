@@ -79,6 +79,8 @@ pub struct Read {
     pub shape: Shape,
     /// Tokens of all prompts; of texts an estimate.
     pub length: u64,
+    /// Answers per prompt, if the prompt is a single text that token ids can stand for: those of media are equal for all.
+    pub answers: Option<u64>,
     /// What keeps the prompt apart from others beside model, adapter and salt.
     pub beside: Option<String>,
     pub family: Family,
@@ -116,7 +118,8 @@ impl Read {
             Prompt::Tokens(ids) => ids.len(),
         };
         let all: usize = body.prompts().map(length).sum();
-        self.length = all as u64 * u64::from(facts.answers.unwrap_or(1).max(1));
+        let answers = u64::from(facts.answers.unwrap_or(1).max(1));
+        self.length = all as u64 * answers;
         if !matches!(facts.kind, Kind::Chat | Kind::Text | Kind::Tokens) {
             return;
         }
@@ -125,6 +128,8 @@ impl Read {
         match longest {
             Prompt::Text(longest) => {
                 self.shape = Shape::Text;
+                let is_text_only = facts.media == 0 && facts.beside.is_none();
+                self.answers = (is_text_only && body.prompts().count() == 1).then_some(answers);
                 text.clear();
                 longest
                     .slices()

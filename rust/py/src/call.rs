@@ -10,7 +10,7 @@ use pyo3::types::PyString;
 
 use crate::args;
 use crate::arguments::Call;
-use crate::body::Client;
+use crate::body::{Client, Read};
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
 
@@ -143,6 +143,27 @@ impl Call {
             attempt: tried.len() as u32,
             ..Request::default()
         }
+    }
+
+    /// The same with what was read in the place of arguments that the caller left out.
+    pub fn filled(&self, py: Python<'_>, read: Read, priority: i64) -> Self {
+        let mut full = self.clone_ref(py);
+        let text = |given: &Option<String>| {
+            let given = given.as_ref();
+            given.map(|given| PyString::new(py, given).unbind())
+        };
+        full.model = full.model.or_else(|| text(&read.model));
+        full.lora = full.lora.or_else(|| text(&read.lora));
+        full.cache_salt = full.cache_salt.or_else(|| text(&read.cache_salt));
+        if full.max_output_tokens.is_none() && full.expected_output_tokens.is_none() {
+            full.expected_output_tokens = read.expected_output_tokens;
+        }
+        full.max_output_tokens = full.max_output_tokens.or(read.max_output_tokens);
+        if full.priority == 0 {
+            full.priority = priority;
+        }
+        full.read = Some(Box::new(read));
+        full
     }
 
     /// What the decision keeps of body and headers.

@@ -14,6 +14,8 @@ pub struct Counts {
     conventions: [AtomicU64; CONVENTIONS.len()],
     encoded: AtomicU64,
     bad_ids: AtomicU64,
+    unrendered: AtomicU64,
+    attribution: AtomicU64,
 }
 
 /// What one request adds to them.
@@ -24,6 +26,8 @@ pub struct Tally {
     pub convention: Option<usize>,
     pub encoded: bool,
     pub bad_ids: u32,
+    pub unrendered: bool,
+    pub attribution: bool,
 }
 
 impl Default for Counts {
@@ -34,6 +38,8 @@ impl Default for Counts {
             conventions: [const { AtomicU64::new(0) }; CONVENTIONS.len()],
             encoded: AtomicU64::default(),
             bad_ids: AtomicU64::default(),
+            unrendered: AtomicU64::default(),
+            attribution: AtomicU64::default(),
         }
     }
 }
@@ -52,8 +58,14 @@ impl Counts {
         if let Some(number) = tally.convention {
             add(&self.conventions[number], 1);
         }
-        if tally.encoded {
-            add(&self.encoded, 1);
+        for (counter, is_one) in [
+            (&self.encoded, tally.encoded),
+            (&self.unrendered, tally.unrendered),
+            (&self.attribution, tally.attribution),
+        ] {
+            if is_one {
+                add(counter, 1);
+            }
         }
         if tally.bad_ids > 0 {
             add(&self.bad_ids, u64::from(tally.bad_ids));
@@ -79,8 +91,13 @@ impl Counts {
     }
 
     /// The others.
-    pub fn plain(&self) -> [(&'static str, u64); 2] {
-        [("encoded", &self.encoded), ("bad_ids", &self.bad_ids)]
-            .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    pub fn plain(&self) -> [(&'static str, u64); 4] {
+        [
+            ("encoded", &self.encoded),
+            ("bad_ids", &self.bad_ids),
+            ("unrendered", &self.unrendered),
+            ("attribution", &self.attribution),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }
 }

@@ -10,8 +10,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::args::{Items, MAX_ITEMS, type_name};
 
-/// vLLM's own priority, which outranks that of the body.
-const PRIORITY: &str = "x-vllm-priority";
+/// Priorities, which outrank that of the body: the first that is there, and whether it serves the higher first.
+const PRIORITIES: [(&str, bool); 3] = [
+    ("x-vllm-priority", false),
+    ("x-dynamo-request-priority", true),
+    ("x-litellm-priority", false),
+];
 const ENCODING: &str = "content-encoding";
 /// What the gateway names a session by.
 const OWN: &str = "/cachelb/session";
@@ -44,7 +48,7 @@ impl Headers {
             let value = text(&value)?;
             if own.contains(&name) {
                 found.0.push((OWN.to_owned(), value.into_owned()));
-            } else if is_read(&name) || name == PRIORITY || name == ENCODING {
+            } else if is_read(&name) || is_priority(&name) || name == ENCODING {
                 found.0.push((name.clone(), value.into_owned()));
             }
         }
@@ -62,7 +66,14 @@ impl Headers {
 
     /// Priority, the lower first.
     pub fn priority(&self) -> Option<i64> {
-        self.get(PRIORITY)?.parse().ok()
+        PRIORITIES.iter().find_map(|(name, higher_first)| {
+            let given: i64 = self.get(name)?.parse().ok()?;
+            if *higher_first {
+                given.checked_neg()
+            } else {
+                Some(given)
+            }
+        })
     }
 
     /// Whether the body is compressed.
@@ -77,6 +88,10 @@ impl Headers {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         Some(value.trim())
     }
+}
+
+fn is_priority(name: &str) -> bool {
+    PRIORITIES.iter().any(|(known, _)| *known == name)
 }
 
 fn pair_of<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {

@@ -26,7 +26,8 @@ impl Bodies {
         let py = messages.py();
         read.unread(bytes.len());
         let mut work = || {
-            let (reader, parts) = room.reader(self.profile, self.limits, bytes.len());
+            let (reader, parts) =
+                room.reader(self.settings.profile, self.settings.limits, bytes.len());
             match reader.read(PATH, bytes) {
                 Ok(body) => {
                     tally.kind = Some(body.kind());

@@ -3,23 +3,27 @@
 mod counts;
 mod headers;
 mod messages;
+mod rendering;
+mod settings;
 mod show;
 
-use cachelb_body::{
-    BodyError, Clues, Endpoint, Engine, GATEWAY, Identity, InlineSystem, Kind, Limits, Profile,
-    Session, ToolsPlace,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cachelb_body::{BodyError, Clues, Endpoint, GATEWAY, Identity, Kind, Session};
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::PyBytes;
 
 use self::counts::{CONVENTIONS, Counts, Tally};
 use self::headers::Headers;
+use self::settings::Settings;
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{Read, Room, response_name};
+use crate::body::{Read, Room, Shape, response_name};
 use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
@@ -29,34 +33,15 @@ pub use self::show::read_body;
 
 /// Longer bodies are read without the interpreter's lock.
 const INLINE_BYTES: usize = 4096;
-/// Headers of the gateway's own, or sorts of trust.
-const MAX_WORDS: usize = 1000;
 
-const ENGINES: [(&str, Engine); 2] = [("vllm", Engine::Vllm), ("sglang", Engine::Sglang)];
-const PLACES: [(&str, ToolsPlace); 4] = [
-    ("unknown", ToolsPlace::Unknown),
-    ("after-system", ToolsPlace::AfterSystem),
-    ("before-system", ToolsPlace::BeforeSystem),
-    ("last-user", ToolsPlace::LastUser),
-];
-const INLINE: [(&str, InlineSystem); 2] = [
-    ("merged", InlineSystem::Merged),
-    ("in-place", InlineSystem::InPlace),
-];
-
-/// How a router reads bodies.
+/// Reads the bodies of one router.
 #[derive(Debug)]
 pub struct Bodies {
-    profile: Profile,
-    limits: Limits,
-    /// Whether a body that cannot be read is an error.
-    strict: bool,
-    /// Whether clients may raise their priority.
-    trusts_priority: bool,
-    /// Headers of the gateway's own that name a session, in lower case.
-    session_headers: Vec<String>,
+    settings: Settings,
     key: NamespaceKey,
     pub counts: Counts,
+    /// Whether the log has that text is never among the blocks of events.
+    warned: AtomicBool,
 }
 
 /// What the gateway says of the request.
@@ -72,53 +57,45 @@ struct Context<'a> {
 impl Bodies {
     /// Reads the settings of `RequestBodies`.
     pub fn of(given: &Options<'_, '_>, seed: u64, key: NamespaceKey) -> PyResult<Self> {
-        let engine = given
-            .optional("engine")?
-            .map(|_| given.choice("engine", &ENGINES));
-        let trust = words(given, "trust")?;
-        if let Some(other) = trust.iter().find(|word| *word != "priority") {
-            let text = format!("trust holds {other:?}; clients may be trusted with \"priority\"");
-            return Err(PyValueError::new_err(text));
-        }
-        let most = Limits::default();
         Ok(Self {
-            profile: Profile {
-                engine: engine.transpose()?.unwrap_or_default(),
-                tools_place: given.choice("tools_place", &PLACES)?,
-                keeps_reasoning: given.flag("keeps_reasoning")?,
-                inline_system: given.choice("inline_system", &INLINE)?,
-                seed,
-            },
-            limits: Limits {
-                bytes: given.integer("max_bytes", 1, 1 << 40)? as usize,
-                ..most
-            },
-            strict: given.flag("strict")?,
-            trusts_priority: !trust.is_empty(),
-            session_headers: words(given, "session_headers")?
-                .iter()
-                .map(|name| name.to_lowercase())
-                .collect(),
+            settings: Settings::of(given, seed)?,
             key,
             counts: Counts::default(),
+            warned: AtomicBool::default(),
         })
     }
 
-    /// `call` with what its body, headers and messages say, if it has any. The caller's arguments win. `counted` is false for a
-    /// request that was counted before, or is none.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.settings.renderer)
+    }
+
+    /// `call` with what its body, headers and messages say, if it has any. The caller's arguments win. `counted` is false
+    /// for a request that was counted before, or is none. `has_events` is whether any worker has. A renderer is called here, so
+    /// nothing may be locked.
     pub fn fill(
         &self,
         py: Python<'_>,
         call: &Call,
         room: &mut Room,
         counted: bool,
+        has_events: bool,
     ) -> PyResult<Option<Call>> {
         let mut tally = Tally::default();
         let filled = self.filled(py, call, room, &mut tally);
         if counted {
             self.counts.add(tally);
         }
-        filled
+        let filled = filled?;
+        let read = filled.as_ref().and_then(|call| call.read.as_deref());
+        let is_lost = has_events
+            && self.settings.renderer.is_none()
+            && read.is_some_and(|read| read.shape == Shape::Text)
+            && !has_prompt(call);
+        if is_lost && !self.warned.swap(true, Ordering::Relaxed) {
+            let module = py.import(intern!(py, "cachelb.bodies"))?;
+            module.call_method0(intern!(py, "_warn_of_text"))?;
+        }
+        Ok(filled)
     }
 
     fn filled(
@@ -132,7 +109,7 @@ impl Bodies {
             return Ok(None);
         }
         let headers = match &call.headers {
-            Some(headers) => Headers::read(headers.bind(py), &self.session_headers)?,
+            Some(headers) => Headers::read(headers.bind(py), &self.settings.session_headers)?,
             None => Headers::default(),
         };
         let tenant = text(py, "tenant", call.tenant.as_ref())?;
@@ -151,7 +128,15 @@ impl Bodies {
                     "body= needs path=, the path of the request, which says what the body is",
                 ));
             }
-            Some(body) => self.read(body.bind(py), context, room, tally)?,
+            Some(body) => {
+                let body = bytes(body.bind(py))?;
+                let mut read = self.read(&body, context, room, tally)?;
+                if !has_prompt(call) {
+                    let path = context.path;
+                    self.render(&body, path, &mut room.prompt, &mut read, tally)?;
+                }
+                read
+            }
             None => {
                 let mut read = Read::default();
                 self.identify(&headers.clues(), context, &mut read, tally);
@@ -162,13 +147,13 @@ impl Bodies {
             self.read_messages(messages.bind(py), room, &mut read, tally)?;
         }
         let priority = headers.priority().or(read.priority);
-        Ok(Some(filled(py, call, read, self.own_priority(priority))))
+        Ok(Some(call.filled(py, read, self.own_priority(priority))))
     }
 
     /// An engine's priority as the router's: engines serve the lower first, the router the higher.
     fn own_priority(&self, given: Option<i64>) -> i64 {
         let given = given.map_or(0, i64::saturating_neg);
-        if self.trusts_priority {
+        if self.settings.trusts_priority {
             given
         } else {
             given.min(0)
@@ -177,24 +162,17 @@ impl Bodies {
 
     fn read(
         &self,
-        body: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyBytes>,
         context: Context<'_>,
         room: &mut Room,
         tally: &mut Tally,
     ) -> PyResult<Read> {
-        let py = body.py();
-        let read = match body.cast::<PyBytes>() {
-            Ok(bytes) if bytes.as_bytes().len() <= INLINE_BYTES => {
-                self.read_bytes(bytes.as_bytes(), context, room, tally)
-            }
-            Ok(bytes) => {
-                let bytes = bytes.as_bytes();
-                py.detach(|| self.read_bytes(bytes, context, room, tally))
-            }
-            Err(_) => {
-                let bytes = copied(body)?;
-                py.detach(|| self.read_bytes(&bytes, context, room, tally))
-            }
+        let bytes = body.as_bytes();
+        let mut work = || self.read_bytes(bytes, context, room, tally);
+        let read = if bytes.len() <= INLINE_BYTES {
+            work()
+        } else {
+            body.py().detach(work)
         };
         read.map_err(body_error)
     }
@@ -208,7 +186,7 @@ impl Bodies {
     ) -> Result<Read, BodyError> {
         let mut read = Read::default();
         read.unread(bytes.len());
-        let (reader, parts) = room.reader(self.profile, self.limits, bytes.len());
+        let (reader, parts) = room.reader(self.settings.profile, self.settings.limits, bytes.len());
         let mut clues = context.headers.clues();
         if context.headers.is_encoded() {
             tally.encoded = true;
@@ -216,6 +194,7 @@ impl Bodies {
             match reader.read(context.path, bytes) {
                 Ok(body) => {
                     tally.kind = Some(body.kind());
+                    tally.attribution = body.facts().attribution > 0;
                     body.identify(&mut clues);
                     read.prompt(&body, parts);
                     read.hints(&body, context.has_salt);
@@ -238,7 +217,11 @@ impl Bodies {
     /// Counts a body that cannot be read; an error if it is not to be routed by load.
     fn refuse(&self, error: BodyError, tally: &mut Tally) -> Result<(), BodyError> {
         tally.error = Some(error.kind);
-        if self.strict { Err(error) } else { Ok(()) }
+        if self.settings.strict {
+            Err(error)
+        } else {
+            Ok(())
+        }
     }
 
     /// Notes whose conversation it is.
@@ -278,44 +261,21 @@ impl Bodies {
     }
 }
 
-/// `call` with what was read in the place of arguments that the caller left out.
-fn filled(py: Python<'_>, call: &Call, read: Read, priority: i64) -> Call {
-    let mut full = call.clone_ref(py);
-    let text = |given: &Option<String>| {
-        let given = given.as_ref();
-        given.map(|given| PyString::new(py, given).unbind())
-    };
-    full.model = full.model.or_else(|| text(&read.model));
-    full.lora = full.lora.or_else(|| text(&read.lora));
-    full.cache_salt = full.cache_salt.or_else(|| text(&read.cache_salt));
-    if full.max_output_tokens.is_none() && full.expected_output_tokens.is_none() {
-        full.expected_output_tokens = read.expected_output_tokens;
-    }
-    full.max_output_tokens = full.max_output_tokens.or(read.max_output_tokens);
-    if full.priority == 0 {
-        full.priority = priority;
-    }
-    full.read = Some(Box::new(read));
-    full
+/// Whether the caller gave a prompt, which then takes the place of the body's.
+fn has_prompt(call: &Call) -> bool {
+    call.tokens.is_some() || call.text.is_some() || call.messages.is_some() || call.blocks.is_some()
 }
 
-/// Several texts.
-fn words(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<String>> {
-    const EXPECTED: &str = "a tuple of str";
-    let value = given.required(name)?;
-    if value.is_instance_of::<PyString>() {
-        return Err(args::wrong_type(&value, name, EXPECTED));
+/// The bytes of a body, copied if they may change meanwhile.
+fn bytes<'py>(body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    if let Ok(bytes) = body.cast::<PyBytes>() {
+        return Ok(bytes.clone());
     }
-    let items = args::Items::of(&value, name, EXPECTED, MAX_WORDS)?;
-    items
-        .map(|item| args::text(&item?, name).map(str::to_owned))
-        .collect()
-}
-
-/// Bytes that may change meanwhile.
-fn copied(body: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let py = body.py();
     match PyBuffer::<u8>::get(body) {
-        Ok(buffer) => buffer.to_vec(body.py()),
+        Ok(buffer) => PyBytes::new_with(py, buffer.item_count(), |copy| {
+            buffer.copy_to_slice(py, copy)
+        }),
         Err(_) => Err(args::wrong_type(body, "body", "bytes")),
     }
 }

@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::counts::CONVENTIONS;
 use super::headers::Headers;
-use super::{Bodies, copied};
+use super::{Bodies, bytes};
 use crate::body::{PromptRoom, Read, Shape};
 use crate::error::body_error;
 use crate::options::read::Options;
@@ -23,15 +23,16 @@ pub fn read_body<'py>(
     let py = body.py();
     // Prompts of one key are comparable; no session is named.
     let bodies = Bodies::of(&Options(settings), 0, NamespaceKey::new([0; 16]))?;
-    let headers = Headers::read(headers, &bodies.session_headers)?;
-    let bytes = copied(body)?;
-    let mut reader = BodyReader::new(bodies.profile, bodies.limits);
+    let headers = Headers::read(headers, &bodies.settings.session_headers)?;
+    let bytes = bytes(body)?;
+    let bytes = bytes.as_bytes();
+    let mut reader = BodyReader::new(bodies.settings.profile, bodies.settings.limits);
     let (mut read, mut room, mut clues) = (Read::default(), PromptRoom::default(), headers.clues());
     read.unread(bytes.len());
     let found = PyDict::new(py);
     found.set_item("kind", "encoded")?;
     if !headers.is_encoded() {
-        let body = reader.read(path, &bytes).map_err(body_error)?;
+        let body = reader.read(path, bytes).map_err(body_error)?;
         body.identify(&mut clues);
         read.prompt(&body, &mut room);
         read.hints(&body, false);

@@ -50,9 +50,9 @@ impl NativeRouter {
         if this.customs.decides(whole.wanted) {
             return one_by_one(slf, calls);
         }
-        let registered = fleet.roster.now();
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
         let filled = fill(this, py, &calls, &mut scratches)?;
+        let registered = fleet.roster.now();
         let full: Vec<&Call> = filled
             .iter()
             .zip(&calls)
@@ -136,10 +136,14 @@ fn fill(
     calls: &[Call],
     scratches: &mut [Scratch],
 ) -> PyResult<Vec<Option<Call>>> {
+    let has_events = router.fleet.get().feeds.undeclared.has_events();
     calls
         .iter()
         .zip(scratches)
-        .map(|(call, scratch)| router.bodies.fill(py, call, &mut scratch.room, true))
+        .map(|(call, scratch)| {
+            let room = &mut scratch.room;
+            router.bodies.fill(py, call, room, true, has_events)
+        })
         .collect()
 }
 

@@ -44,6 +44,12 @@ pub struct Undeclared {
     adapters: Mutex<HashSet<Box<str>>>,
 }
 
+impl Undeclared {
+    pub fn has_events(&self) -> bool {
+        self.fed.load(Ordering::Relaxed)
+    }
+}
+
 /// The streams of all workers.
 #[derive(Debug, Default)]
 pub struct Feeds {
@@ -103,7 +109,7 @@ impl Feeds {
     /// (`declared`), clients open no namespaces with other names.
     pub fn meaning<'a>(&self, name: &'a str, declared: bool, dry_run: bool) -> Model<'a> {
         let undeclared = &self.undeclared;
-        let fed = undeclared.fed.load(Ordering::Relaxed);
+        let fed = undeclared.has_events();
         if fed && lock(&undeclared.adapters).contains(name) {
             return Model::Adapter(name);
         }

@@ -253,6 +253,7 @@ impl NativeRouter {
         visit.call(&self.state)?;
         visit.call(&self.readings)?;
         self.engine.traverse(&visit)?;
+        self.bodies.traverse(&visit)?;
         self.customs.traverse(&visit)
     }
 }

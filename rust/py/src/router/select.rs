@@ -176,7 +176,9 @@ impl Kind {
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
         let counted = !self.dry_run && tried.is_empty();
-        let filled = router.bodies.fill(py, call, &mut scratch.room, counted)?;
+        let has_events = router.fleet.get().feeds.undeclared.has_events();
+        let room = &mut scratch.room;
+        let filled = router.bodies.fill(py, call, room, counted, has_events)?;
         let call = filled.as_ref().unwrap_or(call);
         let registered = router.fleet.get().roster.now();
         let dry_run = self.dry_run;

@@ -162,9 +162,11 @@ def test_a_conversation_that_ended_is_forgotten() -> None:
 
 
 def test_the_worker_that_decodes_continues_its_responses() -> None:
-    router = Router(seed=1)
-    for name, role in [("p0", "prefill"), ("p1", "prefill"), *((f"d{i}", "decode") for i in range(4))]:
-        router.add_worker(name, role=role)
+    router: Router[str] = Router(seed=1)
+    for name in ("p0", "p1"):
+        router.add_worker(name, role="prefill")
+    for name in ("d0", "d1", "d2", "d3"):
+        router.add_worker(name, role="decode")
     made = []
     for turn in range(6):
         with router.select_pair(body=response(f"{turn} {TEXT * 20}"), path=RESPONSES) as pair:

@@ -1,4 +1,4 @@
-"""Prompts that share chunks share what the chat templates of eight families make of them."""
+"""Prompts that share chunks share what chat templates make of them."""
 
 from __future__ import annotations
 
@@ -86,6 +86,46 @@ TEMPLATES = {
         "m.reasoning and m.tool_calls "
         "and loop.index0 > ns.answer %}<analysis>{{ m.reasoning }}{% endif %}" + PLAIN + "{% endfor %}"
     ),
+    # Answers behind the last question get a thought, if an empty one.
+    "always-thinks": (
+        "{% set ns = namespace(query=-1) %}{% for m in messages %}{% if m.role == 'user' and not "
+        "m.content.startswith('<tool_response>') %}{% set ns.query = loop.index0 %}{% endif %}{% endfor %}" + TOOLS + ""
+        "{% for m in messages %}{% if m.role == 'assistant' and loop.index0 > ns.query %}<think>{{ m.reasoning or '' }}"
+        "</think>{% endif %}" + PLAIN + "{% endfor %}"
+    ),
+    # Plan, calls and their results come before the text of a message.
+    "calls-first": (
+        TOOLS + "{% for m in messages %}{% if m.role != 'tool' %}<|{{ m.role }}|>{{ m.plan or '' }}" + CALLS + ""
+        "{% set ns = namespace(on=m.tool_calls) %}{% for r in messages[loop.index:] %}{% if r.role != 'tool' %}"
+        "{% set ns.on = false %}{% elif ns.on %}<r>{{ r.content }}</r>{% endif %}{% endfor %}{{ m.content }}<|end|>\n"
+        "{% endif %}{% endfor %}"
+    ),
+    # A message with calls has no text.
+    "calls-only": (
+        TOOLS + "{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}" + CALLS + "{% else %}{{ m.content }}"
+        "{% endif %}<|end|>\n{% endfor %}"
+    ),
+    # The text of a call is a thought, and goes once an answer follows.
+    "text-thinks": (
+        "{% set ns = namespace(answer=-1) %}{% for m in messages %}{% if m.role == 'assistant' and not m.tool_calls %}"
+        "{% set ns.answer = loop.index0 %}{% endif %}{% endfor %}" + TOOLS + "{% for m in messages %}<|{{ m.role }}|>"
+        "{% if not m.tool_calls or loop.index0 > ns.answer %}{{ m.content }}{% endif %}" + CALLS + "{% endfor %}"
+    ),
+    # Of system messages the last counts.
+    "last-system": (
+        "{% set ns = namespace(system='') %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = "
+        "m.content %}{% endif %}{% endfor %}{{ ns.system }}"
+        + TOOLS
+        + "{% for m in messages %}{% if m.role != 'system' "
+        "%}" + PLAIN + "{% endif %}{% endfor %}"
+    ),
+    # Only the last answer has the thought in its text.
+    "last-thinks": (
+        "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'assistant' %}{% set ns.last = "
+        "loop.index0 %}{% endif %}{% endfor %}" + TOOLS + "{% for m in messages %}<|{{ m.role }}|>{% if m.role == "
+        "'assistant' and loop.index0 != ns.last %}{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}"
+        "{% endif %}" + CALLS + "<|end|>\n{% endfor %}"
+    ),
 }
 PLACES = {
     "qwen": "after-system",
@@ -119,6 +159,8 @@ class Talks:
             if self.luck.random() < 0.4:
                 function = {"name": "f", "arguments": json.dumps({"a": self.text()})}
                 message["tool_calls"] = [{"id": "1", "type": "function", "function": function}]
+        if self.luck.random() < 0.1:
+            message["plan"] = self.text()
         if message["role"] == "user" and self.luck.random() < 0.1:
             message["content"] = "<tool_response>" + message["content"]
         return message
@@ -130,25 +172,32 @@ class Talks:
         messages = [self.message() for _ in range(self.luck.randint(1, 7))]
         return {"messages": messages, "tools": [self.tool() for _ in range(self.luck.randint(0, 2))]}
 
+    def call(self, messages: list[dict[str, Any]]) -> None:
+        """Add a call to each message of the assistant."""
+        function = {"name": "f", "arguments": json.dumps({"a": self.text()})}
+        for message in messages:
+            if message["role"] == "assistant":
+                message.setdefault("tool_calls", []).append({"id": "2", "type": "function", "function": function})
+
     def changed(self, talk: dict[str, Any]) -> dict[str, Any]:
         other: dict[str, Any] = json.loads(json.dumps(talk))
         messages, tools = other["messages"], other["tools"]
         at = self.luck.randrange(len(messages))
-        match self.luck.randrange(8):
+        match self.luck.randrange(10):
             case 0:
                 messages[at]["content"] += "!"
             case 1:
                 messages[at]["role"] = self.luck.choice(["system", "developer", "user", "tool"])
             case 2:
                 messages.insert(at, self.message())
-            case 3:
-                messages.append({"role": "user", "content": self.text()})
-            case 4:
-                messages.append(self.message())
-            case 5:
-                tools.append(self.tool())
-            case 6:
-                tools[:] = tools[1:]
+            case 3 | 4 as kind:
+                messages.append({"role": "user", "content": self.text()} if kind == 3 else self.message())
+            case 5 | 6 as kind:
+                tools[:] = [*tools, self.tool()] if kind == 5 else tools[1:]
+            case 7:
+                messages[at]["plan"] = self.text()
+            case 8:
+                self.call(messages)
             case _:
                 del messages[at + 1 :]
         return other

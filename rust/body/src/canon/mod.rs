@@ -96,12 +96,12 @@ impl Canon {
         self.bytes[at + 1] = kind;
     }
 
-    /// Makes reasoning at `at`, or the mark of that in a text, one that `later` messages follow.
+    /// Makes reasoning at `at`, the mark of that in a text, or a message one that `later` messages follow.
     pub(crate) fn move_kind(&mut self, at: usize, later: u8) {
-        let first = if self.bytes[at + 1] == b'r' {
-            b'0'
-        } else {
-            b'A'
+        let first = match self.bytes[at + 1] {
+            b'r' => b'0',
+            b'h' => b'A',
+            _ => b'Q',
         };
         self.set_kind(at, first + later);
     }
@@ -168,12 +168,29 @@ impl Canon {
         self.bytes.extend_from_slice(&digest.to_le_bytes());
     }
 
-    /// Writes a digest of `part`, to stand before it: what shares a part of it shares nothing of it.
-    pub(crate) fn put_whole(&mut self, part: Span) -> Span {
-        let digest = self.digest(part.of(&self.bytes));
-        let start = self.begin(b'g').start;
-        self.put_digest(digest);
+    /// Writes a digest of `parts`, if they are not empty, to stand before them: what shares a part of them shares nothing
+    /// of them.
+    pub(crate) fn put_whole(&mut self, kind: u8, parts: impl IntoIterator<Item = Span>) -> Span {
+        let start = self.end();
+        for part in parts {
+            self.bytes.extend_from_within(part.start..part.end);
+        }
+        if self.end() > start {
+            let digest = self.take_digest(start);
+            self.begin(kind);
+            self.put_digest(digest);
+        }
         self.since(start)
+    }
+
+    /// Makes the digest in the piece at `at` one of itself and `part` too.
+    pub(crate) fn add_to_whole(&mut self, at: usize, part: Span) {
+        let whole = [
+            self.digest(&self.bytes[at..at + 19]),
+            self.digest(part.of(&self.bytes)),
+        ];
+        let whole = self.digest(whole.map(u128::to_le_bytes).as_flattened());
+        self.bytes[at + 3..at + 19].copy_from_slice(&whole.to_le_bytes());
     }
 
     /// Writes the next value in the order of its keys. Of keys that come twice the last value counts, at the place of

@@ -121,7 +121,7 @@ impl Contents {
         } else if moves {
             // Templates of plain texts get what stands for media before the text.
             let content = w.canon().since(start);
-            let whole = w.canon().put_whole(content);
+            let whole = w.canon().put_whole(b'g', [content]);
             w.canon().arrange(start, &[whole, content]);
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! What a message that was read means for the conversation.
 
 use super::Conversation;
+use super::contents::{Block, Class};
 use super::messages::ASSISTANT;
-use crate::canon::{PIECE, Span, TEXT};
+use crate::canon::{ARRAY, PIECE, Span, TEXT};
 use crate::profile::InlineSystem;
 use crate::writer::{Dialect, Writer};
 
@@ -13,13 +14,26 @@ impl Conversation {
         w: &mut Writer,
         start: usize,
         fields: usize,
-        dialect: Dialect,
+        (calls, dialect): (Span, Dialect),
     ) {
+        // Templates may render calls, or fields of their own, before the text.
+        let at = w.canon().end();
+        w.put_fields(fields, b'x');
+        let fields = w.canon().since(at);
+        let calls = self.put_whole_calls(w, calls);
+        let second = self.order.len().min(1);
+        self.order.splice(second..second, [fields, calls]);
         self.note_parts(w, start);
         w.canon().arrange(start, &self.order);
-        w.put_fields(fields, b'x');
         let span = w.canon().since(start);
         self.note_system(w, span, dialect);
+    }
+
+    /// Writes what stands before a message with calls, if `more` or the blocks hold some: they are shared as a whole.
+    pub(super) fn put_whole_calls(&self, w: &mut Writer, more: Span) -> Span {
+        let is_call = |block: &&Block| block.class == Class::Call;
+        let calls = self.blocks.iter().filter(is_call).map(|block| block.span);
+        w.canon().put_whole(b'q', calls.chain([more]))
     }
 
     /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
@@ -37,7 +51,7 @@ impl Conversation {
         let turns = &mut self.turns;
         let mut own = Span::default();
         let mut last: &[u8] = b"";
-        let mut calls = false;
+        let (mut calls, mut text, mut whole) = (false, false, None);
         for part in &self.order {
             match part.of(w.bytes()) {
                 [PIECE, b'm', rest @ ..] => {
@@ -52,10 +66,17 @@ impl Conversation {
                 [PIECE, b'k'] => turns.begin(&own.of(w.bytes())[2..], at),
                 [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
                 [PIECE, b'c' | b'd', ..] => calls = true,
-                [TEXT, text @ ..] if text.starts_with(b"<tool_response>") => turns.note_result(),
+                [PIECE, b'q', ..] => whole = Some(at),
+                [TEXT, result @ ..] if result.starts_with(b"<tool_response>") => {
+                    turns.note_result();
+                }
+                [TEXT | ARRAY, _, ..] => text = true,
                 _ => {}
             }
             at += part.len();
+        }
+        if let Some(whole) = whole.filter(|_| text) {
+            turns.note_calls(whole);
         }
         if last == b"assistant" && !calls {
             turns.note_final();

@@ -142,10 +142,11 @@ impl Conversation {
         if has_blocks {
             self.order_blocks(w, known);
         } else {
+            self.blocks.clear();
             let written = known.iter().filter(|part| part.len() > 0);
             self.order.extend(written);
         }
-        self.finish_message(w, start, fields, dialect);
+        self.finish_message(w, start, fields, (known[CALLS], dialect));
         Ok(())
     }
 
@@ -211,7 +212,7 @@ impl Conversation {
         let media = self.blocks.iter().skip_while(|block| block.is_media(arena));
         if moves || media.into_iter().any(|block| block.is_media(arena)) {
             let blocks = Span::from(first.span.start()..last.span.end());
-            let whole = w.canon().put_whole(blocks);
+            let whole = w.canon().put_whole(b'g', [blocks]);
             self.order.insert(1, whole);
         }
     }

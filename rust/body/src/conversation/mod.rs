@@ -10,7 +10,7 @@ mod turns;
 use self::contents::{Block, Contents};
 use self::turns::Turns;
 use crate::canon::Span;
-use crate::profile::ToolsPlace;
+use crate::profile::{InlineSystem, ToolsPlace};
 use crate::tools::Tools;
 use crate::writer::Writer;
 
@@ -64,6 +64,10 @@ impl Conversation {
         let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
         let mut place = w.profile().tools_place;
         w.add_field(b"inline", self.turns.inline());
+        if self.turns.has_systems() && w.profile().inline_system == InlineSystem::Merged {
+            // Templates may render the last one only.
+            w.add_written(&[b"leading"], &[parts.system[1]]);
+        }
         if place == ToolsPlace::AfterSystem && tools.span().len() > 0 {
             if self.turns.has_one_leader() {
                 // Templates announce tools in front of the system text too.

@@ -186,17 +186,17 @@ impl Conversation {
         };
         let run = Span::from(first.span.start()..last.span.end());
         self.order.clear();
-        if !self.blocks.is_sorted_by_key(|block| block.class) {
-            if w.profile().engine == Engine::Vllm {
-                let begin = Span::from(run.start()..run.start() + ASSISTANT.len());
-                self.order.push(begin);
-                self.blocks[0].span = Span::from(begin.end()..self.blocks[0].span.end());
-                self.blocks.sort_by_key(|block| block.class);
-            } else {
-                let whole = w.canon().put_whole(run);
-                self.order.push(whole);
-            }
+        if w.profile().engine == Engine::Vllm {
+            let begin = Span::from(run.start()..run.start() + ASSISTANT.len());
+            self.order.push(begin);
+            self.blocks[0].span = Span::from(begin.end()..self.blocks[0].span.end());
+            self.blocks.sort_by_key(|block| block.class);
+        } else if !self.blocks.is_sorted_by_key(|block| block.class) {
+            let whole = w.canon().put_whole(b'g', [run]);
+            self.order.push(whole);
         }
+        let calls = self.put_whole_calls(w, Span::default());
+        self.order.push(calls);
         for block in &self.blocks {
             let mut rest = block.span;
             if rest.of(w.bytes()).starts_with(ASSISTANT) {

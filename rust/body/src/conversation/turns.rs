@@ -19,8 +19,9 @@ pub(crate) struct Turns {
     leading: usize,
     /// Whether only system messages were read.
     only_system: bool,
-    /// Leading messages, and whether a developer's is among them.
+    /// Leading messages, those of the system, and whether a developer's is among them.
     leaders: usize,
+    systems: usize,
     developer: bool,
     /// The last user message: its number and place.
     last_user: Option<(usize, usize)>,
@@ -32,10 +33,24 @@ pub(crate) struct Turns {
     prefill: Option<usize>,
     /// Reasoning: the number of its message and its place.
     reasoning: Vec<(usize, usize)>,
+    /// Messages of the assistant: their numbers and places.
+    answers: Vec<(usize, usize)>,
+    /// Calls behind texts.
+    calls: Vec<Calls>,
     /// Digest of system messages among the others.
     inline: Option<u128>,
     /// System text beside the messages.
     system: Option<Span>,
+}
+
+/// Calls behind a text.
+#[derive(Debug, Clone, Copy, Default)]
+struct Calls {
+    /// The number of their message, and where what stands for them lies.
+    message: usize,
+    whole: usize,
+    /// Where their results begin and end.
+    results: [Option<usize>; 2],
 }
 
 /// A conversation, by the places in it where tools may be rendered.
@@ -62,11 +77,13 @@ impl Turns {
         self.span = Some((start..start).into());
         self.leading = start;
         self.only_system = true;
-        (self.leaders, self.developer) = Default::default();
+        (self.leaders, self.systems, self.developer) = Default::default();
         self.last_user = None;
         (self.last_plain, self.plain_before, self.last_final) = Default::default();
         self.prefill = None;
         self.reasoning.clear();
+        self.answers.clear();
+        self.calls.clear();
         self.inline = None;
     }
 
@@ -100,6 +117,17 @@ impl Turns {
             (self.plain_before, self.last_plain) = (self.last_plain, self.begun);
         }
         self.prefill = (role == b"assistant").then_some(start);
+        self.answers.extend(self.prefill.map(|at| (self.begun, at)));
+        if let Some(calls) = self.calls.last_mut() {
+            let is_tool = role == b"tool";
+            match calls.results {
+                [None, None] if is_tool => calls.results[0] = Some(start),
+                // Calls of the responses API are read with the assistant's message before them.
+                [None, None] if role == b"assistant" => {}
+                [_, None] if !is_tool => calls.results[1] = Some(start),
+                _ => {}
+            }
+        }
     }
 
     /// The last message is a result of a tool if it is a user's, which some templates do not count as one.
@@ -112,6 +140,17 @@ impl Turns {
     /// The last message is an answer without calls.
     pub(super) fn note_final(&mut self) {
         self.last_final = self.begun;
+    }
+
+    /// Notes calls behind a text in the last message; what stands for them lies at `whole`.
+    pub(super) fn note_calls(&mut self, whole: usize) {
+        let message = self.begun;
+        let results = [None; 2];
+        self.calls.push(Calls {
+            message,
+            whole,
+            results,
+        });
     }
 
     /// The message counted last is a part of the one before it.
@@ -138,6 +177,7 @@ impl Turns {
         if self.only_system {
             self.leading = end;
             self.leaders += 1;
+            self.systems += usize::from(!developer);
         }
         let leads = self.only_system && (developer || !self.developer);
         self.developer |= developer;
@@ -147,6 +187,11 @@ impl Turns {
     /// Whether at most one message leads, of the system: tools behind it are behind all of them.
     pub(super) fn has_one_leader(&self) -> bool {
         !self.developer && self.leaders + usize::from(self.has_system()) < 2
+    }
+
+    /// Whether several messages of the system lead.
+    pub(super) fn has_systems(&self) -> bool {
+        self.systems + usize::from(self.system.is_some()) > 1
     }
 
     /// Notes a system message among the others.
@@ -187,20 +232,42 @@ impl Turns {
     }
 
     /// The conversation, if there is one. Marks the reasoning that a later message may remove, by what follows it: a
-    /// user message, one that is no result of a tool, an answer. An answer at the end is marked unless reasoning is kept:
-    /// templates may put an empty one before it.
+    /// user message, one that is no result of a tool, an answer, and for that in a text any message of the assistant.
+    /// Unless reasoning is kept, the assistant's messages behind the last question and the one at the end are marked
+    /// too: templates may put an empty one before them.
     pub(super) fn parts(&self, canon: &mut Canon, keeps_reasoning: bool) -> Option<Parts> {
         let messages = self.span?;
+        let user = self.last_user.map_or(0, |(user, _)| user);
+        let plain = self.last_plain;
+        let bits = |later: &[bool]| later.iter().fold(0, |bits, one| bits * 2 + u8::from(*one));
         for (message, at) in &self.reasoning {
-            let user = self.last_user.map_or(0, |(user, _)| user);
             // It may itself be that of an answer.
-            let (plain, answer) = (self.last_plain, self.last_final);
-            let later = [user > *message, plain > *message, answer >= *message];
-            let later = later
-                .into_iter()
-                .fold(0, |bits, one| bits * 2 + u8::from(one));
+            let answer = self.last_final >= *message;
+            let in_text = canon.bytes()[at + 1] == b'h';
+            let last = self.answers.last().map_or(0, |(answer, _)| *answer);
+            let later = bits(&[
+                in_text && last > *message,
+                user > *message,
+                plain > *message,
+                answer,
+            ]);
             if later > 0 {
                 canon.move_kind(*at, later);
+            }
+        }
+        for (message, at) in self.answers.iter().filter(|_| !keeps_reasoning) {
+            if plain <= *message {
+                canon.move_kind(*at, u8::from(user > *message));
+            }
+        }
+        for calls in &self.calls {
+            // Templates may render results before the text, and the text only while no answer follows.
+            if let Some(start) = calls.results[0] {
+                let end = calls.results[1].unwrap_or(messages.end());
+                canon.add_to_whole(calls.whole, Span::from(start..end));
+            }
+            if self.last_final > calls.message && !keeps_reasoning {
+                canon.set_kind(calls.whole, b'j');
             }
         }
         if let Some(at) = self.prefill.filter(|_| !keeps_reasoning) {

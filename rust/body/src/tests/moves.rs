@@ -110,7 +110,30 @@ fn items_of_a_response_are_messages() {
         ..Profile::default()
     };
     assert_ne!(response(apart, &[c, a]), response(apart, &[a, c]));
-    assert!(response(apart, &[a, c, out]).starts_with(&response(apart, &[a, c])));
+    let [called, next] = [&[a, c, out][..], &[a, c, out, a]].map(|items| response(apart, items));
+    assert!(next.starts_with(&called));
+}
+
+#[test]
+fn agents_share_all_until_the_next_question() {
+    let of = |messages: &[&str]| {
+        let body = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        stream(Profile::default(), CHAT, &body)
+    };
+    let question = r#"{"role":"user","content":"q"}"#;
+    let call = r#"{"role":"assistant","content":"I call","tool_calls":[{"id":"1","function":{"name":"f"}}]}"#;
+    let result = r#"{"role":"tool","tool_call_id":"1","content":"r"}"#;
+    let answer = r#"{"role":"assistant","content":"a"}"#;
+    let first = [question, call, result, call, result, answer, question];
+    for steps in 0..3 {
+        let mut messages = first.to_vec();
+        messages.extend([call, result].repeat(steps));
+        let before = of(&messages);
+        messages.extend([call, result]);
+        assert!(of(&messages).starts_with(&before));
+        messages.extend([answer, question]);
+        assert!(of(&messages).starts_with(&of(&first)));
+    }
 }
 
 /// Bytes of canonical text that two bodies share, and whether `text` lies in them.

@@ -42,9 +42,16 @@ proptest! {
                 let moved = turns.iter().any(|turn| turn.role == 3 && thinks(turn));
                 let next = talk.turns[end].role;
                 let tools = profile.tools_place == ToolsPlace::LastUser && !talk.tools.is_empty();
+                // Behind the last question an answer may have an empty thought, and a text before calls may be one.
+                let asked = turns.iter().rposition(|turn| turn.role == 2).unwrap_or(0);
+                let asked = next == 2 && turns[asked..].iter().any(|turn| turn.role == 3);
+                let calls = turns.iter().any(|turn| !turn.calls.is_empty());
+                let answered = next == 3 && talk.turns[end].calls.is_empty() && calls;
                 // Reasoning that may go, an answer at the end, system text that may move to the front.
-                let changes = !profile.keeps_reasoning && (moved || turns[end - 1].role == 3);
-                if next < 2 || changes || next == 2 && tools {
+                let last = turns[end - 1].role == 3;
+                let changes = !profile.keeps_reasoning && (moved || last || asked || answered);
+                // Results may come before the text of the message that called for them.
+                if next < 2 || changes || next == 2 && tools || next == 4 && calls {
                     continue;
                 }
                 let short = Talk { turns, ..talk.clone() };

@@ -108,8 +108,8 @@ def read_usage(tail: bytes) -> Usage:
     for name, field in _NAMES.items():
         if name in counts:
             found[field] = counts[name]
-    if b"input_tokens" in counts:
-        found["prompt_tokens"] += sum(max(0, counts.get(name, 0)) for name in _BESIDE_INPUT)
+    if (own := counts.get(b"input_tokens")) is not None:
+        found["prompt_tokens"] = own + sum(max(0, counts.get(name, 0)) for name in _BESIDE_INPUT)
     return found
 
 

@@ -101,7 +101,7 @@ def read_usage(tail: bytes) -> Usage:
     Example:
         >>> from cachelb.answers import read_usage
         >>> read_usage(b'..."usage":{"prompt_tokens":64,"prompt_tokens_details":{"cached_tokens":48}}}\n\ndata: [DONE]')
-        {'prompt_tokens': 64, 'cached_tokens': 48}
+        {'cached_tokens': 48, 'prompt_tokens': 64}
     """
     counts = {name: int(count) for name, count in _COUNT.findall(tail)}
     found: Usage = {}

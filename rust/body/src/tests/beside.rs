@@ -408,7 +408,11 @@ proptest! {
                         prop_assert_eq!(&prompt[..end], &shorter[..]);
                     }
                     // What comes behind it does not change it, apart from where the tools are.
-                    if count < messages.len() && place != LastUser {
+                    // Behind several leading system messages, the place of tools counts as unknown.
+                    let grows = messages[..=count.min(messages.len() - 1)]
+                        .iter()
+                        .any(|message| !message.contains(r#""system""#));
+                    if count < messages.len() && place != LastUser && grows {
                         let mut others = messages.clone();
                         others.truncate(count);
                         others.push(r#"{"role": "other", "content": "z"}"#.to_owned());

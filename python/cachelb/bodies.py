@@ -67,8 +67,8 @@ _OTHER_VALUES = b'"[-0123456789tfn'
 class RequestBodies:
     """What a router knows of the request bodies that it is given, and of the engines that render them.
 
-    The defaults are right for any engine: what some template could render differently is never taken for equal. What is
-    known of the engines wins hits.
+    The defaults suit any engine whose template renders neither tools nor system text in the last user message, as
+    Mistral's do: what templates render differently is kept apart. What is known of the engines wins hits.
 
     Attributes:
         engine: "vllm" or "sglang", by whose rules requests are equal; None keeps apart what one of them tells apart.

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::counts::Tally;
-use super::{Bodies, INLINE_BYTES};
+use super::{Bodies, unlocked};
 use crate::body::{Read, Room};
 use crate::error::body_error;
 
@@ -25,7 +25,7 @@ impl Bodies {
         let bytes = body.as_bytes();
         let py = messages.py();
         read.unread(bytes.len());
-        let mut work = || {
+        let work = || {
             let (reader, parts) =
                 room.reader(self.settings.profile, self.settings.limits, bytes.len());
             match reader.read(PATH, bytes) {
@@ -37,12 +37,7 @@ impl Bodies {
                 Err(error) => self.refuse(error, tally),
             }
         };
-        let result = if bytes.len() <= INLINE_BYTES {
-            work()
-        } else {
-            py.detach(work)
-        };
-        result.map_err(body_error)
+        unlocked(py, bytes.len(), work).map_err(body_error)
     }
 }
 

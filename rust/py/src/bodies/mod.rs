@@ -168,13 +168,8 @@ impl Bodies {
         tally: &mut Tally,
     ) -> PyResult<Read> {
         let bytes = body.as_bytes();
-        let mut work = || self.read_bytes(bytes, context, room, tally);
-        let read = if bytes.len() <= INLINE_BYTES {
-            work()
-        } else {
-            body.py().detach(work)
-        };
-        read.map_err(body_error)
+        let work = || self.read_bytes(bytes, context, room, tally);
+        unlocked(body.py(), bytes.len(), work).map_err(body_error)
     }
 
     fn read_bytes(
@@ -258,6 +253,15 @@ impl Bodies {
         read.family.parent = identity.parent.map(name);
         read.is_soft = identity.soft;
         read.client.last = read.family.own.filter(|_| identity.ends);
+    }
+}
+
+/// Runs `work` on a body, without the interpreter's lock if that is long.
+fn unlocked<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
+    if bytes <= INLINE_BYTES {
+        work()
+    } else {
+        py.detach(work)
     }
 }
 

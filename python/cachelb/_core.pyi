@@ -509,7 +509,7 @@ class Router(Generic[_W]):
 
         Args:
             tokens: Token ids: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
-            text: The prompt as text. Without a tokenizer, token counts are estimates at 4 bytes a token.
+            text: The prompt as text. Its token counts are estimates: 4 bytes a token, until engines count.
             messages: The prompt as chat messages: the same prompt as that of a chat's `body` with them.
             blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them.
             body: The request's body, as it came: what the other arguments leave out is read from it.

@@ -164,7 +164,7 @@ impl Adaptive {
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
-            popular: view.blocks_shared_by(POPULAR) as f64 * f64::from(view.block_size),
+            popular: view.tokens_of(view.blocks_shared_by(POPULAR)) as f64,
             output: view
                 .expected_output_tokens
                 .map_or_else(|| view.pace.output_tokens(), |n| n as f64),

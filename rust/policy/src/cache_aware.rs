@@ -73,7 +73,7 @@ impl Rule for CacheAware {
         }
         let total = view.total_blocks().unwrap_or(0);
         let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
-        let tokens = u64::from(best) * u64::from(view.block_size);
+        let tokens = view.tokens_of(best.into());
         let enough = self.cache_threshold.reached(best, total)
             || self.min_matched_tokens.is_some_and(|m| tokens >= m);
         if best == 0 || !enough {

@@ -19,6 +19,7 @@ mod gate;
 mod kv_aware;
 mod learned;
 mod least_loaded;
+mod length;
 mod options;
 mod pair;
 pub mod parts;
@@ -51,6 +52,7 @@ pub use gate::{Margin, SpillGate};
 pub use kv_aware::{KvAware, Scoring};
 pub use learned::{Learned, Learning, Outside, Tie};
 pub use least_loaded::{LeastLoaded, LoadUnit};
+pub use length::Length;
 pub use options::{
     ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field, Kind,
     LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value, millis,

@@ -212,6 +212,7 @@ impl Scene {
             boundaries: &self.boundaries,
             block_size: 16,
             prompt_tokens: self.prompt_tokens,
+            prompt_units: 0,
             key: self.key.as_deref().map(str::as_bytes),
             key_is_session: self.key_is_session,
             home: self.home,

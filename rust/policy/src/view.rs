@@ -6,6 +6,7 @@ use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{Known, Load, LoadBook, Pace, Report};
 use cachelb_core::rng::Rng;
 
+use super::length::Length;
 use super::reason::Reason;
 
 /// One eligible candidate of one request, its load read before the request is added.
@@ -154,6 +155,8 @@ pub struct View<'a> {
     pub block_size: u32,
     /// Length of the prompt, 0 if unknown.
     pub prompt_tokens: u64,
+    /// The same as its blocks count it, if those are of text; 0 for as many.
+    pub prompt_units: u64,
     /// What hashing policies hash, `None` if the request has no key.
     pub key: Option<&'a [u8]>,
     /// Whether [`View::key`] is a session the caller named, not the head of the prompt.
@@ -282,6 +285,13 @@ impl View<'_> {
 
     fn is_fresh(&self, report: &Report) -> bool {
         self.now.0.saturating_sub(report.at.0) <= self.max_report_age_ms
+    }
+
+    /// Tokens of so many leading blocks of the prompt.
+    #[must_use]
+    pub fn tokens_of(&self, blocks: u64) -> u64 {
+        let length = Length::new(self.prompt_tokens, self.prompt_units);
+        length.tokens_of(blocks * u64::from(self.block_size))
     }
 
     /// Prompt tokens a row would have to compute, at least 1 of a prompt that has any.

@@ -108,6 +108,7 @@ impl Scene {
             boundaries: &[],
             block_size: 16,
             prompt_tokens: self.tokens.len() as u64,
+            prompt_units: 0,
             key,
             key_is_session: false,
             home: None,

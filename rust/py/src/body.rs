@@ -2,9 +2,9 @@
 
 use cachelb_body::{Body, BodyReader, Kind, Limits, Profile, Prompt};
 use cachelb_core::hashing::NamespaceKey;
-use cachelb_router::{Family, FamilyName};
+use cachelb_router::{Family, FamilyName, Sample};
 
-/// Of the text of a prompt, as a rough mean over tokenizers and languages.
+/// What texts are measured in: tokens as a rough mean over tokenizers and languages.
 pub const BYTES_PER_TOKEN: usize = 4;
 /// Where salts stand, in order.
 const SALTS: [&str; 3] = ["/cache_salt", "/extra_key", "/nvext/cache_salt"];
@@ -71,14 +71,19 @@ pub struct Client {
     pub responses: Option<NamespaceKey>,
     /// The conversation of which this is the last request.
     pub last: Option<FamilyName>,
+    /// The text whose tokens the engine counts.
+    pub sample: Option<Sample>,
 }
 
 /// What body and headers say.
 #[derive(Debug, Default)]
 pub struct Read {
     pub shape: Shape,
-    /// Tokens of all prompts; of texts an estimate.
+    /// Tokens of all prompts; of texts units of [`BYTES_PER_TOKEN`].
     pub length: u64,
+    kind: Kind,
+    /// Whether an engine counts the tokens of these texts, once, and of nothing else.
+    is_measured: bool,
     /// Answers per prompt, if the prompt is a single text that token ids can stand for: those of media are equal for all.
     pub answers: Option<u64>,
     /// What keeps the prompt apart from others beside model, adapter and salt.
@@ -119,6 +124,8 @@ impl Read {
         };
         let all: usize = body.prompts().map(length).sum();
         let answers = u64::from(facts.answers.unwrap_or(1).max(1));
+        self.kind = facts.kind;
+        self.is_measured = answers == 1 && facts.media == 0 && facts.beside.is_none();
         self.length = all as u64 * answers;
         if !matches!(facts.kind, Kind::Chat | Kind::Text | Kind::Tokens) {
             return;
@@ -142,6 +149,11 @@ impl Read {
                 tokens.extend_from_slice(ids);
             }
         }
+    }
+
+    /// What kind of text it is, and whether its tokens say how many such texts have.
+    pub fn measure(&self) -> (Kind, bool) {
+        (self.kind, self.is_measured)
     }
 
     /// Notes what else it says. A salt beside the gateway's is kept apart from it.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use cachelb_body::Kind;
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
-use cachelb_router::Request;
+use cachelb_router::{Request, Sample, Scales};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -46,6 +47,7 @@ impl Call {
         py: Python<'_>,
         reader: &Reader,
         model: Model<'_>,
+        scales: &Scales,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
         let namespace = self.namespace(py, &reader.hasher, model)?;
@@ -85,7 +87,7 @@ impl Call {
             prompt
         } else if let Some(text) = &self.text {
             let text = text.bind(py);
-            let prompt = reader.text(text, self.prompt_tokens, namespace, scratch)?;
+            let prompt = reader.text(text, namespace, scratch)?;
             if let Some(ends) = given {
                 let length = text.len()? as u64;
                 reader.boundaries(ends, Some(text), (length, "characters"), scratch)?;
@@ -104,10 +106,11 @@ impl Call {
                 ));
             }
             match read {
-                Some(read) => reader.body(read, self.prompt_tokens, namespace, scratch),
-                None => Prompt::without_tokens(self.prompt_tokens.unwrap_or(0)),
+                Some(read) => reader.body(read, namespace, scratch),
+                None => Prompt::without_tokens(0),
             }
         };
+        self.measure(py, &mut prompt, scales)?;
         if model == Model::Unknown {
             prompt.hide();
             scratch.boundaries.clear();
@@ -119,6 +122,25 @@ impl Call {
             prompt.set_session(args::text(session.bind(py), "session")?);
         }
         Ok(prompt)
+    }
+
+    /// Notes how many tokens the `prompt` has: as many as the caller says, or as a text like it most likely has.
+    fn measure(&self, py: Python<'_>, prompt: &mut Prompt, scales: &Scales) -> PyResult<()> {
+        if self.tokens.is_some() || self.blocks.is_some() {
+            return Ok(());
+        }
+        let units = prompt.units();
+        if units == 0 {
+            prompt.length = prompt.length.max(self.prompt_tokens.unwrap_or(0));
+            return Ok(());
+        }
+        let read = self.read.as_deref().filter(|_| self.text.is_none());
+        let (kind, is_measured) = read.map_or((Kind::Text, true), Read::measure);
+        let model = text(py, "model", self.model.as_ref())?;
+        let sample = Sample::new(model, kind as u8, units);
+        prompt.sample = is_measured.then_some(sample);
+        prompt.length = self.prompt_tokens.unwrap_or_else(|| scales.tokens(sample));
+        Ok(())
     }
 
     /// The core's request for its `prompt`, whose hashes are in `scratch`.
@@ -135,9 +157,10 @@ impl Call {
             identity: prompt.identity(),
             boundaries: &scratch.boundaries,
             prompt_tokens: prompt.length,
+            prompt_units: prompt.units(),
             key: prompt.key(),
             key_is_session: prompt.key_is_session(),
-            convention: self.client().convention,
+            convention: self.client(prompt).convention,
             family: self.read.as_ref().map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
             attempt: tried.len() as u32,
@@ -167,10 +190,12 @@ impl Call {
     }
 
     /// What the decision keeps of body and headers.
-    pub fn client(&self) -> Client {
-        self.read
-            .as_ref()
-            .map_or_else(Client::default, |read| read.client)
+    pub fn client(&self, prompt: &Prompt) -> Client {
+        let read = self.read.as_ref();
+        Client {
+            sample: prompt.sample,
+            ..read.map_or_else(Client::default, |read| read.client)
+        }
     }
 
     fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {

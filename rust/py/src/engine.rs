@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_router::{Ending, FamilyName, Offers, Pick, Request, Seen, Selector, Timing, Usage};
+use cachelb_router::{
+    Ending, FamilyName, Offers, Pick, Request, Scales, Seen, Selector, Timing, Usage,
+};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -91,6 +93,8 @@ pub struct Engine {
     nonce: AtomicU32,
     /// How long selections took.
     pub timing: Timing,
+    /// How many tokens texts have.
+    pub scales: Scales,
 }
 
 fn nonce() -> u32 {
@@ -108,6 +112,7 @@ impl Engine {
             decisions: AtomicU64::new(0),
             nonce: AtomicU32::new(nonce()),
             timing: Timing::default(),
+            scales: Scales::default(),
         }
     }
 

@@ -21,7 +21,6 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::args::{named, number, number_or_none, type_name};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
-use crate::body::Client;
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected};
@@ -60,7 +59,7 @@ impl NativePolicy {
         scratch: &mut crate::prompt::Scratch,
     ) -> PyResult<Selected> {
         let now = self.engine.now(py)?;
-        let prompt = call.prompt(py, &self.reader, Model::Own, scratch)?;
+        let prompt = call.prompt(py, &self.reader, Model::Own, &self.engine.scales, scratch)?;
         let Some(workers) = &call.workers else {
             return Err(PyTypeError::new_err("a policy needs workers"));
         };
@@ -94,7 +93,7 @@ impl NativePolicy {
             number,
             pick,
             prompt_tokens: prompt.length,
-            client: Client::default(),
+            client: call.client(&prompt),
             tried: Vec::new(),
             seen,
         };

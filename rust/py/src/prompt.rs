@@ -9,6 +9,7 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::tracker::Origin;
 use cachelb_policy::Content;
 use cachelb_policy::Need;
+use cachelb_router::Sample;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -28,7 +29,12 @@ pub struct Reader {
 /// One request's prompt, as far as the policy needs it.
 #[derive(Debug)]
 pub struct Prompt {
+    /// Tokens.
     pub length: u64,
+    /// The same as the index counts a text, 0 of no text.
+    units: u64,
+    /// What there is to learn from its tokens once its engine has counted them.
+    pub sample: Option<Sample>,
     /// Where the request's block hashes come from, if the policy asked for them.
     pub blocks: Option<Origin>,
     key: Key,
@@ -92,6 +98,8 @@ impl Prompt {
     pub fn without_tokens(length: u64) -> Self {
         Self {
             length,
+            units: 0,
+            sample: None,
             blocks: None,
             key: Key::Absent,
             kept: Kept::Nothing,
@@ -101,7 +109,16 @@ impl Prompt {
 
     /// Leaves nothing of it but its length.
     pub fn hide(&mut self) {
-        *self = Self::without_tokens(self.length);
+        *self = Self {
+            units: self.units,
+            sample: self.sample,
+            ..Self::without_tokens(self.length)
+        };
+    }
+
+    /// Length as the index counts a text, 0 of no text.
+    pub fn units(&self) -> u64 {
+        self.units
     }
 
     /// The prompt itself, if the policy asked for it.
@@ -246,34 +263,31 @@ impl Reader {
         prompt
     }
 
-    /// Reads `text=`: without a tokenizer, four bytes count as a token, and as many bytes as that makes a block are one.
+    /// Reads `text=`: the bytes of four tokens per token of a block are one.
     pub fn text(
         &self,
         text: &Bound<'_, PyString>,
-        prompt_tokens: Option<u64>,
         namespace: Namespace,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
         let mut encoded = None;
         let bytes = utf8(text, &mut encoded)?;
-        Ok(self.bytes(bytes, prompt_tokens, namespace, scratch))
+        Ok(self.bytes(bytes, namespace, scratch))
     }
 
     /// Reads the prompt of a body, which lies in `room`.
-    pub fn body(
-        &self,
-        read: &Read,
-        prompt_tokens: Option<u64>,
-        namespace: Namespace,
-        scratch: &mut Scratch,
-    ) -> Prompt {
-        let length = prompt_tokens.unwrap_or(read.length);
+    pub fn body(&self, read: &Read, namespace: Namespace, scratch: &mut Scratch) -> Prompt {
+        let length = read.length;
         match read.shape {
-            Shape::Nothing => Prompt::without_tokens(length),
+            Shape::Nothing => Prompt {
+                units: length,
+                ..Prompt::without_tokens(length)
+            },
             Shape::Text => {
                 let text = std::mem::take(&mut scratch.room.prompt.text);
-                let prompt = self.bytes(&text, Some(length), namespace, scratch);
+                let mut prompt = self.bytes(&text, namespace, scratch);
                 scratch.room.prompt.text = text;
+                (prompt.length, prompt.units) = (length, length);
                 if self.need.boundaries {
                     let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;
                     let blocks = scratch.hashes.len();
@@ -297,18 +311,13 @@ impl Reader {
     }
 
     /// Reads the bytes of a text.
-    fn bytes(
-        &self,
-        bytes: &[u8],
-        prompt_tokens: Option<u64>,
-        namespace: Namespace,
-        scratch: &mut Scratch,
-    ) -> Prompt {
+    fn bytes(&self, bytes: &[u8], namespace: Namespace, scratch: &mut Scratch) -> Prompt {
         let block_size = self.hasher.block_size();
-        let estimate = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
-        let chunks = (bytes.len() / (block_size * BYTES_PER_TOKEN)) as u64;
-        let length = prompt_tokens.unwrap_or(estimate);
-        let mut prompt = Prompt::without_tokens(length.max(chunks * block_size as u64));
+        let units = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
+        let mut prompt = Prompt {
+            units,
+            ..Prompt::without_tokens(units)
+        };
         let Some((namespace, identity)) = self.numbered(namespace) else {
             return prompt;
         };

@@ -85,7 +85,7 @@ impl Candidates {
             from.fleet.next_call();
         }
         if let Some(answer) = from.pool.answer() {
-            let usable = Usable::new(request.prompt_tokens, from.pool.block_size());
+            let usable = Usable::new(request.length(), from.pool.block_size());
             answer.for_each(|(slot, overlap)| {
                 self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
             });
@@ -107,7 +107,7 @@ impl Candidates {
         fleet.next_call();
         self.rows.clear();
         let (answer, block_size) = (from.pool.answer(), from.pool.block_size());
-        let usable = Usable::new(request.prompt_tokens, block_size);
+        let usable = Usable::new(request.length(), block_size);
         let max_age = from.settings.max_report_age_ms;
         let scale = (request.now, max_age, block_size);
         let mut new = Vec::new();
@@ -179,6 +179,7 @@ impl Candidates {
         }
         let usable = Usable::by_slot(fleet, pool, request);
         let credits = pool.rules().get(request.wanted).credits();
+        let length = request.length();
         let mut elsewhere = Vec::new();
         self.rows.revise(|row| {
             let usable = usable(row.slot);
@@ -195,7 +196,8 @@ impl Candidates {
                 gpu: usable.blocks(media.gpu),
                 ..media
             };
-            row.matched_tokens = credits.matched(&reused, total, size, request.prompt_tokens);
+            let matched = credits.matched(&reused, total, size, length.units());
+            row.matched_tokens = length.tokens_within(matched);
             if media.reached() > media.gpu {
                 elsewhere.push((row.slot, media));
             }

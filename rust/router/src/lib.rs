@@ -11,6 +11,7 @@
 //! | `decisions`, `ledger` | bookings, and what became of them, for counters and records |
 //! | `homes` | which worker served a conversation last, and which made a stored response |
 //! | `trace` | what the latest decisions saw, for explanations |
+//! | `scales` | how many tokens texts have, learned from engines |
 //! | `checks` | whether engines find cached what their events promised |
 //! | `sharing` | what this router publishes and receives |
 //!
@@ -64,6 +65,7 @@ mod pools;
 mod request;
 mod rows;
 mod rules;
+mod scales;
 mod scene;
 mod select;
 mod settings;
@@ -92,6 +94,7 @@ pub use pair::PairTerms;
 pub use pool::Pool;
 pub use pools::Pools;
 pub use request::{Family, FamilyName, Pick, PoolId, Request, Wanted};
+pub use scales::{Sample, Scales};
 pub use settings::{PoolSettings, Settings, Veto};
 pub use sharing::{
     Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,

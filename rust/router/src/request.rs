@@ -3,7 +3,7 @@
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
-use cachelb_policy::{Content, Reason};
+use cachelb_policy::{Content, Length, Reason};
 
 use super::named::named;
 
@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub boundaries: &'a [u32],
     /// Length of the prompt.
     pub prompt_tokens: u64,
+    /// The same as its blocks count it, if those are of text; 0 for as many.
+    pub prompt_units: u64,
     /// What hashing policies hash.
     pub key: Option<&'a [u8]>,
     /// Whether the caller named that key.
@@ -80,6 +82,14 @@ pub struct Request<'a> {
     pub number: u64,
     /// The current time.
     pub now: Millis,
+}
+
+impl Request<'_> {
+    /// Length of the prompt.
+    #[must_use]
+    pub fn length(&self) -> Length {
+        Length::new(self.prompt_tokens, self.prompt_units)
+    }
 }
 
 /// The outcome of a selection.

@@ -68,6 +68,7 @@ pub(super) fn view<'a>(
         boundaries: request.boundaries,
         block_size: pool.block_size(),
         prompt_tokens: request.prompt_tokens,
+        prompt_units: request.prompt_units,
         key: request.key,
         key_is_session: request.key_is_session,
         home: rows.home(),

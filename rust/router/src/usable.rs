@@ -1,6 +1,6 @@
 //! How much of what a worker holds its engine can reuse.
 
-use cachelb_policy::Media;
+use cachelb_policy::{Length, Media};
 
 use super::blocks::Answer;
 use super::fleet::Fleet;
@@ -13,17 +13,19 @@ use super::request::Request;
 pub(super) struct Usable {
     blocks: u64,
     block_size: u64,
+    length: Length,
     /// Blocks that can only be used together.
     per_block: u32,
 }
 
 impl Usable {
     /// On a worker whose engine has blocks of this size.
-    pub fn new(prompt_tokens: u64, block_size: u32) -> Self {
+    pub fn new(length: Length, block_size: u32) -> Self {
         let block_size = u64::from(block_size);
         Self {
-            blocks: prompt_tokens.saturating_sub(1) / block_size,
+            blocks: length.units().saturating_sub(1) / block_size,
             block_size,
+            length,
             per_block: 1,
         }
     }
@@ -35,7 +37,7 @@ impl Usable {
         request: &Request<'_>,
     ) -> impl Fn(u32) -> Self + use<'a> {
         let (block_size, coarse) = (pool.block_size(), pool.is_coarse());
-        let usable = Self::new(request.prompt_tokens, block_size);
+        let usable = Self::new(request.length(), block_size);
         move |slot| match fleet.at(slot) {
             Some(member) if coarse => {
                 let per_block = member.sizes().per_block(block_size);
@@ -63,7 +65,8 @@ impl Usable {
 
     /// Its tokens.
     pub fn tokens(&self, held: u32) -> u64 {
-        u64::from(self.blocks(held)) * self.block_size
+        let units = u64::from(self.blocks(held)) * self.block_size;
+        self.length.tokens_of(units)
     }
 
     /// Where whole blocks of the engine in `slot` lie.

@@ -69,7 +69,7 @@ impl Rule for PrefixCache {
             return choice;
         }
         let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
-        let tokens = u64::from(best) * u64::from(view.block_size);
+        let tokens = view.tokens_of(best.into());
         if best == 0 || !self.tau.exceeded(tokens, view.prompt_tokens) {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
         }
@@ -82,8 +82,8 @@ impl Rule for PrefixCache {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        let tokens = f64::from(view.rows[row].overlap) * f64::from(view.block_size);
-        Some(tokens / view.prompt_tokens.max(1) as f64)
+        let tokens = view.tokens_of(view.rows[row].overlap.into());
+        Some(tokens as f64 / view.prompt_tokens.max(1) as f64)
     }
 
     fn properties(&self) -> Properties {

@@ -86,7 +86,7 @@ impl StickyUntilSaturated {
 
     fn is_sticky(&self, view: &View<'_>, row: &Candidate) -> bool {
         let total = view.total_blocks().unwrap_or(0);
-        let tokens = u64::from(row.overlap) * u64::from(view.block_size);
+        let tokens = view.tokens_of(row.overlap.into());
         row.overlap > 0
             && (self.options.affinity_threshold.reached(row.overlap, total)
                 || self

@@ -70,6 +70,9 @@ impl Attempt {
         };
         let last = self.client.last;
         if self.engine.end(booking, (ending, usage), last, now)? {
+            if let Some((text, tokens)) = self.client.sample.zip(usage.prompt_tokens) {
+                self.engine.scales.learn(text, tokens);
+            }
             self.owner.released()?;
         } else if usage.cached_tokens.is_some() {
             self.engine.late_usage(self.number, usage)?;

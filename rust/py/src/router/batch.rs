@@ -102,7 +102,10 @@ impl NativeRouter {
         };
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        let client: Vec<_> = full.iter().map(|call| call.client()).collect();
+        let client = full.iter().zip(&ready);
+        let client: Vec<_> = client
+            .map(|(call, ready)| call.client(&ready.prompt))
+            .collect();
         for ((((pick, call), client), ready), offers) in picks
             .into_iter()
             .zip(calls)

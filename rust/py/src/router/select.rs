@@ -194,7 +194,7 @@ impl Kind {
                 offers,
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
-                client: call.client(),
+                client: call.client(&ready.prompt),
             }),
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
@@ -312,7 +312,7 @@ impl Ready {
         let pool = pool.unwrap_or(PoolId(0));
         let readers = fleet.readers();
         let reader = &readers[pool.0 as usize];
-        let prompt = call.prompt(py, reader, model, scratch)?;
+        let prompt = call.prompt(py, reader, model, &fleet.engine.scales, scratch)?;
         let key = fleet.key.as_ref().map(|key| key.bind(py));
         let known = |name: &str| registered.seat(name).is_some();
         let limits = Limits::read(py, call, tried, key, fleet.tags(), known)?;

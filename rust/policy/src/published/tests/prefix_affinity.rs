@@ -48,6 +48,7 @@ impl Scene {
             identity: 0,
             block_size: 16,
             prompt_tokens: 0,
+            prompt_units: 0,
             key: None,
             key_is_session: false,
             home: None,

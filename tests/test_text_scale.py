@@ -18,7 +18,7 @@ BLOCK = 16
 LONG = "Prompts of another language. " * 400
 
 
-def body(text: str = LONG, **fields: Any) -> dict[str, Any]:
+def body(text: str | list[str] = LONG, **fields: Any) -> dict[str, Any]:
     return {"body": json.dumps({"model": "m", "prompt": text, **fields}).encode(), "path": COMPLETE}
 
 

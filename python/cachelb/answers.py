@@ -42,6 +42,16 @@ class _Responding(Protocol):
     def _stores_response(self) -> bool: ...
 
 
+class _Reporting(_Responding, Protocol):
+    """A decision, as far as its answer concerns it."""
+
+    def on_first_token(self) -> None: ...
+    def on_tokens(self, n: int) -> None: ...
+    def on_complete(
+        self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
+    ) -> None: ...
+
+
 class Usage(TypedDict, total=False):
     """Token counts of an engine, as `Decision.on_complete` takes them. Unreported counts are absent.
 
@@ -154,6 +164,57 @@ class ResponseId:
             self._decision.on_response(found[1].decode())
         if found is not None or len(self._head) >= HEAD_BYTES:
             self._head = None
+
+
+class PassingAnswer:
+    """Reports an answer to its decision while the bytes pass by on their way to the client.
+
+    For gateways that see the bytes but do not iterate over them; `Decision.track` does the same for those that do.
+
+    Example:
+        >>> import cachelb
+        >>> from cachelb.answers import PassingAnswer
+        >>> router = cachelb.Router(["gpu0"], seed=1)
+        >>> decision = router.select_worker(tokens=range(64))
+        >>> answer = PassingAnswer(decision)
+        >>> for chunk in (b"data: {...}", b'data: {"usage":{"prompt_tokens":64,"completion_tokens":2}}'):
+        ...     answer.feed(chunk)
+        >>> answer.end()
+        >>> router.recent(1)[0].output_tokens
+        2
+    """
+
+    def __init__(self, decision: _Reporting, *, is_stream: bool = True) -> None:
+        """Report nothing yet.
+
+        Args:
+            decision: A decision, or a pair of them.
+            is_stream: Whether each chunk is a token; else the answer comes at once, in pieces of any size.
+        """
+        self._decision = decision
+        self._is_stream = is_stream
+        self._begun = False
+        self._tail = b""
+        self._response_id = ResponseId(decision)
+
+    def feed(self, chunk: bytes) -> None:
+        """Look at the next bytes of the answer.
+
+        Args:
+            chunk: In the order in which they come; an empty one is none.
+        """
+        if chunk and self._is_stream:
+            if self._begun:
+                self._decision.on_tokens(1)
+            else:
+                self._begun = True
+                self._decision.on_first_token()
+        self._response_id.feed(chunk)
+        self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+
+    def end(self) -> None:
+        """Report that the answer is complete, with the counts at its end."""
+        self._decision.on_complete(**read_usage(self._tail))
 
 
 def retry_after(headers: object) -> float | None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from cachelb.answers import TAIL_BYTES, ResponseId, read_usage, retry_after
+from cachelb.answers import PassingAnswer, retry_after
 from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.offered import OfferedWorkers
@@ -183,9 +183,7 @@ class _Attempts:
 
     def __init__(self) -> None:
         self.decision: Decision[str] | None = None
-        self._begun = False
-        self._tail = b""
-        self._response_id: ResponseId | None = None
+        self._answer: PassingAnswer | None = None
 
     def see(self, message: Mapping[str, Any]) -> None:
         """Look at a part of the answer."""
@@ -199,18 +197,11 @@ class _Attempts:
                 }
                 decision.on_error(message["status"], retry_after_s=retry_after(headers))
         elif message["type"] == "http.response.body":
-            chunk = message.get("body", b"")
-            if chunk and self._begun:
-                decision.on_tokens(1)
-            elif chunk:
-                self._begun = True
-                decision.on_first_token()
-            if self._response_id is None:
-                self._response_id = ResponseId(decision)
-            self._response_id.feed(chunk)
-            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+            if self._answer is None:
+                self._answer = PassingAnswer(decision)
+            self._answer.feed(message.get("body", b""))
             if not message.get("more_body"):
-                decision.on_complete(**read_usage(self._tail))
+                self._answer.end()
 
     def failed(self, error: BaseException | int) -> None:
         """Release the booking, if any; an end that was reported before stays."""

@@ -24,6 +24,7 @@ mod facts;
 mod head;
 mod identity;
 mod number;
+mod pairs;
 mod profile;
 mod prompts;
 mod reader;

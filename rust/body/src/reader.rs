@@ -8,6 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{ErrorKind, Result};
 use crate::facts::{Facts, Kind};
 use crate::head::Head;
+use crate::pairs::Pairs;
 use crate::profile::{Limits, Profile};
 use crate::prompts::Prompts;
 use crate::scan::{Reader, Token};
@@ -22,6 +23,7 @@ pub struct BodyReader {
     tools: Tools,
     conversation: Conversation,
     prompts: Prompts,
+    pairs: Pairs,
 }
 
 /// Without content.
@@ -94,6 +96,7 @@ impl BodyReader {
         self.tools = Tools::default();
         self.conversation.clear();
         self.prompts.clear();
+        self.pairs.clear();
     }
 
     fn read_field(&mut self, reader: &mut Reader<'_>, endpoint: Endpoint) -> Result<()> {
@@ -104,6 +107,9 @@ impl BodyReader {
             Responses => Dialect::Responses,
             _ => Dialect::Chat,
         };
+        if endpoint == Pooling && self.pairs.read_field(w, reader)? {
+            return Ok(());
+        }
         match (endpoint, w.key()) {
             (Chat | Messages, b"messages") => self.conversation.read_messages(w, reader, dialect),
             (Messages, b"system") => self.conversation.read_system(w, reader),
@@ -143,7 +149,10 @@ impl BodyReader {
                     found => found.unwrap_or_default(),
                 }
             }
-            Endpoint::Pooling => Kind::Pooling,
+            Endpoint::Pooling => {
+                self.pairs.put(&mut self.prompts);
+                Kind::Pooling
+            }
             Endpoint::LoadOnly => Kind::LoadOnly,
             Endpoint::Audio => Kind::Audio,
             Endpoint::Unknown => Kind::Unknown,

@@ -11,7 +11,7 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from cachelb.answers import TAIL_BYTES, ResponseId, read_usage, retry_after
+from cachelb.answers import PassingAnswer, retry_after
 from cachelb.integrations.ext_proc import replies
 from cachelb.integrations.ext_proc.messages import (
     BODY_BUFFERED,
@@ -56,11 +56,7 @@ class Exchange:
         self._body = bytearray()
         self._held = self._kept = 0
         self._pick: Pick | None = None
-        self._answered = False
-        self._is_stream = False
-        self._begun = False
-        self._tail = b""
-        self._response_id: ResponseId | None = None
+        self._answer: PassingAnswer | None = None
 
     async def receive(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         """Process a ProcessingRequest; `over` says whether the exchange ends with the replies."""
@@ -85,7 +81,7 @@ class Exchange:
             return began_s + options.body_timeout_s
         end_s = began_s + options.stream_timeout_s
         # An answer whose body passes elsewhere is silent until it ends.
-        is_silent = self._answered and self._answer_mode == BODY_NONE
+        is_silent = self._answer is not None and self._answer_mode == BODY_NONE
         return end_s if is_silent else min(end_s, now_s + options.idle_timeout_s)
 
     def expire(self) -> Iterable[Any]:
@@ -103,7 +99,7 @@ class Exchange:
         if self._pick is None:
             return
         self._forget_prompt(self._pick)
-        if self._answered and self._answer_mode == BODY_NONE:
+        if self._answer is not None and self._answer_mode == BODY_NONE:
             # The body of the answer passes elsewhere: this is the only sign of its end.
             self._pick.decision.on_complete()
         else:
@@ -239,8 +235,8 @@ class Exchange:
         self._forget_prompt(self._pick)
         decision = self._pick.decision
         headers = _read_headers(message.response_headers.headers)
-        self._answered = True
-        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        self._answer = PassingAnswer(decision, is_stream=is_stream)
         status = int(headers.get(":status", "200"))
         if status >= _CLIENT_ERROR:
             _report_error(decision, status, _code_details(message), retry_after(headers))
@@ -253,31 +249,18 @@ class Exchange:
 
     async def _on_response_body(self, message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
         chunk, end = message.response_body.body, message.response_body.end_of_stream
-        if self._pick is not None:
-            self._on_answer(self._pick, chunk)
+        if self._answer is not None:
+            self._answer.feed(chunk)
             if end:
-                self._pick.decision.on_complete(**read_usage(self._tail))
+                self._answer.end()
         if self._answer_mode == BODY_DUPLEX:
             return replies.streamed_replies("response_body", chunk, end=end)
         return (replies.body_reply("response_body"),)
 
     async def _on_response_trailers(self, _message: Any) -> Iterable[Any]:  # noqa: ANN401 - a message
-        if self._pick is not None:
-            self._pick.decision.on_complete(**read_usage(self._tail))
+        if self._answer is not None:
+            self._answer.end()
         return (replies.trailers_reply("response_trailers"),)
-
-    def _on_answer(self, pick: Pick, chunk: bytes) -> None:
-        if self._response_id is None:
-            self._response_id = ResponseId(pick.decision)
-        self._response_id.feed(chunk)
-        self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-        if not self._is_stream or not chunk:
-            return
-        if self._begun:
-            pick.decision.on_tokens(1)
-        else:
-            self._begun = True
-            pick.decision.on_first_token()
 
 
 def _read_headers(header_map: Any) -> dict[str, str]:  # noqa: ANN401 - a message

@@ -5,17 +5,18 @@ use proptest::prelude::*;
 use super::{CHAT, stream, vllm};
 use crate::{Body, BodyReader, ErrorKind, Limits, Profile, Prompt, ToolsPlace, check};
 
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 8] = [
     "/v1/chat/completions",
     "/v1/messages",
     "/v1/responses",
     "/v1/completions",
     "/generate",
     "/v1/embeddings",
+    "/rerank",
     "/v1/models",
 ];
 
-const KEYS: [&str; 40] = [
+const KEYS: [&str; 43] = [
     "messages",
     "messages",
     "messages",
@@ -55,6 +56,9 @@ const KEYS: [&str; 40] = [
     "image_url",
     "max_tokens",
     "stream",
+    "query",
+    "documents",
+    "text_2",
     "other",
 ];
 
@@ -176,4 +180,41 @@ fn keys_that_come_twice_at_the_very_beginning() {
         documents(r#"{"xabcdefgh":1}"#),
         documents(r#"{"xabcdefgh":1,"yabcdefgh":1}"#)
     );
+}
+
+#[test]
+fn a_query_is_asked_once_for_each_of_its_documents() {
+    let rows: [(&str, &[usize]); 8] = [
+        (r#"{"query":"ab","documents":["c","de","fgh"]}"#, &[3, 4, 5]),
+        (
+            r#"{"documents":["c","de"],"query":"ab","top_n":1}"#,
+            &[3, 4],
+        ),
+        (r#"{"text_1":"ab","text_2":"c"}"#, &[3]),
+        (r#"{"text_1":["a","bc"],"text_2":["d","ef"]}"#, &[2, 4]),
+        (r#"{"text_1":["a","bc"],"text_2":["d","ef","g"]}"#, &[]),
+        (r#"{"query":"ab","texts":["c",null,7,"d"]}"#, &[3, 3]),
+        (r#"{"query":"ab"}"#, &[]),
+        (
+            r#"{"query":"ab","documents":["c"],"documents":["d","e"]}"#,
+            &[3, 3],
+        ),
+    ];
+    let mut reader = BodyReader::new(Profile::default(), Limits::default());
+    for (text, lengths) in rows {
+        let body = reader.read("/v1/rerank", text.as_bytes()).unwrap();
+        let found: Vec<usize> = body.prompts().map(|prompt| prompt.len()).collect();
+        assert_eq!(found, lengths, "{text}");
+    }
+    let text = br#"{"query":"ab","documents":[{"text":"c"},{"text":"d"}]}"#;
+    let body = reader.read("/score", text).unwrap();
+    assert_eq!(body.prompts().count(), 2);
+    let limits = Limits {
+        parts: 2,
+        ..Limits::default()
+    };
+    let mut reader = BodyReader::new(Profile::default(), limits);
+    let text = br#"{"query":"ab","documents":["c","d","e"]}"#;
+    let refused = reader.read("/rerank", text).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::TooManyParts);
 }

@@ -1,6 +1,6 @@
 //! The prompts of a body: a conversation, or texts or token ids as they are.
 
-use crate::canon::Span;
+use crate::canon::{Span, TEXT};
 use crate::error::{ErrorKind, Result};
 use crate::facts::Kind;
 use crate::scan::{Reader, Token};
@@ -80,6 +80,29 @@ impl Prompts {
         }
         let slices = Span::from(start..self.slices.len());
         self.places.push(Place::Text(slices));
+    }
+
+    /// Digest of all of them, and of what is `beside` them.
+    pub(crate) fn digest(&self, w: &mut Writer, beside: Option<u128>) -> u128 {
+        let canon = w.canon();
+        let start = canon.end();
+        canon.put_digest(beside.unwrap_or_default());
+        for place in &self.places {
+            canon.put(&[TEXT]);
+            match place {
+                Place::Text(slices) => {
+                    for slice in slices.of(&self.slices) {
+                        canon.copy(*slice);
+                    }
+                }
+                Place::Tokens(ids) => {
+                    for id in ids.of(&self.tokens) {
+                        canon.put(&id.to_le_bytes());
+                    }
+                }
+            }
+        }
+        canon.take_digest(start)
     }
 
     /// Bytes of the text before `end`, which is a place in the arena.

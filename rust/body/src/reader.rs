@@ -160,5 +160,10 @@ impl BodyReader {
         if facts.kind == Kind::Continuation {
             self.prompts.clear();
         }
+        if self.head.truncates() {
+            // Prompts that begin alike may be cut at different places.
+            let whole = self.prompts.digest(&mut self.writer, facts.beside);
+            facts.beside = Some(whole);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::canon::{CLOSE, KEY, OBJECT, Span, TEXT};
 use crate::error::Result;
-use crate::profile::Engine;
+use crate::profile::{Engine, Profile, ToolsPlace};
 use crate::scan::{Reader, Token};
 use crate::writer::{Dialect, Writer};
 
@@ -61,10 +61,24 @@ fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result
         w.canon().cut(start);
         *reader = again;
     }
+    let (start, is_object) = (w.canon().end(), reader.peek()? == Token::Object);
     if flat {
         w.canon().begin(b't');
     }
-    w.canon().put_value(reader)
+    w.canon().put_value(reader)?;
+    // An engine may print its fields in another order. With an unknown place, all tools are a whole anyway.
+    let Profile {
+        engine,
+        tools_place,
+        ..
+    } = w.profile();
+    let reorders = is_object && (flat || engine != Engine::Sglang);
+    if reorders && tools_place != ToolsPlace::Unknown {
+        let tool = w.canon().since(start);
+        let whole = w.canon().put_whole(b'g', [tool]);
+        w.canon().arrange(start, &[whole, tool]);
+    }
+    Ok(())
 }
 
 /// Whether the tool has only the fields that are known; stops at the first other. The last of equal ones counts.

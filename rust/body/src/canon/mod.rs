@@ -121,6 +121,11 @@ impl Canon {
         self.since(start)
     }
 
+    /// Writes what lies at `span` again.
+    pub(crate) fn copy(&mut self, span: Span) {
+        self.bytes.extend_from_within(span.start..span.end);
+    }
+
     /// Begins a piece of a conversation.
     #[inline]
     pub(crate) fn begin(&mut self, kind: u8) -> Span {

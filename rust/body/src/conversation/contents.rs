@@ -156,6 +156,7 @@ impl Contents {
         let (start, fields) = (w.canon().end(), w.fields());
         let mut known = [Span::default(); NAMES.len()];
         let mut kind = Type::Other;
+        let media = self.media;
         let messages = dialect == Dialect::Messages;
         while w.next_key(reader)? {
             let at = w.canon().end();
@@ -206,6 +207,10 @@ impl Contents {
         }
         if let Some(digest) = digest {
             w.canon().put_digest(digest);
+        }
+        if class == Class::Result && self.media > media {
+            // vLLM makes a user's message of its images.
+            w.canon().begin(b'u');
         }
         Ok(class)
     }

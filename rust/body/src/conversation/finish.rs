@@ -4,7 +4,6 @@ use super::Conversation;
 use super::contents::{Block, Class};
 use super::messages::ASSISTANT;
 use crate::canon::{ARRAY, PIECE, Span, TEXT};
-use crate::profile::InlineSystem;
 use crate::writer::{Dialect, Writer};
 
 impl Conversation {
@@ -16,6 +15,10 @@ impl Conversation {
         fields: usize,
         (calls, dialect): (Span, Dialect),
     ) {
+        // A block of an Anthropic system message that is no text adds or removes tools.
+        let mut blocks = self.blocks.iter();
+        let changes_tools =
+            dialect == Dialect::Messages && blocks.any(|block| block.is_media(w.bytes()));
         // Templates may render calls, or fields of their own, before the text.
         let at = w.canon().end();
         w.put_fields(fields, b'x');
@@ -26,7 +29,7 @@ impl Conversation {
         self.note_parts(w, start);
         w.canon().arrange(start, &self.order);
         let span = w.canon().since(start);
-        self.note_system(w, span, dialect);
+        self.note_system(w, span, changes_tools);
     }
 
     /// Writes what stands before a message with calls, if `more` or the blocks hold some: they are shared as a whole.
@@ -42,14 +45,21 @@ impl Conversation {
         let keeps = w.profile().keeps_reasoning;
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
         if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
-            let mut parts = self.order.iter();
-            if let Some(text) = parts.position(|part| holds_thoughts(part.of(w.bytes()))) {
+            let holds = |part: &Span| match part.of(w.bytes()) {
+                [PIECE, b'c' | b'd' | b'q' | b'r', ..] => false,
+                text => holds_thoughts(text),
+            };
+            if let Some(thoughts) = self.order.iter().position(holds) {
+                // All texts of the message are one when they are cut out.
+                let is_text = |part: &Span| part.of(w.bytes()).first() == Some(&TEXT);
+                let text = self.order.iter().position(is_text);
                 let mark = w.canon().begin(b'h');
-                self.order.insert(text, mark);
+                self.order
+                    .insert(text.unwrap_or(thoughts).min(thoughts), mark);
             }
         }
         let turns = &mut self.turns;
-        let mut own = Span::default();
+        let (mut own, mut begun) = (Span::default(), at);
         let mut last: &[u8] = b"";
         let (mut calls, mut text, mut whole) = (false, false, None);
         for part in &self.order {
@@ -60,10 +70,15 @@ impl Conversation {
                     last = &rest[..end];
                     turns.begin(last, at);
                     if end == rest.len() {
-                        own = *part;
+                        (own, begun) = (*part, at);
+                    } else if rest.ends_with(&[PIECE, b'u']) {
+                        turns.begin(b"user", at);
                     }
                 }
-                [PIECE, b'k'] => turns.begin(&own.of(w.bytes())[2..], at),
+                [PIECE, b'k'] => {
+                    turns.begin(&own.of(w.bytes())[2..], at);
+                    turns.begin_before(begun);
+                }
                 [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
                 [PIECE, b'c' | b'd', ..] => calls = true,
                 [PIECE, b'q', ..] => whole = Some(at),
@@ -84,7 +99,7 @@ impl Conversation {
     }
 
     /// Notes whether a message, which was arranged, is one of the system.
-    pub(super) fn note_system(&mut self, w: &mut Writer, span: Span, dialect: Dialect) {
+    pub(super) fn note_system(&mut self, w: &mut Writer, span: Span, changes_tools: bool) {
         let is = |role: &[u8]| {
             let message = span.of(w.bytes());
             let rest = message.strip_prefix(&[PIECE, b'm']);
@@ -92,10 +107,9 @@ impl Conversation {
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
         let (system, developer) = (is(b"system"), is(b"developer"));
-        let leads = dialect != Dialect::Messages
-            && self.turns.lead(system || developer, developer, span.end());
-        if (system || developer) && !leads && w.profile().inline_system == InlineSystem::Merged {
-            self.turns.note_inline(w.canon(), span);
+        let leads = self.turns.lead(system || developer, developer, span.end());
+        if (system || developer) && (!leads || changes_tools) {
+            self.turns.note_inline(w.canon(), span, changes_tools);
         }
     }
 }

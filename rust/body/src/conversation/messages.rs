@@ -34,6 +34,9 @@ fn field(name: &[u8]) -> Option<usize> {
 /// Begins a message of the assistant.
 pub(super) const ASSISTANT: &[u8] = b"\xF8massistant";
 
+/// A user's message.
+const USER: &[u8] = b"\xF8muser";
+
 impl Conversation {
     /// `messages`.
     pub(crate) fn read_messages(
@@ -131,7 +134,14 @@ impl Conversation {
                     }
                 }
                 CALLS => self.contents.put_calls(w, reader)?,
-                _ => w.put_reasoning(reader)?,
+                _ => {
+                    if field == REASONING[2] && w.profile().engine != Engine::Sglang {
+                        // vLLM renders none of that name.
+                        let is_some = reader.peek()? != Token::Null;
+                        w.add_field(b"thinking", is_some.then_some(1));
+                    }
+                    w.put_reasoning(reader)?;
+                }
             }
             known[field] = w.canon().since(at);
         }
@@ -161,9 +171,24 @@ impl Conversation {
         Ok(())
     }
 
+    /// Makes results of tools contents of their message: engines write those of others than users into its text.
+    fn hide_results(&mut self, w: &mut Writer) {
+        for block in &mut self.blocks {
+            if block.class == Class::Result {
+                block.class = Class::Content;
+                block.span = w.canon().put_whole(b'p', [block.span]);
+            }
+        }
+    }
+
     /// Puts the blocks of a message in order. Results of tools are messages of their own, for vLLM before the others,
     /// which takes reasoning first and calls last too.
     fn order_blocks(&mut self, w: &mut Writer, known: [Span; FIELDS]) {
+        let ends = self.blocks.first().zip(self.blocks.last());
+        let all = ends.map(|(first, last)| Span::from(first.span.start()..last.span.end()));
+        if known[ROLE].of(w.bytes()) != USER {
+            self.hide_results(w);
+        }
         let sorted = w.profile().engine == Engine::Vllm;
         let results = self.blocks.iter().any(|block| block.class == Class::Result);
         let again = if results && !sorted {
@@ -200,7 +225,7 @@ impl Conversation {
             order.extend_from_slice(&known[..CONTENT]);
         }
         order.extend_from_slice(&known[CALLS..]);
-        let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
+        let Some(all) = all else {
             return;
         };
         let arena = w.bytes();
@@ -211,8 +236,7 @@ impl Conversation {
         let moves = w.profile().engine == Engine::Unset && !self.blocks.is_sorted_by_key(rank);
         let media = self.blocks.iter().skip_while(|block| block.is_media(arena));
         if moves || media.into_iter().any(|block| block.is_media(arena)) {
-            let blocks = Span::from(first.span.start()..last.span.end());
-            let whole = w.canon().put_whole(b'g', [blocks]);
+            let whole = w.canon().put_whole(b'g', [all]);
             self.order.insert(1, whole);
         }
     }

@@ -63,8 +63,9 @@ impl Conversation {
         let keeps_reasoning = w.profile().keeps_reasoning;
         let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
         let mut place = w.profile().tools_place;
-        w.add_field(b"inline", self.turns.inline());
-        if self.turns.has_systems() && w.profile().inline_system == InlineSystem::Merged {
+        let merges = w.profile().inline_system == InlineSystem::Merged;
+        w.add_field(b"inline", self.turns.inline(merges));
+        if self.turns.has_systems() && merges {
             // Templates may render the last one only.
             w.add_written(&[b"leading"], &[parts.system[1]]);
         }

@@ -104,12 +104,15 @@ impl Conversation {
                         let digest = w.read_word(reader)?;
                         kind = match (digest, w.word()) {
                             (None, _) | (_, b"message") => Type::Message,
-                            (_, b"function_call") => Type::Call,
-                            (_, b"function_call_output") => Type::Output,
+                            (_, b"function_call" | b"custom_tool_call") => Type::Call,
+                            (_, b"function_call_output" | b"custom_tool_call_output") => {
+                                Type::Output
+                            }
                             (_, b"reasoning") => Type::Reasoning,
                             _ => Type::Other,
                         };
-                        w.add_field(b"type", digest.filter(|_| kind == Type::Other));
+                        let other = kind == Type::Other || w.word().starts_with(b"custom");
+                        w.add_field(b"type", digest.filter(|_| other));
                     }
                     b"id" | b"status" => reader.skip()?,
                     _ => w.read_field(reader)?,
@@ -150,7 +153,7 @@ impl Conversation {
             let parts = [item.start()..content, content..item.end()];
             self.order.extend(parts.map(Span::from));
             self.note_parts(w, item.start());
-            self.note_system(w, item, Dialect::Responses);
+            self.note_system(w, item, false);
             return Ok(());
         };
         let is_vllm = w.profile().engine == Engine::Vllm;

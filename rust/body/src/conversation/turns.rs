@@ -37,8 +37,9 @@ pub(crate) struct Turns {
     answers: Vec<(usize, usize)>,
     /// Calls behind texts.
     calls: Vec<Calls>,
-    /// Digest of system messages among the others.
+    /// Digest of system messages among the others, and whether one of them changes tools.
     inline: Option<u128>,
+    changes_tools: bool,
     /// System text beside the messages.
     system: Option<Span>,
 }
@@ -84,7 +85,7 @@ impl Turns {
         self.reasoning.clear();
         self.answers.clear();
         self.calls.clear();
-        self.inline = None;
+        (self.inline, self.changes_tools) = Default::default();
     }
 
     /// There is no list of messages.
@@ -122,11 +123,19 @@ impl Turns {
             let is_tool = role == b"tool";
             match calls.results {
                 [None, None] if is_tool => calls.results[0] = Some(start),
-                // Calls of the responses API are read with the assistant's message before them.
-                [None, None] if role == b"assistant" => {}
-                [_, None] if !is_tool => calls.results[1] = Some(start),
+                // Calls of the responses API are read with the assistant's message before them, and engines may put
+                // results of tools before other blocks of a user's message.
+                [Some(_), None] if !is_tool => calls.results[1] = Some(start),
                 _ => {}
             }
+        }
+    }
+
+    /// The turn goes on with a message of the user that began at `start`: engines that put results of tools before it
+    /// render tools before all of it.
+    pub(super) fn begin_before(&mut self, start: usize) {
+        if let Some((user, _)) = self.last_user {
+            self.last_user = Some((user, start));
         }
     }
 
@@ -195,7 +204,8 @@ impl Turns {
     }
 
     /// Notes a system message among the others.
-    pub(super) fn note_inline(&mut self, canon: &Canon, message: Span) {
+    pub(super) fn note_inline(&mut self, canon: &Canon, message: Span, changes_tools: bool) {
+        self.changes_tools |= changes_tools;
         let mut digest = canon.digest(message.of(canon.bytes()));
         if let Some(before) = self.inline {
             let both = [before.to_le_bytes(), digest.to_le_bytes()];
@@ -208,9 +218,11 @@ impl Turns {
         self.system = system;
     }
 
-    /// Digest of system messages among the others.
-    pub(super) fn inline(&self) -> Option<u128> {
-        self.inline
+    /// Digest of system messages among the others, if they matter to the head: where the template `merges` them, where
+    /// one changes tools, and where there is a developer's, since vLLM merges all if the template does not know the role.
+    pub(super) fn inline(&self, merges: bool) -> Option<u128> {
+        let matters = merges || self.changes_tools || self.developer;
+        self.inline.filter(|_| matters)
     }
 
     /// Whether there is system text beside the messages.

@@ -83,6 +83,11 @@ impl Head {
         self.hints.state(facts);
     }
 
+    /// Whether prompts may be cut.
+    pub(crate) fn truncates(&self) -> bool {
+        self.rendering.truncates()
+    }
+
     /// `model`.
     pub(crate) fn model(&self) -> Option<Span> {
         self.model

@@ -9,9 +9,12 @@ use crate::writer::Writer;
 /// Values of `tool_choice` under which a template renders all tools.
 const FREE: [&[u8]; 3] = [b"auto", b"any", b"required"];
 
-/// Effort of reasoning, by the three fields that name it.
+/// Effort of reasoning, by the three fields that name it, and whether a prompt may be cut.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Rendering([Option<u128>; 3]);
+pub(super) struct Rendering {
+    efforts: [Option<u128>; 3],
+    truncates: bool,
+}
 
 impl Rendering {
     /// Reads the field, if it is one of them.
@@ -23,6 +26,13 @@ impl Rendering {
     ) -> Result<bool> {
         use Endpoint::{Chat, Completions, Generate, Messages, Responses};
         match (endpoint, w.key()) {
+            (Chat | Completions | Messages | Responses, b"truncate_prompt_tokens") => {
+                self.truncates = reader.peek()? != Token::Null;
+                w.read_field(reader)?;
+            }
+            (Chat | Completions, b"truncation_side" | b"add_special_tokens") => {
+                w.read_field(reader)?;
+            }
             (
                 Generate | Completions,
                 b"features"
@@ -41,14 +51,13 @@ impl Rendering {
                 | b"mm_processor_kwargs"
                 | b"media_io_kwargs"
                 | b"add_generation_prompt"
-                | b"add_special_tokens"
-                | b"truncate_prompt_tokens",
+                | b"add_special_tokens",
             ) => w.read_ordered_field(reader, Order::Kept)?,
             (Chat | Responses | Messages, key) => match key {
                 b"chat_template_kwargs" => w.read_ordered_field(reader, Order::Free)?,
-                b"reasoning_effort" => self.0[0] = w.read_word(reader)?,
-                b"reasoning" => self.0[1] = read_inner(w, reader, b"effort")?,
-                b"output_config" => self.0[2] = read_inner(w, reader, b"effort")?,
+                b"reasoning_effort" => self.efforts[0] = w.read_word(reader)?,
+                b"reasoning" => self.efforts[1] = read_inner(w, reader, b"effort")?,
+                b"output_config" => self.efforts[2] = read_inner(w, reader, b"effort")?,
                 b"thinking" => {
                     let digest = read_inner(w, reader, b"type")?;
                     w.add_field(b"thinking", digest);
@@ -64,10 +73,15 @@ impl Rendering {
         Ok(true)
     }
 
+    /// Whether a prompt may be cut, from its beginning too.
+    pub(super) fn truncates(self) -> bool {
+        self.truncates
+    }
+
     /// Adds the effort to the fields: once, however many name it.
     pub(super) fn finish(mut self, w: &mut Writer) {
         const NAMES: [&[u8]; 3] = [b"effort", b"effort 2", b"effort 3"];
-        let efforts = &mut self.0;
+        let efforts = &mut self.efforts;
         for at in 1..efforts.len() {
             if efforts[..at].contains(&efforts[at]) {
                 efforts[at] = None;

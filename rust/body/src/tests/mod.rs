@@ -10,6 +10,7 @@ mod oracle;
 mod rules;
 mod shapes;
 mod talks;
+mod vllm;
 
 use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
 

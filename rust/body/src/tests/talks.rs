@@ -165,7 +165,7 @@ impl Style {
         };
         fields.push(("content", content));
         if let Some(reasoning) = &turn.reasoning {
-            let name = ["reasoning", "reasoning_content", "thinking"][self.pick(3) as usize];
+            let name = ["reasoning", "reasoning_content"][self.pick(2) as usize];
             fields.push((name, self.text(reasoning)));
         }
         let calls: Vec<String> = turn.calls.iter().map(|call| self.call(call)).collect();

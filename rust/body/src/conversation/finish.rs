@@ -1,10 +1,10 @@
 //! What a message that was read means for the conversation.
 
 use super::Conversation;
-use super::contents::{Block, Class};
+use super::contents::{Block, Class, IMAGE, SHOWN};
 use super::messages::ASSISTANT;
 use crate::canon::{ARRAY, PIECE, Span, TEXT};
-use crate::profile::InlineSystem;
+use crate::profile::{Engine, InlineSystem, Profile};
 use crate::writer::{Dialect, Writer};
 
 impl Conversation {
@@ -23,7 +23,7 @@ impl Conversation {
         let calls = self.put_whole_calls(w, calls);
         let second = self.order.len().min(1);
         self.order.splice(second..second, [fields, calls]);
-        self.note_parts(w, start);
+        self.note_parts(w, start, dialect);
         w.canon().arrange(start, &self.order);
         let span = w.canon().since(start);
         self.note_system(w, span, dialect);
@@ -38,12 +38,20 @@ impl Conversation {
 
     /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
     /// of an assistant, which templates cut out of it, behind a mark of its own.
-    pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize) {
+    pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize, dialect: Dialect) {
         let keeps = w.profile().keeps_reasoning;
+        let gathers = gathers(w.profile(), dialect);
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
         if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
             let mut parts = self.order.iter();
-            if let Some(text) = parts.position(|part| holds_thoughts(part.of(w.bytes()))) {
+            if parts.any(|part| holds_thoughts(part.of(w.bytes()))) {
+                // All texts and images before the thoughts go with them.
+                let mut parts = self.order.iter();
+                let is_content = |part: &Span| {
+                    let part = part.of(w.bytes());
+                    matches!(part, [TEXT | ARRAY, ..] | [PIECE, b'p' | b'v' | IMAGE, ..])
+                };
+                let text = parts.position(is_content).unwrap_or(1);
                 let mark = w.canon().begin(b'h');
                 self.order.insert(text, mark);
             }
@@ -58,7 +66,11 @@ impl Conversation {
                     let end = rest.iter().position(|byte| *byte >= PIECE);
                     let end = end.unwrap_or(rest.len());
                     last = &rest[..end];
-                    turns.begin(last, at);
+                    if gathers && matches!(last, b"system" | b"developer") {
+                        turns.begin_gathered();
+                    } else {
+                        turns.begin(last, at);
+                    }
                     if end == rest.len() {
                         own = *part;
                     }
@@ -67,6 +79,7 @@ impl Conversation {
                 [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
                 [PIECE, b'c' | b'd', ..] => calls = true,
                 [PIECE, b'q', ..] => whole = Some(at),
+                [PIECE, SHOWN, ..] => turns.note_shown(),
                 [TEXT, result @ ..] if result.starts_with(b"<tool_response>") => {
                     turns.note_result();
                 }
@@ -92,12 +105,22 @@ impl Conversation {
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
         let (system, developer) = (is(b"system"), is(b"developer"));
-        let leads = dialect != Dialect::Messages
-            && self.turns.lead(system || developer, developer, span.end());
-        if (system || developer) && !leads && w.profile().inline_system == InlineSystem::Merged {
+        let merged =
+            gathers(w.profile(), dialect) || w.profile().inline_system == InlineSystem::Merged;
+        // Those of Anthropic's API go into the text beside the messages, also if they lead.
+        let leads = self.turns.lead(system || developer, developer, span.end());
+        let moves = !leads || dialect == Dialect::Messages;
+        if (system || developer) && moves && merged {
             self.turns.note_inline(w.canon(), span);
         }
     }
+}
+
+/// Whether system messages may go to the front: `SGLang` puts those of the responses API there, whatever the template
+/// does.
+fn gathers(profile: Profile, dialect: Dialect) -> bool {
+    profile.inline_system == InlineSystem::Merged
+        || dialect == Dialect::Responses && profile.engine != Engine::Vllm
 }
 
 /// Whether a text has thoughts in it.

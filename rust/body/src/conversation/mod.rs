@@ -23,6 +23,8 @@ pub(crate) struct Conversation {
     attribution: u32,
     /// Blocks of the message that is read.
     blocks: Vec<Block>,
+    /// Whether an item behind the first of those holds media.
+    late_media: bool,
     /// Parts of the message that is read, in their order.
     order: Vec<Span>,
     /// The digest of the head, and tools, as they lie in the arena.
@@ -33,7 +35,7 @@ impl Conversation {
     /// Forgets the last body.
     pub(crate) fn clear(&mut self) {
         self.turns.clear();
-        self.contents = Contents::default();
+        self.contents.clear();
         self.attribution = 0;
         self.beside = Default::default();
     }
@@ -75,6 +77,10 @@ impl Conversation {
             } else {
                 place = ToolsPlace::Unknown;
             }
+        }
+        if place == ToolsPlace::LastUser && self.turns.moves_users() {
+            let all = Span::from(parts.before.start()..parts.behind.end());
+            w.add_written(&[b"messages", b"their tools"], &[all, tools.span()]);
         }
         if place == ToolsPlace::Unknown {
             w.add_written(&[b"tools"], &[tools.span()]);

@@ -1,15 +1,19 @@
 //! Tests over whole bodies.
 
+mod apis;
 mod beside;
+mod engines;
 mod equal;
 mod families;
 mod hostile;
 mod moves;
 mod mutated;
 mod oracle;
+mod pairs;
 mod rules;
 mod shapes;
 mod talks;
+mod written;
 
 use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
 

@@ -48,7 +48,8 @@ proptest! {
                 let calls = turns.iter().any(|turn| !turn.calls.is_empty());
                 let answered = next == 3 && talk.turns[end].calls.is_empty() && calls;
                 // Reasoning that may go, an answer at the end, system text that may move to the front.
-                let last = turns[end - 1].role == 3;
+                let mut others = turns.iter().rev().filter(|turn| turn.role > 1);
+                let last = others.next().is_some_and(|turn| turn.role == 3);
                 let changes = !profile.keeps_reasoning && (moved || last || asked || answered);
                 // Results may come before the text of the message that called for them.
                 if next < 2 || changes || next == 2 && tools || next == 4 && calls {

@@ -60,12 +60,14 @@ impl Conversation {
         let mut own = Span::default();
         let mut last: &[u8] = b"";
         let (mut calls, mut text, mut whole) = (false, false, None);
+        let mut first = true;
         for part in &self.order {
             match part.of(w.bytes()) {
                 [PIECE, b'm', rest @ ..] => {
                     let end = rest.iter().position(|byte| *byte >= PIECE);
                     let end = end.unwrap_or(rest.len());
                     last = &rest[..end];
+                    first = true;
                     if gathers && matches!(last, b"system" | b"developer") {
                         turns.begin_gathered();
                     } else {
@@ -75,15 +77,24 @@ impl Conversation {
                         own = *part;
                     }
                 }
-                [PIECE, b'k'] => turns.begin(&own.of(w.bytes())[2..], at),
+                [PIECE, b'k'] => {
+                    first = true;
+                    turns.begin(&own.of(w.bytes())[2..], at);
+                }
                 [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
                 [PIECE, b'c' | b'd', ..] => calls = true,
                 [PIECE, b'q', ..] => whole = Some(at),
-                [PIECE, SHOWN, ..] => turns.note_shown(),
-                [TEXT, result @ ..] if result.starts_with(b"<tool_response>") => {
+                [PIECE, b'g' | SHOWN | IMAGE | b'p', ..] => {
+                    first = false;
+                    if part.of(w.bytes())[1] == SHOWN {
+                        turns.note_shown();
+                    }
+                }
+                [TEXT, result @ ..] if first && result.starts_with(b"<tool_response>") => {
+                    first = false;
                     turns.note_result();
                 }
-                [TEXT | ARRAY, _, ..] => text = true,
+                [TEXT | ARRAY, _, ..] => (text, first) = (true, false),
                 _ => {}
             }
             at += part.len();

@@ -70,6 +70,8 @@ pub(super) struct Parts {
     pub(super) before: Span,
     /// The last user message and what follows it.
     pub(super) behind: Span,
+    /// Whether nothing follows it, if there is one.
+    pub(super) asks: Option<bool>,
 }
 
 impl Turns {
@@ -252,11 +254,15 @@ impl Turns {
         self.messages
     }
 
-    /// Where system text beside the messages ends, and each message but the last, rising.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = usize> {
+    /// Where system text beside the messages ends, and each message but the last, in the order of a prompt in which
+    /// leading system messages come behind those that end up to `split`.
+    pub(crate) fn ends(&self, split: usize) -> impl Iterator<Item = usize> {
+        let inner = self.starts.iter().skip(1).copied();
+        let before = inner.clone();
+        let before = before.filter(move |end| (self.leading + 1..=split).contains(end));
+        let leading = inner.clone().filter(|end| *end <= self.leading);
+        let behind = inner.filter(move |end| *end > split.max(self.leading));
         let system = self.system.map(Span::end);
-        system
-            .into_iter()
-            .chain(self.starts.iter().skip(1).copied())
+        before.chain(system).chain(leading).chain(behind)
     }
 }

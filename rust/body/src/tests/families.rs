@@ -27,6 +27,8 @@ pub(super) struct Family {
     gathers: bool,
     /// Only the first message is one of the system to it: tools come behind that.
     first_only: bool,
+    /// System text is a part of the last user message, if that ends the conversation.
+    system_last: bool,
     /// Tools are announced at the very beginning.
     announces: bool,
     /// What is dropped is cut out of texts too; the last message gets an empty one.
@@ -43,13 +45,14 @@ const PLAIN: Family = Family {
     drops: Drops::None,
     gathers: false,
     first_only: false,
+    system_last: false,
     announces: false,
     cuts: false,
     media_first: false,
     joins_results: false,
 };
 
-pub(super) const FAMILIES: [Family; 8] = [
+pub(super) const FAMILIES: [Family; 9] = [
     Family {
         name: "qwen",
         drops: Drops::BeforePlain,
@@ -70,6 +73,14 @@ pub(super) const FAMILIES: [Family; 8] = [
         name: "mistral",
         tools: ToolsPlace::LastUser,
         drops: Drops::All,
+        ..PLAIN
+    },
+    Family {
+        name: "nemo",
+        tools: ToolsPlace::LastUser,
+        drops: Drops::All,
+        first_only: true,
+        system_last: true,
         ..PLAIN
     },
     Family {
@@ -150,12 +161,17 @@ impl Family {
             if number == at && !(self.gathers && at == 0) {
                 out += &tools;
             }
-            if gathered(turn) {
+            let moved = self.system_last && number == 0 && turn.role == 0;
+            if gathered(turn) || moved {
                 continue;
             }
             let joined = self.joins_results && turn.role == 4;
             if !(joined && number > 0 && turns[number - 1].role == 4) {
                 out += &format!("<|{}|>", ROLES[turn.role]);
+            }
+            if self.system_last && number + 1 == turns.len() && turn.role == 2 && turns[0].role == 0
+            {
+                out += &self.content(&turns[0], false);
             }
             let dropped = match self.drops {
                 Drops::None => false,

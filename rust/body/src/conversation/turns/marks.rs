@@ -64,6 +64,7 @@ impl Turns {
             ],
             before: Span::from(self.leading..user),
             behind: Span::from(user..messages.end()),
+            asks: self.last_user.map(|(user, _)| user == self.begun),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Tests over whole bodies.
 
+mod alike;
 mod apis;
 mod beside;
 mod engines;

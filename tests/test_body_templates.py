@@ -60,7 +60,7 @@ TEMPLATES = {
         "{% endif %}{% endfor %}{% if ns.user < 0 %}{{ raise_exception('no user message') }}{% endif %}"
         "{% for m in messages %}{% if loop.index0 == ns.user %}"
         + TOOLS
-        + "{% if loop.last %}{{ system }}\n\n{% endif %}{% endif %}"
+        + "{% if loop.last and system %}{{ system }}\n\n{% endif %}{% endif %}"
         + PLAIN
         + "{% endfor %}"
     ),

@@ -51,6 +51,19 @@ TEMPLATES = {
         "{% for m in messages %}{% if tools and loop.index0 == ns.user %}" + TOOLS + "{% endif %}"
         "" + PLAIN + "{% endfor %}"
     ),
+    # Tools before the last user message, and system text in it if it comes last.
+    "nemo": (
+        "{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
+        "{% if system %}{% set messages = messages[1:] %}{% endif %}"
+        "{% set ns = namespace(user=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% "
+        "set ns.user = loop.index0 %}"
+        "{% endif %}{% endfor %}{% if ns.user < 0 %}{{ raise_exception('no user message') }}{% endif %}"
+        "{% for m in messages %}{% if loop.index0 == ns.user %}"
+        + TOOLS
+        + "{% if loop.last and system %}{{ system }}\n\n{% endif %}{% endif %}"
+        + PLAIN
+        + "{% endfor %}"
+    ),
     # All system messages first, no reasoning.
     "deepseek": (
         "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n{% endif %}{% endfor %}" + TOOLS + ""
@@ -132,8 +145,11 @@ PLACES = {
     "phi": "after-system",
     "llama": "after-system",
     "mistral": "last-user",
+    "nemo": "last-user",
     "gemma": "before-system",
 }
+# Chats without a user message; the default profile does not suit them.
+REFUSES = ("mistral", "nemo")
 PLACES |= {"hermes": "before-system", "gpt-oss": "after-system"}
 
 
@@ -229,7 +245,7 @@ def has_user(talk: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("family", TEMPLATES)
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_chunks_are_shared_only_where_renderings_are(family: str, *, known: bool) -> None:
-    place: Any = PLACES.get(family, "unknown") if known or family == "mistral" else "unknown"
+    place: Any = PLACES.get(family, "unknown") if known or family in REFUSES else "unknown"
     bodies = RequestBodies(tools_place=place, keeps_reasoning=known and family == "hermes")
     router = Router(["gpu0"], seed=1, bodies=bodies)
     template = ChatTemplate(TEMPLATES[family], {})
@@ -238,7 +254,7 @@ def test_chunks_are_shared_only_where_renderings_are(family: str, *, known: bool
     for number in range(PAIRS):
         one = talks.talk()
         other = talks.changed(one)
-        if family == "mistral" and not all(has_user(talk) for talk in (one, other)):
+        if family in REFUSES and not all(has_user(talk) for talk in (one, other)):
             continue  # it refuses them
         seen = [
             template.render(talk["messages"], talk["tools"], add_generation_prompt=False, variables={})

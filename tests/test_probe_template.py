@@ -21,6 +21,15 @@ LAST_USER = (
     "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
     "{% for m in messages %}{% if loop.index0 == ns.last %}" + TOOLS + "{% endif %}" + TURN + "{% endfor %}"
 )
+# System text within the last user message, if that comes last.
+NEMO = (
+    "{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
+    "{% set messages = messages[1:] if messages[0].role == 'system' else messages %}"
+    "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% if m == users[-1] %}" + TOOLS + "{% endif %}"
+    "[INST]{% if loop.last and system %}{{ system }}\n\n{% endif %}{{ m.content }}[/INST]"
+    "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +38,8 @@ LAST_USER = (
         pytest.param(TOOLS + CHAT, "before-system", id="first"),
         pytest.param(IN_SYSTEM, "after-system", id="in-the-system-turn"),
         pytest.param(LAST_USER, "last-user", id="last-user"),
+        pytest.param(NEMO, "last-user", id="system-in-the-last-message"),
+        pytest.param(NEMO.replace("loop.last", "m == users[-1]"), "last-user", id="system-in-the-last-user-message"),
         pytest.param(CHAT, "unknown", id="not-rendered"),
         pytest.param(CHAT + TOOLS, "unknown", id="behind-all"),
         pytest.param("{{ raise_exception('no') }}", "unknown", id="raising"),

@@ -19,6 +19,16 @@ _REASONING: Final = "Thought {}"
 _INLINE: Final = "Answer like a poet."
 
 
+_PLACES: Final = (
+    ("after-system", "first"),
+    ("before-system", "first"),
+    ("last-user", "first"),
+    ("last-user", "last-user"),
+    ("last-user", "last-message"),
+)
+"""Places of tools, and where system text is: in the last user message also if that comes last only."""
+
+
 class Renders(Protocol):
     """Renders chats as text, as `HfTokenizer.render` does."""
 
@@ -61,9 +71,10 @@ def probe_template(template: str | Renders) -> dict[str, Any]:
         'before-system'
     """
     renders = ChatTemplates(template, None) if isinstance(template, str) else template
-    places = ("after-system", "before-system", "last-user")
     return {
-        "tools_place": next((place for place in places if _agrees(renders, _with_tools(place))), "unknown"),
+        "tools_place": next(
+            (place for place, system in _PLACES if _agrees(renders, _with_tools(place, system))), "unknown"
+        ),
         "keeps_reasoning": _agrees(renders, _with_reasoning()),
         "inline_system": "in-place" if _agrees(renders, _with_inline_system()) else "merged",
     }
@@ -105,17 +116,21 @@ def _agrees(renders: Renders, chats: Iterator[_Chat]) -> bool:
     return True
 
 
-def _with_tools(place: str) -> Iterator[_Chat]:
-    """Make chats with and without system message and tools, whose tools are expected at `place`."""
+def _with_tools(place: str, system_place: str) -> Iterator[_Chat]:
+    """Make chats with and without system message and tools, which are expected at these places."""
     for system, name, turns in itertools.product(_SYSTEM, _TOOLS, (1, 3, 4)):
         chat = _Chat()
         if system is not None:
             chat.add("system", system)
+        if system_place != "first":
+            chat.texts.clear()
         at = {"before-system": 0, "after-system": len(chat.texts)}.get(place)
         for number, text in enumerate(_TALK[:turns]):
             chat.add("assistant" if number % 2 else "user", text)
         if at is None:
             at = len(chat.texts) - (2 if turns % 2 == 0 else 1)
+        if system is not None and (system_place == "last-user" or (system_place == "last-message" and turns % 2)):
+            chat.texts.insert(at, (system,))
         if name is not None:
             chat.tools = [_tool(name)]
             chat.texts.insert(at, tuple(f"{name}_{part}" for part in ("tool", "does", "argument", "means")))

@@ -118,7 +118,7 @@ impl<'a> Body<'a> {
         let body = *self;
         let chat = (self.facts.kind == Kind::Chat).then_some(self.conversation);
         let last = self.prompts().next().map_or(0, |prompt| prompt.len());
-        let ends = chat.into_iter().flat_map(|chat| chat.turns().ends());
+        let ends = chat.into_iter().flat_map(Conversation::ends);
         let inner = ends.filter_map(move |end| body.prompts.offset(end));
         inner
             .filter(move |end| *end < last)
@@ -137,7 +137,7 @@ impl<'a> Body<'a> {
     /// Whether the first of the [ends](Self::ends) is that of system text beside the messages.
     #[must_use]
     pub fn has_system(&self) -> bool {
-        self.conversation.turns().has_system()
+        self.conversation.has_system_first()
     }
 
     /// Bytes or ids of all prompts, to book; without a prompt, bytes of the body.

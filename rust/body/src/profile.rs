@@ -22,7 +22,7 @@ pub enum ToolsPlace {
     AfterSystem,
     /// At the beginning.
     BeforeSystem,
-    /// Before the last user message.
+    /// Before the last user message; leading system text at the beginning or in that message.
     LastUser,
 }
 

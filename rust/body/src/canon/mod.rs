@@ -99,9 +99,9 @@ impl Canon {
     /// Makes reasoning at `at`, the mark of that in a text, or a message one that `later` messages follow.
     pub(crate) fn move_kind(&mut self, at: usize, later: u8) {
         let first = match self.bytes[at + 1] {
-            b'r' => b'0',
-            b'h' => b'A',
-            _ => b'Q',
+            b'r' => 0x80,
+            b'h' => 0xA0,
+            _ => 0xC0,
         };
         self.set_kind(at, first + later);
     }

@@ -2,6 +2,7 @@
 
 use crate::canon::{ARRAY, CLOSE, PIECE, Span};
 use crate::error::{ErrorKind, Result};
+use crate::profile::Engine;
 use crate::scan::{Reader, Token};
 use crate::writer::{Dialect, Writer};
 
@@ -19,14 +20,21 @@ pub(super) enum Class {
 pub(super) struct Block {
     pub(super) class: Class,
     pub(super) span: Span,
+    /// Where images of a result begin that an engine may put into a message of their own, or its end.
+    pub(super) shown: usize,
 }
 
 impl Block {
     /// Whether it is neither text, call nor result.
     pub(super) fn is_media(self, arena: &[u8]) -> bool {
-        self.span.of(arena).starts_with(&[PIECE, b'p'])
+        matches!(self.span.of(arena), [PIECE, b'p' | IMAGE, ..])
     }
 }
+
+/// Begins an image of Anthropic's API.
+pub(super) const IMAGE: u8 = b'I';
+/// Begins a result with images that an engine may put into a user's message behind it.
+pub(super) const SHOWN: u8 = b'U';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Type {
@@ -34,6 +42,7 @@ enum Type {
     Thinking,
     ToolUse,
     ToolResult,
+    Image,
     #[default]
     Other,
 }
@@ -46,6 +55,7 @@ impl Type {
             b"thinking" if dialect == Dialect::Messages => Self::Thinking,
             b"tool_use" if dialect == Dialect::Messages => Self::ToolUse,
             b"tool_result" if dialect == Dialect::Messages => Self::ToolResult,
+            b"image" if dialect != Dialect::Responses => Self::Image,
             _ => Self::Other,
         }
     }
@@ -75,9 +85,18 @@ const NAMES: [&[u8]; 7] = [
 pub(super) struct Contents {
     parts: u32,
     media: u32,
+    /// Parts of the result that is read, in their order.
+    order: Vec<Span>,
+    /// Bytes at its end that an engine may put into a message of their own.
+    shown: usize,
 }
 
 impl Contents {
+    /// Forgets the last body.
+    pub(super) fn clear(&mut self) {
+        (self.parts, self.media, self.shown) = Default::default();
+    }
+
     /// Parts so far.
     pub(super) fn parts(&self) -> u32 {
         self.parts
@@ -127,6 +146,44 @@ impl Contents {
         Ok(())
     }
 
+    /// The content of a result. vLLM puts its images into a user's message behind it; others may, so that a content with
+    /// images is shared as a whole or not at all.
+    fn put_result(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
+        self.shown = 0;
+        if w.profile().engine == Engine::Sglang || reader.peek()? != Token::Array {
+            return self.put(w, reader, Dialect::Chat);
+        }
+        let start = w.canon().end();
+        self.order.clear();
+        reader.open()?;
+        while reader.element()? {
+            let block = self.put_block(w, reader, Dialect::Chat)?;
+            self.order.push(block.span);
+        }
+        if w.canon().end() == start {
+            w.canon().put(&[ARRAY, CLOSE]);
+        }
+        let is_image = |span: &Span| span.of(w.bytes()).starts_with(&[PIECE, IMAGE]);
+        let images = self.order.iter().filter(|span| is_image(span)).count();
+        if images == 0 {
+            return Ok(());
+        }
+        if w.profile().engine == Engine::Vllm {
+            self.order.sort_by_key(is_image);
+            let user = w.canon().begin_message(b"user");
+            self.order.insert(self.order.len() - images, user);
+            w.canon().arrange(start, &self.order);
+            let shown = &self.order[self.order.len() - images - 1..];
+            self.shown = shown.iter().map(|span| span.len()).sum();
+        } else {
+            let content = w.canon().since(start);
+            let whole = w.canon().put_whole(SHOWN, [content]);
+            w.canon().arrange(start, &[whole, content]);
+            self.shown = w.canon().since(start).len();
+        }
+        Ok(())
+    }
+
     /// The next value as a block of a content.
     pub(super) fn put_block(
         &mut self,
@@ -136,14 +193,15 @@ impl Contents {
     ) -> Result<Block> {
         self.count(w, reader)?;
         let start = w.canon().end();
-        let class = if reader.peek()? == Token::Object {
+        let (class, shown) = if reader.peek()? == Token::Object {
             self.put_fields(w, reader, dialect)?
         } else {
             w.put_text(reader)?;
-            Class::Content
+            (Class::Content, None)
         };
         let span = w.canon().since(start);
-        Ok(Block { class, span })
+        let shown = shown.unwrap_or(span.end());
+        Ok(Block { class, span, shown })
     }
 
     fn put_fields(
@@ -151,7 +209,7 @@ impl Contents {
         w: &mut Writer,
         reader: &mut Reader<'_>,
         dialect: Dialect,
-    ) -> Result<Class> {
+    ) -> Result<(Class, Option<usize>)> {
         reader.open()?;
         let (start, fields) = (w.canon().end(), w.fields());
         let mut known = [Span::default(); NAMES.len()];
@@ -168,13 +226,14 @@ impl Contents {
                 Some(NAME) if messages => _ = w.put_piece(reader, b'c')?,
                 Some(INPUT) if messages => w.put_arguments(reader)?,
                 Some(RESULT_OF) if messages => _ = w.put_piece(reader, b'i')?,
-                Some(CONTENT) if messages => self.put(w, reader, Dialect::Chat)?,
+                Some(CONTENT) if messages => self.put_result(w, reader)?,
                 _ => {
                     match w.key() {
                         b"type" => {
                             let word = w.read_word(reader)?;
                             kind = Type::of(w.word(), dialect);
-                            w.add_field(b"type", word.filter(|_| kind == Type::Other));
+                            let other = matches!(kind, Type::Other | Type::Image);
+                            w.add_field(b"type", word.filter(|_| other));
                         }
                         b"cache_control" => reader.skip()?,
                         b"signature" if messages => reader.skip()?,
@@ -197,22 +256,25 @@ impl Contents {
         let (class, parts) = order(w, kind, &mut known);
         w.add_written(&NAMES, &known);
         w.canon().arrange(start, &parts);
+        let shown = match class {
+            Class::Result if parts[2].len() > 0 && self.shown > 0 => {
+                Some(w.canon().end() - self.shown)
+            }
+            _ => None,
+        };
         let digest = w.take_fields(fields);
         let is_known = parts.iter().any(|part| part.len() > 0);
         if !is_known {
             self.media += 1;
-            w.canon().begin(b'p');
+            let image = kind == Type::Image;
+            w.canon().begin(if image { IMAGE } else { b'p' });
         } else if digest.is_some() {
             w.canon().begin(b'z');
         }
         if let Some(digest) = digest {
             w.canon().put_digest(digest);
         }
-        if class == Class::Result && self.media > media {
-            // vLLM makes a user's message of its images.
-            w.canon().begin(b'u');
-        }
-        Ok(class)
+        Ok((class, shown))
     }
 }
 

@@ -1,9 +1,10 @@
 //! What a message that was read means for the conversation.
 
 use super::Conversation;
-use super::contents::{Block, Class};
+use super::contents::{Block, Class, IMAGE, SHOWN};
 use super::messages::ASSISTANT;
 use crate::canon::{ARRAY, PIECE, Span, TEXT};
+use crate::profile::{Engine, InlineSystem, Profile};
 use crate::writer::{Dialect, Writer};
 
 impl Conversation {
@@ -26,10 +27,10 @@ impl Conversation {
         let calls = self.put_whole_calls(w, calls);
         let second = self.order.len().min(1);
         self.order.splice(second..second, [fields, calls]);
-        self.note_parts(w, start);
+        self.note_parts(w, start, dialect);
         w.canon().arrange(start, &self.order);
         let span = w.canon().since(start);
-        self.note_system(w, span, changes_tools);
+        self.note_system(w, span, (dialect, changes_tools));
     }
 
     /// Writes what stands before a message with calls, if `more` or the blocks hold some: they are shared as a whole.
@@ -41,8 +42,9 @@ impl Conversation {
 
     /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
     /// of an assistant, which templates cut out of it, behind a mark of its own.
-    pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize) {
+    pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize, dialect: Dialect) {
         let keeps = w.profile().keeps_reasoning;
+        let gathers = gathers(w.profile(), dialect);
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
         if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
             let holds = |part: &Span| match part.of(w.bytes()) {
@@ -50,42 +52,59 @@ impl Conversation {
                 text => holds_thoughts(text),
             };
             if let Some(thoughts) = self.order.iter().position(holds) {
-                // All texts of the message are one when they are cut out.
-                let is_text = |part: &Span| part.of(w.bytes()).first() == Some(&TEXT);
-                let text = self.order.iter().position(is_text);
+                // All texts and images before the thoughts go with them.
+                let mut parts = self.order.iter();
+                let is_content = |part: &Span| {
+                    let part = part.of(w.bytes());
+                    matches!(part, [TEXT | ARRAY, ..] | [PIECE, b'p' | b'v' | IMAGE, ..])
+                };
+                let text = parts.position(is_content).unwrap_or(thoughts).min(thoughts);
                 let mark = w.canon().begin(b'h');
-                self.order
-                    .insert(text.unwrap_or(thoughts).min(thoughts), mark);
+                self.order.insert(text, mark);
             }
         }
         let turns = &mut self.turns;
         let (mut own, mut begun) = (Span::default(), at);
         let mut last: &[u8] = b"";
         let (mut calls, mut text, mut whole) = (false, false, None);
+        let mut first = true;
         for part in &self.order {
             match part.of(w.bytes()) {
                 [PIECE, b'm', rest @ ..] => {
                     let end = rest.iter().position(|byte| *byte >= PIECE);
                     let end = end.unwrap_or(rest.len());
                     last = &rest[..end];
-                    turns.begin(last, at);
+                    first = true;
+                    if gathers && matches!(last, b"system" | b"developer") {
+                        turns.begin_gathered();
+                    } else {
+                        turns.begin(last, at);
+                    }
                     if end == rest.len() {
                         (own, begun) = (*part, at);
-                    } else if rest.ends_with(&[PIECE, b'u']) {
-                        turns.begin(b"user", at);
                     }
                 }
                 [PIECE, b'k'] => {
+                    first = true;
                     turns.begin(&own.of(w.bytes())[2..], at);
-                    turns.begin_before(begun);
+                    if w.profile().engine == Engine::Unset {
+                        turns.begin_before(begun);
+                    }
                 }
                 [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
                 [PIECE, b'c' | b'd', ..] => calls = true,
                 [PIECE, b'q', ..] => whole = Some(at),
-                [TEXT, result @ ..] if result.starts_with(b"<tool_response>") => {
+                [PIECE, b'g' | SHOWN | IMAGE | b'p', ..] => {
+                    first = false;
+                    if part.of(w.bytes())[1] == SHOWN {
+                        turns.note_shown();
+                    }
+                }
+                [TEXT, result @ ..] if first && result.starts_with(b"<tool_response>") => {
+                    first = false;
                     turns.note_result();
                 }
-                [TEXT | ARRAY, _, ..] => text = true,
+                [TEXT | ARRAY, _, ..] => (text, first) = (true, false),
                 _ => {}
             }
             at += part.len();
@@ -99,7 +118,12 @@ impl Conversation {
     }
 
     /// Notes whether a message, which was arranged, is one of the system.
-    pub(super) fn note_system(&mut self, w: &mut Writer, span: Span, changes_tools: bool) {
+    pub(super) fn note_system(
+        &mut self,
+        w: &mut Writer,
+        span: Span,
+        (dialect, changes_tools): (Dialect, bool),
+    ) {
         let is = |role: &[u8]| {
             let message = span.of(w.bytes());
             let rest = message.strip_prefix(&[PIECE, b'm']);
@@ -107,11 +131,21 @@ impl Conversation {
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
         let (system, developer) = (is(b"system"), is(b"developer"));
+        // Those of Anthropic's API go into the text beside the messages, also if they lead.
         let leads = self.turns.lead(system || developer, developer, span.end());
-        if (system || developer) && (!leads || changes_tools) {
-            self.turns.note_inline(w.canon(), span, changes_tools);
+        let moves = !leads || changes_tools;
+        if (system || developer) && moves {
+            let matters = changes_tools || gathers(w.profile(), dialect);
+            self.turns.note_inline(w.canon(), span, matters);
         }
     }
+}
+
+/// Whether system messages may go to the front: `SGLang` puts those of the responses API there, whatever the template
+/// does.
+fn gathers(profile: Profile, dialect: Dialect) -> bool {
+    profile.inline_system == InlineSystem::Merged
+        || dialect == Dialect::Responses && profile.engine != Engine::Vllm
 }
 
 /// Whether a text has thoughts in it.

@@ -1,7 +1,7 @@
 //! Messages of chats and of Anthropic's API.
 
 use super::Conversation;
-use super::contents::{Block, Class};
+use super::contents::{Block, Class, SHOWN};
 use crate::canon::Span;
 use crate::error::Result;
 use crate::profile::Engine;
@@ -177,6 +177,7 @@ impl Conversation {
             if block.class == Class::Result {
                 block.class = Class::Content;
                 block.span = w.canon().put_whole(b'p', [block.span]);
+                block.shown = block.span.end();
             }
         }
     }
@@ -198,7 +199,8 @@ impl Conversation {
         };
         let order = &mut self.order;
         let (mut begun, mut inside) = (false, false);
-        let mut put = |class: Class, span: Span| {
+        let mut put = |block: &Block| {
+            let class = block.class;
             if class != Class::Result && !inside {
                 // The fields of the message come once, however many results part its blocks.
                 if begun {
@@ -209,17 +211,19 @@ impl Conversation {
                 begun = true;
             }
             inside = class != Class::Result;
-            order.push(span);
+            let (start, end) = (block.span.start(), block.span.end());
+            order.push(Span::from(start..block.shown));
+            if block.shown < end {
+                order.push(Span::from(block.shown..end));
+            }
         };
         if sorted {
             for class in [Class::Result, Class::Reasoning, Class::Content, Class::Call] {
                 let blocks = self.blocks.iter().filter(|block| block.class == class);
-                blocks.for_each(|block| put(class, block.span));
+                blocks.for_each(&mut put);
             }
         } else {
-            self.blocks
-                .iter()
-                .for_each(|block| put(block.class, block.span));
+            self.blocks.iter().for_each(put);
         }
         if self.blocks.is_empty() {
             order.extend_from_slice(&known[..CONTENT]);
@@ -229,14 +233,19 @@ impl Conversation {
             return;
         };
         let arena = w.bytes();
-        let rank = |block: &Block| match block.class {
+        let engine = w.profile().engine;
+        // `SGLang` leaves results where they are.
+        let ranks = self.blocks.iter().map(|block| match block.class {
             Class::Result => None,
             class => Some(class),
-        };
-        let moves = w.profile().engine == Engine::Unset && !self.blocks.is_sorted_by_key(rank);
+        });
+        let mut ranks = ranks.filter(|rank| rank.is_some() || engine == Engine::Unset);
+        let moves = engine != Engine::Vllm && !ranks.by_ref().is_sorted();
         let media = self.blocks.iter().skip_while(|block| block.is_media(arena));
         if moves || media.into_iter().any(|block| block.is_media(arena)) {
-            let whole = w.canon().put_whole(b'g', [all]);
+            // Of a message with results behind its text, too, either may come first.
+            let kind = if moves && results { SHOWN } else { b'g' };
+            let whole = w.canon().put_whole(kind, [all]);
             self.order.insert(1, whole);
         }
     }

@@ -23,19 +23,33 @@ pub(crate) struct Conversation {
     attribution: u32,
     /// Blocks of the message that is read.
     blocks: Vec<Block>,
+    /// Whether an item behind the first of those holds media.
+    late_media: bool,
     /// Parts of the message that is read, in their order.
     order: Vec<Span>,
     /// The digest of the head, and tools, as they lie in the arena.
     beside: [Span; 2],
+    /// Where messages end in the arena that come before system text in the prompt.
+    split: usize,
 }
 
 impl Conversation {
     /// Forgets the last body.
     pub(crate) fn clear(&mut self) {
         self.turns.clear();
-        self.contents = Contents::default();
+        self.contents.clear();
         self.attribution = 0;
-        self.beside = Default::default();
+        (self.beside, self.split) = Default::default();
+    }
+
+    /// Where messages and system text beside them end in the arena, in the order of the prompt, but for its end.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = usize> {
+        self.turns.ends(self.split)
+    }
+
+    /// Whether the first of those is that of system text beside the messages.
+    pub(crate) fn has_system_first(&self) -> bool {
+        self.turns.has_system() && self.split == 0
     }
 
     /// Where the messages lie.
@@ -58,8 +72,8 @@ impl Conversation {
     }
 
     /// The slices of the prompt in their order, if there is a conversation: `[digest][system][tools][messages]`, or as
-    /// the profile has it.
-    pub(crate) fn lay_out(&mut self, w: &mut Writer, tools: &Tools) -> Option<[Span; 6]> {
+    /// the profile has it; `[digest][messages][tools][system][last user message ...]` for tools at the last user's.
+    pub(crate) fn lay_out(&mut self, w: &mut Writer, tools: &Tools) -> Option<[Span; 7]> {
         let keeps_reasoning = w.profile().keeps_reasoning;
         let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
         let mut place = w.profile().tools_place;
@@ -77,6 +91,21 @@ impl Conversation {
                 place = ToolsPlace::Unknown;
             }
         }
+        if place == ToolsPlace::LastUser
+            && (self.turns.moves_users() || self.turns.inline(merges).is_some())
+        {
+            // What goes to the last user message, or which that is, is not known.
+            let all = Span::from(parts.before.start()..parts.behind.end());
+            w.add_written(&[b"messages", b"their tools"], &[all, tools.span()]);
+        }
+        if place == ToolsPlace::LastUser {
+            // Templates render system text there too, others at the beginning.
+            w.add_written(&[b"system", b"system messages"], &parts.system);
+            let some = parts.system.iter().any(|part| part.len() > 0) || tools.span().len() > 0;
+            if parts.asks.is_none() && some {
+                w.add_field(b"no user", Some(1));
+            }
+        }
         if place == ToolsPlace::Unknown {
             w.add_written(&[b"tools"], &[tools.span()]);
         }
@@ -87,13 +116,22 @@ impl Conversation {
         let head = w.canon().since(start);
         let (before, behind, tools) = (parts.before, parts.behind, tools.span());
         let [system, leading] = parts.system;
+        let none = Span::default();
         self.beside = [head, tools];
         Some(match place {
             ToolsPlace::Unknown | ToolsPlace::AfterSystem => {
-                [head, system, leading, tools, before, behind]
+                [head, system, leading, tools, none, before, behind]
             }
-            ToolsPlace::BeforeSystem => [head, tools, system, leading, before, behind],
-            ToolsPlace::LastUser => [head, system, leading, before, tools, behind],
+            ToolsPlace::BeforeSystem => [head, tools, none, system, leading, before, behind],
+            ToolsPlace::LastUser => {
+                // Some render it only if nothing follows that message.
+                let late = parts.asks != Some(true) && system.len() + leading.len() > 0;
+                let mark = if late { w.canon().begin(b'l') } else { none };
+                if before.len() > 0 {
+                    self.split = before.end();
+                }
+                [head, before, tools, mark, system, leading, behind]
+            }
         })
     }
 }

@@ -4,7 +4,7 @@ use super::Conversation;
 use super::calls::whole_call;
 use super::contents::{Block, Class};
 use super::messages::ASSISTANT;
-use crate::canon::{ARRAY, CLOSE, PIECE, Span};
+use crate::canon::{ARRAY, CLOSE, DIGEST, PIECE, Span, TEXT};
 use crate::error::Result;
 use crate::profile::Engine;
 use crate::scan::{Reader, Token};
@@ -65,6 +65,7 @@ impl Conversation {
             Token::Array => {
                 reader.open()?;
                 self.blocks.clear();
+                self.late_media = false;
                 while reader.element()? {
                     self.count_message(w, reader)?;
                     if reader.peek()? == Token::Object {
@@ -92,6 +93,7 @@ impl Conversation {
     /// An item: a message, or a part of the assistant's.
     fn put_item(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         let (start, fields) = (w.canon().end(), w.fields());
+        let media = self.contents.media();
         let mut known = [Span::default(); NAMES.len()];
         let mut parts = [0; NAMES.len()];
         let mut kind = Type::Message;
@@ -138,7 +140,12 @@ impl Conversation {
             Type::Message if known[ROLE].of(w.bytes()) == ASSISTANT => Some(Class::Content),
             _ => None,
         };
-        let joins = class.is_some_and(|class| self.joins(w.profile().engine, class));
+        let engine = w.profile().engine;
+        // vLLM takes an answer that begins with no text as it is.
+        let apart = class == Some(Class::Content)
+            && engine == Engine::Vllm
+            && !begins_with_text(known[CONTENT].of(w.bytes()));
+        let joins = !apart && class.is_some_and(|class| self.joins(engine, class));
         let order = order(w, kind, &mut known, parts, joins);
         w.add_written(&NAMES, &known);
         w.canon().arrange(start, &order);
@@ -152,11 +159,13 @@ impl Conversation {
             self.order.clear();
             let parts = [item.start()..content, content..item.end()];
             self.order.extend(parts.map(Span::from));
-            self.note_parts(w, item.start());
-            self.note_system(w, item, false);
+            self.note_parts(w, item.start(), Dialect::Responses);
+            self.note_system(w, item, (Dialect::Responses, false));
             return Ok(());
         };
         let is_vllm = w.profile().engine == Engine::Vllm;
+        let has_media = self.contents.media() > media;
+        self.late_media |= has_media && !self.blocks.is_empty();
         let span = match (is_vllm, joins) {
             (true, true) => {
                 self.turns.join();
@@ -165,7 +174,8 @@ impl Conversation {
             (true, false) => self.close_run(w, item),
             (false, _) => item,
         };
-        self.blocks.push(Block { class, span });
+        let shown = span.end();
+        self.blocks.push(Block { class, span, shown });
         self.turns.lead(false, false, w.canon().end());
         Ok(())
     }
@@ -182,7 +192,7 @@ impl Conversation {
     }
 
     /// Closes the assistant's items before `item`, which lies behind them; where it lies then. vLLM renders reasoning
-    /// first and calls last; others may, so that a run in another order is shared as a whole or not at all.
+    /// first and calls last; others may, and images before texts, so that a run in another order is shared as a whole or not at all.
     fn close_run(&mut self, w: &mut Writer, item: Span) -> Span {
         let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
             return item;
@@ -194,7 +204,7 @@ impl Conversation {
             self.order.push(begin);
             self.blocks[0].span = Span::from(begin.end()..self.blocks[0].span.end());
             self.blocks.sort_by_key(|block| block.class);
-        } else if !self.blocks.is_sorted_by_key(|block| block.class) {
+        } else if self.late_media || !self.blocks.is_sorted_by_key(|block| block.class) {
             let whole = w.canon().put_whole(b'g', [run]);
             self.order.push(whole);
         }
@@ -210,7 +220,8 @@ impl Conversation {
             self.order.push(rest);
         }
         self.blocks.clear();
-        self.note_parts(w, run.start());
+        self.late_media = false;
+        self.note_parts(w, run.start(), Dialect::Responses);
         self.order.push(item);
         w.canon().arrange(run.start(), &self.order);
         let end = w.canon().end();
@@ -220,6 +231,15 @@ impl Conversation {
         }
         item
     }
+}
+
+/// Whether the first part of a content is a text.
+fn begins_with_text(content: &[u8]) -> bool {
+    let content = match content {
+        [PIECE, b'g', DIGEST, rest @ ..] => rest.get(16..).unwrap_or_default(),
+        content => content,
+    };
+    content.first() == Some(&TEXT)
 }
 
 /// Takes the fields of an item out of `known` in their order.

@@ -1,5 +1,7 @@
 //! Where the messages of a conversation lie.
 
+mod marks;
+
 use crate::canon::{Canon, Span};
 use crate::error::{ErrorKind, Result};
 use crate::scan::Reader;
@@ -29,17 +31,23 @@ pub(crate) struct Turns {
     last_plain: usize,
     plain_before: usize,
     last_final: usize,
+    /// The last result with images, which engines may put into a user's message of their own: its number.
+    last_shown: usize,
     /// Where the last message lies, if it is the assistant's.
     prefill: Option<usize>,
+    /// Where the first of several of the assistant's lies that come last.
+    run: Option<usize>,
+    /// Whether system messages that may go to the front follow it.
+    gathered: bool,
     /// Reasoning: the number of its message and its place.
     reasoning: Vec<(usize, usize)>,
     /// Messages of the assistant: their numbers and places.
     answers: Vec<(usize, usize)>,
     /// Calls behind texts.
     calls: Vec<Calls>,
-    /// Digest of system messages among the others, and whether one of them changes tools.
+    /// Digest of system messages among the others, and whether one of them matters whatever the profile says.
     inline: Option<u128>,
-    changes_tools: bool,
+    inline_matters: bool,
     /// System text beside the messages.
     system: Option<Span>,
 }
@@ -63,6 +71,8 @@ pub(super) struct Parts {
     pub(super) before: Span,
     /// The last user message and what follows it.
     pub(super) behind: Span,
+    /// Whether nothing follows it, if there is one.
+    pub(super) asks: Option<bool>,
 }
 
 impl Turns {
@@ -80,12 +90,13 @@ impl Turns {
         self.only_system = true;
         (self.leaders, self.systems, self.developer) = Default::default();
         self.last_user = None;
-        (self.last_plain, self.plain_before, self.last_final) = Default::default();
-        self.prefill = None;
+        (self.last_plain, self.plain_before) = Default::default();
+        (self.last_final, self.last_shown) = Default::default();
+        (self.prefill, self.run, self.gathered) = Default::default();
         self.reasoning.clear();
         self.answers.clear();
         self.calls.clear();
-        (self.inline, self.changes_tools) = Default::default();
+        (self.inline, self.inline_matters) = Default::default();
     }
 
     /// There is no list of messages.
@@ -117,7 +128,11 @@ impl Turns {
             self.last_user = Some((self.begun, start));
             (self.plain_before, self.last_plain) = (self.last_plain, self.begun);
         }
-        self.prefill = (role == b"assistant").then_some(start);
+        let is_answer = role == b"assistant";
+        let goes_on = is_answer && !self.gathered;
+        self.run = self.run.or(self.prefill).filter(|_| goes_on);
+        self.prefill = is_answer.then_some(start);
+        self.gathered = false;
         self.answers.extend(self.prefill.map(|at| (self.begun, at)));
         if let Some(calls) = self.calls.last_mut() {
             let is_tool = role == b"tool";
@@ -131,12 +146,18 @@ impl Turns {
         }
     }
 
-    /// The turn goes on with a message of the user that began at `start`: engines that put results of tools before it
-    /// render tools before all of it.
+    /// The turn goes on with a message of the user that began at `start`: an engine that puts results of tools before it
+    /// renders tools before all of it.
     pub(super) fn begin_before(&mut self, start: usize) {
         if let Some((user, _)) = self.last_user {
             self.last_user = Some((user, start));
         }
+    }
+
+    /// Begins a message of the system that may go to the front.
+    pub(super) fn begin_gathered(&mut self) {
+        self.begun += 1;
+        self.gathered = true;
     }
 
     /// The last message is a result of a tool if it is a user's, which some templates do not count as one.
@@ -144,6 +165,16 @@ impl Turns {
         if self.last_plain == self.begun {
             self.last_plain = self.plain_before;
         }
+    }
+
+    /// The last message is a result with images that may be a user's message behind it.
+    pub(super) fn note_shown(&mut self) {
+        self.last_shown = self.begun;
+    }
+
+    /// Whether engines may take another user message for the last.
+    pub(super) fn moves_users(&self) -> bool {
+        self.last_shown > 0
     }
 
     /// The last message is an answer without calls.
@@ -203,9 +234,9 @@ impl Turns {
         self.systems + usize::from(self.system.is_some()) > 1
     }
 
-    /// Notes a system message among the others.
-    pub(super) fn note_inline(&mut self, canon: &Canon, message: Span, changes_tools: bool) {
-        self.changes_tools |= changes_tools;
+    /// Notes a system message among the others; whether it `matters` to the head whatever the profile says.
+    pub(super) fn note_inline(&mut self, canon: &Canon, message: Span, matters: bool) {
+        self.inline_matters |= matters;
         let mut digest = canon.digest(message.of(canon.bytes()));
         if let Some(before) = self.inline {
             let both = [before.to_le_bytes(), digest.to_le_bytes()];
@@ -221,7 +252,7 @@ impl Turns {
     /// Digest of system messages among the others, if they matter to the head: where the template `merges` them, where
     /// one changes tools, and where there is a developer's, since vLLM merges all if the template does not know the role.
     pub(super) fn inline(&self, merges: bool) -> Option<u128> {
-        let matters = merges || self.changes_tools || self.developer;
+        let matters = merges || self.inline_matters || self.developer;
         self.inline.filter(|_| matters)
     }
 
@@ -235,65 +266,15 @@ impl Turns {
         self.messages
     }
 
-    /// Where system text beside the messages ends, and each message but the last, rising.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = usize> {
+    /// Where system text beside the messages ends, and each message but the last, in the order of a prompt in which
+    /// leading system messages come behind those that end up to `split`.
+    pub(crate) fn ends(&self, split: usize) -> impl Iterator<Item = usize> {
+        let inner = self.starts.iter().skip(1).copied();
+        let before = inner.clone();
+        let before = before.filter(move |end| (self.leading + 1..=split).contains(end));
+        let leading = inner.clone().filter(|end| *end <= self.leading);
+        let behind = inner.filter(move |end| *end > split.max(self.leading));
         let system = self.system.map(Span::end);
-        system
-            .into_iter()
-            .chain(self.starts.iter().skip(1).copied())
-    }
-
-    /// The conversation, if there is one. Marks the reasoning that a later message may remove, by what follows it: a
-    /// user message, one that is no result of a tool, an answer, and for that in a text any message of the assistant.
-    /// Unless reasoning is kept, the assistant's messages behind the last question and the one at the end are marked
-    /// too: templates may put an empty one before them.
-    pub(super) fn parts(&self, canon: &mut Canon, keeps_reasoning: bool) -> Option<Parts> {
-        let messages = self.span?;
-        let user = self.last_user.map_or(0, |(user, _)| user);
-        let plain = self.last_plain;
-        let bits = |later: &[bool]| later.iter().fold(0, |bits, one| bits * 2 + u8::from(*one));
-        for (message, at) in &self.reasoning {
-            // It may itself be that of an answer.
-            let answer = self.last_final >= *message;
-            let in_text = canon.bytes()[at + 1] == b'h';
-            let last = self.answers.last().map_or(0, |(answer, _)| *answer);
-            let later = bits(&[
-                in_text && last > *message,
-                user > *message,
-                plain > *message,
-                answer,
-            ]);
-            if later > 0 {
-                canon.move_kind(*at, later);
-            }
-        }
-        for (message, at) in self.answers.iter().filter(|_| !keeps_reasoning) {
-            if plain <= *message {
-                canon.move_kind(*at, u8::from(user > *message));
-            }
-        }
-        for calls in &self.calls {
-            // Templates may render results before the text, and the text only while no answer follows.
-            if let Some(start) = calls.results[0] {
-                let end = calls.results[1].unwrap_or(messages.end());
-                canon.add_to_whole(calls.whole, Span::from(start..end));
-            }
-            if self.last_final > calls.message && !keeps_reasoning {
-                canon.set_kind(calls.whole, b'j');
-            }
-        }
-        if let Some(at) = self.prefill.filter(|_| !keeps_reasoning) {
-            canon.set_kind(at, b'e');
-        }
-        let user = self.last_user.map_or(self.leading, |(_, at)| at);
-        let user = user.max(self.leading);
-        Some(Parts {
-            system: [
-                self.system.unwrap_or_default(),
-                Span::from(messages.start()..self.leading),
-            ],
-            before: Span::from(self.leading..user),
-            behind: Span::from(user..messages.end()),
-        })
+        before.chain(system).chain(leading).chain(behind)
     }
 }

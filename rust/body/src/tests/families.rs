@@ -1,19 +1,8 @@
-//! Rule H against what the chat templates of eight families make of random conversations and one change of each.
-//!
-//! `CACHELB_RULE_PAIRS` sets how many pairs are tried per family; run many with `cargo test --release`.
+//! What the chat templates of some families make of conversations.
 #![allow(clippy::format_push_string, clippy::struct_excessive_bools)]
 
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
-
-use super::talks::{CHANGES, ROLES, Style, Talk, Turn, change, number, talk};
-use super::{CHAT, stream};
-use crate::{InlineSystem, Profile, ToolsPlace};
-
-fn pairs() -> usize {
-    std::env::var("CACHELB_RULE_PAIRS").map_or(50_000, |text| text.parse().expect("a number"))
-}
+use super::talks::{ROLES, Talk, Turn};
+use crate::{Engine, InlineSystem, Profile, ToolsPlace};
 
 /// Which reasoning a template leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,14 +19,16 @@ enum Drops {
 
 /// Where a template puts things.
 #[derive(Debug, Clone, Copy)]
-struct Family {
-    name: &'static str,
+pub(super) struct Family {
+    pub(super) name: &'static str,
     tools: ToolsPlace,
     drops: Drops,
     /// System messages all go to the front.
     gathers: bool,
     /// Only the first message is one of the system to it: tools come behind that.
     first_only: bool,
+    /// System text is a part of the last user message, if that ends the conversation.
+    system_last: bool,
     /// Tools are announced at the very beginning.
     announces: bool,
     /// What is dropped is cut out of texts too; the last message gets an empty one.
@@ -54,13 +45,14 @@ const PLAIN: Family = Family {
     drops: Drops::None,
     gathers: false,
     first_only: false,
+    system_last: false,
     announces: false,
     cuts: false,
     media_first: false,
     joins_results: false,
 };
 
-const FAMILIES: [Family; 8] = [
+pub(super) const FAMILIES: [Family; 9] = [
     Family {
         name: "qwen",
         drops: Drops::BeforePlain,
@@ -81,6 +73,14 @@ const FAMILIES: [Family; 8] = [
         name: "mistral",
         tools: ToolsPlace::LastUser,
         drops: Drops::All,
+        ..PLAIN
+    },
+    Family {
+        name: "nemo",
+        tools: ToolsPlace::LastUser,
+        drops: Drops::All,
+        first_only: true,
+        system_last: true,
         ..PLAIN
     },
     Family {
@@ -120,11 +120,12 @@ const FAMILIES: [Family; 8] = [
 
 impl Family {
     /// What it makes of a conversation.
-    fn render(&self, talk: &Talk) -> String {
+    pub(super) fn render(&self, talk: &Talk) -> String {
         let turns = &talk.turns;
         let is_result = |turn: &Turn| {
             let text = turn.parts.iter().all(|part| !part.0);
-            text && turn.parts[0].1.starts_with("<tool_response>")
+            let first = turn.parts.first();
+            text && first.is_some_and(|part| part.1.starts_with("<tool_response>"))
         };
         let last = |is: &dyn Fn(&Turn) -> bool| turns.iter().rposition(is).map_or(0, |at| at + 1);
         let user = last(&|turn| turn.role == 2);
@@ -132,7 +133,7 @@ impl Family {
         let answer = last(&|turn| turn.role == 3 && turn.calls.is_empty());
         let mut leading = turns.iter().take_while(|turn| turn.role < 2).count();
         if self.first_only {
-            leading = usize::from(turns[0].role == 0);
+            leading = usize::from(turns.first().is_some_and(|turn| turn.role == 0));
         }
         let mut out = String::new();
         if let Some(effort) = &talk.effort {
@@ -160,12 +161,17 @@ impl Family {
             if number == at && !(self.gathers && at == 0) {
                 out += &tools;
             }
-            if gathered(turn) {
+            let moved = self.system_last && number == 0 && turn.role == 0;
+            if gathered(turn) || moved {
                 continue;
             }
             let joined = self.joins_results && turn.role == 4;
             if !(joined && number > 0 && turns[number - 1].role == 4) {
                 out += &format!("<|{}|>", ROLES[turn.role]);
+            }
+            if self.system_last && number + 1 == turns.len() && turn.role == 2 && turns[0].role == 0
+            {
+                out += &self.content(&turns[0], false);
             }
             let dropped = match self.drops {
                 Drops::None => false,
@@ -211,8 +217,13 @@ impl Family {
         out
     }
 
+    /// Whether engines are to put system text among the messages to the front.
+    pub(super) fn merges(&self, profile: Profile) -> bool {
+        profile.inline_system == InlineSystem::Merged && (self.gathers || self.first_only)
+    }
+
     /// The profiles under which its prompts are right.
-    fn profiles(&self) -> Vec<Profile> {
+    pub(super) fn profiles(&self) -> Vec<Profile> {
         let mut profiles = Vec::new();
         for tools_place in [ToolsPlace::Unknown, self.tools] {
             if tools_place == ToolsPlace::Unknown && self.tools == ToolsPlace::LastUser {
@@ -230,111 +241,17 @@ impl Family {
                     },
                 ),
             ] {
-                profiles.push(Profile {
-                    tools_place,
-                    keeps_reasoning,
-                    inline_system,
-                    ..Profile::default()
-                });
+                for engine in [Engine::Unset, Engine::Vllm, Engine::Sglang] {
+                    profiles.push(Profile {
+                        engine,
+                        tools_place,
+                        keeps_reasoning,
+                        inline_system,
+                        ..Profile::default()
+                    });
+                }
             }
         }
         profiles
     }
-}
-
-fn common(one: &[u8], other: &[u8]) -> usize {
-    one.iter()
-        .zip(other)
-        .take_while(|(one, other)| one == other)
-        .count()
-}
-
-/// A conversation, its canonical bytes, and what a template makes of it.
-struct Seen<'a> {
-    body: &'a str,
-    canonical: Vec<u8>,
-    rendered: String,
-}
-
-impl<'a> Seen<'a> {
-    fn new((talk, body): (&Talk, &'a str), profile: Profile, family: &Family) -> Self {
-        Self {
-            body,
-            canonical: stream(profile, CHAT, body),
-            rendered: family.render(talk),
-        }
-    }
-
-    /// What the canonical bytes of two conversations share is shared by what they are rendered to: every numbered text
-    /// in the one lies in the other too, unless it is not rendered at all. How many texts they share, or what is wrong.
-    fn shared_texts(&self, other: &Self) -> Result<usize, String> {
-        let (left, right) = (&self.canonical, &other.canonical);
-        let (seen, others) = (&self.rendered, &other.rendered);
-        let shared = String::from_utf8_lossy(&left[..common(left, right)]);
-        let same = &seen.as_bytes()[..common(seen.as_bytes(), others.as_bytes())];
-        let same = String::from_utf8_lossy(same);
-        let marks = shared.match_indices('#').filter_map(|(at, _)| {
-            let end = shared[at..].find(';')?;
-            let mark = &shared[at..=at + end];
-            shared[at + 1..at + end]
-                .parse::<u32>()
-                .is_ok()
-                .then_some(mark)
-        });
-        let mut count = 0;
-        for mark in marks {
-            let rendered = seen.contains(mark) || others.contains(mark);
-            if rendered && !same.contains(mark) {
-                return Err(format!("{mark} is shared"));
-            }
-            count += 1;
-        }
-        if left == right && seen != others {
-            return Err("they are equal".to_owned());
-        }
-        Ok(count)
-    }
-}
-
-#[test]
-fn nothing_is_shared_behind_a_change() {
-    let mut runner = TestRunner::deterministic();
-    let (mut rounds, mut shared) = (0, 0);
-    let families = FAMILIES.map(|family| (family.profiles(), family));
-    let conversations = talk();
-    while rounds * (CHANGES as usize) < pairs() {
-        let mut talk = conversations
-            .new_tree(&mut runner)
-            .expect("a conversation")
-            .current();
-        number(&mut talk);
-        let body = Style(0).talk(&talk);
-        let others = (0..CHANGES).map(|what| {
-            let mut other = talk.clone();
-            change(&mut other, what, runner.rng().next_u32() as usize);
-            let body = Style(0).talk(&other);
-            (other, body)
-        });
-        let others: Vec<(Talk, String)> = others.collect();
-        for (profiles, family) in &families {
-            let profile = profiles[rounds % profiles.len()];
-            let base = Seen::new((&talk, &body), profile, family);
-            for (other, body) in &others {
-                let other = Seen::new((other, body), profile, family);
-                let found = base.shared_texts(&other);
-                shared += found.unwrap_or_else(|wrong| {
-                    let rendered = format!("{}\n{}", base.rendered, other.rendered);
-                    let bodies = format!("{}\n{}", base.body, other.body);
-                    panic!("{wrong} {} {profile:?}\n{rendered}\n{bodies}", family.name)
-                });
-            }
-        }
-        rounds += 1;
-    }
-    let tried = rounds * CHANGES as usize;
-    eprintln!(
-        "{tried} pairs for each of {} families share {shared} texts",
-        FAMILIES.len()
-    );
-    assert!(shared > tried * FAMILIES.len(), "{shared} texts are shared");
 }

@@ -1,16 +1,21 @@
 //! Tests over whole bodies.
 
+mod alike;
+mod apis;
 mod beside;
+mod engines;
 mod equal;
 mod families;
 mod hostile;
 mod moves;
 mod mutated;
 mod oracle;
+mod pairs;
 mod rules;
 mod shapes;
 mod talks;
 mod vllm;
+mod written;
 
 use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
 

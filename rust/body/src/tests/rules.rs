@@ -41,17 +41,22 @@ proptest! {
                 };
                 let moved = turns.iter().any(|turn| turn.role == 3 && thinks(turn));
                 let next = talk.turns[end].role;
-                let tools = profile.tools_place == ToolsPlace::LastUser && !talk.tools.is_empty();
+                // Tools and system text are placed at the last user message, by whether more follows it.
+                let late = profile.tools_place == ToolsPlace::LastUser;
+                let inline = talk.turns[leading..end].iter().any(|turn| turn.role < 2);
+                let asked_last = turns[end - 1].role <= 2;
+                let placed = late && (next == 2 || asked_last || inline);
                 // Behind the last question an answer may have an empty thought, and a text before calls may be one.
                 let asked = turns.iter().rposition(|turn| turn.role == 2).unwrap_or(0);
                 let asked = next == 2 && turns[asked..].iter().any(|turn| turn.role == 3);
                 let calls = turns.iter().any(|turn| !turn.calls.is_empty());
                 let answered = next == 3 && talk.turns[end].calls.is_empty() && calls;
                 // Reasoning that may go, an answer at the end, system text that may move to the front.
-                let last = turns[end - 1].role == 3;
+                let mut others = turns.iter().rev().filter(|turn| turn.role > 1);
+                let last = others.next().is_some_and(|turn| turn.role == 3);
                 let changes = !profile.keeps_reasoning && (moved || last || asked || answered);
                 // Results may come before the text of the message that called for them.
-                if next < 2 || changes || next == 2 && tools || next == 4 && calls {
+                if next < 2 || changes || placed || next == 4 && calls {
                     continue;
                 }
                 let short = Talk { turns, ..talk.clone() };

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 /// A conversation, apart from its spelling.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Turn {
     pub(super) role: usize,
     /// Texts and images.
@@ -86,7 +86,7 @@ pub(super) fn talk() -> impl Strategy<Value = Talk> {
 pub(super) struct Style(pub(super) u64);
 
 impl Style {
-    fn pick(&mut self, of: u64) -> u64 {
+    pub(super) fn pick(&mut self, of: u64) -> u64 {
         if self.0 == 0 {
             return 0;
         }
@@ -101,7 +101,7 @@ impl Style {
         ["", " ", "\n\t", "  "][self.pick(4) as usize]
     }
 
-    fn text(&mut self, text: &str) -> String {
+    pub(super) fn text(&mut self, text: &str) -> String {
         let mut out = "\"".to_owned();
         for letter in text.chars() {
             match letter {
@@ -115,7 +115,7 @@ impl Style {
         out + "\""
     }
 
-    fn object(&mut self, mut fields: Vec<(&str, String)>, free: bool) -> String {
+    pub(super) fn object(&mut self, mut fields: Vec<(&str, String)>, free: bool) -> String {
         if free {
             for at in (1..fields.len()).rev() {
                 fields.swap(at, self.pick(at as u64 + 1) as usize);
@@ -138,7 +138,7 @@ impl Style {
         out + self.space() + "}"
     }
 
-    fn list(&mut self, values: &[String]) -> String {
+    pub(super) fn list(&mut self, values: &[String]) -> String {
         let space = self.space();
         format!("[{space}{}{space}]", values.join(&format!("{space},")))
     }
@@ -146,6 +146,7 @@ impl Style {
     fn turn(&mut self, turn: &Turn) -> String {
         let mut fields = vec![("role", self.text(ROLES[turn.role]))];
         let content = match turn.parts.as_slice() {
+            [] => "null".to_owned(),
             [(false, text)] if self.pick(2) == 0 => self.text(text),
             parts => {
                 let parts = parts.iter().map(|(image, text)| {
@@ -178,11 +179,15 @@ impl Style {
         self.object(fields, true)
     }
 
-    fn call(&mut self, (name, arguments): &(String, Vec<(String, u16)>)) -> String {
+    pub(super) fn arguments(&mut self, arguments: &[(String, u16)]) -> String {
         let fields = arguments
             .iter()
             .map(|(key, value)| (key.as_str(), value.to_string()));
-        let inner = self.object(fields.collect(), false);
+        self.object(fields.collect(), false)
+    }
+
+    fn call(&mut self, (name, arguments): &(String, Vec<(String, u16)>)) -> String {
+        let inner = self.arguments(arguments);
         let value = if self.pick(2) == 0 {
             self.text(&inner)
         } else {

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape};
+use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape, unlocked};
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]
@@ -74,6 +74,9 @@ pub struct Scratch {
     pub room: Room,
 }
 
+/// Other threads do not wait while a prompt of more tokens is hashed and looked up.
+const LONG: u64 = 1 << 18;
+
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
@@ -82,7 +85,10 @@ thread_local! {
 pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
-    scratch.room.trim();
+    if scratch.room.is_large() {
+        let large = std::mem::take(&mut scratch);
+        Python::attach(|py| py.detach(|| drop(large)));
+    }
     SCRATCH.set(scratch);
     result
 }
@@ -102,6 +108,11 @@ impl Prompt {
     /// Leaves nothing of it but its length.
     pub fn hide(&mut self) {
         *self = Self::without_tokens(self.length);
+    }
+
+    /// Whether other threads are not to wait while it is looked up.
+    pub fn is_long(&self) -> bool {
+        self.length > LONG
     }
 
     /// The prompt itself, if the policy asked for it.
@@ -262,6 +273,7 @@ impl Reader {
     /// Reads the prompt of a body, which lies in `room`.
     pub fn body(
         &self,
+        py: Python<'_>,
         read: &Read,
         prompt_tokens: Option<u64>,
         namespace: Namespace,
@@ -272,7 +284,8 @@ impl Reader {
             Shape::Nothing => Prompt::without_tokens(length),
             Shape::Text => {
                 let text = std::mem::take(&mut scratch.room.prompt.text);
-                let prompt = self.bytes(&text, Some(length), namespace, scratch);
+                let work = || self.bytes(&text, Some(length), namespace, scratch);
+                let prompt = unlocked(py, length > LONG, work);
                 scratch.room.prompt.text = text;
                 if self.need.boundaries {
                     let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;
@@ -288,7 +301,8 @@ impl Reader {
             }
             Shape::Tokens => {
                 let tokens = std::mem::take(&mut scratch.room.prompt.tokens);
-                let mut prompt = self.words(&tokens, namespace, &[], scratch);
+                let work = || self.words(&tokens, namespace, &[], scratch);
+                let mut prompt = unlocked(py, length > LONG, work);
                 scratch.room.prompt.tokens = tokens;
                 prompt.length = prompt.length.max(length);
                 prompt

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
 import time
-from typing import Any
+from array import array
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +17,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 import cachelb
 from cachelb import RequestBodies, Router, config
 from cachelb.metrics import PrometheusCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHAT = "/v1/chat/completions"
 LONG = "You are a careful assistant who answers in full sentences and cites sources. " * 40
@@ -346,17 +351,27 @@ def test_headers_of_another_kind_are_refused(headers: Any) -> None:
         Router(["gpu0"]).select_worker(headers=headers)
 
 
-def test_others_run_while_a_long_body_is_read() -> None:
+def cut_body() -> dict[str, Any]:
+    return {"body": chat("x" * (8 << 20))[:-1], "path": CHAT}
+
+
+def many_tokens() -> dict[str, Any]:
+    return {"tokens": array("I", range(1 << 20))}
+
+
+# The first is only read, the second only looked up.
+@pytest.mark.parametrize("arguments", [cut_body, many_tokens])
+def test_others_run_while_a_long_prompt_is_read_and_looked_up(arguments: Callable[[], dict[str, Any]]) -> None:
     router = Router(["gpu0"], bodies=RequestBodies(strict=True))
-    cut = chat("x" * (8 << 20))[:-1]  # reading is all that happens
+    request = arguments()
     counted, done = 0, threading.Event()
     seen: list[int] = []
 
     def select() -> None:
         # More than once: the others need a processor, too.
         while len(seen) < 500 and seen[-1:] == seen[:1]:
-            with pytest.raises(cachelb.BodyError):
-                router.select_worker(body=cut, path=CHAT)
+            with contextlib.suppress(cachelb.BodyError):
+                router.select_worker(**request).on_complete()
             seen.append(counted)
         done.set()
 

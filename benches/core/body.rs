@@ -58,7 +58,14 @@ fn tools(bytes: usize) -> String {
 }
 
 /// What is timed, in turns.
-const TASKS: [&str; 5] = ["check", "read", "hash", "check-serde_json", "check-jiter"];
+const TASKS: [&str; 6] = [
+    "check",
+    "read",
+    "hash",
+    "check-serde_json",
+    "check-jiter",
+    "check-sonic-rs",
+];
 
 /// Does a task, and whether the body was fine.
 struct Tasks {
@@ -84,6 +91,7 @@ impl Tasks {
             "read" => self.reader.read(CHAT, body).is_ok(),
             "hash" => self.hash(body),
             "check-serde_json" => serde_json::from_slice::<IgnoredAny>(body).is_ok(),
+            "check-sonic-rs" => sonic_rs::from_slice::<IgnoredAny>(body).is_ok(),
             _ => {
                 let mut jiter = Jiter::new(body);
                 jiter.next_skip().is_ok() && jiter.finish().is_ok()

@@ -88,10 +88,15 @@ impl Fields {
     }
 
     /// Digest of the fields from `base` on, if there are any, and takes them back.
+    #[inline]
     pub(crate) fn take(&mut self, canon: &mut Canon, base: usize) -> Option<u128> {
         if self.0.len() == base {
             return None;
         }
+        self.take_some(canon, base)
+    }
+
+    fn take_some(&mut self, canon: &mut Canon, base: usize) -> Option<u128> {
         if self.0[base..].iter().all(|field| field.2.is_none()) {
             self.0.truncate(base);
             return None;

@@ -53,7 +53,8 @@ impl Endpoint {
     /// The endpoint of a path, by its end; a query does not count.
     #[must_use]
     pub fn of(path: &str) -> Self {
-        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let end = path.bytes().position(|byte| matches!(byte, b'?' | b'#'));
+        let path = &path[..end.unwrap_or(path.len())];
         let path = path.strip_suffix('/').unwrap_or(path);
         PATHS
             .iter()

@@ -135,11 +135,13 @@ impl Writer {
     }
 
     /// Digest of the fields from `base` on, if there are any, and takes them back.
+    #[inline]
     pub(crate) fn take_fields(&mut self, base: usize) -> Option<u128> {
         self.fields.take(&mut self.canon, base)
     }
 
     /// The same, written as a piece.
+    #[inline]
     pub(crate) fn put_fields(&mut self, base: usize, kind: u8) {
         if let Some(digest) = self.take_fields(base) {
             self.canon.begin(kind);

@@ -3,6 +3,7 @@
 use cachelb_body::{Body, BodyReader, Kind, Limits, Profile, Prompt};
 use cachelb_core::hashing::NamespaceKey;
 use cachelb_router::{Family, FamilyName, Sample};
+use pyo3::Python;
 
 /// What texts are measured in: tokens as a rough mean over tokenizers and languages.
 pub const BYTES_PER_TOKEN: usize = 4;
@@ -18,6 +19,8 @@ pub struct Room {
     /// In a box, since it is large and buffers are moved.
     reader: Option<Box<BodyReader>>,
     pub prompt: PromptRoom,
+    /// What was read of a body before.
+    read: Option<Box<Read>>,
     /// Bytes of the body read last.
     last: usize,
 }
@@ -45,12 +48,27 @@ impl Room {
         (reader, &mut self.prompt)
     }
 
-    /// Gives back what a long body took: threads keep their memory for as long as they live.
-    pub fn trim(&mut self) {
-        if self.last > KEPT_BYTES {
-            *self = Self::default();
-        }
+    /// Where to note what is read of a request.
+    pub fn read(&mut self) -> Box<Read> {
+        let mut read = self.read.take().unwrap_or_default();
+        *read = Read::default();
+        read
     }
+
+    /// Takes that back.
+    pub fn take_back(&mut self, read: &mut Option<Box<Read>>) {
+        self.read = read.take().or(self.read.take());
+    }
+
+    /// Whether the last body was so long that its memory is given back: threads keep theirs for as long as they live.
+    pub fn is_large(&self) -> bool {
+        self.last > KEPT_BYTES
+    }
+}
+
+/// Runs `work`, without the interpreter's lock if it `is_long`.
+pub fn unlocked<T: Send>(py: Python<'_>, is_long: bool, work: impl FnOnce() -> T + Send) -> T {
+    if is_long { py.detach(work) } else { work() }
 }
 
 /// What the prompt is, which lies in the [`Room`].

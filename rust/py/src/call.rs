@@ -106,7 +106,7 @@ impl Call {
                 ));
             }
             match read {
-                Some(read) => reader.body(read, namespace, scratch),
+                Some(read) => reader.body(py, read, namespace, scratch),
                 None => Prompt::without_tokens(0),
             }
         };
@@ -136,7 +136,7 @@ impl Call {
         }
         let read = self.read.as_deref().filter(|_| self.text.is_none());
         let (kind, is_measured) = read.map_or((Kind::Text, true), Read::measure);
-        let model = text(py, "model", self.model.as_ref())?;
+        let model = self.model(py)?;
         let sample = Sample::new(model, kind as u8, units);
         prompt.sample = is_measured.then_some(sample);
         prompt.length = self.prompt_tokens.unwrap_or_else(|| scales.tokens(sample));
@@ -162,31 +162,63 @@ impl Call {
             key_is_session: prompt.key_is_session(),
             convention: self.client(prompt).convention,
             family: self.read.as_ref().map(|read| &read.family),
-            expected_output_tokens: self.expected_output_tokens.or(self.max_output_tokens),
+            expected_output_tokens: self.expected_output_tokens().or(self.max_output_tokens()),
             attempt: tried.len() as u32,
             ..Request::default()
         }
     }
 
-    /// The same with what was read in the place of arguments that the caller left out.
-    pub fn filled(&self, py: Python<'_>, read: Read, priority: i64) -> Self {
-        let mut full = self.clone_ref(py);
-        let text = |given: &Option<String>| {
-            let given = given.as_ref();
-            given.map(|given| PyString::new(py, given).unbind())
-        };
-        full.model = full.model.or_else(|| text(&read.model));
-        full.lora = full.lora.or_else(|| text(&read.lora));
-        full.cache_salt = full.cache_salt.or_else(|| text(&read.cache_salt));
-        if full.max_output_tokens.is_none() && full.expected_output_tokens.is_none() {
-            full.expected_output_tokens = read.expected_output_tokens;
+    /// The model's name, by the caller or what was read.
+    pub fn model<'a>(&'a self, py: Python<'a>) -> PyResult<Option<&'a str>> {
+        let name = self.given_or_read(py, "model", self.model.as_ref(), |read| {
+            read.model.as_deref()
+        });
+        Ok(name?.filter(|name| !name.is_empty()))
+    }
+
+    /// The adapter's name.
+    pub fn lora<'a>(&'a self, py: Python<'a>) -> PyResult<Option<&'a str>> {
+        let name = self.given_or_read(py, "lora", self.lora.as_ref(), |read| read.lora.as_deref());
+        Ok(name?.filter(|name| !name.is_empty()))
+    }
+
+    /// The higher first.
+    pub fn priority(&self) -> i64 {
+        let read = self.read.as_ref().and_then(|read| read.priority);
+        if self.priority == 0 {
+            read.unwrap_or(0)
+        } else {
+            self.priority
         }
-        full.max_output_tokens = full.max_output_tokens.or(read.max_output_tokens);
-        if full.priority == 0 {
-            full.priority = priority;
+    }
+
+    pub fn max_output_tokens(&self) -> Option<u64> {
+        let read = self.read.as_ref();
+        self.max_output_tokens.or_else(|| read?.max_output_tokens)
+    }
+
+    /// Of the caller, who may have given the maximum alone.
+    pub fn expected_output_tokens(&self) -> Option<u64> {
+        let read = self
+            .read
+            .as_ref()
+            .filter(|_| self.max_output_tokens.is_none());
+        self.expected_output_tokens
+            .or_else(|| read?.expected_output_tokens)
+    }
+
+    /// An argument, or what body and headers say in its place.
+    fn given_or_read<'a>(
+        &'a self,
+        py: Python<'a>,
+        name: &str,
+        given: Option<&'a Py<PyString>>,
+        read: impl FnOnce(&'a Read) -> Option<&'a str>,
+    ) -> PyResult<Option<&'a str>> {
+        match given {
+            Some(given) => args::text(given.bind(py), name).map(Some),
+            None => Ok(self.read.as_deref().and_then(read)),
         }
-        full.read = Some(Box::new(read));
-        full
     }
 
     /// What the decision keeps of body and headers.
@@ -204,10 +236,11 @@ impl Call {
             Model::Mixed(name) => (Some(name), None),
             Model::Adapter(name) => (None, Some(name)),
         };
-        let lora = text(py, "lora", self.lora.as_ref())?.filter(|name| !name.is_empty());
         Ok(hasher.namespace(Identity {
-            lora: lora.or(adapter),
-            salt: text(py, "cache_salt", self.cache_salt.as_ref())?,
+            lora: self.lora(py)?.or(adapter),
+            salt: self.given_or_read(py, "cache_salt", self.cache_salt.as_ref(), |read| {
+                read.cache_salt.as_deref()
+            })?,
             model,
             beside: self.read.as_ref().and_then(|read| read.beside.as_deref()),
         }))

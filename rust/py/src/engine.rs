@@ -122,9 +122,24 @@ impl Engine {
         py: Python<'_>,
         work: impl FnOnce(&mut Selector) -> R + Send,
     ) -> PyResult<R> {
+        self.locked_for(py, false, work)
+    }
+
+    /// The same; gives the GIL away in any case if the work `is_long`.
+    pub fn locked_for<R: Send>(
+        &self,
+        py: Python<'_>,
+        is_long: bool,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> PyResult<R> {
         let selector = self.shared.current();
         enter(|| {
-            Ok(match selector.try_lock() {
+            let found = if is_long {
+                Err(TryLockError::WouldBlock)
+            } else {
+                selector.try_lock()
+            };
+            Ok(match found {
                 Ok(mut selector) => work(&mut selector),
                 Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => py.detach(|| {

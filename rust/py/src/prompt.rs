@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape};
+use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape, unlocked};
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]
@@ -80,6 +80,9 @@ pub struct Scratch {
     pub room: Room,
 }
 
+/// Other threads do not wait while a prompt of more tokens is hashed and looked up.
+const LONG: u64 = 1 << 18;
+
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
@@ -88,7 +91,10 @@ thread_local! {
 pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
-    scratch.room.trim();
+    if scratch.room.is_large() {
+        let large = std::mem::take(&mut scratch);
+        Python::attach(|py| py.detach(|| drop(large)));
+    }
     SCRATCH.set(scratch);
     result
 }
@@ -119,6 +125,11 @@ impl Prompt {
     /// Length as the index counts a text, 0 of no text.
     pub fn units(&self) -> u64 {
         self.units
+    }
+
+    /// Whether other threads are not to wait while it is looked up.
+    pub fn is_long(&self) -> bool {
+        self.length.max(self.units) > LONG
     }
 
     /// The prompt itself, if the policy asked for it.
@@ -276,7 +287,13 @@ impl Reader {
     }
 
     /// Reads the prompt of a body, which lies in `room`.
-    pub fn body(&self, read: &Read, namespace: Namespace, scratch: &mut Scratch) -> Prompt {
+    pub fn body(
+        &self,
+        py: Python<'_>,
+        read: &Read,
+        namespace: Namespace,
+        scratch: &mut Scratch,
+    ) -> Prompt {
         let length = read.length;
         match read.shape {
             Shape::Nothing => Prompt {
@@ -285,7 +302,8 @@ impl Reader {
             },
             Shape::Text => {
                 let text = std::mem::take(&mut scratch.room.prompt.text);
-                let mut prompt = self.bytes(&text, namespace, scratch);
+                let work = || self.bytes(&text, namespace, scratch);
+                let mut prompt = unlocked(py, length > LONG, work);
                 scratch.room.prompt.text = text;
                 (prompt.length, prompt.units) = (length, length);
                 if self.need.boundaries {
@@ -302,7 +320,8 @@ impl Reader {
             }
             Shape::Tokens => {
                 let tokens = std::mem::take(&mut scratch.room.prompt.tokens);
-                let mut prompt = self.words(&tokens, namespace, &[], scratch);
+                let work = || self.words(&tokens, namespace, &[], scratch);
+                let mut prompt = unlocked(py, length > LONG, work);
                 scratch.room.prompt.tokens = tokens;
                 prompt.length = prompt.length.max(length);
                 prompt

@@ -80,7 +80,9 @@ impl Values {
             }
             Token::Number => {
                 bytes.push(SCALAR);
-                put_number(reader.number()?, bytes);
+                if !reader.natural(bytes) {
+                    put_number(reader.number()?, bytes);
+                }
             }
             Token::Bool | Token::Null => {
                 bytes.push(SCALAR);

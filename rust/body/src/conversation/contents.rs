@@ -214,7 +214,6 @@ impl Contents {
         let (start, fields) = (w.canon().end(), w.fields());
         let mut known = [Span::default(); NAMES.len()];
         let mut kind = Type::Other;
-        let media = self.media;
         let messages = dialect == Dialect::Messages;
         while w.next_key(reader)? {
             let at = w.canon().end();

@@ -1,5 +1,7 @@
 //! What a message that was read means for the conversation.
 
+use std::ops::Range;
+
 use super::Conversation;
 use super::contents::{Block, Class, IMAGE, SHOWN};
 use super::messages::ASSISTANT;
@@ -26,7 +28,11 @@ impl Conversation {
         let fields = w.canon().since(at);
         let calls = self.put_whole_calls(w, calls);
         let second = self.order.len().min(1);
-        self.order.splice(second..second, [fields, calls]);
+        for part in [calls, fields] {
+            if part.len() > 0 {
+                self.order.insert(second, part);
+            }
+        }
         self.note_parts(w, start, dialect);
         w.canon().arrange(start, &self.order);
         let span = w.canon().since(start);
@@ -35,6 +41,9 @@ impl Conversation {
 
     /// Writes what stands before a message with calls, if `more` or the blocks hold some: they are shared as a whole.
     pub(super) fn put_whole_calls(&self, w: &mut Writer, more: Span) -> Span {
+        if self.blocks.is_empty() && more.len() == 0 {
+            return more;
+        }
         let is_call = |block: &&Block| block.class == Class::Call;
         let calls = self.blocks.iter().filter(is_call).map(|block| block.span);
         w.canon().put_whole(b'q', calls.chain([more]))
@@ -48,7 +57,7 @@ impl Conversation {
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
         if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
             let holds = |part: &Span| match part.of(w.bytes()) {
-                [PIECE, b'c' | b'd' | b'q' | b'r', ..] => false,
+                ASSISTANT | [PIECE, b'c' | b'd' | b'q' | b'r', ..] => false,
                 text => holds_thoughts(text),
             };
             if let Some(thoughts) = self.order.iter().position(holds) {
@@ -124,10 +133,12 @@ impl Conversation {
         span: Span,
         (dialect, changes_tools): (Dialect, bool),
     ) {
-        let is = |role: &[u8]| {
-            let message = span.of(w.bytes());
-            let rest = message.strip_prefix(&[PIECE, b'm']);
-            let rest = rest.and_then(|rest| rest.strip_prefix(role));
+        let role = match span.of(w.bytes()) {
+            [PIECE, b'm', rest @ ..] => rest,
+            _ => &[],
+        };
+        let is = |name: &[u8]| {
+            let rest = role.strip_prefix(name);
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
         let (system, developer) = (is(b"system"), is(b"developer"));
@@ -151,12 +162,19 @@ fn gathers(profile: Profile, dialect: Dialect) -> bool {
 /// Whether a text has thoughts in it.
 fn holds_thoughts(text: &[u8]) -> bool {
     const END: &[u8] = b"</think>";
-    const BLOCK: usize = 64;
-    // Blocks without the first byte are passed over as vectors.
-    let mut blocks = text.chunks(BLOCK).zip((0..).step_by(BLOCK));
-    blocks.any(|(block, start): (&[u8], usize)| {
+    const BLOCK: usize = 32;
+    let begins = |block: &[u8; BLOCK]| {
         let begins = |any: u8, byte: &u8| any | u8::from(*byte == END[0]);
-        let begins = block.iter().fold(0, begins) != 0;
-        begins && (start..start + block.len()).any(|at| text[at..].starts_with(END))
-    })
+        block.iter().fold(0, begins) != 0
+    };
+    let holds = |mut places: Range<usize>| places.any(|at| text[at..].starts_with(END));
+    let Some(places) = text.len().checked_sub(END.len() - 1) else {
+        return false;
+    };
+    // Blocks without the first byte are passed over as vectors; the last of them overlaps.
+    let (blocks, rest) = text.as_chunks();
+    let behind = text.len() - rest.len();
+    let mut blocks = blocks.iter().zip((0..).step_by(BLOCK));
+    blocks.any(|(block, start)| begins(block) && holds(start..start + BLOCK))
+        || text.last_chunk().is_none_or(begins) && holds(behind..places)
 }

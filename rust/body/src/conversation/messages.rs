@@ -153,8 +153,11 @@ impl Conversation {
             self.order_blocks(w, known);
         } else {
             self.blocks.clear();
-            let written = known.iter().filter(|part| part.len() > 0);
-            self.order.extend(written);
+            for part in known {
+                if part.len() > 0 {
+                    self.order.push(part);
+                }
+            }
         }
         self.finish_message(w, start, fields, (known[CALLS], dialect));
         Ok(())

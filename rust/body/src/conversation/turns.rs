@@ -46,8 +46,7 @@ pub(crate) struct Turns {
     /// Calls behind texts.
     calls: Vec<Calls>,
     /// Digest of system messages among the others, and whether one of them matters whatever the profile says.
-    inline: Option<u128>,
-    inline_matters: bool,
+    inline: (Option<u128>, bool),
     /// System text beside the messages.
     system: Option<Span>,
 }
@@ -96,7 +95,7 @@ impl Turns {
         self.reasoning.clear();
         self.answers.clear();
         self.calls.clear();
-        (self.inline, self.inline_matters) = Default::default();
+        self.inline = Default::default();
     }
 
     /// There is no list of messages.
@@ -236,13 +235,12 @@ impl Turns {
 
     /// Notes a system message among the others; whether it `matters` to the head whatever the profile says.
     pub(super) fn note_inline(&mut self, canon: &Canon, message: Span, matters: bool) {
-        self.inline_matters |= matters;
         let mut digest = canon.digest(message.of(canon.bytes()));
-        if let Some(before) = self.inline {
+        if let Some(before) = self.inline.0 {
             let both = [before.to_le_bytes(), digest.to_le_bytes()];
             digest = canon.digest(both.as_flattened());
         }
-        self.inline = Some(digest);
+        self.inline = (Some(digest), self.inline.1 || matters);
     }
 
     pub(super) fn set_system(&mut self, system: Option<Span>) {
@@ -252,8 +250,8 @@ impl Turns {
     /// Digest of system messages among the others, if they matter to the head: where the template `merges` them, where
     /// one changes tools, and where there is a developer's, since vLLM merges all if the template does not know the role.
     pub(super) fn inline(&self, merges: bool) -> Option<u128> {
-        let matters = merges || self.inline_matters || self.developer;
-        self.inline.filter(|_| matters)
+        let matters = merges || self.inline.1 || self.developer;
+        self.inline.0.filter(|_| matters)
     }
 
     /// Whether there is system text beside the messages.

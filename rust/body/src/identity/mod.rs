@@ -100,6 +100,9 @@ impl<'a> Clues<'a> {
     /// The identity, by the first convention of which a value is there.
     #[must_use]
     pub fn identity(&self) -> Option<Identity<'a>> {
+        if self.values.iter().all(Option::is_none) {
+            return None;
+        }
         CONVENTIONS
             .iter()
             .enumerate()

@@ -154,6 +154,21 @@ impl<'a> Reader<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
+    /// Reads the number that [`Reader::peek`] found, if it is a natural one: it then stays as it is written.
+    #[inline]
+    pub(crate) fn natural<O: Output>(&mut self, out: &mut O) -> bool {
+        let rest = &self.bytes[self.at..];
+        let count = rest.iter().position(|byte| !byte.is_ascii_digit());
+        let count = count.unwrap_or(rest.len());
+        let zero = rest[0] == b'0' && count > 1;
+        if count == 0 || zero || matches!(rest.get(count), Some(b'.' | b'e' | b'E')) {
+            return false;
+        }
+        out.put_first(rest, count);
+        self.at += count;
+        true
+    }
+
     /// Checks that nothing follows.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.next_byte();

@@ -1,4 +1,4 @@
-//! Strings: runs of plain bytes are found eight at a time, long ones in blocks that the compiler turns into vectors.
+//! Strings: runs of plain bytes are found in blocks that the compiler turns into vectors.
 
 use super::Reader;
 use crate::error::{ErrorKind, Result};
@@ -45,22 +45,44 @@ impl Output for () {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 const WORD: usize = 8;
+const STEP: usize = 2 * WORD;
 const BLOCK: usize = 32;
 
 /// Whether a byte ends a run: a quote, a backslash or a control character; in a run of ASCII also any beyond it.
 #[inline]
+#[expect(
+    clippy::needless_bitwise_bool,
+    reason = "no vectors come of lazy operators"
+)]
 fn ends<const ASCII: bool>(byte: u8) -> bool {
-    byte == b'"' || byte == b'\\' || byte < 0x20 || (ASCII && byte >= 0x80)
+    (byte == b'"') | (byte == b'\\') | (byte < 0x20) | (ASCII & (byte >= 0x80))
 }
 
-/// High bits of the bytes that end a run. Exact up to the lowest.
+/// High bits of the bytes that end a run of ASCII. Exact up to the lowest.
 #[inline]
-fn ends_of<const ASCII: bool>(word: u64) -> u64 {
+fn ends_of(word: u64) -> u64 {
     let quotes = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
     let slashes = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
     let controls = word.wrapping_sub(ONES * 0x20);
-    let found = quotes | slashes | controls;
-    HIGHS & if ASCII { found | word } else { found & !word }
+    HIGHS & (quotes | slashes | controls | word)
+}
+
+/// How many bytes lie before the first that ends a run.
+#[inline]
+fn plain<const ASCII: bool>(step: &[u8; STEP]) -> usize {
+    // One vector, as long as the loop is no map and has no other steps.
+    let mut found = [0; STEP];
+    for (found, byte) in found.iter_mut().zip(step) {
+        *found = if ends::<ASCII>(*byte) { 0xFF } else { 0 };
+    }
+    let ([first, second], []) = found.as_chunks() else {
+        return 0;
+    };
+    let first = u64::from_le_bytes(*first);
+    if first != 0 {
+        return first.trailing_zeros() as usize / 8;
+    }
+    WORD + u64::from_le_bytes(*second).trailing_zeros() as usize / 8
 }
 
 /// Length of the run of ASCII that `bytes` begin with.
@@ -68,11 +90,11 @@ fn ends_of<const ASCII: bool>(word: u64) -> u64 {
 fn ascii_run(bytes: &[u8]) -> usize {
     let (words, _) = bytes.as_chunks();
     if let [first, second, ..] = words {
-        let found = ends_of::<true>(u64::from_le_bytes(*first));
+        let found = ends_of(u64::from_le_bytes(*first));
         if found != 0 {
             return found.trailing_zeros() as usize / 8;
         }
-        let found = ends_of::<true>(u64::from_le_bytes(*second));
+        let found = ends_of(u64::from_le_bytes(*second));
         if found != 0 {
             return WORD + found.trailing_zeros() as usize / 8;
         }
@@ -84,7 +106,8 @@ fn ascii_run(bytes: &[u8]) -> usize {
 /// Where the run ends that is known up to `at`.
 #[inline(never)]
 fn run<const ASCII: bool>(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(block) = bytes[at..].first_chunk::<BLOCK>() {
+    let (blocks, _) = bytes[at..].as_chunks::<BLOCK>();
+    for block in blocks {
         let found = block
             .iter()
             .fold(false, |found, byte| found | ends::<ASCII>(*byte));
@@ -93,12 +116,12 @@ fn run<const ASCII: bool>(bytes: &[u8], mut at: usize) -> usize {
         }
         at += BLOCK;
     }
-    while let Some(word) = bytes[at..].first_chunk() {
-        let found = ends_of::<ASCII>(u64::from_le_bytes(*word));
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
+    while let Some(step) = bytes[at..].first_chunk() {
+        let count = plain::<ASCII>(step);
+        at += count;
+        if count < STEP {
+            return at;
         }
-        at += WORD;
     }
     let tail = &bytes[at..];
     let end = tail.iter().position(|byte| ends::<ASCII>(*byte));

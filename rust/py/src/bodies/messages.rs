@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::counts::Tally;
-use super::{Bodies, unlocked};
-use crate::body::{Read, Room};
+use super::{Bodies, INLINE_BYTES};
+use crate::body::{Read, Room, unlocked};
 use crate::error::body_error;
 
 const PATH: &str = "/v1/chat/completions";
@@ -37,7 +37,7 @@ impl Bodies {
                 Err(error) => self.refuse(error, tally),
             }
         };
-        unlocked(py, bytes.len(), work).map_err(body_error)
+        unlocked(py, bytes.len() > INLINE_BYTES, work).map_err(body_error)
     }
 }
 

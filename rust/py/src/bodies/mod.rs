@@ -23,7 +23,7 @@ use self::headers::Headers;
 use self::settings::Settings;
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{Read, Room, Shape, response_name};
+use crate::body::{Read, Room, Shape, response_name, unlocked};
 use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
@@ -69,24 +69,29 @@ impl Bodies {
         visit.call(&self.settings.renderer)
     }
 
-    /// `call` with what its body, headers and messages say, if it has any. The caller's arguments win. `counted` is false
+    /// Notes in `call` what its body, headers and messages say, if it has any. `counted` is false
     /// for a request that was counted before, or is none. `has_events` is whether any worker has. A renderer is called here, so
     /// nothing may be locked.
     pub fn fill(
         &self,
         py: Python<'_>,
-        call: &Call,
+        call: &mut Call,
         room: &mut Room,
         counted: bool,
         has_events: bool,
-    ) -> PyResult<Option<Call>> {
+    ) -> PyResult<()> {
+        if call.body.is_none() && call.headers.is_none() && call.messages.is_none() {
+            return Ok(());
+        }
         let mut tally = Tally::default();
-        let filled = self.filled(py, call, room, &mut tally);
+        let mut read = room.read();
+        let outcome = self.read_call(py, call, room, &mut read, &mut tally);
         if counted {
             self.counts.add(tally);
         }
-        let filled = filled?;
-        let read = filled.as_ref().and_then(|call| call.read.as_deref());
+        outcome?;
+        call.read = Some(read);
+        let read = call.read.as_deref();
         let is_lost = has_events
             && self.settings.renderer.is_none()
             && read.is_some_and(|read| read.shape == Shape::Text)
@@ -95,19 +100,17 @@ impl Bodies {
             let module = py.import(intern!(py, "cachelb.bodies"))?;
             module.call_method0(intern!(py, "_warn_of_text"))?;
         }
-        Ok(filled)
+        Ok(())
     }
 
-    fn filled(
+    fn read_call(
         &self,
         py: Python<'_>,
         call: &Call,
         room: &mut Room,
+        read: &mut Read,
         tally: &mut Tally,
-    ) -> PyResult<Option<Call>> {
-        if call.body.is_none() && call.headers.is_none() && call.messages.is_none() {
-            return Ok(None);
-        }
+    ) -> PyResult<()> {
         let headers = match &call.headers {
             Some(headers) => Headers::read(headers.bind(py), &self.settings.session_headers)?,
             None => Headers::default(),
@@ -122,7 +125,7 @@ impl Bodies {
             session: session.filter(|session| !session.is_empty()),
             has_salt: call.cache_salt.is_some(),
         };
-        let mut read = match &call.body {
+        match &call.body {
             Some(_) if path.is_none() => {
                 return Err(PyTypeError::new_err(
                     "body= needs path=, the path of the request, which says what the body is",
@@ -130,24 +133,20 @@ impl Bodies {
             }
             Some(body) => {
                 let body = bytes(body.bind(py))?;
-                let mut read = self.read(&body, context, room, tally)?;
+                self.read(&body, context, room, read, tally)?;
                 if !has_prompt(call) {
                     let path = context.path;
-                    self.render(&body, path, &mut room.prompt, &mut read, tally)?;
+                    self.render(&body, path, &mut room.prompt, read, tally)?;
                 }
-                read
             }
-            None => {
-                let mut read = Read::default();
-                self.identify(&headers.clues(), context, &mut read, tally);
-                read
-            }
-        };
+            None => self.identify(&headers.clues(), context, read, tally),
+        }
         if let Some(messages) = &call.messages {
-            self.read_messages(messages.bind(py), room, &mut read, tally)?;
+            self.read_messages(messages.bind(py), room, read, tally)?;
         }
         let priority = headers.priority().or(read.priority);
-        Ok(Some(call.filled(py, read, self.own_priority(priority))))
+        read.priority = Some(self.own_priority(priority));
+        Ok(())
     }
 
     /// An engine's priority as the router's: engines serve the lower first, the router the higher.
@@ -165,11 +164,12 @@ impl Bodies {
         body: &Bound<'_, PyBytes>,
         context: Context<'_>,
         room: &mut Room,
+        read: &mut Read,
         tally: &mut Tally,
-    ) -> PyResult<Read> {
+    ) -> PyResult<()> {
         let bytes = body.as_bytes();
-        let work = || self.read_bytes(bytes, context, room, tally);
-        unlocked(body.py(), bytes.len(), work).map_err(body_error)
+        let work = || self.read_bytes(bytes, context, room, read, tally);
+        unlocked(body.py(), bytes.len() > INLINE_BYTES, work).map_err(body_error)
     }
 
     fn read_bytes(
@@ -177,9 +177,9 @@ impl Bodies {
         bytes: &[u8],
         context: Context<'_>,
         room: &mut Room,
+        read: &mut Read,
         tally: &mut Tally,
-    ) -> Result<Read, BodyError> {
-        let mut read = Read::default();
+    ) -> Result<(), BodyError> {
         read.unread(bytes.len());
         let (reader, parts) = room.reader(self.settings.profile, self.settings.limits, bytes.len());
         let mut clues = context.headers.clues();
@@ -199,14 +199,14 @@ impl Bodies {
                     let previous = body.previous_response();
                     read.family.response = previous.map(|id| response_name(self.key, id));
                     read.family.continues = body.kind() == Kind::Continuation;
-                    self.identify(&clues, context, &mut read, tally);
-                    return Ok(read);
+                    self.identify(&clues, context, read, tally);
+                    return Ok(());
                 }
                 Err(error) => self.refuse(error, tally)?,
             }
         }
-        self.identify(&clues, context, &mut read, tally);
-        Ok(read)
+        self.identify(&clues, context, read, tally);
+        Ok(())
     }
 
     /// Counts a body that cannot be read; an error if it is not to be routed by load.
@@ -253,15 +253,6 @@ impl Bodies {
         read.family.parent = identity.parent.map(name);
         read.is_soft = identity.soft;
         read.client.last = read.family.own.filter(|_| identity.ends);
-    }
-}
-
-/// Runs `work` on a body, without the interpreter's lock if that is long.
-fn unlocked<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
-    if bytes <= INLINE_BYTES {
-        work()
-    } else {
-        py.detach(work)
     }
 }
 

@@ -79,6 +79,11 @@ pub struct Terms {
 impl RequestView {
     pub fn new(py: Python<'_>, call: &Call, prompt: &Prompt, terms: Terms, seed: u64) -> Self {
         let copy = |text: &Option<Py<PyString>>| text.as_ref().map(|text| text.clone_ref(py));
+        let read = call.read.as_deref();
+        let or_read = |given: &Option<Py<PyString>>, read: Option<&String>| {
+            let read = || read.map(|text| PyString::new(py, text).unbind());
+            copy(given).or_else(read)
+        };
         let key = prompt.key().map(|key| key_hash(key, terms.hash_seed));
         Self {
             prompt_tokens: prompt.length,
@@ -89,18 +94,15 @@ impl RequestView {
             has_tokens: call.tokens.is_some()
                 || call.text.is_some()
                 || call.blocks.is_some()
-                || call
-                    .read
-                    .as_ref()
-                    .is_some_and(|read| read.shape != Shape::Nothing),
+                || read.is_some_and(|read| read.shape != Shape::Nothing),
             session: key.filter(|_| prompt.key_is_session()),
             key,
             tenant: copy(&call.tenant),
-            priority: call.priority,
-            model: copy(&call.model),
-            lora: copy(&call.lora),
-            max_output_tokens: call.max_output_tokens,
-            expected_output_tokens: call.expected_output_tokens,
+            priority: call.priority(),
+            model: or_read(&call.model, read.and_then(|read| read.model.as_ref())),
+            lora: or_read(&call.lora, read.and_then(|read| read.lora.as_ref())),
+            max_output_tokens: call.max_output_tokens(),
+            expected_output_tokens: call.expected_output_tokens(),
             attempt: terms.attempt,
             dry_run: terms.dry_run,
             rng: Mutex::new(Rng::new(seed)),

@@ -39,7 +39,7 @@ impl NativeRouter {
             max_per_worker: count("max_per_worker", max_per_worker, 1)?,
             min_colocate_blocks: count("min_colocate_blocks", min_colocate_blocks, 0)?.unwrap_or(0),
         };
-        let calls: Vec<Call> = requests
+        let mut calls: Vec<Call> = requests
             .iter()
             .map(|request| Call::from_keywords(Some(request.cast::<PyDict>()?)))
             .collect::<PyResult<_>>()?;
@@ -51,14 +51,9 @@ impl NativeRouter {
             return one_by_one(slf, calls);
         }
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
-        let filled = fill(this, py, &calls, &mut scratches)?;
+        fill(this, py, &mut calls, &mut scratches)?;
         let registered = fleet.roster.now();
-        let full: Vec<&Call> = filled
-            .iter()
-            .zip(&calls)
-            .map(|(filled, call)| filled.as_ref().unwrap_or(call))
-            .collect();
-        let mut ready: Vec<Ready> = full
+        let mut ready: Vec<Ready> = calls
             .iter()
             .zip(&mut scratches)
             .map(|(call, scratch)| Ready::read(this, py, call, &[], &registered, scratch, false))
@@ -69,14 +64,14 @@ impl NativeRouter {
             .collect();
         let mut batch: Vec<_> = offers
             .into_iter()
-            .zip(ready.iter().zip(&full).zip(&scratches))
+            .zip(ready.iter().zip(&calls).zip(&scratches))
             .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
             .collect();
         let mut beside: Vec<Picks> = batch.iter().map(|_| Picks::default()).collect();
         for (((offers, request), picks), (ready, call)) in batch
             .iter_mut()
             .zip(&mut beside)
-            .zip(ready.iter().zip(&full))
+            .zip(ready.iter().zip(&calls))
         {
             let asked = ready.asked(call, request, &registered, false);
             asked.ask(this, py, whole, offers, request, picks)?;
@@ -102,17 +97,11 @@ impl NativeRouter {
         };
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        let client = full.iter().zip(&ready);
-        let client: Vec<_> = client
-            .map(|(call, ready)| call.client(&ready.prompt))
-            .collect();
-        for ((((pick, call), client), ready), offers) in picks
-            .into_iter()
-            .zip(calls)
-            .zip(client)
-            .zip(&ready)
-            .zip(offers)
+        for (((pick, mut call), ready), offers) in
+            picks.into_iter().zip(calls).zip(&ready).zip(offers)
         {
+            let client = call.client(&ready.prompt);
+            call.read = None;
             let seat = registered.seat_of(pick.offer);
             let selected = Selected {
                 worker: seat.object.clone_ref(py),
@@ -136,18 +125,17 @@ impl NativeRouter {
 fn fill(
     router: &NativeRouter,
     py: Python<'_>,
-    calls: &[Call],
+    calls: &mut [Call],
     scratches: &mut [Scratch],
-) -> PyResult<Vec<Option<Call>>> {
+) -> PyResult<()> {
     let has_events = router.fleet.get().feeds.undeclared.has_events();
     calls
-        .iter()
+        .iter_mut()
         .zip(scratches)
-        .map(|(call, scratch)| {
+        .try_for_each(|(call, scratch)| {
             let room = &mut scratch.room;
             router.bodies.fill(py, call, room, true, has_events)
         })
-        .collect()
 }
 
 /// Asks a policy of the caller's for every request; the batch is then no single step, but still all or nothing.

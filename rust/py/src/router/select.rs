@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::NativeRouter;
-use crate::args::{self, named};
+use crate::args::named;
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
 use crate::body::Client;
 use crate::call::{Model, Tried, Try};
@@ -87,7 +87,7 @@ impl Owner for Py<NativeRouter> {
     fn select(
         &self,
         py: Python<'_>,
-        call: Call,
+        mut call: Call,
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
@@ -99,7 +99,7 @@ impl Owner for Py<NativeRouter> {
                 wanted: &[Wanted::Whole],
                 dry_run,
             };
-            kind.step(this, py, &call, &tried, scratch, pick(dry_run))
+            kind.step(this, py, &mut call, &tried, scratch, pick(dry_run))
         })?;
         let (pick, seen) = outcome.found.clone();
         let selected = outcome.selected(py, outcome.number, pick, seen, tried);
@@ -128,7 +128,7 @@ impl Owner for Py<NativeRouter> {
 
 fn pair(
     slf: &Bound<'_, NativeRouter>,
-    call: Call,
+    mut call: Call,
     tried: Tried,
     dry_run: bool,
 ) -> PyResult<(Option<Decision>, Decision)> {
@@ -144,7 +144,7 @@ fn pair(
         kind.step(
             this,
             py,
-            &call,
+            &mut call,
             &tried,
             scratch,
             |selector, offers, request| {
@@ -165,12 +165,12 @@ fn pair(
 }
 
 impl Kind {
-    /// Reads `call`, then runs `step` as one atomic step.
+    /// Reads `call`, whose body is read into it meanwhile, then runs `step` as one atomic step.
     fn step<T: Send>(
         self,
         router: &NativeRouter,
         py: Python<'_>,
-        call: &Call,
+        call: &mut Call,
         tried: &[Try],
         scratch: &mut Scratch,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
@@ -178,8 +178,7 @@ impl Kind {
         let counted = !self.dry_run && tried.is_empty();
         let has_events = router.fleet.get().feeds.undeclared.has_events();
         let room = &mut scratch.room;
-        let filled = router.bodies.fill(py, call, room, counted, has_events)?;
-        let call = filled.as_ref().unwrap_or(call);
+        router.bodies.fill(py, call, room, counted, has_events)?;
         let registered = router.fleet.get().roster.now();
         let dry_run = self.dry_run;
         let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
@@ -187,6 +186,8 @@ impl Kind {
         let request = ready.request(call, tried, scratch);
         let asked = ready.asked(call, &request, &registered, dry_run);
         let found = asked.decide(router, py, self, &mut offers, &request, step)?;
+        let client = call.client(&ready.prompt);
+        scratch.room.take_back(&mut call.read);
         match found {
             Ok(found) => Ok(Outcome {
                 found,
@@ -194,7 +195,7 @@ impl Kind {
                 offers,
                 number: ready.number,
                 prompt_tokens: ready.prompt.length,
-                client: call.client(&ready.prompt),
+                client,
             }),
             Err(error) => Err(no_worker(py, &offers, tried, &error)),
         }
@@ -214,9 +215,7 @@ impl Asked<'_> {
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Result<T>> {
         if !kind.turns().any(|turn| router.customs.are_asked(turn)) {
-            return router
-                .engine
-                .locked(py, |selector| step(selector, offers, request));
+            return self.locked(router, py, |selector| step(selector, offers, request));
         }
         for _ in 0..TRIES {
             let mut picks = Picks::default();
@@ -230,17 +229,23 @@ impl Asked<'_> {
                 shadow_picks: &picks.shadows,
                 ..*request
             };
-            let found = router
-                .engine
-                .locked(py, |selector| step(selector, offers, &pinned))?;
+            let found = self.locked(router, py, |selector| step(selector, offers, &pinned))?;
             if !matches!(found, Err(Error::Moved)) {
                 return Ok(found);
             }
             offers.restore(&before);
         }
-        router
-            .engine
-            .locked(py, |selector| step(selector, offers, request))
+        self.locked(router, py, |selector| step(selector, offers, request))
+    }
+
+    /// Runs `work` on the selector, without the GIL if the prompt is long.
+    fn locked<R: Send>(
+        &self,
+        router: &NativeRouter,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> PyResult<R> {
+        router.engine.locked_for(py, self.prompt.is_long(), work)
     }
 
     /// Asks the caller's policies that `turn` concerns.
@@ -261,9 +266,9 @@ impl Asked<'_> {
             ..*request
         };
         let before = offers.ruled_out();
-        let survey = router
-            .engine
-            .locked(py, |selector| Survey::of(selector, offers, &request))?;
+        let survey = self.locked(router, py, |selector| {
+            Survey::of(selector, offers, &request)
+        })?;
         offers.restore(&before);
         // What is wrong shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };
@@ -298,11 +303,7 @@ impl Ready {
     ) -> PyResult<Self> {
         let fleet = router.fleet.get();
         let now = fleet.engine.now(py)?;
-        let name = call
-            .model
-            .as_ref()
-            .map(|model| args::text(model.bind(py), "model"));
-        let name = name.transpose()?.filter(|name| !name.is_empty());
+        let name = call.model(py)?;
         let pool = name.and_then(|name| registered.models.get(name).copied());
         // A model without an index of its own shares the first one.
         let undeclared = name.filter(|_| pool.is_none());
@@ -430,13 +431,14 @@ impl NativeRouter {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         Self::wake(slf)?;
-        let call = Call::from_keywords(arguments)?;
+        let mut call = Call::from_keywords(arguments)?;
         let kind = Kind {
             wanted: &[Wanted::Whole],
             dry_run: true,
         };
-        let outcome =
-            with_scratch(|scratch| kind.step(this, py, &call, &[], scratch, Selector::preview))?;
+        let outcome = with_scratch(|scratch| {
+            kind.step(this, py, &mut call, &[], scratch, Selector::preview)
+        })?;
         let (pick, seen) = &outcome.found;
         let key = &outcome.registered.seat_of(pick.offer).key;
         let policy = slf.as_unbound().policy_name(py, pick.wanted)?;

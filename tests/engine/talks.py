@@ -122,7 +122,7 @@ class Talks:
 
     def fresh(self, name: str) -> Any:
         """An element of a list."""
-        makers = {self.turns: self.turn, "tools": self.tool, "tool_calls": self.call}
+        makers: dict[str, Callable[[], Any]] = {self.turns: self.turn, "tools": self.tool, "tool_calls": self.call}
         return makers.get(name, self.part)()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -16,13 +17,13 @@ from tests.engine.engine import environment_python, running
 from tests.engine.render import Read, RenderServer, falsely_shared, numbers, template_of
 from tests.engine.spellings import Conversation, Spellings
 from tests.engine.talks import RESPONSES, Blocks, Items, Talks, Texts
-from tests.test_body_templates import PLACES, TEMPLATES
+from tests.test_body_templates import PLACES, REFUSES, TEMPLATES
 
 from cachelb import RequestBodies
 from cachelb.tokenizers.template import ChatTemplate
 
 # Of each endpoint and server.
-PAIRS = 280
+PAIRS = int(os.environ.get("CACHELB_RENDER_PAIRS", "280"))
 SPELLINGS = 200
 CHATS = 2000
 ENDPOINTS = {"chat": Talks, "completions": Texts, "messages": Blocks, "responses": Items}
@@ -63,7 +64,7 @@ def families(server: str) -> list[str]:
 
 def profile(family: str, server: str, *, known: bool) -> RequestBodies:
     """What a router is told of the engines: all that is true, or what the defaults do not cover."""
-    place: Any = PLACES.get(family, "unknown") if known or family == "mistral" else "unknown"
+    place: Any = PLACES.get(family, "unknown") if known or family in REFUSES else "unknown"
     stays = known and server == "in-place" and family not in MERGING
     return RequestBodies(
         engine="vllm",

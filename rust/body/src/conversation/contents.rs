@@ -25,6 +25,11 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// Whether it is reasoning.
+    pub(super) fn is_reasoning(&self) -> bool {
+        self.class == Class::Reasoning
+    }
+
     /// Whether it is neither text, call nor result.
     pub(super) fn is_media(self, arena: &[u8]) -> bool {
         matches!(self.span.of(arena), [PIECE, b'p' | IMAGE, ..])

@@ -61,11 +61,14 @@ impl Conversation {
                 text => holds_thoughts(text),
             };
             if let Some(thoughts) = self.order.iter().position(holds) {
-                // All texts and images before the thoughts go with them.
+                // All texts and images before the thoughts go with them, and reasoning beside them may be left out.
                 let mut parts = self.order.iter();
                 let is_content = |part: &Span| {
                     let part = part.of(w.bytes());
-                    matches!(part, [TEXT | ARRAY, ..] | [PIECE, b'p' | b'v' | IMAGE, ..])
+                    matches!(
+                        part,
+                        [TEXT | ARRAY, ..] | [PIECE, b'p' | b'r' | b'v' | IMAGE, ..]
+                    )
                 };
                 let text = parts.position(is_content).unwrap_or(thoughts).min(thoughts);
                 let mark = w.canon().begin(b'h');
@@ -110,7 +113,7 @@ impl Conversation {
                     }
                 }
                 [TEXT, result @ ..] if first && result.starts_with(b"<tool_response>") => {
-                    first = false;
+                    (text, first) = (true, false);
                     turns.note_result();
                 }
                 [TEXT | ARRAY, _, ..] => (text, first) = (true, false),

@@ -250,6 +250,11 @@ impl Conversation {
             let kind = if moves && results { SHOWN } else { b'g' };
             let whole = w.canon().put_whole(kind, [all]);
             self.order.insert(1, whole);
+            if moves && self.blocks.iter().any(Block::is_reasoning) {
+                // Engines render it first.
+                let mark = w.canon().begin(b'h');
+                self.order.insert(1, mark);
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ impl Conversation {
             Token::Array => {
                 reader.open()?;
                 self.blocks.clear();
-                self.late_media = false;
+                (self.late_media, self.is_split) = (false, false);
                 while reader.element()? {
                     self.count_message(w, reader)?;
                     if reader.peek()? == Token::Object {
@@ -142,10 +142,18 @@ impl Conversation {
         };
         let engine = w.profile().engine;
         // vLLM takes an answer that begins with no text as it is.
-        let apart = class == Some(Class::Content)
-            && engine == Engine::Vllm
+        let stays = class == Some(Class::Content)
+            && engine != Engine::Sglang
             && !begins_with_text(known[CONTENT].of(w.bytes()));
-        let joins = !apart && class.is_some_and(|class| self.joins(engine, class));
+        let joins = class.is_some_and(|class| {
+            let vllm = self.joins(Engine::Vllm, class) && !stays;
+            self.is_split |= engine == Engine::Unset && !self.blocks.is_empty() && !vllm;
+            if engine == Engine::Vllm {
+                vllm
+            } else {
+                self.joins(engine, class)
+            }
+        });
         let order = order(w, kind, &mut known, parts, joins);
         w.add_written(&NAMES, &known);
         w.canon().arrange(start, &order);
@@ -199,6 +207,7 @@ impl Conversation {
         };
         let run = Span::from(first.span.start()..last.span.end());
         self.order.clear();
+        let mut moved = false;
         if w.profile().engine == Engine::Vllm {
             let begin = Span::from(run.start()..run.start() + ASSISTANT.len());
             self.order.push(begin);
@@ -207,6 +216,7 @@ impl Conversation {
         } else if self.late_media || !self.blocks.is_sorted_by_key(|block| block.class) {
             let whole = w.canon().put_whole(b'g', [run]);
             self.order.push(whole);
+            moved = self.blocks.iter().any(Block::is_reasoning);
         }
         let calls = self.put_whole_calls(w, Span::default());
         self.order.push(calls);
@@ -216,12 +226,18 @@ impl Conversation {
                 let begin = Span::from(rest.start()..rest.start() + ASSISTANT.len());
                 self.order.push(begin);
                 rest = Span::from(begin.end()..rest.end());
+                if std::mem::take(&mut moved) {
+                    self.order.push(w.canon().begin(b'h'));
+                }
             }
             self.order.push(rest);
         }
         self.blocks.clear();
         self.late_media = false;
         self.note_parts(w, run.start(), Dialect::Responses);
+        if std::mem::take(&mut self.is_split) {
+            self.turns.note_split();
+        }
         self.order.push(item);
         w.canon().arrange(run.start(), &self.order);
         let end = w.canon().end();

@@ -171,6 +171,11 @@ impl Turns {
         self.last_shown = self.begun;
     }
 
+    /// The last message may be several: which is an answer, and to which the reasoning in it belongs, is not known.
+    pub(super) fn note_split(&mut self) {
+        self.last_shown = self.begun + 1;
+    }
+
     /// Whether engines may take another user message for the last.
     pub(super) fn moves_users(&self) -> bool {
         self.last_shown > 0

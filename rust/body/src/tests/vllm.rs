@@ -250,3 +250,59 @@ fn results_between_texts_of_a_user_come_first() {
         ));
     }
 }
+
+#[test]
+fn what_later_items_and_blocks_change_is_apart() {
+    let call = r#"{"type":"tool_use","id":"i","name":"CALL","input":{}}"#;
+    let thinking = r#"{"type":"thinking","thinking":"R"}"#;
+    let asked = format!(
+        r#"{{"role":"assistant","content":[{call},{thinking}]}},{{"role":"user","content":"x"}}"#
+    );
+    let reasoning =
+        r#"{"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"R"}]}"#;
+    let calls = r#"{"type":"function_call","call_id":"i","name":"f","arguments":"{}"}"#;
+    let image = r#"{"role":"assistant","content":[{"type":"input_image","image_url":"u"}]}"#;
+    let chat = |result: &str| {
+        format!(
+            r#"{{"role":"assistant","content":"<tool_response>T","tool_calls":[{{"id":"i","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}]}},{{"role":"tool","tool_call_id":"i","content":"{result}"}}"#
+        )
+    };
+    let user = r#"{"role":"user","content":"x"}"#;
+    let rows = [
+        // An answer takes reasoning out that engines render before the call.
+        (
+            MESSAGES,
+            "CALL",
+            asked.clone(),
+            asked + r#",{"role":"assistant","content":"y"}"#,
+        ),
+        // One that begins with no text is a message of its own to vLLM, without a call.
+        (
+            RESPONSES,
+            "R",
+            format!("{reasoning},{calls},{user}"),
+            format!("{reasoning},{calls},{user},{calls},{image}"),
+        ),
+        // Thoughts in the text take the place of reasoning.
+        (
+            RESPONSES,
+            "R",
+            reasoning.to_owned(),
+            format!(r#"{reasoning},{{"role":"assistant","content":"a</think>b"}}"#),
+        ),
+        // Results may come before the text of their calls.
+        (CHAT, "T", chat("one"), chat("two")),
+    ];
+    for (path, text, one, other) in rows {
+        let field = if path == RESPONSES {
+            "input"
+        } else {
+            "messages"
+        };
+        let bodies = [one, other].map(|list| format!(r#"{{"{field}":[{list}]}}"#));
+        let both = [bodies[0].as_str(), bodies[1].as_str()];
+        for profile in [Profile::default(), vllm()] {
+            assert!(!share(profile, path, both, text), "{both:?}");
+        }
+    }
+}

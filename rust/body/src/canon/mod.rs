@@ -101,7 +101,7 @@ impl Canon {
         let first = match self.bytes[at + 1] {
             b'r' => 0x80,
             b'h' => 0xA0,
-            _ => 0xC0,
+            _ => 0xE0,
         };
         self.set_kind(at, first + later);
     }

@@ -56,12 +56,13 @@ impl Conversation {
         let gathers = gathers(w.profile(), dialect);
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
         if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
-            let holds = |part: &Span| match part.of(w.bytes()) {
-                ASSISTANT | [PIECE, b'c' | b'd' | b'q' | b'r', ..] => false,
-                text => holds_thoughts(text),
+            let thoughts = |part: &Span| match part.of(w.bytes()) {
+                ASSISTANT | [PIECE, b'c' | b'd' | b'q' | b'r', ..] => 0,
+                text => thoughts(text),
             };
-            if let Some(thoughts) = self.order.iter().position(holds) {
-                // All texts and images before the thoughts go with them, and reasoning beside them may be left out.
+            let count: usize = self.order.iter().map(thoughts).sum();
+            if count > 0 {
+                // All texts and images before the last thoughts go with them, and reasoning beside them may be left out.
                 let mut parts = self.order.iter();
                 let is_content = |part: &Span| {
                     let part = part.of(w.bytes());
@@ -70,9 +71,13 @@ impl Conversation {
                         [TEXT | ARRAY, ..] | [PIECE, b'p' | b'r' | b'v' | IMAGE, ..]
                     )
                 };
-                let text = parts.position(is_content).unwrap_or(thoughts).min(thoughts);
+                let text = parts.position(is_content).unwrap_or(1);
                 let mark = w.canon().begin(b'h');
-                self.order.insert(text, mark);
+                let start = mark.start();
+                if count > 1 {
+                    w.canon().put_digest(count as u128);
+                }
+                self.order.insert(text, w.canon().since(start));
             }
         }
         let turns = &mut self.turns;
@@ -80,13 +85,15 @@ impl Conversation {
         let mut last: &[u8] = b"";
         let (mut calls, mut text, mut whole) = (false, false, None);
         let mut first = true;
+        // Whether engines may take the user's message for another, and its first text is not known yet.
+        let mut told = false;
         for part in &self.order {
             match part.of(w.bytes()) {
                 [PIECE, b'm', rest @ ..] => {
                     let end = rest.iter().position(|byte| *byte >= PIECE);
                     let end = end.unwrap_or(rest.len());
                     last = &rest[..end];
-                    first = true;
+                    (first, told) = (true, false);
                     if gathers && matches!(last, b"system" | b"developer") {
                         turns.begin_gathered();
                     } else {
@@ -106,17 +113,30 @@ impl Conversation {
                 [PIECE, b'r' | b'h', ..] if !keeps => turns.note_reasoning(at),
                 [PIECE, b'c' | b'd', ..] => calls = true,
                 [PIECE, b'q', ..] => whole = Some(at),
-                [PIECE, b'g' | SHOWN | IMAGE | b'p', ..] => {
-                    first = false;
-                    if part.of(w.bytes())[1] == SHOWN {
+                [PIECE, kind @ (b'g' | SHOWN), _, rest @ ..] => {
+                    let rest = rest.get(16..).unwrap_or_default();
+                    if last == b"user" && is_result(rest) {
+                        turns.note_told();
+                    }
+                    told = last == b"user" && rest.is_empty();
+                    if *kind == SHOWN {
                         turns.note_shown();
+                    } else {
+                        first = false;
                     }
                 }
-                [TEXT, result @ ..] if first && result.starts_with(b"<tool_response>") => {
-                    (text, first) = (true, false);
-                    turns.note_result();
+                [PIECE, IMAGE | b'p', ..] => first = false,
+                [TEXT | ARRAY, _, ..] => {
+                    if is_result(part.of(w.bytes())) {
+                        if told {
+                            turns.note_told();
+                        }
+                        if first {
+                            turns.note_result();
+                        }
+                    }
+                    (text, first, told) = (true, false, false);
                 }
-                [TEXT | ARRAY, _, ..] => (text, first) = (true, false),
                 _ => {}
             }
             at += part.len();
@@ -162,22 +182,31 @@ fn gathers(profile: Profile, dialect: Dialect) -> bool {
         || dialect == Dialect::Responses && profile.engine != Engine::Vllm
 }
 
-/// Whether a text has thoughts in it.
-fn holds_thoughts(text: &[u8]) -> bool {
+/// Whether a content begins with a text that some templates take for the result of a tool.
+fn is_result(content: &[u8]) -> bool {
+    content
+        .strip_prefix(&[TEXT])
+        .is_some_and(|text| text.starts_with(b"<tool_response>"))
+}
+
+/// Thoughts in a text, by their ends.
+fn thoughts(text: &[u8]) -> usize {
     const END: &[u8] = b"</think>";
     const BLOCK: usize = 32;
     let begins = |block: &[u8; BLOCK]| {
         let begins = |any: u8, byte: &u8| any | u8::from(*byte == END[0]);
         block.iter().fold(0, begins) != 0
     };
-    let holds = |mut places: Range<usize>| places.any(|at| text[at..].starts_with(END));
+    let count = |places: Range<usize>| places.filter(|at| text[*at..].starts_with(END)).count();
     let Some(places) = text.len().checked_sub(END.len() - 1) else {
-        return false;
+        return 0;
     };
     // Blocks without the first byte are passed over as vectors; the last of them overlaps.
     let (blocks, rest) = text.as_chunks();
     let behind = text.len() - rest.len();
-    let mut blocks = blocks.iter().zip((0..).step_by(BLOCK));
-    blocks.any(|(block, start)| begins(block) && holds(start..start + BLOCK))
-        || text.last_chunk().is_none_or(begins) && holds(behind..places)
+    let blocks = blocks.iter().zip((0..).step_by(BLOCK));
+    let found = blocks.filter(|(block, _)| begins(block));
+    let found: usize = found.map(|(_, start)| count(start..start + BLOCK)).sum();
+    let ends = text.last_chunk().is_none_or(begins);
+    found + if ends { count(behind..places) } else { 0 }
 }

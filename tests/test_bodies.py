@@ -191,6 +191,14 @@ def test_a_bad_body_is_named_if_asked_for_and_routed_by_load_if_not(
         assert lenient.select_worker(body=body, path=path).matched_tokens == 0
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_a_body_that_is_too_long_counts_by_its_bytes(kind: type) -> None:
+    router = Router(["gpu0"], bodies=RequestBodies(max_bytes=100))
+    decision = router.select_worker(body=kind(b"x" * 400), path=CHAT, headers={"x-session-id": "s"})
+    assert (decision.prompt_tokens, router.stats().bodies.errors) == (100, {"too-large": 1})
+    assert decision.explain().convention == "opencode"
+
+
 def test_a_compressed_body_counts_by_its_bytes() -> None:
     router = Router(["gpu0"], bodies=RequestBodies(strict=True))
     decision = router.select_worker(body=b"\x1f\x8b" + b"0" * 398, path=CHAT, headers={"Content-Encoding": "gzip"})

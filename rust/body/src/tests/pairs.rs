@@ -12,6 +12,7 @@ use super::engines::chat_of;
 use super::families::{FAMILIES, Family};
 use super::stream;
 use super::talks::{CHANGES, Style, Talk, change, number, talk};
+use crate::canon::DIGEST;
 use crate::{Engine, Profile};
 
 fn pairs() -> usize {
@@ -24,6 +25,17 @@ fn common(one: &[u8], other: &[u8]) -> usize {
         .unwrap_or(one.len().min(other.len()))
 }
 
+/// Digests may look like anything.
+fn without_digests(mut canonical: &[u8]) -> String {
+    let mut bytes = Vec::new();
+    while let Some(at) = canonical.iter().position(|byte| *byte == DIGEST) {
+        bytes.extend_from_slice(&canonical[..at]);
+        canonical = canonical.get(at + 17..).unwrap_or_default();
+    }
+    bytes.extend_from_slice(canonical);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The canonical bytes that bodies share with the first of them: the numbers of texts in them, and whether they are all.
 struct Shared(Vec<(Vec<String>, bool)>);
 
@@ -32,7 +44,7 @@ impl Shared {
         let mut canonical = bodies.iter().map(|body| stream(profile, api.path(), body));
         let base = canonical.next().expect("a body");
         let others = canonical.map(|other| {
-            let shared = String::from_utf8_lossy(&base[..common(&base, &other)]);
+            let shared = without_digests(&base[..common(&base, &other)]);
             let marks = shared.match_indices('#').filter_map(|(at, _)| {
                 let mark = &shared[at..=at + shared[at..].find(';')?];
                 let digits = mark.bytes().filter(u8::is_ascii_digit).count();

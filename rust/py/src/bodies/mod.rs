@@ -9,7 +9,7 @@ mod show;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_body::{BodyError, Clues, Endpoint, GATEWAY, Identity, Kind, Session};
+use cachelb_body::{BodyError, Clues, Endpoint, ErrorKind, GATEWAY, Identity, Kind, Session};
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
@@ -132,7 +132,19 @@ impl Bodies {
                 ));
             }
             Some(body) => {
-                let body = bytes(body.bind(py))?;
+                let body = body.bind(py);
+                if let Some(length) = too_long(body, self.settings.limits.bytes) {
+                    read.unread(length);
+                    tally.encoded = headers.is_encoded();
+                    if !tally.encoded {
+                        let (kind, offset) = (ErrorKind::TooLarge, 0);
+                        let error = BodyError { kind, offset };
+                        self.refuse(error, tally).map_err(body_error)?;
+                    }
+                    self.identify(&headers.clues(), context, read, tally);
+                    return Ok(());
+                }
+                let body = bytes(body)?;
                 self.read(&body, context, room, read, tally)?;
                 if !has_prompt(call) {
                     let path = context.path;
@@ -259,6 +271,15 @@ impl Bodies {
 /// Whether the caller gave a prompt, which then takes the place of the body's.
 fn has_prompt(call: &Call) -> bool {
     call.tokens.is_some() || call.text.is_some() || call.messages.is_some() || call.blocks.is_some()
+}
+
+/// Bytes of a body that would have to be copied and has more than `most`.
+fn too_long(body: &Bound<'_, PyAny>, most: usize) -> Option<usize> {
+    if body.is_instance_of::<PyBytes>() {
+        return None;
+    }
+    let length = PyBuffer::<u8>::get(body).ok()?.item_count();
+    (length > most).then_some(length)
 }
 
 /// The bytes of a body, copied if they may change meanwhile.

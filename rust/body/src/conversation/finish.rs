@@ -86,14 +86,14 @@ impl Conversation {
         let (mut calls, mut text, mut whole) = (false, false, None);
         let mut first = true;
         // Whether engines may take the user's message for another, and its first text is not known yet.
-        let mut told = false;
+        let mut lookalike = false;
         for part in &self.order {
             match part.of(w.bytes()) {
                 [PIECE, b'm', rest @ ..] => {
                     let end = rest.iter().position(|byte| *byte >= PIECE);
                     let end = end.unwrap_or(rest.len());
                     last = &rest[..end];
-                    (first, told) = (true, false);
+                    (first, lookalike) = (true, false);
                     if gathers && matches!(last, b"system" | b"developer") {
                         turns.begin_gathered();
                     } else {
@@ -116,11 +116,11 @@ impl Conversation {
                 [PIECE, kind @ (b'g' | SHOWN), _, rest @ ..] => {
                     let rest = rest.get(16..).unwrap_or_default();
                     if last == b"user" && is_result(rest) {
-                        turns.note_told();
+                        turns.note_lookalike();
                     }
-                    told = last == b"user" && rest.is_empty();
+                    lookalike = last == b"user" && rest.is_empty();
                     if *kind == SHOWN {
-                        turns.note_shown();
+                        turns.note_shown(last != b"user");
                     } else {
                         first = false;
                     }
@@ -128,14 +128,14 @@ impl Conversation {
                 [PIECE, IMAGE | b'p', ..] => first = false,
                 [TEXT | ARRAY, _, ..] => {
                     if is_result(part.of(w.bytes())) {
-                        if told {
-                            turns.note_told();
+                        if lookalike {
+                            turns.note_lookalike();
                         }
                         if first {
                             turns.note_result();
                         }
                     }
-                    (text, first, told) = (true, false, false);
+                    (text, first, lookalike) = (true, false, false);
                 }
                 _ => {}
             }

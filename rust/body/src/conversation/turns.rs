@@ -34,7 +34,7 @@ pub(crate) struct Turns {
     /// The last result with images, which engines may put into a user's message of their own: its number.
     last_shown: usize,
     /// The last of the user's that engines arrange in their own ways and may take for a result: its number.
-    last_told: usize,
+    last_lookalike: usize,
     /// Where the last message lies, if it is the assistant's.
     prefill: Option<usize>,
     /// Where the first of several of the assistant's lies that come last.
@@ -92,7 +92,7 @@ impl Turns {
         (self.leaders, self.systems, self.developer) = Default::default();
         self.last_user = None;
         (self.last_plain, self.plain_before) = Default::default();
-        (self.last_final, self.last_shown, self.last_told) = Default::default();
+        (self.last_final, self.last_shown, self.last_lookalike) = Default::default();
         (self.prefill, self.run, self.gathered) = Default::default();
         self.reasoning.clear();
         self.answers.clear();
@@ -169,13 +169,17 @@ impl Turns {
     }
 
     /// The last message is a result with images that may be a user's message behind it.
-    pub(super) fn note_shown(&mut self) {
+    /// Images are a question to vLLM, whatever text is beside them.
+    pub(super) fn note_shown(&mut self, has_images: bool) {
         self.last_shown = self.begun;
+        if has_images {
+            self.last_lookalike = 0;
+        }
     }
 
     /// The last message is a user's that engines arrange in their own ways, and its first text looks like a result.
-    pub(super) fn note_told(&mut self) {
-        self.last_told = self.begun;
+    pub(super) fn note_lookalike(&mut self) {
+        self.last_lookalike = self.begun;
     }
 
     /// The last message may be several: which is an answer, and to which the reasoning in it belongs, is not known.

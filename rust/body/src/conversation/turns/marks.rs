@@ -15,7 +15,7 @@ impl Turns {
     ) -> Option<Parts> {
         let messages = self.span?;
         let user = self.last_user.map_or(0, |(user, _)| user);
-        let (plain, shown, told) = (self.last_plain, self.last_shown, self.last_told);
+        let (plain, shown, lookalike) = (self.last_plain, self.last_shown, self.last_lookalike);
         let bits = |later: &[bool]| later.iter().fold(0, |bits, one| bits * 2 + u8::from(*one));
         for (message, at) in &self.reasoning {
             // It may itself be that of an answer.
@@ -24,7 +24,7 @@ impl Turns {
             let last = self.answers.last().map_or(0, |(answer, _)| *answer);
             let later = bits(&[
                 in_text && last > *message,
-                told > *message,
+                lookalike > *message,
                 shown > *message,
                 user > *message,
                 plain > *message,
@@ -38,7 +38,7 @@ impl Turns {
             if plain <= *message {
                 canon.move_kind(
                     *at,
-                    bits(&[told > *message, shown > *message, user > *message]),
+                    bits(&[lookalike > *message, shown > *message, user > *message]),
                 );
             }
         }

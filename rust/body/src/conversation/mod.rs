@@ -25,8 +25,8 @@ pub(crate) struct Conversation {
     blocks: Vec<Block>,
     /// Whether an item behind the first of those holds media.
     late_media: bool,
-    /// Whether an engine may make several messages of them.
-    is_split: bool,
+    /// What vLLM makes of them, if that engine may be the one.
+    apart: responses::Apart,
     /// Parts of the message that is read, in their order.
     order: Vec<Span>,
     /// The digest of the head, and tools, as they lie in the arena.

@@ -65,7 +65,8 @@ impl Conversation {
             Token::Array => {
                 reader.open()?;
                 self.blocks.clear();
-                (self.late_media, self.is_split) = (false, false);
+                self.late_media = false;
+                self.apart = Apart::default();
                 while reader.element()? {
                     self.count_message(w, reader)?;
                     if reader.peek()? == Token::Object {
@@ -147,13 +148,14 @@ impl Conversation {
             && !begins_with_text(known[CONTENT].of(w.bytes()));
         let joins = class.is_some_and(|class| {
             let vllm = self.joins(Engine::Vllm, class) && !stays;
-            self.is_split |= engine == Engine::Unset && !self.blocks.is_empty() && !vllm;
+            self.apart.add(class, vllm);
             if engine == Engine::Vllm {
                 vllm
             } else {
                 self.joins(engine, class)
             }
         });
+        self.apart.messages += usize::from(class.is_some() && !joins);
         let order = order(w, kind, &mut known, parts, joins);
         w.add_written(&NAMES, &known);
         w.canon().arrange(start, &order);
@@ -234,9 +236,11 @@ impl Conversation {
         }
         self.blocks.clear();
         self.late_media = false;
+        let begun = self.turns.begun();
         self.note_parts(w, run.start(), Dialect::Responses);
-        if std::mem::take(&mut self.is_split) {
-            self.turns.note_split();
+        let answer = std::mem::take(&mut self.apart).last_answer();
+        if answer > 0 && w.profile().engine == Engine::Unset {
+            self.turns.note_apart(begun + answer);
         }
         self.order.push(item);
         w.canon().arrange(run.start(), &self.order);
@@ -246,6 +250,33 @@ impl Conversation {
             self.turns.move_last(item.start());
         }
         item
+    }
+}
+
+/// How many messages the assistant's items in a row are, and the last that ends with an answer without calls to vLLM.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Apart {
+    messages: usize,
+    answer: usize,
+    calls: bool,
+}
+
+impl Apart {
+    /// An item, with which vLLM goes on in the message before it or not.
+    fn add(&mut self, class: Class, goes_on: bool) {
+        if !goes_on {
+            (self.answer, self.calls) = (self.last_answer(), false);
+        }
+        self.calls |= class == Class::Call;
+    }
+
+    /// The number of that message, 0 for none.
+    fn last_answer(self) -> usize {
+        if self.calls {
+            self.answer
+        } else {
+            self.messages
+        }
     }
 }
 

@@ -182,9 +182,16 @@ impl Turns {
         self.last_lookalike = self.begun;
     }
 
-    /// The last message may be several: which is an answer, and to which the reasoning in it belongs, is not known.
-    pub(super) fn note_split(&mut self) {
-        self.last_shown = self.begun + 1;
+    /// Messages begun so far.
+    pub(super) fn begun(&self) -> usize {
+        self.begun
+    }
+
+    /// vLLM takes the message of this number for one that ends with an answer; other engines may join it to what follows.
+    pub(super) fn note_apart(&mut self, answer: usize) {
+        if answer > self.last_final {
+            self.last_shown = answer + 1;
+        }
     }
 
     /// Whether engines may take another user message for the last.

@@ -148,7 +148,7 @@ impl Conversation {
             && !begins_with_text(known[CONTENT].of(w.bytes()));
         let joins = class.is_some_and(|class| {
             let vllm = self.joins(Engine::Vllm, class) && !stays;
-            self.apart.add(class, vllm);
+            self.apart.add(class, (!vllm).then_some(self.blocks.len()));
             if engine == Engine::Vllm {
                 vllm
             } else {
@@ -193,7 +193,8 @@ impl Conversation {
     /// Whether an item of the assistant goes on with the message of the one before it. vLLM joins all of them until one
     /// comes twice that a message has once; others at least calls with what comes before them.
     fn joins(&self, engine: Engine, class: Class) -> bool {
-        let has = |class| self.blocks.iter().any(|block: &Block| block.class == class);
+        let latest = &self.blocks[self.apart.start.min(self.blocks.len())..];
+        let has = |class| latest.iter().any(|block| block.class == class);
         match (engine, self.blocks.last()) {
             (_, None) => false,
             (Engine::Vllm, Some(_)) => class == Class::Call || !has(class),
@@ -259,13 +260,15 @@ pub(super) struct Apart {
     messages: usize,
     answer: usize,
     calls: bool,
+    /// Where its latest message begins.
+    start: usize,
 }
 
 impl Apart {
-    /// An item, with which vLLM goes on in the message before it or not.
-    fn add(&mut self, class: Class, goes_on: bool) {
-        if !goes_on {
-            (self.answer, self.calls) = (self.last_answer(), false);
+    /// An item, with which vLLM begins a message if it has this number.
+    fn add(&mut self, class: Class, begins: Option<usize>) {
+        if let Some(at) = begins {
+            (self.answer, self.calls, self.start) = (self.last_answer(), false, at);
         }
         self.calls |= class == Class::Call;
     }

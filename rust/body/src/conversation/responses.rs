@@ -229,7 +229,7 @@ impl Conversation {
                 let begin = Span::from(rest.start()..rest.start() + ASSISTANT.len());
                 self.order.push(begin);
                 rest = Span::from(begin.end()..rest.end());
-                if std::mem::take(&mut moved) {
+                if moved {
                     self.order.push(w.canon().begin(b'h'));
                 }
             }

@@ -274,7 +274,7 @@ impl Reader {
         prompt
     }
 
-    /// Reads `text=`: the bytes of four tokens per token of a block are one.
+    /// Reads `text=`: a block is four bytes for each of its tokens.
     pub fn text(
         &self,
         text: &Bound<'_, PyString>,

@@ -178,7 +178,7 @@ impl Canon {
     pub(crate) fn put_whole(&mut self, kind: u8, parts: impl IntoIterator<Item = Span>) -> Span {
         let start = self.end();
         for part in parts {
-            self.bytes.extend_from_within(part.start..part.end);
+            self.copy(part);
         }
         if self.end() > start {
             let digest = self.take_digest(start);

@@ -72,8 +72,7 @@ impl Conversation {
                     )
                 };
                 let text = parts.position(is_content).unwrap_or(1);
-                let mark = w.canon().begin(b'h');
-                let start = mark.start();
+                let start = w.canon().begin(b'h').start();
                 if count > 1 {
                     w.canon().put_digest(count as u128);
                 }
@@ -165,7 +164,6 @@ impl Conversation {
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
         let (system, developer) = (is(b"system"), is(b"developer"));
-        // Those of Anthropic's API go into the text beside the messages, also if they lead.
         let leads = self.turns.lead(system || developer, developer, span.end());
         let moves = !leads || changes_tools;
         if (system || developer) && moves {

@@ -173,10 +173,9 @@ impl Conversation {
             self.note_system(w, item, (Dialect::Responses, false));
             return Ok(());
         };
-        let is_vllm = w.profile().engine == Engine::Vllm;
         let has_media = self.contents.media() > media;
         self.late_media |= has_media && !self.blocks.is_empty();
-        let span = match (is_vllm, joins) {
+        let span = match (engine == Engine::Vllm, joins) {
             (true, true) => {
                 self.turns.join();
                 item

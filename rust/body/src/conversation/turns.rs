@@ -31,7 +31,7 @@ pub(crate) struct Turns {
     last_plain: usize,
     plain_before: usize,
     last_final: usize,
-    /// The last result with images, which engines may put into a user's message of their own: its number.
+    /// Behind the last message that engines take for a user's, or vLLM for an answer, each in its own way: a number.
     last_shown: usize,
     /// The last of the user's that engines arrange in their own ways and may take for a result: its number.
     last_lookalike: usize,
@@ -168,8 +168,8 @@ impl Turns {
         }
     }
 
-    /// The last message is a result with images that may be a user's message behind it.
-    /// Images are a question to vLLM, whatever text is beside them.
+    /// The last message may be another user's to some engine. Images of results are a question to vLLM, whatever text is
+    /// beside them.
     pub(super) fn note_shown(&mut self, has_images: bool) {
         self.last_shown = self.begun;
         if has_images {

@@ -15,6 +15,7 @@ pub mod boundaries;
 mod counted;
 pub mod error;
 mod forest;
+pub mod groups;
 pub mod hashing;
 pub mod heap;
 pub mod ids;

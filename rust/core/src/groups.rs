@@ -1,0 +1,209 @@
+//! Engines with several cache groups: where they can resume a prompt, and where they keep what that takes.
+//!
+//! A request of n tokens resumes at the deepest L < n that every group accepts. Groups that attend to the whole prefix
+//! need all of it; the others need little, and their engine keeps no more than that, at few places. Two rules follow,
+//! both after vLLM: which places a group accepts, and at which places a prompt leaves what is needed.
+
+/// What the layers of a group attend to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupKind {
+    /// All that comes before: full attention, MLA, sinks.
+    Full,
+    /// The last `window` tokens.
+    SlidingWindow {
+        /// Tokens, with the one that attends.
+        window: u32,
+    },
+    /// One state that stands for everything before it.
+    Mamba,
+    /// The chunk that a token is in.
+    Chunked {
+        /// Tokens of a chunk.
+        chunk: u32,
+    },
+}
+
+/// One cache group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheGroup {
+    /// What it attends to.
+    pub kind: GroupKind,
+    /// Tokens per block.
+    pub block_size: u32,
+}
+
+impl CacheGroup {
+    /// Tokens before a place that must be kept there to resume at it, `None` if that depends on the place.
+    #[must_use]
+    pub fn reach(self) -> Option<u64> {
+        let size = u64::from(self.block_size.max(1));
+        match self.kind {
+            GroupKind::Full => Some(0),
+            GroupKind::SlidingWindow { window } => {
+                let before = u64::from(window.saturating_sub(1));
+                Some(before.div_ceil(size) * size)
+            }
+            GroupKind::Mamba => Some(size),
+            GroupKind::Chunked { .. } => None,
+        }
+    }
+}
+
+/// Where an engine keeps what its groups need to resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retention {
+    /// Where prompts end, and where one left what was known.
+    #[default]
+    Ends,
+    /// There, and at every multiple of so many tokens.
+    Every(u32),
+    /// Everywhere.
+    All,
+}
+
+/// What follows from the groups of an engine, some of which do not attend to the whole prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resuming {
+    /// It resumes at multiples of so many tokens.
+    pub align: u32,
+    /// What is kept at two places so many tokens apart serves those between them.
+    pub join: u64,
+    retention: Retention,
+    /// Tokens that must be held beyond the place: one block with EAGLE or MTP.
+    pub above: u32,
+}
+
+/// Numbers that a [`Resuming`] is written as.
+pub type Numbers = [u64; 4];
+
+/// The largest multiple that blocks of all groups are aligned to, in tokens.
+const MOST_ALIGNED: u64 = 1 << 20;
+
+impl Resuming {
+    /// What follows from `groups`; `None` if all attend to the whole prefix, or if their blocks align nowhere. With
+    /// `lookahead` a block is held beyond each place, as EAGLE and MTP need it.
+    #[must_use]
+    pub fn of(groups: &[CacheGroup], retention: Retention, lookahead: bool) -> Option<Self> {
+        let sides = || groups.iter().filter(|group| group.kind != GroupKind::Full);
+        sides().next()?;
+        let align = groups.iter().try_fold(1_u64, |align, group| {
+            let size = u64::from(group.block_size);
+            let common = common_multiple(align, size).filter(|all| *all <= MOST_ALIGNED);
+            common.filter(|_| size > 0)
+        })?;
+        let join = sides().map(|group| match group.kind {
+            // A state serves one place, and what of a chunk is kept depends on the place.
+            GroupKind::Mamba | GroupKind::Chunked { .. } => 0,
+            _ => group.reach().unwrap_or(0),
+        });
+        let full = groups.iter().find(|group| group.kind == GroupKind::Full);
+        let above = full.filter(|_| lookahead).map_or(0, |full| full.block_size);
+        Some(Self {
+            align: align as u32,
+            join: join.min().unwrap_or(0),
+            retention,
+            above,
+        })
+    }
+
+    /// As numbers, none of them 0 at first.
+    #[must_use]
+    pub fn to_numbers(self) -> Numbers {
+        let retention = match self.retention {
+            Retention::Ends => 0,
+            Retention::All => 1,
+            Retention::Every(interval) => 1 + u64::from(interval.max(1)),
+        };
+        let Self {
+            align, join, above, ..
+        } = self;
+        [align.into(), join, retention, above.into()]
+    }
+
+    /// From [`Self::to_numbers`], `None` for numbers that no groups lead to.
+    #[must_use]
+    pub fn from_numbers([align, join, retention, above]: Numbers) -> Option<Self> {
+        let retention = match retention {
+            0 => Retention::Ends,
+            1 => Retention::All,
+            more => Retention::Every(u32::try_from(more - 1).ok()?),
+        };
+        let small = |number: u64| u32::try_from(number).ok();
+        let fits = (1..=MOST_ALIGNED).contains(&align) && above <= align;
+        fits.then_some(Self {
+            align: small(align)?,
+            join,
+            retention,
+            above: small(above)?,
+        })
+    }
+
+    /// The same of an engine that says what it retains.
+    #[must_use]
+    pub fn retaining(self, retention: Retention) -> Self {
+        Self { retention, ..self }
+    }
+
+    /// The same where places are told apart by blocks of so many units, at least, that are not the engine's.
+    #[must_use]
+    pub fn aligned_to(self, align: u32) -> Self {
+        Self {
+            align: align.max(1),
+            ..self
+        }
+    }
+
+    /// The places, ascending and in tokens, at which the engine can resume once it has computed a prompt of `tokens`
+    /// whose first `held` its full groups had, and of which it knew the places `known` tells up to a depth: the deepest
+    /// one at most so deep, 0 for the root. Only new ones are given.
+    pub fn places(&self, tokens: u64, held: u64, known: impl Fn(u64) -> u64, out: &mut Vec<u64>) {
+        out.clear();
+        let align = u64::from(self.align);
+        let aligned = |depth: u64| depth - depth % align;
+        let above = u64::from(self.above);
+        // What is needed beyond a place is part of the prompt, which may end where its last block does.
+        let lookahead = if above > 0 { align } else { 0 };
+        let place = |tokens: u64| aligned(tokens).saturating_sub(lookahead);
+        let end = place(tokens.saturating_sub(1));
+        let last = if above > 0 { place(tokens) } else { end };
+        let resumed = known(end);
+        let junction = aligned(held.saturating_sub(above)).min(end);
+        let junction = Some(junction).filter(|at| *at > resumed);
+        let mut below = resumed;
+        let mut kept: Vec<u64> = junction.into_iter().collect();
+        match self.retention {
+            Retention::Ends => {}
+            Retention::Every(interval) => {
+                let step = u64::from(interval).max(1);
+                let first = resumed - resumed % step + step;
+                let places = (first..=end).step_by(step as usize);
+                kept.extend(places.filter(|at| at % align == 0));
+            }
+            Retention::All => kept.extend((resumed + align..=end).step_by(align as usize)),
+        }
+        kept.extend([end, last]);
+        kept.sort_unstable();
+        kept.dedup();
+        for at in kept {
+            if at > below && at - below <= self.join {
+                out.extend((below + align..at).step_by(align as usize));
+            }
+            if at > below {
+                out.push(at);
+                below = at;
+            }
+        }
+    }
+}
+
+/// The least common multiple of two numbers, `None` for zero.
+fn common_multiple(a: u64, b: u64) -> Option<u64> {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (divisor > 0).then(|| a / divisor * b)
+}
+
+#[cfg(test)]
+mod tests;

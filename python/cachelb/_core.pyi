@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar, final
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,7 @@ from typing_extensions import Buffer, disjoint_base
 
 from cachelb.answers import Usage
 from cachelb.bodies import Headers
+from cachelb.cache_groups import CacheLayout
 from cachelb.explanation import Explanation
 from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, Reason, Tokens
@@ -651,12 +652,20 @@ class RouterFleet:
         gpu: str | None = None,
         kv_blocks: int | None = None,
         slow_start_s: float | None = None,
+        cache_layout: CacheLayout | None = None,
     ) -> bool: ...
     def add_pool(self, spec: dict[str, Any]) -> None: ...
     def models(self) -> list[str]: ...
     def set_ready(self, worker: object, ready: bool) -> None: ...
     def replace_object(self, key: str, worker: object) -> None: ...
-    def learn(self, worker: object, *, kv_blocks: int | None = None, block_size: int | None = None) -> None: ...
+    def learn(
+        self,
+        worker: object,
+        *,
+        kv_blocks: int | None = None,
+        block_size: int | None = None,
+        retention_interval: int | Literal["all"] | None = None,
+    ) -> None: ...
     def named(self, workers: Iterable[_T]) -> tuple[list[_T], list[str]]: ...
     def address_of(self, name: str) -> str: ...
     def add_waiters(self, change: int) -> None: ...

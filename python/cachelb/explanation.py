@@ -24,9 +24,11 @@ class CandidateView:
     Attributes:
         key: Key of the worker; of one with data-parallel ranks, `key#rank`.
         state: "available", or why the worker took no part; the numbers are 0 then.
-        overlap_blocks: Leading blocks of the request it held.
+        overlap_blocks: Leading blocks of the request it could reuse.
         inflight: Requests booked on it and not finished.
         pending_prefill_tokens: Uncached prompt tokens on it without a first token.
+        held_blocks: Leading blocks it held for its layers that attend to the whole prefix: more than `overlap_blocks`
+            where a hybrid model cannot resume so far.
         matched_tokens: Prompt tokens it need not compute, by the credits of their media.
         decode_blocks: Blocks of its requests past their first token.
         weight: Its relative capacity.
@@ -53,6 +55,7 @@ class CandidateView:
     overlap_blocks: int
     inflight: int
     pending_prefill_tokens: int
+    held_blocks: int = 0
     matched_tokens: float = 0.0
     decode_blocks: int = 0
     weight: float = 1.0

@@ -220,6 +220,8 @@ class Funnel:
             before, or have left every cache.
         selected_matched_tokens: Tokens matched on the picked worker. Tokens lost at this step were given up for
             balance.
+        selected_held_tokens: Tokens the picked worker held for its full attention: more than matched where a hybrid
+            model could not resume so far.
         engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
     """
 
@@ -227,6 +229,7 @@ class Funnel:
     prompt_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="prompt"))
     best_matched_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="best_matched"))
     selected_matched_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="selected_matched"))
+    selected_held_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="selected_held"))
     engine_cached_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="engine_cached"))
 
 
@@ -533,7 +536,7 @@ class DecisionRecord:
         reason: The reason of the pick.
         prompt_tokens: Length of the prompt.
         best_matched_tokens: Prompt tokens the best candidate held.
-        matched_tokens: Prompt tokens the picked worker held.
+        matched_tokens: Prompt tokens the picked worker could reuse.
         cached_tokens: Prompt tokens the engine took from its cache, None if it did not report them.
         engine_prompt_tokens: Prompt tokens the engine counted, None if it did not report them; `prompt_tokens` is an
             estimate for a prompt given as text.
@@ -556,6 +559,8 @@ class DecisionRecord:
         credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of their medium.
         gpu: Its device, from `add_worker(gpu=)`.
         convention: Convention by which the conversation is known, such as "claude-code".
+        held_tokens: Prompt tokens that worker held for its full attention: more than `matched_tokens` where a hybrid
+            model could not resume so far.
     """
 
     id: str
@@ -588,3 +593,4 @@ class DecisionRecord:
     credited_tokens: float | None = None
     gpu: str | None = None
     convention: str | None = None
+    held_tokens: int | None = None

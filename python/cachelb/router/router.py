@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cachelb.arguments import listed
+from cachelb.arguments import listed, require
 from cachelb.bodies import RequestBodies
+from cachelb.cache_groups import CacheLayout
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
 from cachelb.router import forks
@@ -235,6 +236,7 @@ class Router(Observation[W]):
         gpu: str | None = None,
         kv_blocks: int | None = None,
         slow_start_s: float = 0.0,
+        cache_layout: CacheLayout | None = None,
     ) -> None:
         """Register a worker, or update a registered one; its cached prefixes and load stay.
 
@@ -248,11 +250,15 @@ class Router(Observation[W]):
             kv_blocks: Blocks its KV cache holds, as its engine counts them, until a load source reports the number;
                 None keeps the known value, at first `max_blocks_per_worker`.
             slow_start_s: Seconds its weight takes to rise from a quarter to full.
+            cache_layout: The cache groups of its engine, for a hybrid model without KV events; events tell them. None
+                keeps the known value, at first full attention alone.
 
         Raises:
             TypeError: The worker has no key, or an argument has the wrong type.
             ValueError: An argument is outside its range.
         """
+        if cache_layout is not None:
+            require("cache_layout", cache_layout, CacheLayout, "a cachelb.cache_groups.CacheLayout")
         names = [models] if isinstance(models, str) else listed("models", models)
         for name in names:
             if not isinstance(name, str):
@@ -267,6 +273,7 @@ class Router(Observation[W]):
             gpu=gpu,
             kv_blocks=kv_blocks,
             slow_start_s=slow_start_s,
+            cache_layout=cache_layout,
         )
         self._wake()
 
@@ -314,7 +321,14 @@ class Router(Observation[W]):
         if ready:
             self._wake()
 
-    def learn_worker(self, worker: W | str, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
+    def learn_worker(
+        self,
+        worker: W | str,
+        *,
+        kv_blocks: int | None = None,
+        block_size: int | None = None,
+        retention_interval: int | Literal["all"] | None = None,
+    ) -> None:
         """Apply a load source's findings about a worker.
 
         The index of a model keeps the block size it was built with. An engine may have another, if one is a multiple of
@@ -325,6 +339,8 @@ class Router(Observation[W]):
             worker: The worker or its key.
             kv_blocks: Blocks its KV cache holds, as its engine counts them.
             block_size: Tokens per block of its engine. None keeps the known value, at first the router's.
+            retention_interval: Where the engine of a hybrid model keeps what a prompt resumes with, beside the ends of
+                prompts: every so many tokens, 0 for nowhere, or "all". None keeps the known value.
 
         Raises:
             UnknownWorkerError: It is not registered.
@@ -343,7 +359,9 @@ class Router(Observation[W]):
             Traceback (most recent call last):
             ValueError: the engine of worker "gpu0" has blocks of 24 tokens, the router of 16: ...
         """
-        self._fleet.learn(worker, kv_blocks=kv_blocks, block_size=block_size)
+        self._fleet.learn(
+            worker, kv_blocks=kv_blocks, block_size=block_size, retention_interval=retention_interval
+        )
 
     # --- selection ---
 

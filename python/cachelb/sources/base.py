@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class LoadReport:
         gen_tps: Output tokens per second of work.
         kv_blocks: Blocks the KV cache has, counted in blocks of `block_size`.
         block_size: Tokens per block, as the engine's prefix hashes count them.
+        retention_interval: Where the engine of a hybrid model keeps what a prompt resumes with, beside the ends of
+            prompts: every so many tokens, 0 for nowhere, or "all".
 
     Example:
         >>> from cachelb.sources import LoadReport
@@ -34,6 +36,7 @@ class LoadReport:
     gen_tps: float | None = None
     kv_blocks: int | None = None
     block_size: int | None = None
+    retention_interval: int | Literal["all"] | None = None
 
 
 class LoadTarget(Protocol):
@@ -46,7 +49,7 @@ class LoadTarget(Protocol):
         ...         return ["http://gpu0:8000"]
         ...     def update_load(self, worker, /, **report):
         ...         print(worker, report["running"])
-        ...     def learn_worker(self, worker, /, *, kv_blocks=None, block_size=None): ...
+        ...     def learn_worker(self, worker, /, **facts): ...
         >>> target: LoadTarget = Printer()
         >>> target.keys()
         ['http://gpu0:8000']
@@ -86,13 +89,22 @@ class LoadTarget(Protocol):
         """
         ...
 
-    def learn_worker(self, worker: str, /, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
+    def learn_worker(
+        self,
+        worker: str,
+        /,
+        *,
+        kv_blocks: int | None = None,
+        block_size: int | None = None,
+        retention_interval: int | Literal["all"] | None = None,
+    ) -> None:
         """Apply facts about a worker that its engine reports.
 
         Args:
             worker: Key of the worker.
             kv_blocks: Blocks its KV cache has.
             block_size: Tokens per block.
+            retention_interval: What the engine of a hybrid model keeps to resume with, as in `LoadReport`.
 
         Raises:
             KeyError: The worker is not registered (any more).

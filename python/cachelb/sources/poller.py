@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cachelb.sources.prometheus_text import MetricsPage
 
 _log = logging.getLogger("cachelb.sources.metrics")
+_NO_FACTS = (None, None, None)
 
 _LONGEST_BACKOFF_S = 5.0
 _MOST_DOUBLINGS = 16
@@ -92,7 +93,7 @@ class Poller:
         self._settings = settings
         self._router = router
         self._throughput = Throughput()
-        self._published: tuple[int | None, int | None] = (None, None)
+        self._published: tuple[object, ...] = _NO_FACTS
         self.stats = WorkerPolls()  # replaced whole, so that any thread may read it
 
     async def poll_forever(self, slots: asyncio.Semaphore) -> None:
@@ -167,12 +168,17 @@ class Poller:
                 gen_tps=gen_tps,
                 age_s=now_s - sent_s,  # the engine took the values at some moment after the request was sent
             )
-            facts = (load.kv_blocks, load.block_size)
-            if facts not in ((None, None), self._published):
+            facts = (load.kv_blocks, load.block_size, load.retention_interval)
+            if facts not in (_NO_FACTS, self._published):
                 self._published = facts
-                self._router.learn_worker(self._key, kv_blocks=load.kv_blocks, block_size=load.block_size)
+                self._router.learn_worker(
+                    self._key,
+                    kv_blocks=load.kv_blocks,
+                    block_size=load.block_size,
+                    retention_interval=load.retention_interval,
+                )
         except KeyError:
-            self._published = (None, None)  # removed a moment ago; the source ends this poller at its next look
+            self._published = _NO_FACTS  # removed a moment ago; the source ends this poller at its next look
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
             self.stats = replace(self.stats, refused=self.stats.refused + 1)
             if self.stats.refused == 1:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from cachelb.exposition import Samples, split_series
 from cachelb.sources.base import LoadReport
@@ -29,6 +29,8 @@ _T = TypeVar("_T")
 
 _LARGEST = 2.0**53
 """Counts above this are no counts; it also keeps every number exact."""
+
+_MOST_TOKENS = 1 << 31
 
 _RANK_LABELS = (b"engine", b"dp_rank")
 
@@ -255,6 +257,7 @@ def _page(engine: bytes | None, ranks: Mapping[int | None, _Rank], dropped: int)
         kv_usage=_mean(load.kv_usage for load in whole),
         kv_blocks=_whole_sum(load.kv_blocks for load in whole) if len(sizes) == 1 else None,
         block_size=sizes.pop() if len(sizes) == 1 else None,
+        retention_interval=whole[0].retention_interval,
     )
     return MetricsPage(
         engine=None if engine is None else engine.decode(),
@@ -288,7 +291,16 @@ def _load(rank: _Rank) -> LoadReport:
         kv_usage=None if usage is None else min(usage, 1.0),
         kv_blocks=_kv_blocks(rank, block_size),
         block_size=block_size,
+        retention_interval=_retention_interval(rank.info.get(b"prefix_cache_retention_interval")),
     )
+
+
+def _retention_interval(label: bytes | None) -> int | Literal["all"] | None:
+    """Read where vLLM keeps what hybrid models resume with."""
+    if label == b"None":
+        return "all"
+    interval = _whole(label)
+    return interval if interval is None or interval < _MOST_TOKENS else None
 
 
 def _kv_blocks(rank: _Rank, block_size: int | None) -> int | None:

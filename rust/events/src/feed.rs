@@ -1,5 +1,6 @@
 //! One stream: its messages read, brought in order and applied.
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis};
 
 use super::batch::{Batch, Event, Place};
@@ -22,6 +23,8 @@ pub enum Worth {
         state: FeedState,
         /// Tokens per block of the engine, once it is known.
         engine_block_size: Option<u32>,
+        /// How the engine resumes, by its cache groups.
+        resuming: Option<Resuming>,
     },
 }
 
@@ -360,6 +363,7 @@ impl Feed {
             Worth::Believed {
                 state: self.follower.state(),
                 engine_block_size: self.ingest.engine_block_size(),
+                resuming: self.ingest.resuming(),
             }
         };
         if self.told != Some(worth) {

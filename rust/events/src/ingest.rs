@@ -12,6 +12,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis};
 
 use self::ahead::Foresight;
@@ -169,6 +170,12 @@ impl Ingest {
     #[must_use]
     pub fn engine_block_size(&self) -> Option<u32> {
         self.mirror.spaces.block_size()
+    }
+
+    /// How the engine resumes, by its cache groups; `None` if any leading blocks will do.
+    #[must_use]
+    pub fn resuming(&self) -> Option<Resuming> {
+        None
     }
 
     /// What is known once what the engine announced up to `until` is applied.

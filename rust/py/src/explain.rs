@@ -25,7 +25,7 @@ pub fn explanation<'py>(
         let fields = PyDict::new(py);
         fields.set_item("key", &*row.name)?;
         fields.set_item("state", row.eligibility.describe())?;
-        set_items!(fields, row => picked, overlap_blocks, matched_tokens, inflight, pending_prefill_tokens, decode_blocks, weight);
+        set_items!(fields, row => picked, overlap_blocks, held_blocks, matched_tokens, inflight, pending_prefill_tokens, decode_blocks, weight);
         fields.set_item("score", row.score.get())?;
         fields.set_item("events", row.events.map(FeedState::name))?;
         if row.held.speculative > 0 {

@@ -13,6 +13,7 @@ use cachelb_policy::{Ended, Placements};
 use super::checks::Checks;
 use super::leases::Leases;
 use super::request::Request;
+use super::usable::Usable;
 
 /// The blocks of one model.
 #[derive(Debug)]
@@ -60,9 +61,19 @@ impl Answer<'_> {
         self.depths.of(self.index, slot)
     }
 
+    /// Leading blocks that the worker in `slot` holds for its layers that attend to the whole prefix.
+    pub fn held(&self, slot: u32) -> u32 {
+        self.depths.held(self.index, slot)
+    }
+
     /// Leading blocks in device memory that events confirmed.
     pub fn confirmed(&self, slot: u32) -> u32 {
         self.depths.confirmed(self.index, slot)
+    }
+
+    /// The deepest block in the first `within` behind which the worker in `slot` is believed to resume, 0 for none.
+    pub fn place(&self, slot: u32, within: u32) -> u32 {
+        self.depths.deepest_mark(self.index, slot, within)
     }
 
     /// Where the leading blocks lie.
@@ -128,11 +139,13 @@ impl Blocks {
         &mut self.leases
     }
 
-    /// Asks the index how much of a prompt every worker holds.
-    pub fn look_up(&mut self, request: &Request<'_>) {
+    /// Asks the index how much of a prompt every worker can reuse.
+    pub fn look_up(&mut self, request: &Request<'_>, block_size: u32) {
         self.is_answered = match request.blocks {
             Some((hashes, origin)) if !hashes.is_empty() => {
                 self.index.overlaps(hashes, origin, &mut self.depths);
+                let most = Usable::most(request.length(), block_size);
+                self.index.resume(most, &mut self.depths);
                 true
             }
             _ => false,

@@ -62,9 +62,11 @@ impl Feed<'_> {
             Worth::Believed {
                 state,
                 engine_block_size,
+                resuming,
             } => Some(FeedStatus {
                 state,
                 engine_block_size,
+                resuming,
             }),
         };
         // What lost messages may have announced stays doubtful.

@@ -201,17 +201,18 @@ impl Fleet {
         let Some(member) = self.current_mut(id) else {
             return Learned::default();
         };
-        let before = member.sizes();
+        let known = |member: &Member| (member.sizes(), member.resuming(member.profile().home()));
+        let before = known(member);
         if !member.learn(facts, feed) {
             return Learned::default();
         }
-        let sizes = member.sizes();
-        let disagreement = sizes.disagreement();
+        let now = known(member);
+        let disagreement = now.0.disagreement();
         self.version += 1;
         self.has_events |= feed.is_some();
         Learned {
-            is_resized: sizes != before,
-            disagrees: disagreement.is_some() && disagreement != before.disagreement(),
+            is_resized: now != before,
+            disagrees: disagreement.is_some() && disagreement != before.0.disagreement(),
         }
     }
 

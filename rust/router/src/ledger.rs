@@ -128,8 +128,10 @@ pub struct Record {
     pub prompt_tokens: u64,
     /// Prompt tokens the best candidate held.
     pub best_matched_tokens: u64,
-    /// Prompt tokens the picked one held.
+    /// Prompt tokens the picked one could reuse.
     pub matched_tokens: u64,
+    /// Those it held for its layers that attend to the whole prefix.
+    pub held_tokens: u64,
     /// Candidates.
     pub candidates: u32,
     /// Convention of clients by which the conversation is known.
@@ -166,8 +168,10 @@ cachelb_core::counted! {
         pub prompt_tokens: u64,
         /// Tokens the best candidate was believed to hold.
         pub best_matched_tokens: u64,
-        /// Tokens the picked one was believed to hold.
+        /// Tokens the picked one was believed to reuse.
         pub selected_matched_tokens: u64,
+        /// Tokens it held for its layers that attend to the whole prefix: more, where others could not resume so far.
+        pub selected_held_tokens: u64,
         /// Tokens the engine took from its cache.
         pub engine_cached_tokens: u64,
     }
@@ -195,6 +199,7 @@ impl Funnel {
         self.prompt_tokens += prompt;
         self.best_matched_tokens += scaled(record.best_matched_tokens);
         self.selected_matched_tokens += scaled(record.matched_tokens);
+        self.selected_held_tokens += scaled(record.held_tokens);
         self.engine_cached_tokens += cached.min(prompt);
     }
 }

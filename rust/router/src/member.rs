@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::Millis;
 use cachelb_events::FeedState;
 
@@ -123,6 +124,8 @@ pub struct FeedStatus {
     pub state: FeedState,
     /// Tokens per block of the engine, once it is known.
     pub engine_block_size: Option<u32>,
+    /// How the engine resumes, by its cache groups.
+    pub resuming: Option<Resuming>,
 }
 
 impl FeedStatus {
@@ -172,6 +175,8 @@ impl Member {
             engine: Facts {
                 kv_blocks: None,
                 block_size: None,
+                resuming: None,
+                retention: None,
             },
             slow_start_ms: 0,
             gpu: None,
@@ -270,6 +275,14 @@ impl Member {
     pub fn sizes(&self) -> EngineSizes {
         let announced = self.feed.and_then(|feed| feed.engine_block_size);
         EngineSizes::new(announced, self.profile.engine)
+    }
+
+    /// How its engine resumes prompts of `pool`, `None` if any leading blocks will do.
+    pub fn resuming(&self, pool: PoolId) -> Option<Resuming> {
+        match self.feed_in(pool) {
+            Some(feed) => feed.resuming,
+            None => self.profile.engine.resuming(),
+        }
     }
 
     /// Equal for workers of one kind of GPU, 0 if it is not known.

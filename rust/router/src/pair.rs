@@ -232,8 +232,10 @@ impl<'r> Pair<'_, 'r> {
             return Ok((prefiller, self.decode_step().take(decoder, uncached)?));
         };
         // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
-        if let Some(blocks) = self.selector.pools[self.decode.pool].blocks_mut() {
-            blocks.look_up(self.decode);
+        let pool = &mut self.selector.pools[self.decode.pool];
+        let size = pool.block_size();
+        if let Some(blocks) = pool.blocks_mut() {
+            blocks.look_up(self.decode, size);
         }
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {

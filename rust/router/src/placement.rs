@@ -9,15 +9,17 @@
 //! index, while its engine refuses it.
 
 use cachelb_core::error::Result;
-use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
+use cachelb_core::groups::Resuming;
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, LoadBook};
 use cachelb_core::tracker::Origin;
 use cachelb_core::tracker::{Depths, Store};
 
+use super::blocks::Answer;
 use super::checks::Sizes;
 use super::leases::Terms;
 use super::member::FeedStatus;
-use super::request::Wanted;
+use super::request::{Request, Wanted};
 use super::select::Step;
 use super::usable::Usable;
 
@@ -64,13 +66,17 @@ impl Step<'_, '_> {
             path,
         };
         let feed = member.and_then(|member| member.feed_in(request.pool));
+        let kept = member.and_then(|member| member.resuming(request.pool));
+        let kept = kept.map(|rule| places(rule, request, answer, worker.slot, size));
         if let Some(feed) = feed.filter(|_| origin != Origin::Text) {
             let confirmed = answer.confirmed(worker.slot) as usize;
             self.promise(placed, feed, confirmed);
             self.publish(placed, confirmed);
-            return self.expect(placed, feed, confirmed);
+            self.expect(placed, feed, confirmed)?;
+            self.mark(placed, &kept.unwrap_or_default(), Medium::Speculative);
+            return Ok(());
         }
-        let held = answer.overlap(worker.slot) as usize;
+        let held = answer.held(worker.slot) as usize;
         let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
         let ttl_ms = pool.placements().ttl_ms;
         let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
@@ -94,6 +100,8 @@ impl Step<'_, '_> {
                 unconfirmed.placed(worker, booking, (0, path), held);
             }
         }
+        let medium = feed.map_or(Medium::Gpu, |_| Medium::Speculative);
+        self.mark(placed, &kept.unwrap_or_default(), medium);
         Ok(())
     }
 
@@ -166,6 +174,32 @@ impl Step<'_, '_> {
         Ok(())
     }
 
+    /// Records that the engine can resume behind `kept` leading blocks once the request is computed.
+    fn mark(&mut self, placed: Placed<'_>, kept: &[u32], medium: Medium) {
+        if kept.is_empty() {
+            return;
+        }
+        let Placed { worker, path, .. } = placed;
+        let (s, id) = (&mut *self.selector, self.request.pool);
+        let ends = kept
+            .iter()
+            .filter_map(|depth| path.get(*depth as usize - 1));
+        let ends: Vec<SequenceHash> = ends.copied().collect();
+        s.pools.change(id, |blocks| {
+            if let Ok(index) = blocks.index_mut().0.exact_mut() {
+                for &end in &ends {
+                    // What the index had no room for is not held, and resumed nowhere.
+                    let _ = index.mark(worker, end, medium);
+                }
+            }
+        });
+        if let Some(sharing) = &mut s.sharing
+            && !ends.is_empty()
+        {
+            sharing.resumed(&s.fleet, worker, id, &ends);
+        }
+    }
+
     /// Records that the worker is expected to hold the path from its depth `from` on until `until` (`None`: until it is
     /// evicted).
     fn expect_from(
@@ -181,6 +215,32 @@ impl Step<'_, '_> {
             Ok(index.cut().is_none())
         })
     }
+}
+
+/// The numbers of leading blocks behind which an engine can resume once it has computed a request.
+fn places(
+    rule: Resuming,
+    request: &Request<'_>,
+    answer: Answer<'_>,
+    slot: u32,
+    size: u32,
+) -> Vec<u32> {
+    let (size, is_text) = (u64::from(size), request.is_text());
+    // Blocks of text are none of the engine's: each stands for those that it is made of.
+    let rule = if is_text {
+        rule.aligned_to(size as u32)
+    } else {
+        rule
+    };
+    let (units, held) = (
+        request.length().units(),
+        u64::from(answer.held(slot)) * size,
+    );
+    let known = |most: u64| u64::from(answer.place(slot, (most.min(held) / size) as u32)) * size;
+    let mut places = Vec::new();
+    rule.places(units, held, known, &mut places);
+    places.retain(|at| at % size == 0);
+    places.into_iter().map(|at| (at / size) as u32).collect()
 }
 
 /// How long what waits on a worker may take to be computed, generously.

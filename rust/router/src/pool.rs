@@ -4,7 +4,7 @@ use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
 use cachelb_core::tracker::Store;
-use cachelb_policy::{Placements, Rule};
+use cachelb_policy::{Candidate, Placements, Rule};
 
 use super::blocks::{Answer, Blocks};
 use super::member::Member;
@@ -112,6 +112,12 @@ impl Pool {
     /// What the latest lookup found, `None` if there was nothing to look up.
     pub(super) fn answer(&self) -> Option<Answer<'_>> {
         self.blocks()?.answer()
+    }
+
+    /// Leading blocks of the latest request that a candidate holds for its layers that attend to the whole prefix.
+    pub(super) fn held(&self, row: &Candidate) -> u32 {
+        let held = self.answer().map(|answer| answer.held(row.slot));
+        held.unwrap_or(0).max(row.overlap)
     }
 
     /// Whether placements wait for events.

@@ -85,6 +85,13 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// Whether its blocks are of text.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        self.blocks
+            .is_some_and(|(_, origin)| origin == Origin::Text)
+    }
+
     /// Length of the prompt.
     #[must_use]
     pub fn length(&self) -> Length {
@@ -105,7 +112,9 @@ pub struct Pick {
     pub reason: Reason,
     /// Prompt tokens the worker need not compute again.
     pub matched_tokens: u64,
-    /// The same of the candidate that holds most.
+    /// Those it holds for its layers that attend to the whole prefix: more, where others cannot resume so far.
+    pub held_tokens: u64,
+    /// Those that the candidate that holds most need not compute.
     pub best_matched_tokens: u64,
     /// The booked load, `None` for a dry run.
     pub booking: Option<BookingId>,

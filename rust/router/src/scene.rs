@@ -159,6 +159,7 @@ impl<'a> Scene<'a> {
                 choice.reason
             },
             matched_tokens: usable.tokens(row.overlap),
+            held_tokens: usable.tokens(self.pool.held(&row)),
             best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap())),
             booking: None,
         };

@@ -82,8 +82,9 @@ impl<'a, 'r> Step<'a, 'r> {
     pub fn look(&mut self) -> Result<()> {
         let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
         s.pools.expire(request.now);
+        let size = s.pools[request.pool].block_size();
         if let Some(blocks) = s.pools[request.pool].blocks_mut() {
-            blocks.look_up(request);
+            blocks.look_up(request, size);
         }
         let mut from = Sources {
             settings: &s.settings,
@@ -273,6 +274,7 @@ impl<'a, 'r> Step<'a, 'r> {
             prompt_tokens: request.prompt_tokens,
             best_matched_tokens: pick.best_matched_tokens,
             matched_tokens: pick.matched_tokens,
+            held_tokens: pick.held_tokens,
             candidates: s.candidates.rows().len() as u32,
             convention: request.convention,
             attempt: request.attempt,

@@ -11,6 +11,8 @@
 
 use std::fmt;
 
+use cachelb_core::groups::{Resuming, Retention};
+
 /// What an engine states of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
@@ -18,6 +20,10 @@ pub struct Facts {
     pub kv_blocks: Option<u32>,
     /// Tokens per block.
     pub block_size: Option<u32>,
+    /// How it resumes, if some of its layers do not attend to the whole prefix.
+    pub resuming: Option<Resuming>,
+    /// What it keeps to resume, by its metrics.
+    pub retention: Option<Retention>,
 }
 
 /// An engine whose events tell another block size than its metrics state.
@@ -108,6 +114,16 @@ impl Facts {
         Self {
             kv_blocks: news.kv_blocks.or(self.kv_blocks),
             block_size: news.block_size.or(self.block_size),
+            resuming: news.resuming.or(self.resuming),
+            retention: news.retention.or(self.retention),
         }
+    }
+
+    /// How it resumes by all that it states, `None` if any leading blocks will do.
+    #[must_use]
+    pub fn resuming(self) -> Option<Resuming> {
+        let retention = self.retention;
+        self.resuming
+            .map(|rule| retention.map_or(rule, |retention| rule.retaining(retention)))
     }
 }

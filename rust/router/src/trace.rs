@@ -55,8 +55,10 @@ pub struct TraceRow {
     pub eligibility: Eligibility,
     /// Whether it was picked.
     pub picked: bool,
-    /// Leading blocks it held.
+    /// Leading blocks it could reuse.
     pub overlap_blocks: u32,
+    /// Those it held for its layers that attend to the whole prefix.
+    pub held_blocks: u32,
     /// How those are known, and where they lie.
     pub held: Held,
     /// How far the events of its engine can be believed, `None` without.
@@ -111,6 +113,7 @@ pub(super) fn explain(scene: &Scene<'_>, mut decided: Decided) -> Vec<Seen> {
 struct Row {
     offer: u32,
     overlap_blocks: u32,
+    held_blocks: u32,
     inflight: u32,
     eligibility: Eligibility,
     matched_tokens: f64,
@@ -231,6 +234,7 @@ impl Entry {
                     eligibility: row.eligibility,
                     picked: row.offer == self.picked,
                     overlap_blocks: row.overlap_blocks,
+                    held_blocks: row.held_blocks,
                     held,
                     events,
                     matched_tokens: row.matched_tokens,
@@ -251,6 +255,7 @@ impl Row {
         Self {
             offer: row.offer,
             overlap_blocks: row.overlap,
+            held_blocks: scene.pool.held(row),
             inflight: row.inflight,
             eligibility: Eligibility::Candidate,
             matched_tokens: row.matched_tokens,

@@ -30,6 +30,11 @@ impl Usable {
         }
     }
 
+    /// Blocks of a prompt that any engine reuses at most.
+    pub fn most(length: Length, block_size: u32) -> u32 {
+        u32::try_from(Self::new(length, block_size).blocks).unwrap_or(u32::MAX)
+    }
+
     /// On the workers of a fleet, by slot. One whose engine has larger blocks computes the whole one of the last token.
     pub fn by_slot<'a>(
         fleet: &'a Fleet,

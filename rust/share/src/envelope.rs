@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 const MAGIC: &[u8; 4] = b"clbs";
 /// Rises with every change of what entries there are or what they mean: who cannot read one of them cannot know what it
 /// missed, so other versions are refused as a whole.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const HEAD: usize = 4 + 1 + 1 + 8 + 8 + 4;
 const CHECKSUM: usize = 8;
 

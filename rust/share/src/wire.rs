@@ -112,6 +112,15 @@ pub enum Entry<'a> {
         /// The chain, never empty.
         chain: Chain<'a>,
     },
+    /// A worker can resume prompts behind these of its blocks, beside others that were said.
+    Resumed {
+        /// The model.
+        pool: u32,
+        /// The worker.
+        worker: u32,
+        /// The blocks, never none.
+        blocks: Chain<'a>,
+    },
     /// The first token of a booking came.
     FirstToken {
         /// The booking.
@@ -166,6 +175,14 @@ const FAILED: u8 = 8;
 const CLEARED: u8 = 9;
 const LEARNED: u8 = 10;
 const STATED: u8 = 11;
+const RESUMED: u8 = 12;
+
+fn put_chain(out: &mut Vec<u8>, chain: &[SequenceHash], read: Chain<'_>) {
+    put_number(out, (chain.len() + read.len()) as u64);
+    for hash in chain.iter().copied().chain(read.iter()) {
+        out.extend_from_slice(&hash.0.to_le_bytes());
+    }
+}
 
 /// Appends an entry. A chain is given as it is kept, since bytes of it are what entries are read from.
 pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
@@ -213,10 +230,17 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             if let Some(anchor) = anchor {
                 out.extend_from_slice(&anchor.0.to_le_bytes());
             }
-            put_number(out, (chain.len() + read.len()) as u64);
-            for hash in chain.iter().copied().chain(read.iter()) {
-                out.extend_from_slice(&hash.0.to_le_bytes());
-            }
+            put_chain(out, chain, read);
+        }
+        Entry::Resumed {
+            pool,
+            worker,
+            blocks,
+        } => {
+            out.push(RESUMED);
+            put_number(out, pool.into());
+            put_number(out, worker.into());
+            put_chain(out, chain, blocks);
         }
         Entry::FirstToken { key } => {
             out.push(FIRST);
@@ -277,7 +301,7 @@ impl<'a> Entries<'a> {
     fn chain(&mut self) -> Result<Chain<'a>> {
         let hashes = self.bytes.items()?;
         if hashes.is_empty() {
-            return Err(Error::BadMessage("a placement has no blocks".into()));
+            return Err(Error::BadMessage("an entry on blocks has none".into()));
         }
         Ok(Chain(hashes))
     }
@@ -325,6 +349,11 @@ impl<'a> Entries<'a> {
                     _ => None,
                 },
                 chain: self.chain()?,
+            },
+            RESUMED => Entry::Resumed {
+                pool: bytes.small()?,
+                worker: bytes.small()?,
+                blocks: self.chain()?,
             },
             FIRST => Entry::FirstToken {
                 key: bytes.number()?,

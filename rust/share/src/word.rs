@@ -1,6 +1,7 @@
 //! One statement on a worker: whether it is there, what it is, whether it takes requests.
 
 use cachelb_core::error::{Error, Result};
+use cachelb_core::groups::Resuming;
 
 use super::bytes::{Bytes, put_number, put_text};
 
@@ -31,6 +32,8 @@ pub struct About {
     pub slow_start_ms: u64,
     /// Blocks of its cache, `None` if nobody said.
     pub kv_blocks: Option<u32>,
+    /// How its engine resumes, `None` if any leading blocks will do.
+    pub resuming: Option<Resuming>,
     /// Name of its device's model.
     pub gpu: Option<String>,
     /// Models it serves, none for all.
@@ -74,6 +77,12 @@ impl Word {
                     out,
                     about.kv_blocks.map_or(0, |blocks| 1 + u64::from(blocks)),
                 );
+                match about.resuming.map(Resuming::to_numbers) {
+                    None => put_number(out, 0),
+                    Some(numbers) => numbers
+                        .into_iter()
+                        .for_each(|number| put_number(out, number)),
+                }
                 put_number(
                     out,
                     u64::from(about.gpu.is_some()) + about.models.len() as u64 * 2,
@@ -118,6 +127,14 @@ impl About {
                     .map_err(|_| bad(format!("a worker cannot have {} blocks", more - 1)))?,
             ),
         };
+        let resuming = match bytes.number()? {
+            0 => None,
+            align => {
+                let numbers = [align, bytes.number()?, bytes.number()?, bytes.number()?];
+                let rule = Resuming::from_numbers(numbers);
+                Some(rule.ok_or_else(|| bad(format!("no worker resumes by {numbers:?}")))?)
+            }
+        };
         if !(weight.is_finite() && weight > 0.0) {
             return Err(bad(format!("the weight of a worker cannot be {weight}")));
         }
@@ -139,6 +156,7 @@ impl About {
             dp_size,
             slow_start_ms,
             kv_blocks,
+            resuming,
             gpu,
             models: models.collect::<Result<_>>()?,
         })

@@ -286,6 +286,7 @@ impl Routed<'_> {
         let worth = Worth::Believed {
             state,
             engine_block_size: Some(self.workload.block_size),
+            resuming: None,
         };
         if let Some(mut feed) = self.selector.feed(id) {
             feed.set_trust(worth);

@@ -12,6 +12,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::cache_layout;
 use super::feeds::Feeds;
 use super::pools;
 use crate::args::{named, number_or_none, ranged, text};
@@ -152,7 +153,7 @@ fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> 
 #[pymethods]
 impl Fleet {
     /// Registers a worker, or changes what is known of one. Returns whether it is new.
-    #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None))]
+    #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None, cache_layout=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add(
         &self,
@@ -166,6 +167,7 @@ impl Fleet {
         #[pyo3(from_py_with = named::gpu_or_none)] gpu: Option<&str>,
         kv_blocks: Option<&Bound<'_, PyAny>>,
         slow_start_s: Option<&Bound<'_, PyAny>>,
+        cache_layout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let mut raw = self.own_raw(worker, 0)?;
         let mut worker = worker.clone();
@@ -178,6 +180,7 @@ impl Fleet {
             dp_size: dp_size as u32,
             slow_start_ms: slow_start.map_or(0, millis),
             kv_blocks: count("kv_blocks", kv_blocks)?,
+            resuming: cache_layout.map_or(Ok(None), cache_layout::resuming)?,
             gpu: gpu.map(str::to_owned),
             models: models.unwrap_or_default(),
         };
@@ -230,17 +233,22 @@ impl Fleet {
     }
 
     /// Takes in what the engine of a worker states of its cache, each rank's.
-    #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None))]
+    #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None))]
     fn learn(
         &self,
         worker: &Bound<'_, PyAny>,
         kv_blocks: Option<&Bound<'_, PyAny>>,
         block_size: Option<&Bound<'_, PyAny>>,
+        retention_interval: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = worker.py();
         let facts = Facts {
             kv_blocks: count("kv_blocks", kv_blocks)?,
             block_size: count("block_size", block_size)?,
+            resuming: None,
+            retention: retention_interval
+                .map(cache_layout::retention)
+                .transpose()?,
         };
         let key = self.key_name(worker)?;
         let changing = self.change(py);

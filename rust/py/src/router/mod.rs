@@ -5,6 +5,7 @@
 //! for counters and records.
 
 mod batch;
+mod cache_layout;
 mod feed_views;
 mod feeds;
 mod fleet;

@@ -65,7 +65,8 @@ impl Fleet {
             pools,
             engine: Facts {
                 kv_blocks: about.kv_blocks,
-                block_size: None,
+                resuming: about.resuming,
+                ..Facts::default()
             },
             slow_start_ms: about.slow_start_ms,
             gpu: about.gpu.as_deref().map(Into::into),

@@ -54,6 +54,7 @@ fn small(kv_blocks: u32) -> Profile {
         engine: Facts {
             kv_blocks: Some(kv_blocks),
             block_size: Some(16),
+            ..Facts::default()
         },
         ..Profile::default()
     }
@@ -88,6 +89,7 @@ impl Fleet {
         self.feed(worker).set_trust(Worth::Believed {
             state,
             engine_block_size: Some(engine_block_size),
+            resuming: None,
         });
     }
 

@@ -292,6 +292,11 @@ impl Inbox<'_> {
                 anchor,
                 chain,
             } => self.place(key, ((pool, worker), number), anchor, chain),
+            Entry::Resumed {
+                pool,
+                worker,
+                blocks,
+            } => self.resume(((pool, worker), number), blocks),
             Entry::FirstToken { key } => {
                 let remote = self.sharing().peers.booking_mut(origin, key);
                 let booked = remote.and_then(|remote| {
@@ -504,6 +509,27 @@ impl Inbox<'_> {
             let unconfirmed = blocks.unconfirmed_mut();
             unconfirmed.placed(worker, booking, (0, &path), held);
         }
+    }
+
+    /// The worker can resume behind blocks that the other router placed.
+    fn resume(&mut self, at: ((u32, u32), u64), blocks: Chain<'_>) {
+        let Some((pool, worker)) = self.current(at) else {
+            return;
+        };
+        let s = &mut *self.selector;
+        let member = s.fleet.member(worker);
+        let medium = match member.and_then(|member| member.feed_in(pool)) {
+            Some(_) => Medium::Speculative,
+            None => Medium::Gpu,
+        };
+        s.pools.change(pool, |held| {
+            if let Ok(index) = held.index_mut().0.exact_mut() {
+                for hash in blocks.iter() {
+                    // A block that the worker is not known to hold is no place to resume at.
+                    let _ = index.mark(worker, hash, medium);
+                }
+            }
+        });
     }
 
     /// The other router learned routes.

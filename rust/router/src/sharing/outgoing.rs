@@ -51,6 +51,24 @@ impl Sharing {
         }
     }
 
+    /// The worker can resume behind `blocks`.
+    pub(crate) fn resumed(
+        &mut self,
+        fleet: &Fleet,
+        worker: WorkerId,
+        pool: PoolId,
+        blocks: &[SequenceHash],
+    ) {
+        if let Some(worker) = self.number(worker, || fleet.name(worker)) {
+            let entry = Entry::Resumed {
+                pool: pool.0,
+                worker,
+                blocks: Chain::default(),
+            };
+            self.journal.say(entry, blocks);
+        }
+    }
+
     /// The first token of a booking came.
     pub(crate) fn first_token(&mut self, booking: BookingId) {
         self.publish_entry(Entry::FirstToken { key: key(booking) });

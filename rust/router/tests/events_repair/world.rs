@@ -172,7 +172,7 @@ impl World {
         let profile = Profile {
             engine: Facts {
                 kv_blocks: nature.blocks_known.then_some(nature.blocks as u32),
-                block_size: None,
+                ..Facts::default()
             },
             ..Profile::default()
         };

@@ -2,22 +2,25 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::About;
+use cachelb_core::groups::Resuming;
 use proptest::prelude::*;
 
 pub(crate) fn words() -> impl Strategy<Value = Word> {
     let about = (
         (0.1..9.0_f64, 0..3_u8, 1..5_u32, any::<u64>()),
         proptest::option::of(any::<u32>()),
+        proptest::option::of((1..9_u64, any::<u64>(), 0..5_u64, 0..2_u64)),
         proptest::option::of("[a-z]{0,5}"),
         proptest::collection::vec("[a-zä]{0,6}", 0..3),
     );
     let about = about.prop_map(
-        |((weight, role, dp_size, slow_start_ms), kv_blocks, gpu, models)| About {
+        |((weight, role, dp_size, slow_start_ms), kv_blocks, resuming, gpu, models)| About {
             weight,
             role,
             dp_size,
             slow_start_ms,
             kv_blocks,
+            resuming: resuming.and_then(|(a, b, c, d)| Resuming::from_numbers([a, b, c, d])),
             gpu,
             models,
         },
@@ -51,6 +54,7 @@ fn impossible_workers_are_refused_by_what_is_wrong() {
         dp_size: 1,
         slow_start_ms: 0,
         kv_blocks: None,
+        resuming: None,
         gpu: None,
         models: vec![],
     };

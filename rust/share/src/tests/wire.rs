@@ -66,7 +66,16 @@ fn entries() -> impl Strategy<Value = (Entry<'static>, Vec<SequenceHash>)> {
         };
         (entry, chain)
     });
-    prop_oneof![8 => alone.prop_map(|entry| (entry, vec![])), 1 => placed]
+    let resumed = (any::<(u32, u32)>(), collection::vec(hash(), 1..4));
+    let resumed = resumed.prop_map(|((pool, worker), chain)| {
+        let entry = Entry::Resumed {
+            pool,
+            worker,
+            blocks: Chain(&[]),
+        };
+        (entry, chain)
+    });
+    prop_oneof![8 => alone.prop_map(|entry| (entry, vec![])), 1 => placed, 1 => resumed]
 }
 
 /// The entry with the chain in it, comparable.
@@ -82,6 +91,11 @@ fn plain(entry: Entry<'_>) -> (String, Vec<SequenceHash>) {
             let bare = format!("{key} {pool} {worker} {anchor:?}");
             (bare, chain.iter().collect())
         }
+        Entry::Resumed {
+            pool,
+            worker,
+            blocks,
+        } => (format!("{pool} {worker}"), blocks.iter().collect()),
         other => (format!("{other:?}"), vec![]),
     }
 }

@@ -59,6 +59,9 @@ impl<S: Shape> Held<S> {
 
     /// Counts of the lane, its worker and all after `before` units of the node became `count`.
     pub(crate) fn count_change(&mut self, node: u32, lane: u32, before: u32, count: u32) {
+        if count < before {
+            self.shape.uncover(&self.nodes[node], lane, count..before);
+        }
         let l = &mut self.lanes[lane];
         l.count = l.count + u64::from(count) - u64::from(before);
         let slot = slot_of(lane);

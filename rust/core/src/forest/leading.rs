@@ -41,6 +41,32 @@ impl Leading {
         *held = depth.max(*held);
     }
 
+    /// Sets the depth of a slot, which is no member with depth 0.
+    #[inline]
+    pub(crate) fn cut(&mut self, slot: u32, depth: u32) {
+        if depth > 0 {
+            self.set(slot, depth);
+        } else if let Some(word) = self.members.get_mut(slot as usize / 64) {
+            *word &= !(1 << (slot % 64));
+        }
+    }
+
+    /// Sets the depth of a slot, which may be deeper already; returns how many members that adds.
+    #[inline]
+    pub(crate) fn find(&mut self, slot: u32, depth: u32) -> usize {
+        let before = self.get(slot);
+        if depth > before {
+            self.set(slot, depth);
+        }
+        usize::from(before == 0 && depth > 0)
+    }
+
+    /// Becomes what another one is, without allocating again.
+    pub(crate) fn copy(&mut self, other: &Self) {
+        self.depth.clone_from(&other.depth);
+        self.members.clone_from(&other.members);
+    }
+
     pub(crate) fn reset(&mut self, slots: usize, words: usize) {
         if self.depth.len() < slots {
             self.depth.resize(slots, 0);

@@ -24,13 +24,14 @@ mod split;
 pub(crate) mod validate;
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use crate::error::Result;
 use crate::ids::{Medium, WorkerId};
 use ages::Ages;
 pub use held::Held;
 use lanes::Worker;
-use nodes::Nodes;
+use nodes::{Node, Nodes};
 use room::Limit;
 use slab::Slot;
 use validate::Recount;
@@ -100,6 +101,9 @@ pub trait Shape: Debug + Sized {
     fn rank(_lane: u32) -> usize {
         0
     }
+
+    /// A lane holds the units `gone` of a node no longer; they may be freed already.
+    fn uncover(&mut self, _node: &Node<Self::Own>, _lane: u32, _gone: Range<u32>) {}
 
     /// Something changed.
     fn changed(&mut self) {}

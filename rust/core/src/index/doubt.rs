@@ -11,6 +11,7 @@ use super::{BlockIndex, NONE};
 use crate::error::Result;
 use crate::forest::Held;
 use crate::forest::lanes::lane_of;
+use crate::forest::room::Need;
 use crate::ids::{Medium, Millis, WorkerId};
 
 /// Blocks of one path that a lane holds without a hole.
@@ -58,7 +59,7 @@ impl Stretch {
 
 impl BlockIndex {
     /// Makes the blocks in the worker's device memory speculative until `expires` (`None`: until they are evicted) and
-    /// drops those in other media, which placements do not describe. Returns the blocks that left device memory.
+    /// drops those in other media, which placements do not describe. Marks in device memory become speculative too. Returns the blocks that left device memory.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -72,8 +73,14 @@ impl BlockIndex {
         if doubted > 0 {
             let stretches = Stretch::all(&self.held, device);
             let mut insert = self.insert(worker, Medium::Speculative, expires)?;
-            for Stretch { last, from } in stretches {
+            for &Stretch { last, from } in &stretches {
                 insert.add(last, &[], from);
+            }
+            if self.held.shape.marks.count(worker.slot) > 0 {
+                let mut room = self.room(Need::default()).unwrap_or(0);
+                for &Stretch { last, from } in &stretches {
+                    self.held.doubt_marks(worker.slot, last, from, &mut room);
+                }
             }
             self.held.clear_lane(device);
             self.limit.cut = None;

@@ -44,7 +44,7 @@ impl BlockIndex {
     }
 
     /// Bytes by which tables may grow beside a change, `None` if there is no room for the change.
-    fn room(&self, need: Need) -> Option<usize> {
+    pub(super) fn room(&self, need: Need) -> Option<usize> {
         let slots = need.slots(&self.held);
         let bytes = self.memory_bytes() + slots + need.heap;
         let reserve = if slots == 0 {

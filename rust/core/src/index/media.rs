@@ -1,8 +1,11 @@
 //! In which media a worker holds a prompt.
 
-use super::{BlockIndex, NONE, Overlaps};
+use super::{BlockIndex, NONE, Overlaps, Resumes};
 use crate::forest::lanes::lane_of;
 use crate::ids::Medium;
+
+/// The ranks of marks that count up to device memory, host memory and disk.
+const RANKS: [Medium; 3] = [Medium::Speculative, Medium::Cpu, Medium::Disk];
 
 /// Where a worker holds a prompt: leading blocks in device memory, and the segments that continue them elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,17 +14,21 @@ pub struct Reach {
     pub gpu: u32,
     /// From there on, the blocks `[start, end)` in host memory.
     pub cpu: (u32, u32),
-    /// From there on, or else from the end of that in host memory on, the blocks `[start, end)` on disk.
+    /// From there on, the blocks `[start, end)` on disk.
     pub disk: (u32, u32),
 }
 
 impl Reach {
     pub(crate) fn on_device(gpu: u32) -> Self {
-        let nowhere = (gpu, gpu);
+        Self::to([gpu; 3])
+    }
+
+    /// To these ends in device memory, host memory and on disk.
+    fn to([gpu, cpu, disk]: [u32; 3]) -> Self {
         Self {
             gpu,
-            cpu: nowhere,
-            disk: nowhere,
+            cpu: (gpu, cpu),
+            disk: (cpu, disk),
         }
     }
 }
@@ -51,27 +58,45 @@ impl Overlaps {
 }
 
 impl BlockIndex {
-    /// Where the worker in `slot` holds the prompt that `answer` was made for, speculative blocks taken for blocks in
-    /// device memory. O(1) for a worker without blocks in other media, else O(runs of the prompt). An answer from before
-    /// the latest change knows device memory only.
+    /// Where the worker in `slot` holds the prompt that `answer` was made for, as far as it can resume; speculative blocks
+    /// are taken for blocks in device memory, and a block in two media counts for the faster. O(1) for a worker without
+    /// blocks in other media that resumes from any block, else O(runs of the prompt). An answer from before the latest
+    /// change knows device memory only.
     #[must_use]
     pub fn media(&self, answer: &Overlaps, slot: u32) -> Reach {
+        let ends = self.ends(answer, slot);
+        let Resumes { marked_only, above } = self.held.shape.marks.resumes(slot);
+        let mut before = 0;
+        Reach::to([0, 1, 2].map(|at| {
+            let (end, upto) = (ends[at], RANKS[at]);
+            let end = end.saturating_sub(above).min(answer.depth(slot));
+            let end = if marked_only {
+                self.deepest_mark(answer, slot, end, upto)
+            } else {
+                end
+            };
+            before = end.max(before);
+            before
+        }))
+    }
+
+    /// Where full attention ends in device memory, from there in host memory, and from there on disk.
+    fn ends(&self, answer: &Overlaps, slot: u32) -> [u32; 3] {
         let elsewhere = [Medium::Cpu, Medium::Disk];
         let lanes = &self.held.lanes;
         if elsewhere.iter().all(|m| lanes.count(slot, *m) == 0) {
-            return Reach::on_device(answer.depth(slot));
+            return [answer.held(slot); 3];
         }
         if !answer.is_of(self.held.shape.version) {
-            return Reach::on_device(answer.confirmed(slot));
+            return [answer.confirmed(slot); 3];
         }
         let device = [Medium::Gpu, Medium::Speculative];
         let gpu = answer.covered_from(self, slot, &device, 0);
-        let segment = |medium, from| (from, answer.covered_from(self, slot, &[medium], from));
-        let cpu = segment(Medium::Cpu, gpu);
-        let mut disk = segment(Medium::Disk, gpu);
-        if disk.1 == disk.0 {
-            disk = segment(Medium::Disk, cpu.1);
-        }
-        Reach { gpu, cpu, disk }
+        let cpu = answer.covered_from(self, slot, &[Medium::Cpu], gpu);
+        [
+            gpu,
+            cpu,
+            answer.covered_from(self, slot, &[Medium::Disk], cpu),
+        ]
     }
 }

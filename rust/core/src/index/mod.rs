@@ -11,7 +11,7 @@
 //! Invariants, recounted by `BlockIndex::validate`: a block is in the table iff its run covers it; a run is as long as
 //! its longest coverage unless it has children; an entry with kids covers all of its run or nothing; every record's
 //! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
-//! towards the recent end; counts, holes, sets and references equal a recount.
+//! towards the recent end; counts, holes, sets and references equal a recount; a worker holds what it has marks on (`marks`).
 
 mod add;
 mod blocks;
@@ -21,6 +21,8 @@ mod evict;
 pub mod hints;
 mod insert;
 mod limit;
+mod marking;
+mod marks;
 mod media;
 mod overlap;
 mod shape;
@@ -33,6 +35,7 @@ mod validate;
 
 pub use crate::forest::IndexStats;
 pub use chains::Chains;
+pub use marks::Resumes;
 pub use media::Reach;
 pub use overlap::Overlaps;
 pub use told::Telling;

@@ -5,21 +5,27 @@
 //! coverage breaks, which is exact with holes too. The same holds for a worker, which covers of a run what the longest of its
 //! lanes does.
 
+mod resume;
+
 use super::BlockIndex;
 use super::shape::{Hashed, Ids};
 use crate::forest::Held;
 use crate::forest::leading::Leading;
 use crate::forest::nodes::Node;
 use crate::ids::SequenceHash;
+use resume::Unrefined;
 
 /// Answer buffer of `BlockIndex::overlaps`, reused between calls so that a lookup allocates nothing.
 #[derive(Debug, Default, Clone)]
 pub struct Overlaps {
-    /// In any medium.
-    held: Leading,
-    /// In device memory alone; unused where nothing is anywhere else.
+    /// In any medium, as far as a worker can resume.
+    usable: Leading,
+    /// In device memory alone; unused where nothing is anywhere else and nothing was refined.
     confirmed: Leading,
     several_media: bool,
+    /// Whether workers that cannot resume from any block were looked at since the search.
+    refined: bool,
+    unrefined: Unrefined,
     version: u64,
     asked: usize,
     known: u32,
@@ -29,27 +35,40 @@ pub struct Overlaps {
 }
 
 impl Overlaps {
-    /// Leading blocks held by the worker in `slot`, each in any medium.
+    /// Leading blocks held by the worker in `slot`, each in any medium; after [`BlockIndex::resume`] those it can resume
+    /// behind.
     #[inline]
     #[must_use]
     pub fn depth(&self, slot: u32) -> u32 {
-        self.held.get(slot)
+        self.usable.get(slot)
     }
 
-    /// Leading blocks held by the worker in `slot` in device memory, by what its engine said or was recorded as such.
+    /// Leading blocks held by the worker in `slot`, each in any medium, wherever it can resume.
     #[inline]
     #[must_use]
-    pub fn confirmed(&self, slot: u32) -> u32 {
-        if self.several_media {
-            self.confirmed.get(slot)
+    pub fn held(&self, slot: u32) -> u32 {
+        if self.refined {
+            self.unrefined.held.get(slot)
         } else {
-            self.held.get(slot)
+            self.usable.get(slot)
         }
     }
 
-    /// Every worker slot that holds at least one leading block, with its depth, in ascending slot order.
+    /// Leading blocks held by the worker in `slot` in device memory, by what its engine said or was recorded as such;
+    /// after [`BlockIndex::resume`] those it can resume behind.
+    #[inline]
+    #[must_use]
+    pub fn confirmed(&self, slot: u32) -> u32 {
+        if self.several_media || self.refined {
+            self.confirmed.get(slot)
+        } else {
+            self.usable.get(slot)
+        }
+    }
+
+    /// Every worker slot with a depth above 0, with its depth, in ascending slot order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.held.iter()
+        self.usable.iter()
     }
 
     /// Whether this answers a query of `asked` hashes on the index at `version`.
@@ -78,8 +97,9 @@ impl Overlaps {
         self.known = known;
         self.block = block;
         self.several_media = sets.several_media();
+        self.refined = false;
         let (slots, words) = (index.lanes.workers.len(), sets.words());
-        let (held, confirmed) = (&mut self.held, &mut self.confirmed);
+        let (held, confirmed) = (&mut self.usable, &mut self.confirmed);
         held.reset(slots, words);
         if self.several_media {
             confirmed.reset(slots, words);

@@ -2,11 +2,14 @@
 //!
 //! A node of the forest is called a run here.
 
+use std::ops::Range;
+
 use super::Matcher;
 use super::blocks::{Blocks, CHUNK};
+use super::marks::Marks;
 use super::table::Table;
 use crate::error::Result;
-use crate::forest::nodes::Nodes;
+use crate::forest::nodes::{Node, Nodes};
 use crate::forest::room::Need;
 use crate::forest::slab::Slot;
 use crate::forest::{Forest, Held, NONE, Shape};
@@ -45,6 +48,8 @@ pub struct Hashed {
     pub(super) blocks: Blocks,
     pub(super) matcher: Matcher,
     pub(super) room: Room,
+    /// Where workers can resume.
+    pub(super) marks: Marks,
     /// Changes so far; an [`super::Overlaps`] answer names the one it was made at.
     pub(super) version: u64,
     /// Whether any hash may be stored as given since the index was last empty.
@@ -58,6 +63,7 @@ impl Hashed {
             blocks: Blocks::default(),
             matcher,
             room: Room::default(),
+            marks: Marks::default(),
             version: 1,
             claims: false,
         }
@@ -94,7 +100,7 @@ impl Shape for Hashed {
     const EXPIRED_AT_ONCE: usize = usize::MAX;
 
     fn memory_bytes(&self) -> usize {
-        self.table.memory_bytes() + self.blocks.memory_bytes()
+        self.table.memory_bytes() + self.blocks.memory_bytes() + self.marks.memory_bytes()
     }
 
     fn truncate(&mut self, runs: &mut Nodes<Ids>, run: u32, count: u32) {
@@ -158,6 +164,17 @@ impl Shape for Hashed {
     fn fit(forest: &mut Forest<Self>, worker: WorkerId) {
         let capacity = forest.worker(worker).map_or(0, |present| present.capacity);
         let _ = forest.evict_worker(worker, u64::from(capacity));
+    }
+
+    #[inline]
+    fn uncover(&mut self, run: &Node<Ids>, lane: u32, gone: Range<u32>) {
+        if !self.marks.is_empty() {
+            self.marks.uncover(run, lane, gone);
+        }
+    }
+
+    fn forget_worker(&mut self, slot: u32) {
+        self.marks.forget_worker(slot);
     }
 
     fn changed(&mut self) {

@@ -1,8 +1,7 @@
 //! The index as bytes and back.
 //!
-//! Little-endian: workers, runs in id order with their hashes and entries by lane number, then the order of use of every
-//! worker's lanes as run numbers. Block
-//! ids, sets and counters are rebuilt. A restore checks every number before it is used as an index and ends with
+//! Little-endian: workers, runs in id order with their hashes, entries by lane number and marks, then the order of use of
+//! every worker's lanes as run numbers, and how workers resume. Block ids, sets and counters are rebuilt. A restore checks every number before it is used as an index and ends with
 //! `validate`, so bytes that do not describe a sound index are refused, whatever they are. Counters of `IndexStats`
 //! start anew.
 
@@ -16,7 +15,7 @@ use crate::forest::sets::EMPTY;
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::snapshot::{Reader, put32, put64, refuse};
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 impl BlockIndex {
     /// Appends the index to `out`. `now` anchors times to live, which are kept as the time left; without any, equal
@@ -41,6 +40,8 @@ impl BlockIndex {
                 put64(out, hash);
             }
             held.records.put_entries(&run.holders, out);
+            let blocks = run.own.base..run.own.base + run.len;
+            held.shape.marks.put_run(blocks, out);
         }
         for slot in held.lanes.slots() {
             for medium in Medium::ALL {
@@ -48,6 +49,7 @@ impl BlockIndex {
                 held.records.put_list(lane, |run| number[run as usize], out);
             }
         }
+        held.shape.marks.put_resumes(out);
     }
 
     /// The index that [`Self::snapshot`] wrote, with times to live moved to the clock that reads `now`.
@@ -73,6 +75,7 @@ impl BlockIndex {
         restore.runs(moved)?;
         restore.records()?;
         restore.lists()?;
+        restore.held.restore_resumes(restore.reader)?;
         restore.reader.end()?;
         restore.counts();
         index.restored()?;
@@ -116,6 +119,7 @@ impl Restore<'_, '_> {
                 return refuse(format!("hash {twice:#x} stands twice"));
             }
             self.entries(run, &moved)?;
+            self.held.restore_marks(self.reader, run)?;
         }
         for run in 0..count as u32 {
             let parent = self.held.nodes[run].parent;

@@ -1,6 +1,7 @@
 //! What a recount looks at beside what all forests have.
 
 use super::blocks::CHUNK;
+use super::marks::Marks;
 use super::shape::Hashed;
 use crate::error::Result;
 use crate::forest::Held;
@@ -55,6 +56,6 @@ impl Hashed {
                 "worker {slot} is over its capacity"
             );
         }
-        Ok(())
+        Marks::validate(held)
     }
 }

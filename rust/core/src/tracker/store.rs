@@ -63,6 +63,15 @@ impl Depths {
         }
     }
 
+    /// Leading blocks that the worker in `slot` holds, whether it can resume behind them or not.
+    #[must_use]
+    pub fn held(&self, store: &Store, slot: u32) -> u32 {
+        match store {
+            Store::Exact(_) => self.exact.held(slot),
+            Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
+        }
+    }
+
     /// Calls `each` with slot and depth of every worker in the answer.
     pub fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
         match store {
@@ -129,6 +138,14 @@ impl Store {
             (Self::Exact(index), Origin::Caller) => index.overlaps_verified(hashes, &mut out.exact),
             (Self::Positional(index), _) => index.overlaps(hashes, &mut out.positional),
             (Self::Tree(tree), _) => tree.overlaps(hashes, &mut out.tree),
+        }
+    }
+
+    /// Refines an answer where workers cannot resume from any block held: see [`BlockIndex::resume`].
+    #[inline]
+    pub fn resume(&self, most: u32, out: &mut Depths) {
+        if let Self::Exact(index) = self {
+            index.resume(most, &mut out.exact);
         }
     }
 

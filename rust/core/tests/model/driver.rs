@@ -2,7 +2,7 @@
 
 use cachelb_core::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::{BlockIndex, IndexStats, Matcher, Overlaps, Reach};
+use cachelb_core::index::{BlockIndex, IndexStats, Matcher, Overlaps, Resumes};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -11,17 +11,17 @@ use super::ops::{HashKind, Hasher, Op, Shape, What};
 
 /// Both sides, the same history.
 pub struct Driver {
-    index: BlockIndex,
-    naive: Naive,
+    pub(super) index: BlockIndex,
+    pub(super) naive: Naive,
     hasher: Hasher,
     /// Generation of every slot, and whether its worker is registered.
     slots: Vec<(u32, bool)>,
     now: u64,
-    out: Overlaps,
-    shape: Shape,
+    pub(super) out: Overlaps,
+    pub(super) shape: Shape,
 }
 
-type Outcome = Result<(), TestCaseError>;
+pub(super) type Outcome = Result<(), TestCaseError>;
 
 fn wrap(hashes: &[u64]) -> Vec<SequenceHash> {
     hashes.iter().copied().map(SequenceHash).collect()
@@ -53,7 +53,7 @@ impl Driver {
         driver
     }
 
-    fn id(&self, slot: u32) -> WorkerId {
+    pub(super) fn id(&self, slot: u32) -> WorkerId {
         WorkerId {
             slot,
             generation: self.slots[slot as usize].0,
@@ -65,6 +65,7 @@ impl Driver {
     pub fn step(&mut self, op: &Op) -> Result<u64, TestCaseError> {
         let hashes = self.hasher.chain(&op.tokens);
         self.apply(op, &hashes)?;
+        self.naive.drop_marks();
         self.compare_overlaps(&hashes)?;
         self.compare_counts()?;
         Ok(2)
@@ -123,6 +124,21 @@ impl Driver {
                 let got = plain(self.index.remove(id, &wrapped[part.clone()], *medium))?;
                 prop_assert_eq!(got, self.naive.remove(id, &hashes[part.clone()], *medium));
             }
+            What::Doubt(ttl) => self.doubt(id, *ttl)?,
+            What::Resumes(resumes) => {
+                let got = plain(self.index.set_resumes(id, *resumes))?;
+                prop_assert_eq!(got, self.naive.set_resumes(id, *resumes));
+            }
+            What::Mark(part, every, medium) => {
+                for at in part.clone().step_by(*every) {
+                    let got = plain(self.index.mark(id, wrapped[at], *medium))?;
+                    prop_assert_eq!(got, self.naive.mark(id, hashes[at], *medium));
+                }
+            }
+            What::Unmark(at) => {
+                let got = plain(self.index.unmark(id, wrapped[*at]))?;
+                prop_assert_eq!(got, self.naive.unmark(id, hashes[*at]));
+            }
             What::Clear => prop_assert_eq!(plain(self.index.clear(id))?, self.naive.clear(id)),
             What::Evict(max) => {
                 let got = plain(self.index.evict_worker(id, *max))?;
@@ -132,6 +148,18 @@ impl Driver {
             What::Restore => self.restore()?,
             What::Stale => self.refused(id, &wrapped)?,
         }
+        Ok(())
+    }
+
+    /// Nothing is evicted: what goes first then depends on the order in which the parts of a path are moved.
+    fn doubt(&mut self, id: WorkerId, ttl: Option<u64>) -> Outcome {
+        let expires = self.expires(ttl);
+        let most = u64::from(self.naive.capacity(id).unwrap_or(0) / 2);
+        let got = plain(self.index.evict_worker(id, most))?;
+        prop_assert_eq!(got, self.naive.evict_worker(id, most));
+        self.naive.drop_marks();
+        let got = plain(self.index.doubt(id, expires.map(Millis)))?;
+        prop_assert_eq!(got, self.naive.doubt(id, expires));
         Ok(())
     }
 
@@ -179,6 +207,13 @@ impl Driver {
         prop_assert!(!hashes.iter().any(held));
         prop_assert_eq!(plain(self.index.remove(id, hashes, None))?, None);
         prop_assert_eq!(plain(self.index.clear(id))?, None);
+        prop_assert_eq!(plain(self.index.doubt(id, None))?, None);
+        for hash in hashes {
+            prop_assert_eq!(plain(self.index.mark(id, *hash, Medium::Gpu))?, None);
+            prop_assert_eq!(plain(self.index.unmark(id, *hash))?, None);
+        }
+        let resumes = Resumes::default();
+        prop_assert_eq!(plain(self.index.set_resumes(id, resumes))?, None);
         prop_assert_eq!(plain(self.index.evict_worker(id, 0))?, None);
         prop_assert_eq!(plain(self.index.remove_worker(id))?, None);
         Ok(())
@@ -254,25 +289,18 @@ impl Driver {
             expected.iter().map(|e| e.1).max().unwrap_or(0)
         );
         prop_assert_eq!(self.out.iter().collect::<Vec<_>>(), expected);
+        for most in [self.now as u32 % 16, u32::MAX] {
+            self.compare_resume(hashes, most)?;
+        }
         Ok(())
     }
 
     /// The latest answer by medium; `hashes` are the leading blocks held in any.
-    fn compare_media(&self, slot: u32, hashes: &[u64]) -> Outcome {
+    pub(super) fn compare_media(&self, slot: u32, hashes: &[u64]) -> Outcome {
         let id = self.id(slot);
-        let covered = |media: &[Medium], from| self.naive.covered(id, hashes, media, from);
-        let confirmed = covered(&[Medium::Gpu], 0);
+        let confirmed = self.naive.covered(id, hashes, &[Medium::Gpu], 0);
         prop_assert_eq!(self.out.confirmed(slot), confirmed, "of slot {}", slot);
-        let gpu = covered(&[Medium::Gpu, Medium::Speculative], 0);
-        let cpu = covered(&[Medium::Cpu], gpu);
-        // Behind the device, or else behind host memory.
-        let disk = covered(&[Medium::Disk], gpu);
-        let from = if disk > gpu { gpu } else { cpu };
-        let believed = Reach {
-            gpu,
-            cpu: (gpu, cpu),
-            disk: (from, covered(&[Medium::Disk], from)),
-        };
+        let believed = self.naive.reach(id, hashes, u32::MAX);
         prop_assert_eq!(self.index.media(&self.out, slot), believed, "slot {}", slot);
         if self.now % u64::from(self.shape.workers) == u64::from(slot) {
             for medium in Medium::ALL {
@@ -294,6 +322,8 @@ impl Driver {
                 "count of slot {}",
                 slot
             );
+            let marks = plain(self.index.marks(id))?;
+            prop_assert_eq!(marks, self.naive.marks(id), "marks of slot {}", slot);
             if self.shape.prefix_closed {
                 prop_assert!(self.naive.is_prefix_closed(id));
             }
@@ -326,6 +356,12 @@ impl Driver {
     /// then left must be nothing.
     pub fn compare_held_sets(&self) -> Outcome {
         let mut copy = self.copy()?;
+        for id in self.naive.ids() {
+            for hash in self.naive.known() {
+                let got = plain(copy.unmark(id, SequenceHash(hash)))?;
+                prop_assert_eq!(got, Some(self.naive.is_marked(id, hash)));
+            }
+        }
         for id in self.naive.ids() {
             // Speculative blocks before those in device memory, with which they would go uncounted.
             for medium in Medium::ALL.into_iter().rev() {

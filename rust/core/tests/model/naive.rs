@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cachelb_core::ids::{Medium, WorkerId};
-use cachelb_core::index::IndexStats;
+use cachelb_core::index::{IndexStats, Resumes};
 
 /// What a worker knows about a block it holds, or that lies above one it holds.
 #[derive(Debug, Clone)]
@@ -32,6 +32,8 @@ pub struct Naive {
     parents: BTreeMap<u64, Option<u64>>,
     workers: BTreeMap<WorkerId, Worker>,
     uses: u64,
+    pub(super) resumes: BTreeMap<WorkerId, Resumes>,
+    pub(super) marks: BTreeSet<(WorkerId, u64, Medium)>,
     pub stats: IndexStats,
 }
 
@@ -58,6 +60,7 @@ impl Naive {
     pub fn remove_worker(&mut self, id: WorkerId) -> Option<u64> {
         let (dropped, gone) = (self.block_count(id)?, self.all_of(id));
         self.workers.remove(&id);
+        self.resumes.remove(&id);
         self.forget(&gone);
         Some(dropped)
     }
@@ -221,6 +224,39 @@ impl Naive {
         Some(removed)
     }
 
+    /// What is in device memory becomes speculative in the order of its use, what is elsewhere goes.
+    pub fn doubt(&mut self, id: WorkerId, deadline: Option<u64>) -> Option<u64> {
+        let (gpu, mut gone) = (self.workers.get(&id)?.media[0].clone(), Vec::new());
+        let tails = |used: &Pair| (used.last, used.depth);
+        let mut held: Vec<_> = gpu.iter().filter(|(_, p)| p.held).collect();
+        held.sort_by_key(|(_, pair)| tails(pair));
+        for &(&tail, _) in &held {
+            let path = self.path(tail);
+            self.uses += 1;
+            let pairs = &mut self.workers.get_mut(&id)?.media[place(Medium::Speculative)];
+            for (depth, hash) in path.into_iter().enumerate() {
+                let pair = pairs.entry(hash).or_insert(Pair {
+                    held: false,
+                    depth,
+                    last: 0,
+                    deadline: 0,
+                });
+                pair.last = self.uses;
+                pair.deadline = pair.deadline.max(deadline.unwrap_or(u64::MAX));
+                pair.held |= gpu.get(&hash).is_some_and(|p| p.held);
+            }
+        }
+        self.doubt_marks(id);
+        let doubted = held.len() as u64;
+        for medium in Medium::ANNOUNCED {
+            gone.extend(
+                std::mem::take(&mut self.workers.get_mut(&id)?.media[place(medium)]).into_keys(),
+            );
+        }
+        self.forget(&gone);
+        Some(doubted)
+    }
+
     pub fn clear(&mut self, id: WorkerId) -> Option<u64> {
         let (dropped, gone) = (self.block_count(id)?, self.all_of(id));
         self.workers.get_mut(&id)?.media = Default::default();
@@ -295,6 +331,10 @@ impl Naive {
 
     pub fn ids(&self) -> impl Iterator<Item = WorkerId> + '_ {
         self.workers.keys().copied()
+    }
+
+    pub fn capacity(&self, id: WorkerId) -> Option<u32> {
+        self.workers.get(&id).map(|worker| worker.capacity as u32)
     }
 
     pub fn block_count(&self, id: WorkerId) -> Option<u64> {

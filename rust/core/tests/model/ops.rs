@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use cachelb_core::ids::Medium;
+use cachelb_core::index::Resumes;
 
 /// Two raw words; proptest draws and shrinks these.
 pub type Word = (u64, u64);
@@ -36,6 +37,12 @@ pub enum What {
     /// Stores the blocks behind those of an unrelated path, as one chain.
     StoreTorn(Tokens),
     Remove(Range<usize>, Option<Medium>),
+    /// What is in device memory may be gone.
+    Doubt(Option<u64>),
+    Resumes(Resumes),
+    /// Every so many blocks of this part.
+    Mark(Range<usize>, usize, Medium),
+    Unmark(usize),
     Clear,
     Evict(u64),
     Advance(u64),
@@ -47,7 +54,7 @@ pub enum What {
 fn fed(draw: &mut Draw, length: usize) -> What {
     let from = draw.below(length + 1);
     let medium = [Medium::Gpu, Medium::Gpu, Medium::Gpu, Medium::Cpu][draw.below(4)];
-    match draw.below(16) {
+    match draw.below(17) {
         0..=7 => What::Expect(
             from as u32 + draw.below(2) as u32,
             draw.below(2) == 1,
@@ -55,7 +62,24 @@ fn fed(draw: &mut Draw, length: usize) -> What {
         ),
         8 if from < length => What::Spread(from, medium),
         8..=11 => What::Announce(0..from, medium),
+        16 => What::Doubt(ttl(draw)),
         _ => What::Announce(from..from + draw.below(length - from + 1), medium),
+    }
+}
+
+fn marked(draw: &mut Draw, length: usize) -> What {
+    let from = draw.below(length);
+    match draw.below(8) {
+        0 => What::Resumes(Resumes {
+            marked_only: draw.below(4) > 0,
+            above: [0, 0, 1, 3][draw.below(4)],
+        }),
+        1 | 2 => What::Unmark(from),
+        _ => {
+            let medium = Medium::ALL[draw.below(4)];
+            let to = from + 1 + draw.below((length - from).min(70));
+            What::Mark(from..to, [1, 1, 4, 64][draw.below(4)], medium)
+        }
     }
 }
 
@@ -133,6 +157,7 @@ impl Op {
 fn what(kind: usize, draw: &mut Draw, len: usize, shape: &Shape) -> What {
     let add = |draw: &mut Draw| What::Add(1 + draw.below(shape.max_capacity as usize) as u32);
     match kind {
+        2..=5 if len > 0 => marked(draw, len),
         6..=13 if !shape.prefix_closed => fed(draw, len),
         14..=18 if !shape.prefix_closed => {
             let from = draw.below(len + 1);

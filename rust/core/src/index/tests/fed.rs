@@ -129,7 +129,7 @@ fn a_removal_from_device_memory_takes_what_was_on_its_way_there() {
 }
 
 #[test]
-fn segments_continue_the_device_run_without_a_gap() {
+fn each_medium_continues_where_the_faster_one_ended() {
     let mut index = index(1000);
     let blocks = chain(20);
     let mut put = |medium, from: usize, to: usize| {
@@ -149,7 +149,7 @@ fn segments_continue_the_device_run_without_a_gap() {
     let believed = Reach {
         gpu: 7,
         cpu: (7, 10),
-        disk: (7, 12),
+        disk: (10, 12),
     };
     assert_eq!(index.media(&out, 0), believed);
     // After a change the answer no longer fits the runs.
@@ -164,9 +164,9 @@ fn segments_continue_the_device_run_without_a_gap() {
 fn a_snapshot_of_the_version_before_is_refused() {
     let mut bytes = Vec::new();
     index(10).snapshot(Millis(0), &mut bytes);
-    bytes[..4].copy_from_slice(&1_u32.to_le_bytes());
+    bytes[..4].copy_from_slice(&2_u32.to_le_bytes());
     let refused = BlockIndex::restore(&bytes, Millis(0)).unwrap_err();
-    assert!(refused.to_string().contains("version is 1, this is 2"));
+    assert!(refused.to_string().contains("version is 2, this is 3"));
 }
 
 #[test]

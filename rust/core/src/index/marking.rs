@@ -1,0 +1,112 @@
+//! Marks from outside: where a worker can resume, as its events say or its placements let expect.
+
+use super::BlockIndex;
+use super::marks::{Resumes, SLOTS, kin};
+use super::shape::Hashed;
+use crate::error::Result;
+use crate::forest::Held;
+use crate::forest::lanes::lane_of;
+use crate::forest::room::Need;
+use crate::ids::{Medium, SequenceHash, WorkerId};
+
+impl BlockIndex {
+    /// Sets how the worker resumes prompts, until it is removed.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn set_resumes(&mut self, worker: WorkerId, resumes: Resumes) -> Result<()> {
+        self.worker(worker)?;
+        self.held.shape.marks.set_resumes(worker.slot, resumes);
+        Ok(())
+    }
+
+    /// Marks a block: the side groups of the worker accept resuming behind it with what they hold in media up to `medium`.
+    /// Of the ranks that engines announce the lowest stays; a speculative mark is one of its own. Returns whether the block
+    /// is marked so: not if the worker does not hold it, in the speculative lane or else in a medium that engines announce,
+    /// nor if [`Self::set_limit`] leaves no room. A mark goes when that no longer is so.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn mark(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> Result<bool> {
+        self.worker(worker)?;
+        let slot = worker.slot;
+        let found = self.chains().find(hash);
+        let Some(block) = found.filter(|block| self.held.may_mark(slot, *block, medium)) else {
+            return Ok(false);
+        };
+        let marks = &self.held.shape.marks;
+        let lowest = marks.rank(block, slot, kin(medium));
+        if lowest.is_some_and(|rank| rank <= medium) {
+            return Ok(true);
+        }
+        if slot >= SLOTS || (self.limit.is_set() && !self.has_room(marks.growth(block, slot))) {
+            return Ok(false);
+        }
+        let marks = &mut self.held.shape.marks;
+        if lowest.is_some() {
+            marks.take(block..block + 1, slot, kin(medium));
+        }
+        marks.add(block, slot, medium);
+        Ok(true)
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        let need = Need {
+            heap: bytes,
+            ..Need::default()
+        };
+        self.room(need).is_some()
+    }
+
+    /// Takes the marks of the worker off a block, of any rank. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn unmark(&mut self, worker: WorkerId, hash: SequenceHash) -> Result<bool> {
+        self.worker(worker)?;
+        let Some(block) = self.chains().find(hash) else {
+            return Ok(false);
+        };
+        let marks = &mut self.held.shape.marks;
+        Ok(marks.take(block..block + 1, worker.slot, &Medium::ALL) > 0)
+    }
+
+    /// Marks of the worker.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn marks(&self, worker: WorkerId) -> Result<u64> {
+        self.worker(worker)?;
+        Ok(self.held.shape.marks.count(worker.slot))
+    }
+}
+
+impl Held<Hashed> {
+    /// Whether the worker holds a block so that a mark of this rank may stand on it.
+    pub(super) fn may_mark(&self, slot: u32, block: u32, rank: Medium) -> bool {
+        let run = self.chains().run(block);
+        let entries = kin(rank).iter().map(|m| run.holders.get(lane_of(slot, *m)));
+        let covered = entries.flatten().map(|e| e.count).max();
+        covered.is_some_and(|count| count > block - run.own.base)
+    }
+
+    /// Makes the marks in device memory speculative, as far as the blocks of the path that ends with `last` are, from the
+    /// depth `from` on.
+    pub(super) fn doubt_marks(&mut self, slot: u32, last: u32, from: u32, room: &mut usize) {
+        let speculative = lane_of(slot, Medium::Speculative);
+        let (mut run, mut end) = (self.shape.blocks.run(last), last + 1);
+        loop {
+            let r = &self.nodes[run];
+            let first = r.own.base + from.saturating_sub(r.start);
+            let upto = end.min(r.own.base + self.nodes.covered(run, speculative));
+            if first < upto {
+                self.shape.marks.doubt(first..upto, slot, room);
+            }
+            if r.start <= from || r.parent == super::NONE {
+                return;
+            }
+            run = r.parent;
+            end = self.nodes[run].own.base + self.nodes[run].len;
+        }
+    }
+}

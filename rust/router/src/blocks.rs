@@ -73,7 +73,10 @@ impl Answer<'_> {
 
     /// The deepest block in the first `within` behind which the worker in `slot` is believed to resume, 0 for none.
     pub fn place(&self, slot: u32, within: u32) -> u32 {
-        self.depths.deepest_mark(self.index, slot, within)
+        let (index, depths) = (self.index.exact(), self.depths.exact());
+        index.map_or(0, |index| {
+            index.deepest_mark(depths, slot, within, Medium::Disk)
+        })
     }
 
     /// Where the leading blocks lie.

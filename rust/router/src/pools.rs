@@ -121,7 +121,10 @@ impl Pools {
         self.change(id, |blocks| {
             let (index, _) = blocks.index_mut();
             index.add_worker(worker, capacity);
-            index.set_resumes(worker, resumes.unwrap_or_default());
+            if let Ok(index) = index.exact_mut() {
+                // It was just added.
+                let _ = index.set_resumes(worker, resumes.unwrap_or_default());
+            }
         });
         true
     }

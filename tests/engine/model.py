@@ -76,7 +76,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 64,
         "linear_value_head_dim": 64,
         "linear_num_key_heads": 2,
-        "linear_num_value_heads": 2,
+        "linear_num_value_heads": 4,
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 128,

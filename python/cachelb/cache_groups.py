@@ -1,0 +1,275 @@
+"""Cache groups of hybrid models: the parts of a prompt that an engine's layers keep, and where it can resume.
+
+Layers with full attention keep every block of a prompt; layers with sliding windows, recurrent state or chunked
+attention keep the blocks that a resumed prompt reads. A prompt is resumed where every group has those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
+
+from cachelb.arguments import listed, whole
+
+CacheKind: TypeAlias = Literal["full_attention", "mla_attention", "sliding_window", "mamba", "chunked_local_attention"]
+"""Kinds of groups, as vLLM names them in its events."""
+
+_FULL: Final = ("full_attention", "mla_attention")
+_SPARSE: Final = ("sliding_window", "mamba")
+_MOST_GROUPS: Final = 64
+_MOST_TOKENS: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that keep the same blocks of a prompt.
+
+    Attributes:
+        kind: How they attend.
+        block_size: Tokens per block.
+        window: Tokens that a sliding window sees, the newest included; for ``sliding_window``.
+        chunk: Tokens of an attention chunk; for ``chunked_local_attention``.
+
+    Raises:
+        ValueError: A value is out of range, or belongs to another kind.
+
+    Example:
+        >>> from cachelb.cache_groups import CacheGroup
+        >>> CacheGroup("sliding_window", 32, window=128).first_block(288)
+        5
+    """
+
+    kind: CacheKind
+    block_size: int
+    window: int | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(CacheKind):
+            raise ValueError(f"kind is {self.kind!r}, it must be one of {', '.join(get_args(CacheKind))}")
+        whole("block_size", self.block_size, 1, _MOST_TOKENS)
+        for name, kind in (("window", "sliding_window"), ("chunk", "chunked_local_attention")):
+            value = getattr(self, name)
+            if self.kind == kind:
+                if value is None:
+                    raise ValueError(f"{kind} needs {name}: pass that of the model, such as {name}=1024")
+                whole(name, value, 1, _MOST_TOKENS)
+            elif value is not None:
+                raise ValueError(f"{name} is {value!r} for {self.kind}; leave it out, only {kind} has one")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it keeps every block."""
+        return self.kind in _FULL
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it keeps blocks only where a prompt is likely to be resumed."""
+        return self.kind in _SPARSE
+
+    @property
+    def tail(self) -> int:
+        """Blocks before a resume point that it reads, of a sliding window or of recurrent state."""
+        return 1 if self.window is None else -(-(self.window - 1) // self.block_size)
+
+    def first_block(self, end: int) -> int:
+        """Return the first block that has to be held to resume at a token.
+
+        Args:
+            end: The token, on a block boundary.
+
+        Returns:
+            Its number; it and those up to `end` are needed.
+        """
+        if self.is_full:
+            return 0
+        if self.chunk is not None:
+            return end // self.chunk * self.chunk // self.block_size
+        return max(0, end // self.block_size - self.tail)
+
+    def first_read(self, computed: int) -> int:
+        """Return the first token that is still read once so many have been computed.
+
+        Args:
+            computed: Tokens of the request computed so far.
+
+        Returns:
+            The token; blocks that end before it are given up.
+        """
+        if self.is_full:
+            return 0
+        if self.chunk is not None:
+            return computed // self.chunk * self.chunk
+        return max(0, computed - (1 if self.window is None else self.window - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """The groups of an engine, and how it retains blocks.
+
+    Attributes:
+        groups: The groups in the engine's order; one or more keep everything.
+        retention_interval: Where groups with sliding windows or recurrent state keep blocks, as
+            `--prefix-cache-retention-interval`: at the ends of prompts and where prompts part (0), at every so
+            many tokens too, or everywhere (None).
+        eagle: Whether speculation by EAGLE or MTP reads one block beyond the resume point.
+
+    Raises:
+        ValueError: No group keeps everything, or groups do not go together.
+
+    Example:
+        >>> from cachelb.cache_groups import CacheGroup, CacheLayout
+        >>> layout = CacheLayout([CacheGroup("sliding_window", 64, window=128), CacheGroup("full_attention", 32)])
+        >>> layout.alignment, layout.resume_points(300)
+        (64, (256,))
+        >>> layout.hit(300, [{2, 3}, set(range(9))])
+        256
+    """
+
+    groups: Sequence[CacheGroup]
+    retention_interval: int | None = 0
+    eagle: bool = False
+    alignment: int = field(init=False, repr=False)
+    """Tokens that resume points are multiples of."""
+    hash_block: int = field(init=False, repr=False)
+    """Tokens per hash: every group's blocks are named by the hash of the prompt up to their end."""
+
+    def __post_init__(self) -> None:
+        groups = tuple(listed("groups", self.groups, _MOST_GROUPS))
+        for group in groups:
+            if not isinstance(group, CacheGroup):
+                raise TypeError(f"groups must be of CacheGroup, got {type(group).__name__}")
+        if not any(group.is_full for group in groups):
+            kinds = ", ".join(group.kind for group in groups) or "none"
+            raise ValueError(f"groups are {kinds}: add one of {' or '.join(_FULL)}")
+        sizes = [group.block_size for group in groups]
+        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "alignment", math.lcm(*sizes))
+        object.__setattr__(self, "hash_block", math.gcd(*sizes))
+        if self.alignment > _MOST_TOKENS:
+            raise ValueError(
+                f"blocks of {sizes} tokens end together every {self.alignment} only; use sizes that divide"
+            )
+        self._check_together()
+        self._check_interval()
+
+    def _check_together(self) -> None:
+        kinds = {group.kind for group in self.groups}
+        if "chunked_local_attention" in kinds and self.alignment != self.hash_block:
+            raise ValueError("chunked_local_attention needs groups of one block_size; give all the same")
+        if "chunked_local_attention" in kinds and self.eagle:
+            raise ValueError("eagle does not go with chunked_local_attention; leave one out")
+        if kinds <= {"mamba", *_FULL}:
+            finer = [g.block_size for g in self.groups if g.kind == "mamba" and g.block_size > self.hash_block]
+            if finer:
+                raise ValueError(
+                    f"mamba blocks of {finer[0]} tokens beside hashes of {self.hash_block} resume inside blocks, which "
+                    "is not modelled; give all groups the same block_size"
+                )
+
+    def _check_interval(self) -> None:
+        if self.retention_interval is None:
+            return
+        whole("retention_interval", self.retention_interval, 0, _MOST_TOKENS)
+        if self.retention_interval % self.alignment:
+            raise ValueError(
+                f"retention_interval is {self.retention_interval}, it must be 0, None or a multiple of {self.alignment}"
+            )
+        if self.retention_interval and not any(group.is_sparse for group in self.groups):
+            raise ValueError(
+                f"retention_interval is {self.retention_interval}, but no group is sliding_window or mamba; use 0"
+            )
+
+    def accepts(self, group: CacheGroup, end: int, held: Collection[int]) -> bool:
+        """Return whether a group can resume.
+
+        Args:
+            group: The group.
+            end: Where: a multiple of `alignment`.
+            held: Numbers of the prompt's blocks that the group holds, from 0.
+
+        Returns:
+            Whether it holds the blocks that it reads.
+        """
+        above = 1 if self.eagle and group.kind != "mamba" else 0
+        last = end // group.block_size + above
+        return end == 0 or all(block in held for block in range(group.first_block(end), last))
+
+    def hit(self, prompt_tokens: int, held: Sequence[Collection[int]]) -> int:
+        """Return how many tokens of a prompt the engine takes from its cache.
+
+        Args:
+            prompt_tokens: Tokens of the prompt; the last one is always computed.
+            held: Per group, the numbers of the prompt's blocks that it holds, from 0.
+
+        Returns:
+            The tokens, a multiple of `alignment`.
+        """
+        end = self.full_hit(prompt_tokens, held)
+        sides = [(group, blocks) for group, blocks in zip(self.groups, held, strict=True) if not group.is_full]
+        while end and not all(self.accepts(group, end, blocks) for group, blocks in sides):
+            end -= self.alignment
+        return end
+
+    def full_hit(self, prompt_tokens: int, held: Sequence[Collection[int]]) -> int:
+        """Return how many tokens it would take if only the groups that keep everything counted.
+
+        Args:
+            prompt_tokens: Tokens of the prompt.
+            held: Per group, the numbers of the prompt's blocks that it holds, from 0.
+
+        Returns:
+            The tokens, as many as `hit` or more.
+        """
+        most = prompt_tokens - 1
+        for group, blocks in zip(self.groups, held, strict=True):
+            if group.is_full:
+                whole_blocks = prompt_tokens // group.block_size
+                run = next((block for block in range(whole_blocks) if block not in blocks), whole_blocks)
+                most = min(most, run * group.block_size - (group.block_size if self.eagle else 0))
+        return max(0, most) // self.alignment * self.alignment
+
+    def resume_points(self, prompt_tokens: int, junction: int = 0) -> tuple[int, ...]:
+        """Return where a prompt's blocks are kept because a later one may resume there.
+
+        Args:
+            prompt_tokens: Tokens of the prompt.
+            junction: Where it parts from earlier ones, if they held more of it than it could use.
+
+        Returns:
+            Tokens, multiples of `alignment`.
+        """
+        step = self.alignment
+        ends = {prompt_tokens - 1, junction}
+        if self.eagle:
+            ends = {max(0, end // step * step - step) for end in (prompt_tokens - 1, prompt_tokens)} | {junction}
+        return tuple(sorted({end // step * step for end in ends} - {0}))
+
+    def keeps(self, group: CacheGroup, block: int, points: Iterable[int]) -> bool:
+        """Return whether a group keeps a block for later prompts once it has been computed.
+
+        Args:
+            group: The group.
+            block: Number of the block in the prompt, from 0.
+            points: The prompt's `resume_points`.
+
+        Returns:
+            Whether it does.
+        """
+        if not group.is_sparse or (group.kind == "mamba" and self.retention_interval is None):
+            return True
+        above = 1 if self.eagle and group.kind == "sliding_window" else 0
+        tail = group.tail + above
+        every = self.alignment if self.retention_interval is None else self.retention_interval
+        per_segment = every // group.block_size
+        if per_segment:
+            if tail >= per_segment:
+                return True
+            if block >= above and (block - above) % per_segment >= per_segment - tail:
+                return True
+        if self.retention_interval is None:
+            return False
+        ends = (point // group.block_size + above for point in points)
+        return any(end - tail <= block < end for end in ends)

@@ -59,7 +59,8 @@ class GroupedEngine:
         hit = resumable(self.layout, prompt, self.held)
         full = resumable(self.layout, prompt, self.held, sides=False)
         for group, held in zip(self.layout.groups, self.held, strict=True):
-            held.update(tokens[:end] for end in self._kept(group, len(tokens), prompt_tokens, hit, full))
+            kept = self._kept(group, len(tokens), prompt_tokens, hit, full)
+            held.update(tokens[:end] for end in kept if end > hit)  # the others are not computed again
         return hit, full
 
     def _kept(self, group: CacheGroup, computed: int, prompt: int, hit: int, full: int) -> set[int]:
@@ -84,6 +85,8 @@ class GroupedEngine:
         assert group.window is not None
         above = size if self.layout.eagle else 0
         need = math.ceil((group.window - 1) / size) + (1 if self.layout.eagle else 0)
+        if interval and need >= interval / size:
+            return ends
         tails = {end + above - i * size for end in at | regular if end for i in range(need)}
         return ends & tails
 

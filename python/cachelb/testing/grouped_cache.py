@@ -105,22 +105,14 @@ class _Pool:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request in the cache.
+    """A request in the cache."""
 
-    Attributes:
-        names: Hash of the prompt up to the end of each hash block, those of the answer behind.
-        prompt_tokens: Tokens of its prompt.
-        cached_tokens: Those that were taken from the cache.
-        held_tokens: Those that would have been if only groups that keep everything counted.
-        computed: Tokens computed so far.
-    """
-
-    names: list[int]
+    names: list[int]  # hash up to the end of each hash block of the prompt, then of the answer
     prompt_tokens: int
-    cached_tokens: int = 0
-    held_tokens: int = 0
+    cached_tokens: int = 0  # taken from the cache
+    held_tokens: int = 0  # that would have been taken if only groups that keep everything counted
     computed: int = 0
-    points: tuple[int, ...] = ()
+    points: tuple[int, ...] = ()  # where later prompts may resume
     blocks: list[list[_Block | None]] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
 
@@ -128,10 +120,7 @@ class Request:
 class GroupedCache:
     """The blocks of an engine's cache groups, which share one pool and are reused one by one.
 
-    Args:
-        layout: The groups, and how blocks are retained.
-        max_blocks: Blocks of all groups together.
-        max_batched_tokens: Tokens of a prompt computed in a step; None for the whole prompt.
+    A step computes `max_batched_tokens` of a prompt, all of it by default.
 
     Example:
         >>> from cachelb.cache_groups import CacheGroup, CacheLayout
@@ -155,35 +144,21 @@ class GroupedCache:
         return len(self._pool)
 
     def look_up(self, names: Sequence[int], prompt_tokens: int) -> Request:
-        """Find what is held of a prompt.
-
-        Args:
-            names: Hash of the prompt up to the end of each of the layout's hash blocks.
-            prompt_tokens: Tokens of the prompt.
-
-        Returns:
-            A request that holds no block yet.
-        """
+        """Find what is held of a prompt, which is named by its hashes; the request holds no block yet."""
         layout = self.layout
         held = [
             {i for i in range(prompt_tokens // group.block_size) if (number, self._name(names, group, i)) in self._pool}
             for number, group in enumerate(layout.groups)
         ]
         request = Request(list(names), prompt_tokens)
-        request.cached_tokens, request.held_tokens = (
-            layout.hit(prompt_tokens, held),
-            layout.full_hit(prompt_tokens, held),
-        )
+        request.cached_tokens = layout.hit(prompt_tokens, held)
+        request.held_tokens = layout.full_hit(prompt_tokens, held)
         junction = request.held_tokens if request.held_tokens > request.cached_tokens else 0
         request.points = layout.resume_points(prompt_tokens, junction)
         return request
 
     def admit(self, request: Request) -> None:
-        """Hold the blocks that a request takes from the cache.
-
-        Args:
-            request: What `look_up` returned just now.
-        """
+        """Hold the blocks that a request takes from the cache, as `look_up` found them just now."""
         hit = request.computed = request.cached_tokens
         for number, group in enumerate(self.layout.groups):
             first, end = group.first_read(hit) // group.block_size, hit // group.block_size
@@ -192,14 +167,7 @@ class GroupedCache:
             request.committed.append(end)
 
     def prefill(self, request: Request) -> Iterator[list[Removed | Stored]]:
-        """Compute the rest of a prompt, as far as there is room.
-
-        Args:
-            request: The request, admitted.
-
-        Yields:
-            The changes of each step.
-        """
+        """Compute the rest of a prompt, as far as there is room; yields the changes of each step."""
         while request.computed < request.prompt_tokens:
             changes = self.step(request, self._chunk_end(request))
             if changes is None:
@@ -207,15 +175,7 @@ class GroupedCache:
             yield changes
 
     def step(self, request: Request, end: int) -> list[Removed | Stored] | None:
-        """Compute the tokens of a request up to one.
-
-        Args:
-            request: The request.
-            end: The token behind the last one computed.
-
-        Returns:
-            What changed, None if there is no room: then nothing is computed.
-        """
+        """Compute the tokens of a request up to one; returns what changed, None if there was no room."""
         groups = self.layout.groups
         for group, blocks in zip(groups, request.blocks, strict=True):
             self._drop(blocks, group.first_read(request.computed) // group.block_size)
@@ -231,26 +191,13 @@ class GroupedCache:
         return changes + [stored for number in range(len(groups)) if (stored := self._commit(request, number))]
 
     def release(self, request: Request) -> None:
-        """Give up the blocks of a request; what was kept of them can be found until they are reused.
-
-        Args:
-            request: The request.
-        """
+        """Give up the blocks of a request; what was kept of them can be found until they are reused."""
         for blocks in request.blocks:
             self._pool.release(reversed(blocks))
         request.blocks.clear()
 
     def serve(self, names: Sequence[int], prompt_tokens: int, computed: int = 0) -> Request:
-        """Serve a request alone, from its look-up to its end.
-
-        Args:
-            names: Hash up to the end of each hash block of the prompt, then of its answer.
-            prompt_tokens: Tokens of the prompt.
-            computed: Tokens computed when it ends: those of the prompt, and all but the last of the answer.
-
-        Returns:
-            The request.
-        """
+        """Serve a request alone; all `computed` tokens are those of the prompt and all but the last of its answer."""
         request = self.look_up(names, prompt_tokens)
         self.admit(request)
         for _ in self.prefill(request):

@@ -62,7 +62,8 @@ def test_with_room_for_all_a_cache_serves_what_the_rules_say(layout: CacheLayout
     for tokens, prompt in requests:
         request = cache.serve(names(layout, tokens), prompt, len(tokens))
         assert (request.cached_tokens, request.held_tokens) == model.serve(tokens, prompt)
-    assert len(cache) == sum(map(len, model.held))
+    if layout.alignment == layout.hash_block:  # else some blocks are kept where nothing resumes
+        assert len(cache) == sum(map(len, model.held))
 
 
 @given(layouts(), servings(), st.integers(4, 60), st.none() | st.integers(1, 20))

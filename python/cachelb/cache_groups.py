@@ -13,9 +13,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from cachelb.arguments import listed, whole
 
-CacheKind: TypeAlias = Literal[
-    "full_attention", "mla_attention", "sliding_window", "mamba", "chunked_local_attention"
-]
+CacheKind: TypeAlias = Literal["full_attention", "mla_attention", "sliding_window", "mamba", "chunked_local_attention"]
 """Kinds of groups, as vLLM names them in its events."""
 
 _FULL: Final = ("full_attention", "mla_attention")
@@ -151,7 +149,9 @@ class CacheLayout:
         object.__setattr__(self, "alignment", math.lcm(*sizes))
         object.__setattr__(self, "hash_block", math.gcd(*sizes))
         if self.alignment > _MOST_TOKENS:
-            raise ValueError(f"blocks of {sizes} tokens end together every {self.alignment} only; use sizes that divide")
+            raise ValueError(
+                f"blocks of {sizes} tokens end together every {self.alignment} only; use sizes that divide"
+            )
         self._check_together()
         self._check_interval()
 

@@ -13,6 +13,7 @@ import struct
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 4096
 SPECIAL_TOKENS = ("<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>")
@@ -47,8 +48,46 @@ SIZES = {
     "mid": Size(hidden=256, layers=4, heads=4, mlp=704, positions=32_768),
 }
 
+_SLIDING = {
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "num_hidden_layers": 6,
+    "sliding_window": 128,
+    "query_pre_attn_scalar": 64,
+    "rope_local_base_freq": 10_000.0,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "gemma3": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", **_SLIDING},
+    "gemma4": {
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        **_SLIDING,
+        "global_head_dim": 128,
+        "num_global_key_value_heads": 4,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+    },
+    "qwen3-next": {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "num_hidden_layers": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128,
+    },
+}
+"""Models whose layers keep different parts of a prompt: in place of a Llama's fields, over its dimensions."""
+HYBRID_SIZE = Size(hidden=256, layers=6, heads=4, mlp=512, positions=16_384)
 
-def write_config(folder: Path, size: Size) -> None:
+
+def write_config(folder: Path, size: Size, fields: dict[str, Any]) -> None:
     """Write what vLLM reads of the architecture."""
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -68,6 +107,7 @@ def write_config(folder: Path, size: Size) -> None:
         "vocab_size": VOCABULARY,
         "bos_token_id": 0,
         "eos_token_id": 1,
+        **fields,
     }
     _write_json(folder / "config.json", config)
 
@@ -150,13 +190,13 @@ def main() -> None:
     """Write the model and its adapters."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder to create")
-    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--size", choices=[*SIZES, *HYBRIDS], default="tiny")
     parser.add_argument("--adapter", action="append", default=[], metavar="NAME", help="a LoRA adapter to write")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
-    size = SIZES[arguments.size]
+    size = SIZES.get(arguments.size, HYBRID_SIZE)
     folder.mkdir(parents=True)
-    write_config(folder, size)
+    write_config(folder, size, HYBRIDS.get(arguments.size, {}))
     write_tokenizer(folder, size.positions)
     for name in arguments.adapter:
         write_adapter(folder / "adapters" / name, size, seed=name)

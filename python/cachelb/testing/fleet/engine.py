@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cachelb.testing.fleet.grouped_prefix_cache import GroupedPrefixCache, Kept
 from cachelb.testing.fleet.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Job:
     salt: str | None = None  # the salt alone
     cached_tokens: int = 0  # prompt tokens found in the cache, once it was looked up
     inside: bool = False  # holds a slot
+    kept: Kept | None = None  # its blocks, where they are in use until it ends
 
 
 class Engine:
@@ -57,8 +59,11 @@ class Engine:
         self._watchers = watchers
         self._slots = asyncio.Semaphore(options.max_running)
         self._prefill = asyncio.Lock()
-        self._cache = PrefixCache(
-            engine_id, block_size=options.block_size, max_blocks=options.kv_blocks, publish=publish
+        blocks, layout = options.kv_blocks, options.cache_groups
+        self._cache = (
+            PrefixCache(engine_id, block_size=options.block_size, max_blocks=blocks, publish=publish)
+            if layout is None
+            else GroupedPrefixCache(engine_id, layout=layout, max_blocks=blocks, publish=publish)
         )
         self._transfers: dict[str, int] = {}
 
@@ -105,6 +110,9 @@ class Engine:
         self.running -= 1
         self.blocks_in_use -= self._blocks(job)
         self._counts.running -= 1
+        if job.kept is not None and isinstance(self._cache, GroupedPrefixCache):
+            self._cache.release(job.kept)
+            job.kept = None
         self._slots.release()
 
     async def prefill(self, job: Job, remote: Engine | None = None) -> None:
@@ -134,6 +142,11 @@ class Engine:
         self.output_tokens += tokens
         self._counts.output_tokens += tokens
 
+    def keep_answer(self, job: Job, answer: list[int]) -> None:
+        """Keep the blocks that an answer fills, as engines with several cache groups do here."""
+        if job.kept is not None and isinstance(self._cache, GroupedPrefixCache):
+            self._cache.extend(job.kept, answer)
+
     def start_transfer(self, request_id: str, job: Job) -> dict[str, Any]:
         """Keep a computed prompt for the worker that will decode it; return its ``kv_transfer_params``."""
         if len(self._transfers) >= _MAX_TRANSFERS:
@@ -159,13 +172,10 @@ class Engine:
         return -(-(len(job.tokens) + job.max_tokens) // self.options.block_size)
 
     def _look_up(self, job: Job) -> None:
-        held = self._cache.overlap(job.tokens, job.namespace)
-        # The last token is computed even if its block is cached, and with it the rest of the block.
-        usable = (len(job.tokens) - 1) // self.options.block_size
-        job.cached_tokens = min(held, usable) * self.options.block_size
+        job.cached_tokens = self._cache.look_up(job.tokens, job.namespace)
 
     def _keep(self, job: Job) -> None:
-        self._cache.keep(job.tokens, job.namespace, job.salt)
+        job.kept = self._cache.keep(job.tokens, job.namespace, job.salt)
         self.prompt_tokens += len(job.tokens)
         self.cached_tokens += job.cached_tokens
         self._counts.prompt_tokens += len(job.tokens)

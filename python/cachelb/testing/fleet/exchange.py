@@ -98,6 +98,7 @@ class Exchange:
             await torn.prepare(self._request)
             await torn.write(body[: len(body) // 2])
             self._cut(self._fault)
+        self._engine.keep_answer(call.job, answer.ids)
         self._end("finished")
         headers = {}
         form = self._request.headers.get("endpoint-load-metrics-format")
@@ -121,6 +122,7 @@ class Exchange:
             sent += 1
         if fault is not None and sent <= fault.after_chunks:
             await self._strike(fault)
+        self._engine.keep_answer(call.job, answer.ids)
         self._end("finished")  # before the client can know
         await response.write_eof(self._dialect.closing(call, answer).encode())
         return response

@@ -20,6 +20,7 @@ from cachelb.testing.fleet.worker import FakeWorker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cachelb.cache_groups import CacheLayout
     from cachelb.events import Endpoint
 
 _MOST_WORKERS = 4096
@@ -50,6 +51,9 @@ class FakeFleet(RandomFaults):
             None accepts every name as the base model.
         block_size: Tokens per block.
         kv_blocks: Blocks a worker's KV cache holds; a request that needs more is answered with 400.
+        cache_groups: Cache groups of a hybrid model, such as one with sliding windows; ``block_size`` is then their
+            greatest common divisor. Such an engine keeps blocks of prompts and answers, and finds and publishes them,
+            group by group as vLLM does. None for full attention in every layer.
         max_running: Requests a worker runs at once; more wait, first come first served. KV memory in use is reported
             and limits nothing.
         prefill_tps: Prompt tokens a worker computes per second, one prompt at a time.
@@ -66,7 +70,7 @@ class FakeFleet(RandomFaults):
         report_cached_tokens: Report cached tokens in the usage, as `--enable-prompt-tokens-details` does.
 
     Raises:
-        TypeError: ``models`` is one string.
+        TypeError: ``models`` is one string, or ``cache_groups`` no `CacheLayout`.
         ValueError: An argument is out of range.
 
     Example:
@@ -95,6 +99,7 @@ class FakeFleet(RandomFaults):
         models: Sequence[str] | None = None,
         block_size: int = 16,
         kv_blocks: int = 4096,
+        cache_groups: CacheLayout | None = None,
         max_running: int = 256,
         prefill_tps: float = 20_000.0,
         decode_tps: float = 100.0,
@@ -115,6 +120,7 @@ class FakeFleet(RandomFaults):
             models=models,
             block_size=block_size,
             kv_blocks=kv_blocks,
+            cache_groups=cache_groups,
             max_running=max_running,
             prefill_tps=prefill_tps,
             decode_tps=decode_tps,

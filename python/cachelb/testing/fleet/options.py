@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from cachelb.arguments import number, whole
+from cachelb.arguments import number, require, whole
+from cachelb.cache_groups import CacheLayout
 
 EngineKind: TypeAlias = Literal["vllm", "sglang"]
 
@@ -19,6 +20,7 @@ class WorkerOptions:
     models: Sequence[str] | None
     block_size: int
     kv_blocks: int
+    cache_groups: CacheLayout | None
     max_running: int
     prefill_tps: float
     decode_tps: float
@@ -44,8 +46,25 @@ class WorkerOptions:
             number(name, getattr(self, name))
         number("time_scale", self.time_scale, least=0.0)
         whole("remember", self.remember, 0)
+        if self.cache_groups is not None:
+            self._check_groups(self.cache_groups)
+
+    def _check_groups(self, layout: CacheLayout) -> None:
+        require("cache_groups", layout, CacheLayout, "a CacheLayout or None")
+        if self.engine != "vllm":
+            raise ValueError(f"cache_groups is for the engine 'vllm', not for {self.engine!r}; leave it out")
+        if self.block_size != layout.hash_block:
+            raise ValueError(
+                f"block_size is {self.block_size}, but the blocks of cache_groups are multiples of "
+                f"{layout.hash_block}: pass block_size={layout.hash_block}"
+            )
+        if self.kv_tokens < 1:
+            raise ValueError(f"kv_blocks is {self.kv_blocks}, too few for {layout.alignment} tokens in every group")
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens the KV cache holds, which is also the longest context."""
-        return self.kv_blocks * self.block_size
+        """Tokens the KV cache holds if every group keeps them all, which is also the longest context."""
+        if self.cache_groups is None:
+            return self.kv_blocks * self.block_size
+        step = self.cache_groups.alignment
+        return self.kv_blocks // sum(step // group.block_size for group in self.cache_groups.groups) * step

@@ -11,6 +11,7 @@ from cachelb.testing.fleet.call import DEFAULT_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cachelb.cache_groups import CacheLayout
     from cachelb.testing.events import EventPublisher
     from cachelb.testing.fleet.engine import Engine
     from cachelb.testing.fleet.options import WorkerOptions
@@ -30,6 +31,8 @@ def _vllm_metrics(engine: Engine) -> str:
     labels = f'engine="0",model_name="{_label(_first_model(options))}"'
     config = f'block_size="{options.block_size}",engine="0",num_gpu_blocks="{options.kv_blocks}"'
     config += ',enable_prefix_caching="True",prefix_caching_hash_algo="sha256"'
+    if options.cache_groups is not None:
+        config += _groups_config(options.cache_groups)
     return _text(
         [
             ("vllm:num_requests_running", "gauge", labels, engine.running),
@@ -42,6 +45,13 @@ def _vllm_metrics(engine: Engine) -> str:
             ("vllm:cache_config_info", "gauge", config, 1.0),
         ]
     )
+
+
+def _groups_config(layout: CacheLayout) -> str:
+    """Write how a hybrid engine retains blocks; its groups are not on the page."""
+    mode = "align" if any(group.kind == "mamba" for group in layout.groups) else "none"
+    unknown = "".join(f',{name}="None"' for name in ("hash_block_size", "cache_hit_alignment_tokens", "sliding_window"))
+    return f',prefix_cache_retention_interval="{layout.retention_interval}",mamba_cache_mode="{mode}"{unknown}'
 
 
 def _sglang_metrics(engine: Engine) -> str:

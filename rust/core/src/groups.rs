@@ -153,9 +153,9 @@ impl Resuming {
         }
     }
 
-    /// The places, ascending and in tokens, at which the engine can resume once it has computed a prompt of `tokens`
-    /// whose first `held` its full groups had, and of which it knew the places `known` tells up to a depth: the deepest
-    /// one at most so deep, 0 for the root. Only new ones are given.
+    /// The places at which the engine can resume once it has computed a prompt of `tokens` whose first `held` its full
+    /// groups had, and of which `known` gives the deepest place known before up to a depth, 0 for the root. Only new ones
+    /// are given: ascending, in tokens, each with what must be held beyond it.
     pub fn places(&self, tokens: u64, held: u64, known: impl Fn(u64) -> u64, out: &mut Vec<u64>) {
         out.clear();
         let align = u64::from(self.align);
@@ -193,6 +193,7 @@ impl Resuming {
                 below = at;
             }
         }
+        out.iter_mut().for_each(|at| *at += above);
     }
 }
 

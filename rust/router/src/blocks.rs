@@ -71,8 +71,8 @@ impl Answer<'_> {
         self.depths.confirmed(self.index, slot)
     }
 
-    /// The deepest block in the first `within` behind which the worker in `slot` is believed to resume, 0 for none.
-    pub fn place(&self, slot: u32, within: u32) -> u32 {
+    /// The deepest mark of the worker in `slot` in the first `within` blocks, 0 for none.
+    pub fn mark(&self, slot: u32, within: u32) -> u32 {
         let (index, depths) = (self.index.exact(), self.depths.exact());
         index.map_or(0, |index| {
             index.deepest_mark(depths, slot, within, Medium::Disk)

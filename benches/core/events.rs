@@ -256,6 +256,16 @@ impl Holdings for Nothing {
         vec![hash]
     }
 
+    fn set_resumes(&mut self, _: bool, _: u32) {}
+
+    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
+        false
+    }
+
+    fn unmark(&mut self, _: SequenceHash) -> bool {
+        false
+    }
+
     fn holds(&self, _: SequenceHash, _: Medium) -> bool {
         true
     }

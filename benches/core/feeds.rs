@@ -258,6 +258,16 @@ impl Holdings for Worker<'_> {
         self.feed(|feed| feed.pool().path_to(hash))
     }
 
+    fn set_resumes(&mut self, _: bool, _: u32) {}
+
+    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
+        false
+    }
+
+    fn unmark(&mut self, _: SequenceHash) -> bool {
+        false
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.feed(|feed| feed.pool().holds(self.id, hash, medium))
     }

@@ -44,6 +44,16 @@ impl Holdings for Indexed<'_> {
         self.0.chains().to(hash).unwrap_or_default()
     }
 
+    fn set_resumes(&mut self, _: bool, _: u32) {}
+
+    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
+        false
+    }
+
+    fn unmark(&mut self, _: SequenceHash) -> bool {
+        false
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.0.chains().holds(self.1, hash, medium)
     }

@@ -50,8 +50,16 @@ pub enum Attention {
     Unsaid,
     /// The whole prefix: full, MLA and sink attention.
     Full,
-    /// Anything else, where a held block is no reusable prefix.
-    Partial,
+    /// The last tokens, as many as the store says.
+    Sliding,
+    /// A state at the end of a block, and none before it.
+    Mamba,
+    /// The tokens of one chunk.
+    Chunked,
+    /// No prefix that is looked up: encoders and cross-attention.
+    Aside,
+    /// A kind whose rule is not known, by its name in [`Batch::text`].
+    Other(Span),
 }
 
 /// What a block's identity has beside its tokens: an image, or the digest of prompt embeddings.
@@ -80,6 +88,8 @@ pub struct Store {
     pub group: Option<u32>,
     /// What that group attends to.
     pub attention: Attention,
+    /// Its window in tokens.
+    pub window: Option<u32>,
     /// Name of the adapter in [`Batch::text`]; `lora_id=7` where the engine only numbers its adapters.
     pub lora: Option<Span>,
     /// Salt of a store that starts at the root, in [`Batch::text`].

@@ -1,48 +1,270 @@
-//! Which cache groups of a hybrid model may be indexed: those that attend to the whole prefix.
+//! The cache groups of a stream: what their layers attend to, and what follows for a prompt that resumes.
+//!
+//! A group is learned from its first store that says its kind, and what contradicts that is refused. Engines that leave the
+//! kind out may have several groups: then those are indexed of which every store named all blocks it has tokens of, since
+//! only groups that attend to the whole prefix keep every block.
 
-use super::batch::Attention;
+use super::batch::{Attention, Batch, Store};
 
-/// Groups whose kind is remembered. Models have fewer than ten.
+/// Groups that are remembered. Models have fewer than ten.
 const MAX_GROUPS: usize = 64;
+/// Letters kept of the name of an unknown kind.
+const MAX_NAME: usize = 64;
 
-/// What the stores of each group said, for stores and removals that do not say it.
+/// What the stores of a group are good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Its blocks are prefixes.
+    Prefix,
+    /// Its blocks say behind which prefixes a prompt can resume.
+    Side,
+    /// Nothing follows from its blocks.
+    Ignored,
+}
+
+/// Which blocks a side group needs before the point where a prompt resumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Those with the last tokens, one fewer than this.
+    Window(u32),
+    /// The last.
+    State,
+    /// Those from where the chunk of so many tokens begins.
+    Chunk(u32),
+}
+
+/// One cache group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) id: Option<u32>,
+    pub(super) attention: Attention,
+    /// Of a kind that is not known.
+    name: Option<Box<str>>,
+    pub(super) window: Option<u32>,
+    /// Tokens per block, 0 until it is known.
+    pub(super) size: u32,
+    /// Whether every store named all blocks it had tokens of.
+    complete: bool,
+}
+
+impl Group {
+    /// Its kind, as engines call it.
+    pub(super) fn kind(&self) -> &str {
+        match self.attention {
+            Attention::Unsaid => "unsaid",
+            Attention::Full => "full_attention",
+            Attention::Sliding => "sliding_window",
+            Attention::Mamba => "mamba",
+            Attention::Chunked => "chunked_local_attention",
+            Attention::Aside => "none",
+            Attention::Other(_) => self.name.as_deref().unwrap_or("unknown"),
+        }
+    }
+
+    /// What it needs, if that is known.
+    pub(super) fn rule(&self) -> Option<Rule> {
+        let window = self.window.filter(|window| *window > 0);
+        match self.attention {
+            Attention::Sliding => window.map(Rule::Window),
+            Attention::Mamba => Some(Rule::State),
+            Attention::Chunked => window.map(Rule::Chunk),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_side(&self) -> bool {
+        use Attention::{Chunked, Mamba, Other, Sliding};
+        matches!(self.attention, Sliding | Mamba | Chunked | Other(_))
+    }
+
+    fn states_kind(&self) -> bool {
+        self.attention != Attention::Unsaid
+    }
+
+    /// Whether a store cannot be one of this group.
+    fn contradicts(&self, store: &Store) -> bool {
+        let kind = self.states_kind() && states_kind(store) && kind(store) != self.attention;
+        // A window that full attention promises binds nothing.
+        let is_side = self.is_side();
+        let differs =
+            |ours: u32, theirs: u32| is_side && ours != 0 && theirs != 0 && ours != theirs;
+        let (window, stated) = (self.window.unwrap_or(0), store.window.unwrap_or(0));
+        let size = if store.tokens.len > 0 {
+            store.block_size
+        } else {
+            0
+        };
+        kind || differs(window, stated) || differs(self.size, size)
+    }
+
+    /// Takes over what a store says. Returns whether that is news.
+    fn learn(&mut self, batch: &Batch, store: &Store) -> bool {
+        let before = (self.attention, self.window, self.size, self.complete);
+        if !self.states_kind() && states_kind(store) {
+            self.attention = kind(store);
+            self.name = name(batch, store);
+        }
+        self.window = self.window.or(store.window);
+        if store.tokens.len > 0 {
+            if self.size == 0 {
+                self.size = store.block_size;
+            }
+            let named = u64::from(store.names.len) * u64::from(store.block_size);
+            self.complete &= named == u64::from(store.tokens.len);
+        }
+        before != (self.attention, self.window, self.size, self.complete)
+    }
+}
+
+fn states_kind(store: &Store) -> bool {
+    store.attention != Attention::Unsaid
+}
+
+/// What a store says its group attends to; where its name lies in the batch is left out.
+fn kind(store: &Store) -> Attention {
+    match store.attention {
+        Attention::Other(_) => Attention::Other(super::batch::Span::default()),
+        known => known,
+    }
+}
+
+fn name(batch: &Batch, store: &Store) -> Option<Box<str>> {
+    let Attention::Other(name) = store.attention else {
+        return None;
+    };
+    let name = batch
+        .text
+        .get(name.range())
+        .filter(|name| !name.is_empty())?;
+    Some(name.chars().take(MAX_NAME).collect())
+}
+
+/// The groups of a stream, in the order they came.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    whole_prefix: Vec<(u32, bool)>,
+    all: Vec<Group>,
+    /// Whether there were more than are remembered.
+    overflow: bool,
 }
 
 impl Groups {
-    /// Whether a store of this group may be indexed.
-    pub(super) fn admit(&mut self, group: Option<u32>, attention: Attention) -> bool {
-        let said = match attention {
-            Attention::Full => true,
-            Attention::Partial => false,
-            Attention::Unsaid => {
-                return self.known(group).unwrap_or(matches!(group, None | Some(0)));
-            }
-        };
-        let Some(group) = group else {
-            return said;
-        };
-        let known = self
-            .whole_prefix
-            .iter()
-            .position(|(known, _)| *known == group);
-        match known {
-            Some(at) => self.whole_prefix[at].1 = said,
-            None if self.whole_prefix.len() < MAX_GROUPS => self.whole_prefix.push((group, said)),
-            None => return false,
+    /// Learns what a store says of its group. Returns whether that is news.
+    #[inline]
+    pub(super) fn learn(&mut self, batch: &Batch, store: &Store) -> bool {
+        let known = self.all.iter_mut().find(|group| group.id == store.group);
+        if let Some(group) = known {
+            return !group.contradicts(store) && group.learn(batch, store);
         }
-        said
+        // Offloaded blocks have neither tokens nor a kind.
+        if store.tokens.len == 0 && !states_kind(store) {
+            return false;
+        }
+        if self.all.len() == MAX_GROUPS {
+            return !std::mem::replace(&mut self.overflow, true);
+        }
+        let mut group = Group {
+            id: store.group,
+            attention: Attention::Unsaid,
+            name: None,
+            window: None,
+            size: 0,
+            complete: true,
+        };
+        group.learn(batch, store);
+        self.all.push(group);
+        true
     }
 
-    /// Whether the group attends to the whole prefix, if its stores said so.
-    pub(super) fn known(&self, group: Option<u32>) -> Option<bool> {
-        let entry = |group| self.whole_prefix.iter().find(|(known, _)| *known == group);
-        group.and_then(entry).map(|(_, whole)| *whole)
+    /// What a store is good for; `None` if it contradicts what is known of its group.
+    pub(super) fn admit(&self, store: &Store) -> Option<Role> {
+        match self.find(store.group) {
+            Some(group) if group.contradicts(store) => None,
+            Some(group) => Some(self.role_of(group)),
+            None if states_kind(store) => Some(Role::Ignored),
+            None if store.group.is_some() && self.named().next().is_some() => Some(Role::Ignored),
+            None => Some(Role::Prefix),
+        }
+    }
+
+    /// What a group is good for, if it is known.
+    pub(super) fn role(&self, id: Option<u32>) -> Option<Role> {
+        self.find(id).map(|group| self.role_of(group))
+    }
+
+    fn find(&self, id: Option<u32>) -> Option<&Group> {
+        self.all.iter().find(|group| group.id == id)
+    }
+
+    fn role_of(&self, group: &Group) -> Role {
+        match group.attention {
+            Attention::Full => Role::Prefix,
+            Attention::Aside => Role::Ignored,
+            Attention::Unsaid if group.id.is_none() || self.named().nth(1).is_none() => {
+                Role::Prefix
+            }
+            Attention::Unsaid if group.complete && !self.named().any(Group::states_kind) => {
+                Role::Prefix
+            }
+            Attention::Unsaid => Role::Ignored,
+            _ => Role::Side,
+        }
+    }
+
+    /// Those with an id.
+    fn named(&self) -> impl Iterator<Item = &Group> {
+        self.all.iter().filter(|group| group.id.is_some())
+    }
+
+    pub(super) fn all(&self) -> &[Group] {
+        &self.all
+    }
+
+    /// Those that resuming depends on beside the ones that attend to the whole prefix.
+    pub(super) fn sides(&self) -> impl Iterator<Item = &Group> {
+        self.all.iter().filter(|group| group.is_side())
+    }
+
+    /// Whether prompts resume only where groups beside the indexed ones accept it.
+    pub(super) fn is_hybrid(&self) -> bool {
+        self.sides().next().is_some() || self.has_riddles()
+    }
+
+    /// Whether there are groups of which nothing is known although others say their kind.
+    pub(super) fn has_riddles(&self) -> bool {
+        let unsaid = self.named().any(|group| !group.states_kind());
+        self.overflow || unsaid && self.named().any(Group::states_kind)
+    }
+
+    /// Tokens per block of each group that resuming depends on, 0 where that is not known.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = u32> {
+        let counts = |group: &&Group| group.is_side() || group.attention == Attention::Full;
+        self.all.iter().filter(counts).map(|group| group.size)
+    }
+
+    /// The same of the first that attends to the whole prefix.
+    pub(super) fn prefix_size(&self) -> Option<u32> {
+        let mut full = self.all.iter().filter(|g| g.attention == Attention::Full);
+        full.find(|group| group.size > 0).map(|group| group.size)
+    }
+
+    /// Groups of a kind whose rule is not known.
+    pub(super) fn unknown_kinds(&self) -> u64 {
+        let other = |group: &&Group| matches!(group.attention, Attention::Other(_));
+        self.all.iter().filter(other).count() as u64
+    }
+
+    /// Whether a request may reuse less than every leading block that is indexed.
+    pub(super) fn are_several(&self) -> bool {
+        let is_other = |group: &Group| self.role_of(group) != Role::Prefix;
+        self.overflow || self.all.iter().any(is_other)
     }
 
     pub(super) fn clear(&mut self) {
-        self.whole_prefix.clear();
+        *self = Self::default();
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let names = self.all.iter().filter_map(|group| group.name.as_deref());
+        self.all.capacity() * size_of::<Group>() + names.map(str::len).sum::<usize>()
     }
 }

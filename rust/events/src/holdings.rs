@@ -30,6 +30,18 @@ pub trait Holdings {
     /// The blocks up to a known one on its path, the first at the root; none if nobody knows it.
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash>;
 
+    /// Whether the engine resumes only where all its groups can: then [`Self::mark`] says where. In any case it resumes only
+    /// where blocks of `above_tokens` beyond the point are held too.
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32);
+
+    /// All groups accept resuming behind `hash`, with what they hold in media up to `medium`; the faster one of two marks
+    /// stays. A mark goes with its block, and becomes doubtful with it. False if the worker does not hold the block: for
+    /// [`Medium::Speculative`] as a doubtful one, else in device memory, host memory or on disk.
+    fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool;
+
+    /// Not all groups accept that any more. Returns whether they did.
+    fn unmark(&mut self, hash: SequenceHash) -> bool;
+
     /// Whether the worker holds a block in a medium.
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
 

@@ -7,6 +7,7 @@
 //! look-ups per block.
 
 mod ahead;
+mod aside;
 mod sender;
 mod store;
 #[cfg(test)]
@@ -36,6 +37,8 @@ pub struct Ingest {
     mirror: Mirror,
     orphans: Orphans,
     foresight: Foresight,
+    /// What the holdings were told of how the engine resumes.
+    resumes: (bool, u32),
 }
 
 impl Ingest {
@@ -50,6 +53,7 @@ impl Ingest {
             mirror: Mirror::new(&settings),
             orphans: Orphans::new(settings.orphan_blocks, settings.orphan_ttl_ms),
             foresight: Foresight::default(),
+            resumes: (false, 0),
         }
     }
 
@@ -61,6 +65,7 @@ impl Ingest {
         stats.drop(DropReason::UnknownEvent, batch.unknown_events.into());
         stats.drop(DropReason::MalformedEvent, batch.malformed_events.into());
         self.expire(now);
+        self.learn(batch, to);
         let mut applied = 0;
         for (at, event) in batch.events.iter().enumerate() {
             self.mirror.foreseen = self.foresight.look(&self.mirror, batch, at, to);
@@ -79,6 +84,7 @@ impl Ingest {
             }
         }
         self.mirror.references.flush(to);
+        self.settle(now, to);
         if self.mirror.lossy {
             self.stats.settled_blocks += self.mirror.take_settled();
         }
@@ -93,6 +99,9 @@ impl Ingest {
                 .drop(DropReason::Orphan, store.names.len() as u64);
             self.mirror.spaces.doubt(&store);
         }
+        if let Some(links) = &mut self.mirror.links {
+            self.stats.side_unresolved += links.expire(now);
+        }
     }
 
     /// A message is lost for good: what it may concern is doubtful, and dropped where doubt is not kept: in other media
@@ -100,7 +109,9 @@ impl Ingest {
     pub fn lost(&mut self, to: &mut dyn Holdings) {
         let waiting = self.orphans.clear();
         self.stats.drop(DropReason::Orphan, u64::from(waiting));
-        self.stats.doubted_blocks += self.mirror.lost(to);
+        let (doubted, unresolved) = self.mirror.lost(to);
+        self.stats.doubted_blocks += doubted;
+        self.stats.side_unresolved += unresolved;
     }
 
     /// Forgets everything that was learned of the engine, for one that starts over. Counters and adapters stay.
@@ -108,13 +119,14 @@ impl Ingest {
         self.drop_blocks(to);
         self.mirror = Mirror::new(&self.settings);
         self.sender.clear();
+        self.set_resumes(to);
     }
 
     /// Forgets the blocks, not what was learned of their size and kind.
     fn drop_blocks(&mut self, to: &mut dyn Holdings) {
         let dropped = self.orphans.clear();
         self.stats.drop(DropReason::Orphan, u64::from(dropped));
-        self.mirror.clear();
+        self.stats.side_unresolved += self.mirror.clear();
         to.clear();
     }
 
@@ -139,13 +151,15 @@ impl Ingest {
         };
         let spaces = self.mirror.spaces.all.iter();
         let mut spaces = spaces.filter(|s| concerns(s.medium, s.group)).peekable();
-        if spaces.peek().is_none() && self.sender.groups.known(remove.group) == Some(false) {
+        if spaces.peek().is_none() && self.is_dropped(remove.group) {
             return Err(DropReason::AttentionGroup);
         }
         spaces.for_each(|space| space.names.prefetch(names));
         for &name in names {
             let removed = self.mirror.remove(name, concerns, to);
+            let is_aside = self.mirror.remove_aside(name, concerns, to);
             let is_known = removed == Removed::Copy
+                || is_aside
                 || self.orphans.cancel(name, concerns)
                 || removed == Removed::Doubtful;
             self.stats.unknown_removals += u64::from(!is_known);
@@ -183,7 +197,6 @@ impl Ingest {
     pub fn announced(&self, until: Millis) -> Heard {
         let device = || self.mirror.spaces.of_medium(Medium::Gpu);
         let tokens = device().map(Space::tokens).max().unwrap_or(0);
-        let has_groups = self.stats.dropped(DropReason::AttentionGroup) > 0;
         Heard {
             until,
             // An engine that never says where its blocks are may mean host memory too.
@@ -192,7 +205,7 @@ impl Ingest {
             } else {
                 tokens
             },
-            reuses_all: !has_groups && device().count() <= 1,
+            reuses_all: !self.sender.groups.are_several() && device().count() <= 1,
         }
     }
 

@@ -19,7 +19,8 @@
 //! | `lane` | how many names refer to an own block |
 //! | `pages` | engine pages smaller than an own block |
 //! | `orphans` | stores whose parent is not known yet |
-//! | `groups` | which cache groups may be indexed |
+//! | `groups` | the cache groups of a stream |
+//! | `links` | where prompts can resume, if there are several groups |
 //! | `repair` | whether what was announced can be true, and how often a stream may start over |
 //! | `stats` | what became of events and messages |
 //!
@@ -38,6 +39,7 @@ mod holdings;
 mod incoming;
 mod ingest;
 mod lane;
+mod links;
 mod mirror;
 mod names;
 mod namespaces;
@@ -59,5 +61,5 @@ pub use holdings::Holdings;
 pub use ingest::Ingest;
 pub use repair::{Fault, Heard};
 pub use settings::{IngestSettings, Refusal, sizes_fit};
-pub use stats::{DropReason, EventStats};
+pub use stats::{DropReason, EventStats, GroupStats};
 pub use streams::{Delivery, Streams, Totals};

@@ -6,6 +6,7 @@
 //! names that are not known may be held too: a store from the root is taken for a report then, whatever it names.
 
 mod hold;
+mod resume;
 mod spaces;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ pub(super) use self::spaces::{Base, Spaces};
 use super::batch::Name;
 use super::holdings::Holdings;
 use super::incoming::Incoming;
+use super::links::Links;
 use super::orphans::Orphans;
 use super::pages::{Before, Change};
 use super::references::References;
@@ -32,6 +34,8 @@ pub(super) struct Mirror {
     max_blocks: u64,
     pub(super) spaces: Spaces,
     pub(super) references: References,
+    /// Once there is a cache group beside those that attend to the whole prefix.
+    pub(super) links: Option<Box<Links>>,
     /// Why nothing of the engine can be used.
     pub(super) refused: Option<Refusal>,
     /// Whether a message is lost, and the engine did not drop everything since.
@@ -53,6 +57,7 @@ impl Mirror {
             max_blocks: settings.max_blocks,
             spaces: Spaces::default(),
             references: References::new(),
+            links: None,
             refused: (scheme != Scheme::Chained).then_some(Refusal::Scheme(scheme)),
             lossy: false,
             foreseen: None,
@@ -153,7 +158,8 @@ impl Mirror {
     fn make_room(&mut self, at: usize, store: &Incoming<'_>, to: &mut dyn Holdings) -> bool {
         let own = store.tokens.len() / self.hasher.block_size();
         let more = own.max(store.names.len()) as u64;
-        let fits = |spaces: &Spaces| spaces.weight() + more <= self.max_blocks;
+        let most = self.max_blocks;
+        let fits = |spaces: &Spaces| spaces.weight() + more <= most;
         if fits(&self.spaces) {
             return true;
         }
@@ -161,6 +167,7 @@ impl Mirror {
             for space in &mut self.spaces.all {
                 space.forget_doubtful(&mut self.references.namespaces);
             }
+            self.has_stale_links();
             if fits(&self.spaces) {
                 return true;
             }
@@ -173,8 +180,16 @@ impl Mirror {
         self.spaces.weight() + more <= self.max_blocks
     }
 
+    /// Links may have stayed for names that are forgotten.
+    fn has_stale_links(&mut self) {
+        if let Some(links) = &mut self.links {
+            links.stale = true;
+        }
+    }
+
     /// Forgets the names of a space.
     fn empty(&mut self, at: usize, to: &mut dyn Holdings) {
+        self.has_stale_links();
         let space = &mut self.spaces.all[at];
         let medium = space.medium;
         space.empty(&mut self.references.of(medium, to));
@@ -192,8 +207,8 @@ impl Mirror {
     }
 
     /// A message is lost for good: what it may concern is doubtful, and dropped where doubt is not kept, in other media
-    /// than device memory. Returns the blocks that are doubtful now.
-    pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> u64 {
+    /// than device memory. Returns the blocks that are doubtful now, and those of side groups that no longer wait.
+    pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> (u64, u64) {
         let doubted = self.references.doubt(to);
         let namespaces = &mut self.references.namespaces;
         let holdings: &dyn Holdings = to;
@@ -206,7 +221,9 @@ impl Mirror {
             }
         }
         self.lossy = true;
-        doubted
+        let unresolved = self.links.as_mut().map_or(0, |links| links.lost(to));
+        self.sweep_links(to);
+        (doubted, unresolved)
     }
 
     /// Whether a store follows a doubtful block that the holdings gave up meanwhile, as if its parent were not known.
@@ -232,13 +249,16 @@ impl Mirror {
             return;
         };
         self.references.flush(to);
+        let mut names = Vec::new();
         let settled = space.settle_path(parent, &mut self.references.of(medium, to), |name| {
             // The copy that is found may be the one that waits for its parent.
             orphans.cancel(name, |other, its| other == medium && its == group);
+            names.push(name);
         });
         let path = to.path_to(end);
         let (above, settled) = path.split_at(path.len().saturating_sub(settled));
         to.store(above.last().copied(), settled, medium);
+        self.restored(&names, to);
     }
 
     /// Own blocks that were found to be there since the last call.
@@ -248,11 +268,13 @@ impl Mirror {
         settled.sum()
     }
 
-    /// Forgets the blocks, not what was learned of their size; the holdings were cleared.
-    pub(super) fn clear(&mut self) {
+    /// Forgets the blocks, not what was learned of their size; the holdings were cleared. Returns the blocks of side groups
+    /// that no longer wait.
+    pub(super) fn clear(&mut self) -> u64 {
         self.spaces.all.iter_mut().for_each(Space::reset);
         self.references.clear();
         self.lossy = false;
+        self.links.as_mut().map_or(0, |links| links.clear())
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -260,8 +282,10 @@ impl Mirror {
         let scratch = self.identities.capacity() * size_of::<SequenceHash>()
             + self.objects.capacity() * size_of::<MmObject>()
             + self.changes.capacity() * size_of::<Change>();
+        let links = self.links.as_ref().map_or(0, |links| links.memory_bytes());
         spaces
             + scratch
+            + links
             + self.spaces.all.capacity() * size_of::<Space>()
             + self.references.memory_bytes()
     }
@@ -273,6 +297,9 @@ impl Mirror {
             space.validate(&mut namespaces)?;
         }
         self.references.validate(&namespaces)?;
+        if let Some(links) = &self.links {
+            links.validate(|name| self.spaces.know(name))?;
+        }
         for medium in Medium::ALL {
             let found = self.spaces.references(medium);
             self.references.validate_lane(medium, found, to)?;

@@ -107,11 +107,66 @@ impl Value for Held {
     }
 }
 
-/// The names of one space: integers and bytes apart, since most engines use the shorter form.
+/// Values by name: integers and bytes apart, since most engines use the shorter form.
+#[derive(Debug)]
+pub(super) struct ByName<V> {
+    ints: Table<u64, V>,
+    wides: Table<u128, V>,
+}
+
+impl<V: Value> Default for ByName<V> {
+    fn default() -> Self {
+        Self {
+            ints: Table::default(),
+            wides: Table::default(),
+        }
+    }
+}
+
+impl<V: Value> ByName<V> {
+    pub(super) fn len(&self) -> usize {
+        self.ints.len() + self.wides.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.ints.memory_bytes() + self.wides.memory_bytes()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, name: Name) -> Option<V> {
+        match name {
+            Name::Int(name) => self.ints.get(name),
+            Name::Wide(name) => self.wides.get(name),
+        }
+    }
+
+    /// See [`Table::change`].
+    #[inline]
+    pub(super) fn change(&mut self, name: Name, change: impl FnOnce(V) -> V) {
+        match name {
+            Name::Int(name) => self.ints.change(name, change),
+            Name::Wide(name) => self.wides.change(name, change),
+        }
+    }
+
+    /// Every entry and its name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Name, V)> {
+        let ints = self.ints.iter();
+        let ints = ints.map(|(name, value)| (Name::Int(name), value));
+        let wides = self.wides.iter();
+        ints.chain(wides.map(|(name, value)| (Name::Wide(name), value)))
+    }
+
+    pub(super) fn validate(&self) -> Result<()> {
+        self.ints.validate()?;
+        self.wides.validate()
+    }
+}
+
+/// The names of one space.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    ints: Table<u64, Held>,
-    wides: Table<u128, Held>,
+    held: ByName<Held>,
     /// Of all entries.
     copies: u64,
     /// Names that are not known and may be held.
@@ -120,7 +175,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn len(&self) -> usize {
-        self.ints.len() + self.wides.len()
+        self.held.len()
     }
 
     /// Copies of all names.
@@ -129,15 +184,15 @@ impl Names {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.ints.memory_bytes() + self.wides.memory_bytes() + self.doubts.memory_bytes()
+        self.held.memory_bytes() + self.doubts.memory_bytes()
     }
 
     #[inline]
     pub(super) fn prefetch(&self, names: &[Name]) {
         for name in names {
             match *name {
-                Name::Int(name) => self.ints.prefetch(name),
-                Name::Wide(name) => self.wides.prefetch(name),
+                Name::Int(name) => self.held.ints.prefetch(name),
+                Name::Wide(name) => self.held.wides.prefetch(name),
             }
         }
     }
@@ -146,17 +201,14 @@ impl Names {
     #[inline]
     pub(super) fn prefetch_held(&self, name: Name) {
         match name {
-            Name::Int(name) => self.ints.prefetch_value(name),
-            Name::Wide(name) => self.wides.prefetch_value(name),
+            Name::Int(name) => self.held.ints.prefetch_value(name),
+            Name::Wide(name) => self.held.wides.prefetch_value(name),
         }
     }
 
     #[inline]
     pub(super) fn get(&self, name: Name) -> Option<Held> {
-        match name {
-            Name::Int(name) => self.ints.get(name),
-            Name::Wide(name) => self.wides.get(name),
-        }
+        self.held.get(name)
     }
 
     /// See [`Table::change`]. A new name that the engine may have held already is in doubt.
@@ -171,10 +223,7 @@ impl Names {
             *copies = *copies + u64::from(after.copies()) - u64::from(before.copies());
             after
         };
-        match name {
-            Name::Int(name) => self.ints.change(name, counted),
-            Name::Wide(name) => self.wides.change(name, counted),
-        }
+        self.held.change(name, counted);
     }
 
     /// One copy less; what it was before and is now. A name that is gone although it was in doubt may still be held.
@@ -212,15 +261,11 @@ impl Names {
 
     /// Every entry and its name.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Name, Held)> {
-        let ints = self.ints.iter();
-        let ints = ints.map(|(name, held)| (Name::Int(name), held));
-        let wides = self.wides.iter();
-        ints.chain(wides.map(|(name, held)| (Name::Wide(name), held)))
+        self.held.iter()
     }
 
     pub(super) fn validate(&self) -> Result<()> {
-        self.ints.validate()?;
-        self.wides.validate()?;
+        self.held.validate()?;
         let counted: u64 = self.iter().map(|held| u64::from(held.copies())).sum();
         if counted == self.copies {
             return Ok(());

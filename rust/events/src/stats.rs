@@ -15,8 +15,10 @@ pub enum DropReason {
     UnknownMedium,
     /// A store in a pool that workers share.
     SharedPool,
-    /// A cache group that does not attend to the whole prefix.
+    /// A cache group of which nothing follows.
     AttentionGroup,
+    /// A store whose block size, kind or window is not that of its group.
+    GroupContradiction,
     /// Hashes, block size and tokens do not agree.
     TokenCount,
     /// Blocks of a size that cannot be mapped to the router's.
@@ -31,7 +33,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Undecodable,
         Self::UnknownRank,
         Self::UnknownEvent,
@@ -39,6 +41,7 @@ impl DropReason {
         Self::UnknownMedium,
         Self::SharedPool,
         Self::AttentionGroup,
+        Self::GroupContradiction,
         Self::TokenCount,
         Self::BlockSize,
         Self::Placeholder,
@@ -57,6 +60,7 @@ impl DropReason {
             Self::UnknownMedium => "unknown-medium",
             Self::SharedPool => "shared-pool",
             Self::AttentionGroup => "attention-group",
+            Self::GroupContradiction => "group-contradiction",
             Self::TokenCount => "token-count",
             Self::BlockSize => "block-size",
             Self::Placeholder => "placeholder",
@@ -64,6 +68,21 @@ impl DropReason {
             Self::Full => "full",
         }
     }
+}
+
+/// One cache group of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupStats {
+    /// Its number; `None` if stores do not say it.
+    pub id: Option<u32>,
+    /// What its layers attend to, as engines call it; "unsaid" if they leave it out.
+    pub kind: String,
+    /// Its window in tokens.
+    pub window: Option<u32>,
+    /// Tokens per block, 0 if that is not known.
+    pub block_size: u32,
+    /// Blocks it holds, as far as its events say.
+    pub blocks: u64,
 }
 
 cachelb_core::counted! {
@@ -82,6 +101,14 @@ cachelb_core::counted! {
         pub reannounced: u64,
         /// Stores that waited for their parent.
         pub parked: u64,
+        /// Stores applied of cache groups that do not attend to the whole prefix.
+        pub side_stores: u64,
+        /// Blocks of such groups whose names stood for nothing when their message was over.
+        pub side_parked: u64,
+        /// Blocks of such groups that were given up, since their names never stood for anything.
+        pub side_unresolved: u64,
+        /// Cache groups of a kind whose rule is not known: nothing can be resumed with them.
+        pub unknown_kinds: u64,
         /// Blocks that became doubtful since a message was lost.
         pub doubted_blocks: u64,
         /// Doubtful blocks that were there after all, as a later event showed.

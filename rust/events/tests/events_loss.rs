@@ -125,6 +125,16 @@ impl Holdings for Both {
         .unwrap_or_default()
     }
 
+    fn set_resumes(&mut self, _: bool, _: u32) {}
+
+    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
+        false
+    }
+
+    fn unmark(&mut self, _: SequenceHash) -> bool {
+        false
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.sets.holds(hash, medium)
     }

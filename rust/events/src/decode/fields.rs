@@ -33,6 +33,7 @@ pub(super) enum Field {
     MmInfos,
     Group,
     Attention,
+    Window,
     /// Anything else, a session's id among it: passed over, never kept.
     Other,
 }
@@ -52,7 +53,7 @@ const STORED: [Field; 12] = [
     Field::ExtraKeys,
     Field::Group,
     Field::Attention,
-    Field::Other,
+    Field::Window,
     Field::Locality,
 ];
 
@@ -106,6 +107,7 @@ impl Kind {
             (_, b"lora_name") => Field::LoraName,
             (_, b"extra_keys") => Field::ExtraKeys,
             (_, b"kv_cache_spec_kind") => Field::Attention,
+            (_, b"kv_cache_spec_sliding_window") => Field::Window,
             (_, b"cache_salt") => Field::Salt,
             (_, b"block_mm_infos") => Field::MmInfos,
             _ => Field::Other,
@@ -149,6 +151,7 @@ pub(super) struct Fields<'a> {
     mm_infos: Option<Cursor<'a>>,
     group: Option<u32>,
     attention: Attention,
+    window: Option<u32>,
 }
 
 impl<'a> Fields<'a> {
@@ -186,7 +189,8 @@ impl<'a> Fields<'a> {
                 b"\xa9lora_name" LoraName,
                 b"\xaaextra_keys" ExtraKeys,
                 b"\xa9group_idx" Group,
-                b"\xb2kv_cache_spec_kind" Attention
+                b"\xb2kv_cache_spec_kind" Attention,
+                b"\xbckv_cache_spec_sliding_window" Window
             ),
             Kind::Removed => in_order!(
                 b"\xa4type" Other,
@@ -233,10 +237,10 @@ impl<'a> Fields<'a> {
                 self.attention = Attention::Full;
             }
             Field::Attention => {
-                self.attention = cursor
-                    .unless_nil(Cursor::text)?
-                    .map_or(Attention::Unsaid, attention);
+                let kind = cursor.unless_nil(Cursor::text)?;
+                self.attention = kind.map_or(Attention::Unsaid, |kind| attention(kind, batch));
             }
+            Field::Window => self.window = cursor.unless_nil(Cursor::number)?,
             Field::Other => cursor.skip()?,
         }
         Ok(())
@@ -288,6 +292,7 @@ impl<'a> Fields<'a> {
             place: self.place(),
             group: self.group,
             attention: self.attention,
+            window: self.window,
             lora,
             salt: salt
                 .filter(|_| self.parent.is_none())
@@ -324,10 +329,14 @@ fn place(medium: &str) -> Place {
 }
 
 /// What a kind of cache group attends to.
-fn attention(kind: &str) -> Attention {
+fn attention(kind: &str, batch: &mut Batch) -> Attention {
     match kind {
         "full_attention" | "mla_attention" | "sink_full_attention" => Attention::Full,
-        _ => Attention::Partial,
+        "sliding_window" | "sliding_window_mla" => Attention::Sliding,
+        "mamba" => Attention::Mamba,
+        "chunked_local_attention" => Attention::Chunked,
+        "encoder_only_attention" | "cross_attention" => Attention::Aside,
+        _ => Attention::Other(text(kind, batch).unwrap_or_default()),
     }
 }
 

@@ -252,6 +252,7 @@ fn a_store_by_position_has_any_length_from_five() {
             Attention::Unsaid
         };
         assert_eq!(store.attention, full);
+        assert_eq!(store.window, (len > 11).then_some(64));
     }
 }
 
@@ -472,7 +473,7 @@ fn a_malformed_event_is_passed_over_alone() {
         "block_mm_infos",
         list![map! { "mm_objects": list![map! {}] }],
     ));
-    for key in ["block_size", "group_idx"] {
+    for key in ["block_size", "group_idx", "kv_cache_spec_sliding_window"] {
         for value in [huge.clone(), minus.clone(), Value::Float(2.0)] {
             bad.push(with(&cold(), key, value));
         }

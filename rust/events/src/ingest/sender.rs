@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cachelb_core::ids::Medium;
 
 use super::super::batch::{Place, Store};
-use super::super::groups::Groups;
+use super::super::groups::{Groups, Role};
 use super::super::stats::DropReason;
 
 /// Adapter names remembered, and the longest of them in bytes.
@@ -22,19 +22,21 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// The medium a store is in, or why it is dropped.
-    pub fn admit(&mut self, store: &Store) -> Result<Medium, DropReason> {
+    /// The medium a store is in and what its group is good for, or why it is dropped.
+    pub fn admit(&mut self, store: &Store) -> Result<(Medium, Role), DropReason> {
         let medium = match store.place {
             Place::Unsaid => Medium::Gpu,
             Place::In(medium) => medium,
             Place::Shared => return Err(DropReason::SharedPool),
             Place::Unknown => return Err(DropReason::UnknownMedium),
         };
-        if !self.groups.admit(store.group, store.attention) {
+        let role = self.groups.admit(store);
+        let role = role.ok_or(DropReason::GroupContradiction)?;
+        if role == Role::Ignored {
             return Err(DropReason::AttentionGroup);
         }
         self.leaves_places_out |= store.place == Place::Unsaid;
-        Ok(medium)
+        Ok((medium, role))
     }
 
     pub fn remember_adapter(&mut self, name: &str) {
@@ -51,6 +53,7 @@ impl Sender {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.adapters.iter().map(|name| 48 + name.len()).sum()
+        let adapters: usize = self.adapters.iter().map(|name| 48 + name.len()).sum();
+        adapters + self.groups.memory_bytes()
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use cachelb_core::ids::Millis;
 
 use super::super::batch::{Batch, Extra, Name, Store};
+use super::super::groups::Role;
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
 use super::super::mirror::Base;
@@ -25,10 +26,13 @@ impl Ingest {
         if let Some(Refusal::Scheme(_)) = self.mirror.refused {
             return Err(DropReason::BlockSize);
         }
-        let medium = self.sender.admit(store)?;
+        let (medium, role) = self.sender.admit(store)?;
         let store = Incoming::of(batch, store, medium).ok_or(DropReason::MalformedEvent)?;
         if let Some(lora) = store.lora {
             self.sender.remember_adapter(lora);
+        }
+        if role == Role::Side {
+            return self.store_aside(&store, to);
         }
         if store.names.is_empty() {
             return Err(DropReason::MalformedEvent);
@@ -118,7 +122,11 @@ impl Ingest {
         base: Base,
         to: &mut dyn Holdings,
     ) -> Result<u32, DropReason> {
-        let held = self.mirror.prepare(store, to).map(|at| {
+        let prepared = self.mirror.prepare(store, to);
+        if prepared.is_ok() && self.mirror.has_other_unit() {
+            self.regroup(to);
+        }
+        let held = prepared.map(|at| {
             self.stats.stores += 1;
             self.stats.stored_blocks += store.names.len() as u64;
             if self.mirror.lossy

@@ -26,6 +26,7 @@ pub(super) struct Blocks<'a> {
     pub place: Place,
     pub group: Option<u32>,
     pub attention: Attention,
+    pub window: Option<u32>,
     pub lora: Option<&'a str>,
     pub salt: Option<&'a str>,
     pub extras: &'a [(u32, u64)],
@@ -62,6 +63,7 @@ impl Says {
             place: blocks.place,
             group: blocks.group,
             attention: blocks.attention,
+            window: blocks.window,
             lora: blocks.lora.map(|text| self.text(text)),
             salt: blocks.salt.map(|text| self.text(text)),
             extras: Self::span(

@@ -59,6 +59,7 @@ impl Mirror {
         } else {
             self.hold_blocks(at, store, base, kind, to);
         }
+        self.link(at, store, to);
     }
 
     /// Counts names of whole blocks, tells the holdings, and finds out whether other names refer to some of them.
@@ -159,6 +160,7 @@ impl Mirror {
         let uses = &mut self.references.of(medium, to);
         let space = &mut self.spaces.all[at];
         space.add(&[name], &self.identities, namespace, Kind::Copies, uses);
+        self.restored(&[name], to);
         true
     }
 
@@ -178,6 +180,9 @@ impl Mirror {
                 space.take_changes(&mut self.changes);
                 self.references.pass_on(&self.changes, medium, to);
             }
+        }
+        if removed > Removed::Nothing {
+            self.unlink(name, to);
         }
         removed
     }

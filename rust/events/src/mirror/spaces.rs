@@ -33,6 +33,11 @@ impl Spaces {
         self.all.iter().position(is_it)
     }
 
+    /// Whether a name stands for something.
+    pub fn know(&self, name: Name) -> bool {
+        self.all.iter().any(|space| space.names.get(name).is_some())
+    }
+
     /// The space of a store.
     pub fn of(&self, store: &Incoming<'_>) -> Option<&Space> {
         self.find(store.group, store.medium).map(|at| &self.all[at])

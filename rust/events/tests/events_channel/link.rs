@@ -76,6 +76,16 @@ impl Holdings for Believed {
         self.sets.path_to(hash)
     }
 
+    fn set_resumes(&mut self, _: bool, _: u32) {}
+
+    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
+        false
+    }
+
+    fn unmark(&mut self, _: SequenceHash) -> bool {
+        false
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.sets.holds(hash, medium)
     }

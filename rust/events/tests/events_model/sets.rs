@@ -14,6 +14,40 @@ pub struct Sets {
     /// Held in device memory before a message was lost, and not heard of since.
     pub doubtful: HashSet<SequenceHash>,
     before: HashMap<SequenceHash, Option<SequenceHash>>,
+    /// Where all groups accept resuming, and what they need for it.
+    pub marks: HashMap<SequenceHash, Medium>,
+    /// Whether the engine resumes only at marks, and tokens needed above.
+    pub resumes: (bool, u32),
+}
+
+/// Marks by what they need, the best first.
+fn rank(medium: Medium) -> usize {
+    let ranks = [Medium::Gpu, Medium::Cpu, Medium::Disk, Medium::Speculative];
+    ranks.iter().position(|other| *other == medium).unwrap()
+}
+
+impl Sets {
+    fn may_mark(&self, hash: SequenceHash, medium: Medium) -> bool {
+        match medium {
+            Medium::Speculative => self.doubtful.contains(&hash),
+            _ => Medium::ANNOUNCED.iter().any(|m| self.holds(hash, *m)),
+        }
+    }
+
+    /// Marks go with their blocks.
+    fn drop_marks(&mut self) {
+        let marks = std::mem::take(&mut self.marks);
+        let kept = marks.into_iter().filter(|(h, m)| self.may_mark(*h, *m));
+        self.marks = kept.collect();
+    }
+
+    fn drop_mark(&mut self, hash: SequenceHash) {
+        if let Some(medium) = self.marks.get(&hash)
+            && !self.may_mark(hash, *medium)
+        {
+            self.marks.remove(&hash);
+        }
+    }
 }
 
 impl Holdings for Sets {
@@ -29,6 +63,7 @@ impl Holdings for Sets {
             self.before.insert(*hash, parent);
             parent = Some(*hash);
             self.doubtful.remove(hash);
+            self.drop_mark(*hash);
         }
         let new = |hash: &&SequenceHash| self.held.insert((**hash, medium));
         hashes.iter().filter(new).count() as u32
@@ -38,6 +73,7 @@ impl Holdings for Sets {
         let known = Medium::ANNOUNCED.iter().any(|m| self.holds(hash, *m));
         if known {
             self.doubtful.remove(&hash);
+            self.drop_mark(hash);
         }
         known && self.held.insert((hash, medium))
     }
@@ -47,12 +83,17 @@ impl Holdings for Sets {
             self.doubtful.remove(hash);
         }
         let held = |hash: &&SequenceHash| self.held.remove(&(**hash, medium));
-        hashes.iter().filter(held).count() as u32
+        let held = hashes.iter().filter(held).count() as u32;
+        for hash in hashes {
+            self.drop_mark(*hash);
+        }
+        held
     }
 
     fn clear(&mut self) -> u64 {
         let held = self.held.len() as u64;
         self.held.clear();
+        self.marks.clear();
         self.doubtful.clear();
         held
     }
@@ -64,6 +105,10 @@ impl Holdings for Sets {
             .drain()
             .filter(|(_, medium)| *medium == Medium::Gpu);
         self.doubtful.extend(device.map(|(hash, _)| hash));
+        for medium in self.marks.values_mut() {
+            *medium = Medium::Speculative;
+        }
+        self.drop_marks();
         (self.doubtful.len() - before) as u64
     }
 
@@ -72,6 +117,25 @@ impl Holdings for Sets {
             std::iter::successors(Some(hash), |hash| *self.before.get(hash)?).collect();
         path.reverse();
         path
+    }
+
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
+        self.resumes = (marked_only, above_tokens);
+    }
+
+    fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        let may = self.may_mark(hash, medium);
+        if may {
+            let mark = self.marks.entry(hash).or_insert(medium);
+            if rank(medium) < rank(*mark) {
+                *mark = medium;
+            }
+        }
+        may
+    }
+
+    fn unmark(&mut self, hash: SequenceHash) -> bool {
+        self.marks.remove(&hash).is_some()
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {

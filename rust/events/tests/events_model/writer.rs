@@ -76,6 +76,7 @@ impl Writer {
             } else {
                 Attention::Full
             },
+            window: None,
             lora: stored.lora.map(|lora| self.text(lora)),
             salt: stored.salt.map(|salt| self.text(salt)),
             extras: Span::default(),

@@ -121,6 +121,16 @@ impl Holdings for Rank<'_> {
         self.selector.pools()[PoolId(0)].path_to(hash)
     }
 
+    fn set_resumes(&mut self, _: bool, _: u32) {}
+
+    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
+        false
+    }
+
+    fn unmark(&mut self, _: SequenceHash) -> bool {
+        false
+    }
+
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.selector.pools()[PoolId(0)].holds(self.worker, hash, medium)
     }

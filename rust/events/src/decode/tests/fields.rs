@@ -168,14 +168,12 @@ fn groups_attend_to_the_whole_prefix_or_not() {
         ("full_attention", Attention::Full),
         ("mla_attention", Attention::Full),
         ("sink_full_attention", Attention::Full),
-        ("sliding_window", Attention::Partial),
-        ("sliding_window_mla", Attention::Partial),
-        ("mamba", Attention::Partial),
-        ("chunked_local_attention", Attention::Partial),
-        ("encoder_only_attention", Attention::Partial),
-        ("cross_attention", Attention::Partial),
-        ("unknown", Attention::Partial),
-        ("later", Attention::Partial),
+        ("sliding_window", Attention::Sliding),
+        ("sliding_window_mla", Attention::Sliding),
+        ("mamba", Attention::Mamba),
+        ("chunked_local_attention", Attention::Chunked),
+        ("encoder_only_attention", Attention::Aside),
+        ("cross_attention", Attention::Aside),
     ] {
         let event = with(&with(&cold(), "kv_cache_spec_kind", kind), "group_idx", 2);
         let (_, store) = store(event);
@@ -185,7 +183,23 @@ fn groups_attend_to_the_whole_prefix_or_not() {
             "{kind}"
         );
     }
+    for kind in ["unknown", "later", ""] {
+        let (batch, store) = store(with(&cold(), "kv_cache_spec_kind", kind));
+        let Attention::Other(name) = store.attention else {
+            panic!("{kind} is no known kind")
+        };
+        assert_eq!(batch.text_of(name), kind);
+    }
     let (_, nil) = store(with(&cold(), "kv_cache_spec_kind", NIL));
     assert_eq!(nil.attention, Attention::Unsaid);
     assert_eq!(remove(with(&gone(), "group_idx", 5)).1.group, Some(5));
+}
+
+#[test]
+fn a_group_may_have_a_window() {
+    let key = "kv_cache_spec_sliding_window";
+    for (value, window) in [(Value::from(128), Some(128)), (NIL, None)] {
+        assert_eq!(store(with(&cold(), key, value)).1.window, window);
+    }
+    assert_eq!(store(without(&cold(), key)).1.window, None);
 }

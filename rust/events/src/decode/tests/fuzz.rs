@@ -8,7 +8,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use super::encode::{Value, list, map};
 use super::{FIELDS, NIL, cold, gone, message};
 use crate::decode::{KEPT, decode};
-use crate::{Batch, Event, Span};
+use crate::{Attention, Batch, Event, Span};
 
 fn messages() -> usize {
     std::env::var("CACHELB_FUZZ_MESSAGES").map_or(200_000, |text| text.parse().expect("a number"))
@@ -22,7 +22,7 @@ fn samples() -> Vec<Vec<u8>> {
         "type": "BlockStored", "block_hashes": list![&digest[..], &digest[1..]], "parent_block_hash": &digest[2..],
         "token_ids": long, "block_size": 35, "lora_id": 1, "medium": "CPU_PINNED", "lora_name": "la",
         "extra_keys": list![list!["la", list!["cat", 3], "s1"], list!["la", &digest[..]]], "group_idx": 0,
-        "kv_cache_spec_kind": "full_attention", "locality": "LOCAL", "session_id": "s", "cache_salt": NIL,
+        "kv_cache_spec_kind": "full_attention", "kv_cache_spec_sliding_window": 128, "locality": "LOCAL", "session_id": "s", "cache_salt": NIL,
         "block_mm_infos": list![NIL, map! { "mm_objects": list![map! { "mm_hash": 5, "offsets": list![list![0, 1]] }] }],
     };
     let row = list![
@@ -42,7 +42,14 @@ fn samples() -> Vec<Vec<u8>> {
         vec![1],
         NIL,
         list![list![1, 2], list![2, 3]],
-        2
+        2,
+        NIL,
+        NIL,
+        NIL,
+        NIL,
+        1,
+        "later",
+        4
     ];
     let unknown = map! { "type": "Later", "deep": list![list![map! { "a": Value::Float(0.5) }]] };
     vec![
@@ -78,6 +85,9 @@ fn holds(payload: &[u8], batch: &mut Batch) -> bool {
                 let extras = &batch.extras[store.extras.range()];
                 assert!(extras.is_sorted_by_key(|extra| extra.block));
                 assert!(extras.iter().all(|extra| extra.block < store.names.len));
+                if let Attention::Other(name) = store.attention {
+                    assert!(name.range().end <= batch.text.len());
+                }
                 for text in [store.lora, store.salt].into_iter().flatten() {
                     assert_ne!(batch.text_of(text), "");
                 }

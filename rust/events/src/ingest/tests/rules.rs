@@ -364,12 +364,12 @@ fn only_groups_that_attend_to_the_whole_prefix_are_indexed() {
         ..Blocks::default()
     };
     let cases = [
-        (Some(1), Attention::Partial, 0),
+        (None, Attention::Unsaid, 1),
+        (Some(1), Attention::Aside, 0),
         (Some(1), Attention::Unsaid, 0),
         (Some(3), Attention::Unsaid, 0),
         (Some(2), Attention::Full, 1),
         (Some(2), Attention::Unsaid, 1),
-        (Some(0), Attention::Unsaid, 1),
         (None, Attention::Unsaid, 1),
     ];
     for (group, attention, applied) in cases {
@@ -380,14 +380,8 @@ fn only_groups_that_attend_to_the_whole_prefix_are_indexed() {
         );
     }
     assert_eq!((b.held(), b.dropped(DropReason::AttentionGroup)), (1, 3));
-    // Held by three groups; a removal in another group is none of it.
-    for (group, held) in [
-        (Some(1), 1),
-        (Some(0), 1),
-        (Some(2), 1),
-        (Some(2), 1),
-        (None, 0),
-    ] {
+    // Held by two groups; a removal in another group is none of it.
+    for (group, held) in [(Some(1), 1), (Some(2), 1), (Some(2), 1), (None, 0)] {
         b.hear(Says::default().removed_at(&[1], GPU, group));
         assert_eq!(b.held(), held, "{group:?}");
     }

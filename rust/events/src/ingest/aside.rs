@@ -1,0 +1,124 @@
+//! Cache groups beside those that attend to the whole prefix.
+
+use cachelb_core::ids::Millis;
+
+use super::super::batch::{Batch, Event};
+use super::super::groups::Role;
+use super::super::holdings::Holdings;
+use super::super::incoming::Incoming;
+use super::super::stats::{DropReason, GroupStats};
+use super::Ingest;
+
+impl Ingest {
+    /// Learns of the groups in a message before it is applied, since what says where prompts resume may come before what it
+    /// is about.
+    pub(super) fn learn(&mut self, batch: &Batch, to: &mut dyn Holdings) {
+        let mut is_news = false;
+        for event in &batch.events {
+            if let Event::Store(store) = event {
+                is_news |= self.sender.groups.learn(batch, store);
+            }
+        }
+        if is_news {
+            self.regroup(to);
+        }
+    }
+
+    /// Follows the groups that are known now.
+    #[cold]
+    pub(super) fn regroup(&mut self, to: &mut dyn Holdings) {
+        let groups = &self.sender.groups;
+        let dropped = self.mirror.regroup(groups, &self.settings, to);
+        self.stats.side_unresolved += dropped;
+        let unknown = &mut self.stats.unknown_kinds;
+        *unknown = groups.unknown_kinds().max(*unknown);
+        self.set_resumes(to);
+    }
+
+    /// Says how the engine resumes, if that is news.
+    pub(super) fn set_resumes(&mut self, to: &mut dyn Holdings) {
+        let mut above = 0;
+        if self.settings.eagle {
+            let aside = self.mirror.links.as_ref().map(|links| links.above());
+            above = self.engine_block_size().max(aside).unwrap_or(0);
+        }
+        let resumes = (self.sender.groups.is_hybrid(), above);
+        if resumes != self.resumes {
+            self.resumes = resumes;
+            to.set_resumes(resumes.0, resumes.1);
+        }
+    }
+
+    /// Whether removals of a group are of no use.
+    pub(super) fn is_dropped(&self, group: Option<u32>) -> bool {
+        match self.sender.groups.role(group) {
+            None | Some(Role::Prefix) => false,
+            Some(Role::Ignored) => true,
+            Some(Role::Side) => self.side(group).is_none(),
+        }
+    }
+
+    fn side(&self, group: Option<u32>) -> Option<usize> {
+        self.mirror.links.as_ref()?.side(group)
+    }
+
+    /// Blocks of a side group, found by their names: the tokens may be those of more blocks.
+    pub(super) fn store_aside(
+        &mut self,
+        store: &Incoming<'_>,
+        to: &mut dyn Holdings,
+    ) -> Result<u32, DropReason> {
+        if store.tokens.is_empty() && store.names.is_empty() {
+            return Err(DropReason::MalformedEvent);
+        }
+        let announced = store.names.len() as u64 * u64::from(store.size);
+        if !store.tokens.is_empty() && (store.size == 0 || announced > store.tokens.len() as u64) {
+            return Err(DropReason::TokenCount);
+        }
+        let side = self.side(store.group).ok_or(DropReason::AttentionGroup)?;
+        // What a report repeats is no copy.
+        let is_report = store.parent.is_none() && !self.settings.exact_copies;
+        let once = store.tokens.is_empty() || is_report;
+        if let Some(links) = &mut self.mirror.links {
+            for name in store.names {
+                links.store(*name, side, store.medium, once, to);
+            }
+        }
+        self.stats.side_stores += 1;
+        Ok(1)
+    }
+
+    /// A message is over: what it named and nothing stands for waits from now on.
+    pub(super) fn settle(&mut self, now: Millis, to: &mut dyn Holdings) {
+        if let Some(links) = &mut self.mirror.links {
+            let waiting = links.settle(now);
+            self.stats.side_parked += waiting.parked;
+            self.stats.side_unresolved += waiting.unresolved;
+        }
+        if self.settings.eagle {
+            self.set_resumes(to);
+        }
+    }
+
+    /// What is known of the cache groups, in the order they came.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupStats> {
+        let links = self.mirror.links.as_ref();
+        let groups = self.sender.groups.all().iter();
+        groups
+            .map(|group| {
+                let spaces = self.mirror.spaces.all.iter();
+                let named = spaces.filter(|space| space.group == group.id);
+                let named: usize = named.map(|space| space.names.len()).sum();
+                let aside = links.map_or(0, |links| links.blocks_of(group.id));
+                GroupStats {
+                    id: group.id,
+                    kind: group.kind().to_owned(),
+                    window: group.window,
+                    block_size: group.size,
+                    blocks: named as u64 + aside,
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,522 @@
+//! Where a prompt can resume on an engine with several cache groups.
+//!
+//! An engine resumes where all its groups can. Those that attend to the whole prefix are indexed; the others keep the
+//! blocks of a window, or a state, near some ends of prefixes, and their blocks are called like the prefix that ends with
+//! them. So each named prefix is a link of a tree, a side group holds blocks at links, and the own block at a link is
+//! marked while all side groups accept resuming behind it. A link stays while it has a name that is known, a block of a
+//! side group, or links behind it.
+//!
+//! Each side group counts per link the blocks in a row that end there, no more than it ever needs. A block that comes or
+//! goes changes these counts at the links behind it, as far as they do change, and each such link is judged anew. So an
+//! event costs as many steps as there are links within a window behind its blocks, over all branches.
+//!
+//! With EAGLE a group with a window needs the block above the point too, which depends on how the prompt goes on. Where
+//! prefixes part, all of them have to have it.
+
+mod parked;
+mod side;
+mod tree;
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Medium, Millis, SequenceHash};
+
+use self::parked::Parked;
+use self::side::{LANES, Side, lane_of};
+use self::tree::{NONE, Tree};
+use super::batch::Name;
+use super::groups::Groups;
+use super::holdings::Holdings;
+use super::settings::IngestSettings;
+
+/// Largest common multiple of the block sizes, in tokens.
+const MAX_ALIGN: u64 = 1 << 32;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Links {
+    own_size: u32,
+    eagle: bool,
+    max_links: u64,
+    /// Tokens per link: those of a block that attends to the whole prefix; 0 until that is known.
+    unit: u32,
+    /// Prompts resume at multiples of so many links; `None` if they never do as far as is known.
+    align: Option<u32>,
+    tree: Tree,
+    sides: Vec<Side>,
+    parked: Parked,
+    /// Whether names were forgotten that links may have stayed for.
+    pub(super) stale: bool,
+    scratch: Vec<u32>,
+    changed: Vec<u32>,
+}
+
+/// What became of a message's blocks of side groups.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Waiting {
+    /// Blocks that wait.
+    pub(super) parked: u64,
+    /// Blocks that were given up.
+    pub(super) unresolved: u64,
+}
+
+impl Links {
+    pub(super) fn new(settings: &IngestSettings) -> Self {
+        Self {
+            own_size: settings.hasher.block_size() as u32,
+            eagle: settings.eagle,
+            max_links: settings.max_blocks,
+            unit: 0,
+            align: None,
+            tree: Tree::default(),
+            sides: Vec::new(),
+            parked: Parked::new(settings.orphan_blocks, settings.orphan_ttl_ms),
+            stale: false,
+            scratch: Vec::new(),
+            changed: Vec::new(),
+        }
+    }
+
+    /// Takes over what is known of the groups, whose blocks that are prefixes have `unit` tokens (0: not known yet).
+    /// Returns the blocks that no longer wait.
+    pub(super) fn set_groups(&mut self, groups: &Groups, unit: u32, to: &mut dyn Holdings) -> u64 {
+        let mut dropped = 0;
+        if unit != self.unit {
+            if self.unit != 0 {
+                dropped = self.start_over(to);
+            }
+            self.unit = unit;
+        }
+        for group in groups.sides() {
+            let known = self.sides.iter().position(|side| side.group == group.id);
+            let at = known.unwrap_or_else(|| {
+                self.sides.push(Side::new(group.id));
+                self.sides.len() - 1
+            });
+            self.sides[at].set(group, unit, self.eagle);
+            self.sides[at].grow(self.tree.places());
+        }
+        self.align = self.alignment(groups);
+        self.judge_all(to);
+        dropped
+    }
+
+    fn start_over(&mut self, to: &mut dyn Holdings) -> u64 {
+        for at in self.tree.all() {
+            let link = self.tree.get(at);
+            if let Some((_, block)) = link.accepted.zip(link.block) {
+                to.unmark(block);
+            }
+        }
+        self.clear()
+    }
+
+    fn alignment(&self, groups: &Groups) -> Option<u32> {
+        if self.unit == 0 || groups.has_riddles() || !self.sides.iter().all(Side::is_known) {
+            return None;
+        }
+        let mut align = u64::from(self.unit);
+        for size in groups.sizes().filter(|size| *size > 0).map(u64::from) {
+            align = align / gcd(align, size) * size;
+            if align > MAX_ALIGN {
+                return None;
+            }
+        }
+        u32::try_from(align / u64::from(self.unit)).ok()
+    }
+
+    /// Tokens per link, 0 until they are known.
+    pub(super) fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    /// Tokens of the largest block that a side group needs above the point.
+    pub(super) fn above(&self) -> u32 {
+        self.sides.iter().map(Side::above).max().unwrap_or(0)
+    }
+
+    /// The side group of that id, if its blocks can be followed.
+    pub(super) fn side(&self, group: Option<u32>) -> Option<usize> {
+        let side = self.sides.iter().position(|side| side.group == group)?;
+        (self.unit == 0 || self.sides[side].step > 0).then_some(side)
+    }
+
+    /// Whether a name has a link.
+    pub(super) fn knows(&self, name: Name) -> bool {
+        self.tree.find(name).is_some()
+    }
+
+    /// Blocks that a side group holds.
+    pub(super) fn blocks_of(&self, group: Option<u32>) -> u64 {
+        let side = self.sides.iter().find(|side| side.group == group);
+        side.map_or(0, |side| side.blocks)
+    }
+
+    /// A chain of names behind `parent` is there, each with the own block that ends with it.
+    pub(super) fn append(
+        &mut self,
+        parent: Option<Name>,
+        names: impl Iterator<Item = (Name, Option<SequenceHash>)>,
+        to: &mut dyn Holdings,
+    ) {
+        let Some(mut before) = parent.map_or(Some(NONE), |name| self.tree.find(name)) else {
+            return;
+        };
+        for (name, block) in names {
+            let Some(at) = self.put(name, block, before, to) else {
+                return;
+            };
+            self.mark(at, to);
+            before = at;
+        }
+        if self.unit < self.own_size && before != NONE {
+            self.mark_within(before, to);
+        }
+    }
+
+    /// The link of a name behind `before`; one elsewhere goes, and all behind it.
+    fn put(
+        &mut self,
+        name: Name,
+        block: Option<SequenceHash>,
+        before: u32,
+        to: &mut dyn Holdings,
+    ) -> Option<u32> {
+        if let Some(at) = self.tree.find(name) {
+            let link = self.tree.get(at);
+            if (link.parent, link.block) == (before, block) {
+                return Some(at);
+            }
+            let is_circle = before != NONE && self.tree.is_before(at, before);
+            self.cut(at, to);
+            if is_circle {
+                return None;
+            }
+        }
+        if self.tree.len() as u64 >= self.max_links {
+            return None;
+        }
+        let at = self.tree.add(name, block, before);
+        let places = self.tree.places();
+        self.sides.iter_mut().for_each(|side| side.grow(places));
+        for wait in self.parked.take(name) {
+            self.sides[wait.side].add(at, wait.lane, false);
+        }
+        for side in 0..self.sides.len() {
+            if self.sides[side].holds(at) {
+                self.spread(side, at, to);
+            }
+        }
+        // What needs no block is accepted at once, and what needs the one above no longer everywhere.
+        self.judge(at, to);
+        self.judge_points(at, to);
+        Some(at)
+    }
+
+    /// Forgets a link and all behind it.
+    fn cut(&mut self, at: u32, to: &mut dyn Holdings) {
+        let before = self.tree.get(at).parent;
+        let mut links = vec![at];
+        let mut done = 0;
+        while let Some(at) = links.get(done).copied() {
+            links.extend(self.tree.children(at));
+            done += 1;
+        }
+        for at in links.into_iter().rev() {
+            self.forget(at, to);
+        }
+        if before != NONE {
+            self.judge_points_above(before, to);
+        }
+    }
+
+    fn forget(&mut self, at: u32, to: &mut dyn Holdings) {
+        let link = self.tree.get(at);
+        if let Some((_, block)) = link.accepted.zip(link.block) {
+            to.unmark(block);
+        }
+        self.sides.iter_mut().for_each(|side| side.vacate(at));
+        self.tree.remove(at);
+    }
+
+    /// A block of a side group is there; if its name stands for nothing yet, it waits.
+    pub(super) fn store(
+        &mut self,
+        name: Name,
+        side: usize,
+        medium: Medium,
+        once: bool,
+        to: &mut dyn Holdings,
+    ) {
+        let lane = lane_of(medium);
+        let Some(at) = self.tree.find(name) else {
+            return self.parked.park(name, side, lane, once);
+        };
+        self.sides[side].add(at, lane, once);
+        self.spread(side, at, to);
+    }
+
+    /// A copy of a side group's block is gone, in the places that it concerns. Returns whether there was one.
+    pub(super) fn remove(
+        &mut self,
+        name: Name,
+        concerns: impl Fn(Medium, Option<u32>) -> bool,
+        is_known: impl Fn(Name) -> bool,
+        to: &mut dyn Holdings,
+    ) -> bool {
+        let Some(at) = self.tree.find(name) else {
+            let sides = &self.sides;
+            return self.parked.cancel(name, |wait| {
+                concerns(LANES[usize::from(wait.lane)], sides[wait.side].group)
+            });
+        };
+        let mut found = false;
+        for side in 0..self.sides.len() {
+            let group = self.sides[side].group;
+            let mut changed = false;
+            for medium in Medium::ANNOUNCED {
+                changed |= concerns(medium, group) && self.sides[side].remove(at, lane_of(medium));
+            }
+            if changed {
+                self.spread(side, at, to);
+            }
+            found |= changed;
+        }
+        self.prune(at, is_known, to);
+        found
+    }
+
+    /// A name is known no longer.
+    pub(super) fn forget_name(
+        &mut self,
+        name: Name,
+        is_known: impl Fn(Name) -> bool,
+        to: &mut dyn Holdings,
+    ) {
+        if let Some(at) = self.tree.find(name) {
+            self.prune(at, is_known, to);
+        }
+    }
+
+    /// The blocks of a name came into the holdings again.
+    pub(super) fn restored(&self, name: Name, to: &mut dyn Holdings) {
+        if let Some(at) = self.tree.find(name) {
+            self.mark(at, to);
+        }
+    }
+
+    /// Takes out a link nothing needs, and those before it that were there for it alone.
+    fn prune(&mut self, mut at: u32, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
+        while at != NONE {
+            let (name, before) = (self.tree.get(at).name, self.tree.get(at).parent);
+            let is_held = self.sides.iter().any(|side| side.holds(at));
+            if is_held || self.tree.has_children(at) || is_known(name) {
+                return;
+            }
+            self.forget(at, to);
+            if before != NONE {
+                self.judge_points_above(before, to);
+            }
+            at = before;
+        }
+    }
+
+    /// Takes out all links nothing needs.
+    pub(super) fn sweep(&mut self, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
+        for at in self.tree.from_roots().into_iter().rev() {
+            if self.tree.get(at).depth > 0 {
+                self.prune(at, &is_known, to);
+            }
+        }
+        self.stale = false;
+    }
+
+    /// Whether there is no room for more.
+    pub(super) fn is_full(&self) -> bool {
+        self.tree.len() as u64 >= self.max_links
+    }
+
+    /// Counts the blocks in a row anew, at a link and behind it as far as they change, and judges.
+    fn spread(&mut self, side: usize, at: u32, to: &mut dyn Holdings) {
+        let (mut stack, mut changed) = (
+            std::mem::take(&mut self.scratch),
+            std::mem::take(&mut self.changed),
+        );
+        stack.clear();
+        changed.clear();
+        stack.push(at);
+        let it = &mut self.sides[side];
+        while let Some(at) = stack.pop() {
+            if !it.count(&self.tree, at) {
+                continue;
+            }
+            changed.push(at);
+            let from = stack.len();
+            self.tree.behind(at, it.step, &mut stack);
+            let mut next = from;
+            while let Some(at) = stack.get(next).copied() {
+                if it.holds(at) {
+                    next += 1;
+                } else {
+                    stack.swap_remove(next);
+                }
+            }
+        }
+        self.scratch = stack;
+        for at in changed.drain(..) {
+            if let Some(point) = self.sides[side].point_of(&self.tree, at) {
+                self.judge(point, to);
+            }
+        }
+        self.changed = changed;
+    }
+
+    /// Judges the links whose acceptance depends on that one link follows them.
+    fn judge_points(&mut self, at: u32, to: &mut dyn Holdings) {
+        for side in 0..self.sides.len() {
+            let point = self.sides[side].point_of(&self.tree, at);
+            if let Some(point) = point.filter(|point| *point != at) {
+                self.judge(point, to);
+            }
+        }
+    }
+
+    /// The same where links behind `at` went.
+    fn judge_points_above(&mut self, at: u32, to: &mut dyn Holdings) {
+        if !self.eagle {
+            return;
+        }
+        let steps = self.sides.iter().map(|side| side.step).max().unwrap_or(0);
+        for steps in 0..steps {
+            let Some(point) = self.tree.back(at, steps) else {
+                return;
+            };
+            self.judge(point, to);
+        }
+    }
+
+    /// Finds out whether a prompt can resume behind a link, and tells the holdings what changed.
+    fn judge(&mut self, at: u32, to: &mut dyn Holdings) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let accepted = self.accepted(at, &mut scratch);
+        self.scratch = scratch;
+        let link = self.tree.get_mut(at);
+        let before = std::mem::replace(&mut link.accepted, accepted);
+        if before == accepted {
+            return;
+        }
+        if let Some((_, block)) = before.zip(link.block) {
+            to.unmark(block);
+        }
+        self.mark(at, to);
+    }
+
+    fn accepted(&self, at: u32, scratch: &mut Vec<u32>) -> Option<Medium> {
+        let align = self.align?;
+        if !self.tree.get(at).depth.is_multiple_of(align) {
+            return None;
+        }
+        let mut worst = 0;
+        for side in &self.sides {
+            worst = worst.max(side.accepts(&self.tree, at, scratch)?);
+        }
+        Some(LANES[worst])
+    }
+
+    /// Marks the own block of a link that is accepted. What is doubtful itself has doubtful marks only.
+    fn mark(&self, at: u32, to: &mut dyn Holdings) {
+        let link = self.tree.get(at);
+        if let Some((medium, block)) = link.accepted.zip(link.block)
+            && !to.mark(block, medium)
+            && medium != Medium::Speculative
+        {
+            to.mark(block, Medium::Speculative);
+        }
+    }
+
+    /// Marks what ends the own block that a link lies in, which may be complete only now.
+    fn mark_within(&mut self, at: u32, to: &mut dyn Holdings) {
+        let per_block = self.own_size / self.unit.max(1);
+        let steps = (per_block - self.tree.get(at).depth % per_block) % per_block;
+        let mut ends = std::mem::take(&mut self.scratch);
+        ends.clear();
+        self.tree.behind(at, steps, &mut ends);
+        for end in ends.drain(..) {
+            self.mark(end, to);
+        }
+        self.scratch = ends;
+    }
+
+    /// Counts and judges everything anew.
+    fn judge_all(&mut self, to: &mut dyn Holdings) {
+        let links = self.tree.from_roots();
+        for side in &mut self.sides {
+            for at in &links {
+                side.count(&self.tree, *at);
+            }
+        }
+        for at in links {
+            self.judge(at, to);
+        }
+    }
+
+    /// A message is lost: what side groups hold in device memory is doubtful, and the holdings doubt the marks.
+    pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> u64 {
+        self.sides.iter_mut().for_each(Side::doubt);
+        self.judge_all(to);
+        self.parked.clear()
+    }
+
+    /// Forgets the blocks, not what was learned of the groups; the holdings were cleared. Returns how many waited.
+    pub(super) fn clear(&mut self) -> u64 {
+        self.tree = Tree::default();
+        self.sides.iter_mut().for_each(Side::clear);
+        self.stale = false;
+        self.parked.clear()
+    }
+
+    /// Gives up what waited too long. Returns how many blocks that were.
+    pub(super) fn expire(&mut self, now: Millis) -> u64 {
+        self.parked.expire(now)
+    }
+
+    /// A message is over.
+    pub(super) fn settle(&mut self, now: Millis) -> Waiting {
+        let (parked, unresolved) = self.parked.settle(now);
+        Waiting { parked, unresolved }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let sides: usize = self.sides.iter().map(Side::memory_bytes).sum();
+        let scratch = (self.scratch.capacity() + self.changed.capacity()) * size_of::<u32>();
+        self.tree.memory_bytes() + sides + scratch + self.parked.memory_bytes()
+    }
+
+    /// Recounts everything, between messages.
+    pub(super) fn validate(&self, is_known: impl Fn(Name) -> bool) -> Result<()> {
+        self.tree.validate()?;
+        self.parked.validate()?;
+        for side in &self.sides {
+            side.validate(&self.tree)?;
+        }
+        let mut scratch = Vec::new();
+        for at in self.tree.all() {
+            let link = self.tree.get(at);
+            let is_held = self.sides.iter().any(|side| side.holds(at));
+            let is_needed = is_held || self.tree.has_children(at) || is_known(link.name);
+            let accepted = self.accepted(at, &mut scratch);
+            if accepted != link.accepted || !is_needed && !self.stale {
+                return Err(Error::Invariant(format!(
+                    "link {at} is needed: {is_needed}, accepted: {accepted:?}: {link:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

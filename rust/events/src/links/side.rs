@@ -1,0 +1,263 @@
+//! One cache group beside those that attend to the whole prefix: where it holds blocks, and what it accepts.
+
+use std::collections::HashMap;
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::Medium;
+
+use super::super::groups::{Group, Rule};
+use super::tree::{NONE, Tree};
+
+/// Media from the fastest to what is doubtful: the order in which marks get worse.
+pub(super) const LANES: [Medium; 4] = [Medium::Gpu, Medium::Cpu, Medium::Disk, Medium::Speculative];
+const GPU: u8 = 0;
+const DOUBTFUL: u8 = 3;
+
+/// Blocks in a row that end at a link, all of them in media up to that of each lane; no more than are ever needed.
+type Run = [u16; LANES.len()];
+
+/// Of a medium an engine can name.
+pub(super) fn lane_of(medium: Medium) -> u8 {
+    let lane = LANES.iter().position(|other| *other == medium);
+    lane.unwrap_or(0) as u8
+}
+
+/// See the module. The columns have an entry per place of the tree.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) group: Option<u32>,
+    size: u32,
+    rule: Option<Rule>,
+    /// Whether blocks above the point are needed too.
+    eagle: bool,
+    /// Links per block; 0 if blocks do not end where links do.
+    pub(super) step: u32,
+    /// Blocks in a row that are ever needed.
+    cap: u16,
+    /// Lanes in which the block that ends at a link is held, as bits.
+    held: Vec<u8>,
+    runs: Vec<Run>,
+    /// Copies beyond one.
+    more: HashMap<(u32, u8), u32>,
+    /// Links at which it holds a block.
+    pub(super) blocks: u64,
+}
+
+impl Side {
+    pub(super) fn new(group: Option<u32>) -> Self {
+        Self {
+            group,
+            size: 0,
+            rule: None,
+            eagle: false,
+            step: 0,
+            cap: 0,
+            held: Vec::new(),
+            runs: Vec::new(),
+            more: HashMap::new(),
+            blocks: 0,
+        }
+    }
+
+    /// What is known of the group now, with links of `unit` tokens.
+    pub(super) fn set(&mut self, group: &Group, unit: u32, eagle: bool) {
+        self.size = group.size;
+        self.eagle = eagle;
+        let fits = unit > 0 && self.size.is_multiple_of(unit);
+        self.step = if fits { self.size / unit } else { 0 };
+        let cap = group
+            .rule()
+            .filter(|_| self.size > 0)
+            .map(|rule| match rule {
+                Rule::Window(window) => self.window_blocks(window) + u32::from(eagle),
+                Rule::State => 1,
+                Rule::Chunk(chunk) => chunk.div_ceil(self.size) + 1,
+            });
+        self.cap = cap.and_then(|cap| u16::try_from(cap).ok()).unwrap_or(0);
+        self.rule = group.rule().filter(|_| self.cap > 0 || cap == Some(0));
+    }
+
+    /// Whether it can be said what it accepts.
+    pub(super) fn is_known(&self) -> bool {
+        self.rule.is_some() && self.step > 0
+    }
+
+    /// Tokens of the block it needs above the point, if any.
+    pub(super) fn above(&self) -> u32 {
+        let is_needed = self.eagle && matches!(self.rule, Some(Rule::Window(_)));
+        if is_needed { self.size } else { 0 }
+    }
+
+    fn window_blocks(&self, window: u32) -> u32 {
+        (window - 1).div_ceil(self.size)
+    }
+
+    pub(super) fn grow(&mut self, places: usize) {
+        self.held.resize(places, 0);
+        self.runs.resize(places, [0; LANES.len()]);
+    }
+
+    pub(super) fn holds(&self, at: u32) -> bool {
+        self.held[at as usize] != 0
+    }
+
+    /// Whether copies of the block that ends at a link are held for sure in a lane.
+    pub(super) fn holds_in(&self, at: u32, lane: u8) -> bool {
+        self.held[at as usize] >> lane & 1 != 0
+    }
+
+    /// One copy more, or the first if there is only one at most.
+    pub(super) fn add(&mut self, at: u32, lane: u8, once: bool) {
+        if self.holds_in(at, lane) {
+            if !once {
+                *self.more.entry((at, lane)).or_default() += 1;
+            }
+            return;
+        }
+        let held = &mut self.held[at as usize];
+        self.blocks += u64::from(*held == 0);
+        *held |= 1 << lane;
+        if lane == GPU {
+            *held &= !(1 << DOUBTFUL);
+        }
+    }
+
+    /// One copy less; false if there was none.
+    pub(super) fn remove(&mut self, at: u32, lane: u8) -> bool {
+        let lane = match lane {
+            GPU if !self.holds_in(at, GPU) => DOUBTFUL,
+            lane => lane,
+        };
+        if !self.holds_in(at, lane) {
+            return false;
+        }
+        match self.more.get_mut(&(at, lane)) {
+            Some(more) if *more > 1 => *more -= 1,
+            Some(_) => {
+                self.more.remove(&(at, lane));
+            }
+            None => {
+                let held = &mut self.held[at as usize];
+                *held &= !(1 << lane);
+                self.blocks -= u64::from(*held == 0);
+            }
+        }
+        true
+    }
+
+    /// Nothing ends at a link any more.
+    pub(super) fn vacate(&mut self, at: u32) {
+        self.blocks -= u64::from(self.holds(at));
+        self.held[at as usize] = 0;
+        self.runs[at as usize] = Run::default();
+        if !self.more.is_empty() {
+            for lane in 0..LANES.len() as u8 {
+                self.more.remove(&(at, lane));
+            }
+        }
+    }
+
+    /// A message is lost: what is in device memory may be gone, and what is elsewhere is given up.
+    pub(super) fn doubt(&mut self) {
+        self.more.clear();
+        self.blocks = 0;
+        for held in &mut self.held {
+            let device = *held & (1 << GPU | 1 << DOUBTFUL) != 0;
+            *held = u8::from(device) << DOUBTFUL;
+            self.blocks += u64::from(device);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.held, self.runs, self.blocks) = (Vec::new(), Vec::new(), 0);
+        self.more = HashMap::new();
+    }
+
+    /// Counts the blocks in a row that end at a link anew. Returns whether they are more or fewer than before.
+    pub(super) fn count(&mut self, tree: &Tree, at: u32) -> bool {
+        let run = self.counted(tree, at);
+        std::mem::replace(&mut self.runs[at as usize], run) != run
+    }
+
+    fn counted(&self, tree: &Tree, at: u32) -> Run {
+        let mut run = Run::default();
+        let held = self.held[at as usize];
+        if held == 0 || self.step == 0 {
+            return run;
+        }
+        let before = tree.back(at, self.step);
+        let before = before.map_or(Run::default(), |before| self.runs[before as usize]);
+        for (lane, run) in run.iter_mut().enumerate() {
+            if held & ((2 << lane) - 1) != 0 {
+                *run = self.cap.min(before[lane].saturating_add(1));
+            }
+        }
+        run
+    }
+
+    /// The lane up to which what it holds is needed to resume at a link whose depth its blocks divide.
+    pub(super) fn accepts(&self, tree: &Tree, at: u32, scratch: &mut Vec<u32>) -> Option<usize> {
+        let depth = tree.get(at).depth;
+        let blocks = depth / self.step;
+        match self.rule? {
+            Rule::Window(window) if self.eagle => {
+                let need = self.window_blocks(window).min(blocks) + 1;
+                scratch.clear();
+                tree.behind(at, self.step, scratch);
+                let ends = scratch.iter().map(|end| self.lane_with(*end, need));
+                ends.reduce(|worst, lane| Some(worst?.max(lane?)))?
+            }
+            Rule::Window(window) => self.lane_with(at, self.window_blocks(window).min(blocks)),
+            Rule::State => self.lane_with(at, 1),
+            Rule::Chunk(chunk) => {
+                let tokens = u64::from(blocks) * u64::from(self.size);
+                let begin = tokens - tokens % u64::from(chunk);
+                let need = u64::from(blocks) - begin / u64::from(self.size);
+                self.lane_with(at, need as u32)
+            }
+        }
+    }
+
+    /// The first lane in which `need` blocks in a row end at a link.
+    fn lane_with(&self, at: u32, need: u32) -> Option<usize> {
+        let run = &self.runs[at as usize];
+        run.iter().position(|blocks| u32::from(*blocks) >= need)
+    }
+
+    /// The link whose acceptance depends on how many blocks end at one.
+    pub(super) fn point_of(&self, tree: &Tree, at: u32) -> Option<u32> {
+        let steps = if self.above() > 0 { self.step } else { 0 };
+        tree.back(at, steps)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.held.capacity()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.more.capacity() * (size_of::<((u32, u8), u32)>() + 1)
+    }
+
+    /// Recounts everything.
+    pub(super) fn validate(&self, tree: &Tree) -> Result<()> {
+        let blocks = self.held.iter().filter(|held| **held != 0).count() as u64;
+        let misplaced = (0..self.held.len() as u32).find(|at| {
+            tree.get(*at).depth == 0
+                && (self.holds(*at) || self.runs[*at as usize] != Run::default())
+        });
+        let wrong = tree
+            .all()
+            .find(|at| self.runs[*at as usize] != self.counted(tree, *at));
+        let stray = self
+            .more
+            .keys()
+            .find(|(at, lane)| !self.holds_in(*at, *lane));
+        if blocks == self.blocks && misplaced.or(wrong).is_none() && stray.is_none() {
+            return Ok(());
+        }
+        Err(Error::Invariant(format!(
+            "group {:?}: {blocks} blocks counted as {}, link {:?} held wrongly, copies of {stray:?}",
+            self.group,
+            self.blocks,
+            misplaced.or(wrong).unwrap_or(NONE)
+        )))
+    }
+}

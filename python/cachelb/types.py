@@ -98,6 +98,29 @@ class RequestArguments(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheGroupStats:
+    """A cache group of an engine, as its events describe it.
+
+    Attributes:
+        id: Its number, None if events do not name it.
+        kind: What its layers attend to, such as "full_attention" or "mamba"; None if events do not say.
+        block_size: Tokens per block, None until it is known.
+        window: Tokens of its sliding window, None for other kinds.
+        blocks: Blocks that it holds.
+
+    Example:
+        >>> CacheGroupStats(0, "sliding_window", 32, 128, 4).window
+        128
+    """
+
+    id: int | None
+    kind: str | None
+    block_size: int | None
+    window: int | None
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class KvEventStats:
     """KV event statistics of a worker, or of one data-parallel rank of it. Counters only rise.
 
@@ -119,6 +142,11 @@ class KvEventStats:
         unknown_removals: Removed blocks that were not in the index.
         reannounced: Stores of blocks that were held already.
         parked: Stores that waited for their parent.
+        side_stores: Stores of groups that do not attend to the whole prefix, which decide where prompts resume.
+        side_parked: Blocks of such groups that waited for the block they name.
+        side_unresolved: Blocks of such groups that waited in vain; prompts do not resume there.
+        unknown_kinds: Groups of an unknown kind; nothing resumes on a worker with one.
+        groups: The cache groups of its engine, in the order their events came.
         doubted_blocks: Confirmed blocks that became doubtful when a message was lost for good.
         settled_blocks: Doubtful blocks that a later store confirmed.
         gaps: Gaps in the sequence numbers of messages.
@@ -146,6 +174,11 @@ class KvEventStats:
     unknown_removals: int
     reannounced: int
     parked: int
+    side_stores: int
+    side_parked: int
+    side_unresolved: int
+    unknown_kinds: int
+    groups: tuple[CacheGroupStats, ...]
     doubted_blocks: int
     settled_blocks: int
     gaps: int

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cachelb.arguments import whole
 from cachelb.bodies import BodyStats
 from cachelb.types import (
+    CacheGroupStats,
     DecisionRecord,
     Funnel,
     Histogram,
@@ -27,10 +28,16 @@ if TYPE_CHECKING:
     from cachelb.types import StateStats
 
 
+def _stream(row: dict[str, Any]) -> KvEventStats:
+    """Read the counters of one event stream."""
+    groups = tuple(CacheGroupStats(*group) for group in row.pop("groups"))
+    return KvEventStats(**row, groups=groups)
+
+
 def stats(router: Observation[Any]) -> RouterStats:
     """Read every counter of a router."""
     counters = router._readings.counters()
-    streams = {(key, rank): KvEventStats(**row) for key, rank, row in router._kv.rows()}
+    streams = {(key, rank): _stream(row) for key, rank, row in router._kv.rows()}
     events = router._kv.totals()
     dropped = Counter(counters["dropped"])
     dropped.update(events["dropped"])

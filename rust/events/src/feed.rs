@@ -10,7 +10,7 @@ use super::holdings::Holdings;
 use super::ingest::Ingest;
 use super::repair::{Fault, Heard, Pace, Repairs};
 use super::settings::{IngestSettings, Refusal};
-use super::stats::{DropReason, EventStats};
+use super::stats::{DropReason, EventStats, GroupStats};
 
 /// What the events of a worker are worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +131,8 @@ pub struct FeedStats {
     pub lag_s: Option<f64>,
     /// Tokens per block of the engine.
     pub engine_block_size: Option<u32>,
+    /// Cache groups of the engine, in the order they came.
+    pub groups: Vec<GroupStats>,
     /// Why nothing of it can be used.
     pub refused: Option<Refusal>,
     /// Heap bytes.
@@ -267,6 +269,7 @@ impl Feed {
             received: self.received,
             lag_s: self.lag_s,
             engine_block_size: self.ingest.engine_block_size(),
+            groups: self.ingest.groups(),
             refused: self.ingest.refused(),
             memory_bytes: self.follower.memory_bytes() + self.ingest.memory_bytes(),
         }

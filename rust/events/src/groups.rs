@@ -4,6 +4,8 @@
 //! kind out may have several groups: then those are indexed of which every store named all blocks it has tokens of, since
 //! only groups that attend to the whole prefix keep every block.
 
+use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
+
 use super::batch::{Attention, Batch, Store};
 
 /// Groups that are remembered. Models have fewer than ten.
@@ -245,6 +247,27 @@ impl Groups {
     pub(super) fn prefix_size(&self) -> Option<u32> {
         let mut full = self.all.iter().filter(|g| g.attention == Attention::Full);
         full.find(|group| group.size > 0).map(|group| group.size)
+    }
+
+    /// Where prompts leave what resuming takes, as far as that follows from what is known; `None` without side groups.
+    pub(super) fn resuming(&self) -> Option<Resuming> {
+        if self.has_riddles() {
+            return None;
+        }
+        let counts = |group: &&Group| group.is_side() || group.attention == Attention::Full;
+        let known = self.all.iter().filter(counts).map(|group| {
+            let kind = match (group.attention, group.rule()) {
+                (Attention::Full, _) => GroupKind::Full,
+                (_, Some(Rule::Window(window))) => GroupKind::SlidingWindow { window },
+                (_, Some(Rule::State)) => GroupKind::Mamba,
+                (_, Some(Rule::Chunk(chunk))) => GroupKind::Chunked { chunk },
+                (_, None) => return None,
+            };
+            let block_size = group.size;
+            Some(CacheGroup { kind, block_size })
+        });
+        let known: Vec<CacheGroup> = known.collect::<Option<_>>()?;
+        Resuming::of(&known, Retention::Ends, false)
     }
 
     /// Groups of a kind whose rule is not known.

@@ -189,7 +189,7 @@ impl Ingest {
     /// How the engine resumes, by its cache groups; `None` if any leading blocks will do.
     #[must_use]
     pub fn resuming(&self) -> Option<Resuming> {
-        None
+        self.sender.groups.resuming()
     }
 
     /// What is known once what the engine announced up to `until` is applied.

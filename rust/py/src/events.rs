@@ -95,6 +95,10 @@ fn attention(attention: Attention) -> Option<&'static str> {
     match attention {
         Attention::Unsaid => None,
         Attention::Full => Some("full"),
-        Attention::Partial => Some("partial"),
+        Attention::Sliding
+        | Attention::Mamba
+        | Attention::Chunked
+        | Attention::Aside
+        | Attention::Other(_) => Some("partial"),
     }
 }

@@ -11,7 +11,7 @@ use super::Selector;
 use super::checks::Checks;
 use super::fleet::Fleet;
 use super::ledger::Ledger;
-use super::member::{FeedStatus, Member};
+use super::member::{Announced, FeedStatus, Member};
 use super::pool::Pool;
 use super::pools::Pools;
 use super::request::PoolId;
@@ -173,6 +173,37 @@ impl Feed<'_> {
             Ok(index.cut().is_none())
         });
         grown.is_ok() && new
+    }
+
+    /// The engine resumes only where all its cache groups can, if `marked_only`, and only where so many tokens beyond the
+    /// place are held.
+    pub fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
+        let announced = Announced {
+            marked_only,
+            above_tokens,
+        };
+        if let Some(member) = self.fleet.announced(self.worker, announced) {
+            self.pools.add_worker(self.worker, member);
+        }
+    }
+
+    /// All groups of the engine can resume behind `hash`, with what they hold in media up to `medium`. Returns whether the
+    /// worker holds the block.
+    pub fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        let worker = self.worker;
+        self.pools.change(self.home, |blocks| {
+            let index = blocks.index_mut().0.exact_mut();
+            index.is_ok_and(|index| index.mark(worker, hash, medium).unwrap_or(false))
+        })
+    }
+
+    /// Not all of them can any more. Returns whether they could.
+    pub fn unmark(&mut self, hash: SequenceHash) -> bool {
+        let worker = self.worker;
+        self.pools.change(self.home, |blocks| {
+            let index = blocks.index_mut().0.exact_mut();
+            index.is_ok_and(|index| index.unmark(worker, hash).unwrap_or(false))
+        })
     }
 
     /// A message of the engine was applied. Returns why what it announced cannot be true, if so.

@@ -7,7 +7,7 @@ use cachelb_core::registry::WorkerRegistry;
 use cachelb_core::sorting::sort_rarely;
 
 use super::health::Health;
-use super::member::{FeedStatus, Member, Profile};
+use super::member::{Announced, FeedStatus, Member, Profile};
 use super::offers::Offer;
 use super::request::Request;
 use super::sizes::Facts;
@@ -214,6 +214,12 @@ impl Fleet {
             is_resized: now != before,
             disagrees: disagreement.is_some() && disagreement != before.0.disagreement(),
         }
+    }
+
+    /// Takes in how an engine resumes by its events. Returns its worker if that is news.
+    pub(super) fn announced(&mut self, id: WorkerId, announced: Announced) -> Option<&Member> {
+        let member = self.current_mut(id)?;
+        member.announce(announced).then_some(&*member)
     }
 
     /// Whether any worker ever had events.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::Millis;
+use cachelb_core::index::Resumes;
 use cachelb_events::FeedState;
 
 use super::health::Health;
@@ -140,6 +141,15 @@ impl FeedStatus {
     }
 }
 
+/// How an engine resumes, by its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Announced {
+    /// Only where all its cache groups can, which its events say.
+    pub marked_only: bool,
+    /// Tokens that must be held beyond the place.
+    pub above_tokens: u32,
+}
+
 /// A new worker begins at this share of its weight.
 const SLOW_START_FROM: f64 = 0.25;
 
@@ -156,6 +166,7 @@ pub(super) struct Member {
     ready: bool,
     draining: bool,
     feed: Option<FeedStatus>,
+    announced: Announced,
     profile: Profile,
 }
 
@@ -168,6 +179,10 @@ impl Member {
         ready: true,
         draining: false,
         feed: None,
+        announced: Announced {
+            marked_only: false,
+            above_tokens: 0,
+        },
         profile: Profile {
             role: Role::Both,
             ranked: false,
@@ -280,9 +295,37 @@ impl Member {
     /// How its engine resumes prompts of `pool`, `None` if any leading blocks will do.
     pub fn resuming(&self, pool: PoolId) -> Option<Resuming> {
         match self.feed_in(pool) {
-            Some(feed) => feed.resuming,
+            Some(feed) => {
+                let retention = self.profile.engine.retention.unwrap_or_default();
+                feed.resuming.map(|rule| rule.retaining(retention))
+            }
             None => self.profile.engine.resuming(),
         }
+    }
+
+    /// How the index is to answer for it in `pool`, of blocks of `block_size` tokens.
+    pub fn resumes(&self, pool: PoolId, block_size: u32) -> Resumes {
+        let Announced {
+            marked_only,
+            above_tokens,
+        } = match self.feed_in(pool) {
+            Some(_) => self.announced,
+            None => self
+                .resuming(pool)
+                .map_or_else(Announced::default, |rule| Announced {
+                    marked_only: true,
+                    above_tokens: rule.above,
+                }),
+        };
+        Resumes {
+            marked_only,
+            above: above_tokens.div_ceil(block_size.max(1)),
+        }
+    }
+
+    /// Takes in how its engine resumes by its events. Returns whether that is news.
+    pub fn announce(&mut self, announced: Announced) -> bool {
+        std::mem::replace(&mut self.announced, announced) != announced
     }
 
     /// Equal for workers of one kind of GPU, 0 if it is not known.

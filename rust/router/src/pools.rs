@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, WorkerId};
-use cachelb_core::index::{IndexStats, Resumes};
+use cachelb_core::index::IndexStats;
 use cachelb_core::load::BookingId;
 use cachelb_core::sorting::sort_rarely;
 use cachelb_core::tracker::{Depths, Store};
@@ -114,16 +114,13 @@ impl Pools {
         }
         let capacity = self[id].expect_worker(member);
         let size = self[id].block_size();
-        let resumes = member.resuming(id).map(|rule| Resumes {
-            marked_only: true,
-            above: rule.above.div_ceil(size),
-        });
+        let resumes = member.resumes(id, size);
         self.change(id, |blocks| {
             let (index, _) = blocks.index_mut();
             index.add_worker(worker, capacity);
             if let Ok(index) = index.exact_mut() {
                 // It was just added.
-                let _ = index.set_resumes(worker, resumes.unwrap_or_default());
+                let _ = index.set_resumes(worker, resumes);
             }
         });
         true

@@ -1,6 +1,6 @@
 //! Counters of KV events as plain Python values.
 
-use cachelb_events::{DropReason, Fault, FeedStats, Received, Totals};
+use cachelb_events::{DropReason, Fault, FeedStats, GroupStats, Received, Totals};
 use cachelb_router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -32,6 +32,16 @@ fn events<'py>(py: Python<'py>, received: &Received) -> PyResult<Bound<'py, PyDi
         counts.set_item(("clear", "any"), received.clears)?;
     }
     Ok(counts)
+}
+
+/// Cache groups as tuples, each the arguments of one.
+fn groups<'py>(py: Python<'py>, groups: &[GroupStats]) -> PyResult<Bound<'py, PyList>> {
+    let rows = groups.iter().map(|group| {
+        let kind = (group.kind != "unsaid").then_some(&*group.kind);
+        let size = (group.block_size > 0).then_some(group.block_size);
+        (group.id, kind, size, group.window, group.blocks)
+    });
+    PyList::new(py, rows.collect::<Vec<_>>())
 }
 
 fn repairs(py: Python<'_>, counted: [u64; Fault::ALL.len()]) -> PyResult<Bound<'_, PyDict>> {
@@ -66,6 +76,7 @@ fn row<'py>(
         refused: refused,
         mismatch: disagreement.map(|disagreement| disagreement.to_string()),
         events: events(py, &seen.received)?,
+        groups: groups(py, &seen.groups)?,
         checked: checked,
         found_less: found_less,
         repairs: repairs(py, seen.repairs)?,

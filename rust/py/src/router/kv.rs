@@ -89,14 +89,16 @@ impl Holdings for Rank<'_> {
         self.feed(|feed| feed.pool().path_to(hash))
     }
 
-    fn set_resumes(&mut self, _: bool, _: u32) {}
-
-    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
-        false
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
+        self.feed(|feed| feed.set_resumes(marked_only, above_tokens));
     }
 
-    fn unmark(&mut self, _: SequenceHash) -> bool {
-        false
+    fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        self.feed(|feed| feed.mark(hash, medium))
+    }
+
+    fn unmark(&mut self, hash: SequenceHash) -> bool {
+        self.feed(|feed| feed.unmark(hash))
     }
 
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {

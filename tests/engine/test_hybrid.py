@@ -21,7 +21,7 @@ REQUESTS = 100
 SEED = 5
 LARGE = 3_000
 """Blocks of a cache that evicts nothing."""
-ROUTERS_KNOW_GROUPS = False
+ROUTERS_KNOW_GROUPS = True
 """Whether routers read the groups of events and have the setting `cache_groups` of a worker."""
 
 
@@ -113,7 +113,7 @@ def _routers(engine: Engine, layout: CacheLayout, stack: ExitStack) -> Routers:
         stack.callback(router.close)
     endpoint = Endpoint(engine.events_endpoint, replay=engine.replay_endpoint)
     routers["events"].attach(ZmqSource(endpoints={engine.url: endpoint}, replay_timeout_s=30.0))
-    routers["placements"].add_worker(engine.url, cache_groups=layout)  # type: ignore[call-arg]
+    routers["placements"].add_worker(engine.url, cache_layout=layout)
     return Routers(engine, routers)
 
 

@@ -4,14 +4,15 @@ use super::{BlockIndex, NONE, Overlaps};
 use crate::forest::lanes::lane_of;
 use crate::ids::Medium;
 
-/// Where a worker holds a prompt: leading blocks in device memory, and the segments that continue them elsewhere.
+/// Where a worker holds a prompt: leading blocks in device memory, and elsewhere the segments that each continue the one
+/// before. A block in two media belongs to the faster one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reach {
     /// Leading blocks in device memory.
     pub gpu: u32,
     /// From there on, the blocks `[start, end)` in host memory.
     pub cpu: (u32, u32),
-    /// From there on, or else from the end of that in host memory on, the blocks `[start, end)` on disk.
+    /// From the end of that on, the blocks `[start, end)` on disk.
     pub disk: (u32, u32),
 }
 
@@ -68,10 +69,7 @@ impl BlockIndex {
         let gpu = answer.covered_from(self, slot, &device, 0);
         let segment = |medium, from| (from, answer.covered_from(self, slot, &[medium], from));
         let cpu = segment(Medium::Cpu, gpu);
-        let mut disk = segment(Medium::Disk, gpu);
-        if disk.1 == disk.0 {
-            disk = segment(Medium::Disk, cpu.1);
-        }
+        let disk = segment(Medium::Disk, cpu.1);
         Reach { gpu, cpu, disk }
     }
 }

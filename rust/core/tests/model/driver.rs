@@ -265,13 +265,10 @@ impl Driver {
         prop_assert_eq!(self.out.confirmed(slot), confirmed, "of slot {}", slot);
         let gpu = covered(&[Medium::Gpu, Medium::Speculative], 0);
         let cpu = covered(&[Medium::Cpu], gpu);
-        // Behind the device, or else behind host memory.
-        let disk = covered(&[Medium::Disk], gpu);
-        let from = if disk > gpu { gpu } else { cpu };
         let believed = Reach {
             gpu,
             cpu: (gpu, cpu),
-            disk: (from, covered(&[Medium::Disk], from)),
+            disk: (cpu, covered(&[Medium::Disk], cpu)),
         };
         prop_assert_eq!(self.index.media(&self.out, slot), believed, "slot {}", slot);
         if self.now % u64::from(self.shape.workers) == u64::from(slot) {

@@ -149,7 +149,7 @@ fn segments_continue_the_device_run_without_a_gap() {
     let believed = Reach {
         gpu: 7,
         cpu: (7, 10),
-        disk: (7, 12),
+        disk: (10, 12),
     };
     assert_eq!(index.media(&out, 0), believed);
     // After a change the answer no longer fits the runs.

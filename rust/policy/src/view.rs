@@ -263,8 +263,13 @@ impl View<'_> {
     /// The columns of a row.
     #[must_use]
     pub fn load(&self, row: &Candidate) -> &Load {
-        static VACANT: Load = Load::VACANT;
-        self.loads.get(row.slot as usize).unwrap_or(&VACANT)
+        load_of(self.loads, row)
+    }
+
+    /// The rows, and their load columns.
+    #[must_use]
+    pub fn workers(&self) -> Workers<'_> {
+        (self.rows, self.loads)
     }
 
     /// The engine report of a row, or one that says nothing if it is too old.
@@ -298,6 +303,17 @@ impl View<'_> {
     pub fn uncached_tokens(&self, row: &Candidate) -> f64 {
         ceil(self.prompt_tokens as f64 - row.matched_tokens)
     }
+}
+
+/// Rows, and load columns by slot.
+pub type Workers<'a> = (&'a [Candidate], &'a [Load]);
+
+/// The columns of a row.
+#[must_use]
+#[inline]
+pub fn load_of<'a>(loads: &'a [Load], row: &Candidate) -> &'a Load {
+    static VACANT: Load = Load::VACANT;
+    loads.get(row.slot as usize).unwrap_or(&VACANT)
 }
 
 /// Names of the workers a caller offers.

@@ -35,12 +35,13 @@ mod routes;
 mod rule;
 mod session;
 mod slots;
+mod tiers;
 mod values;
 mod view;
 mod wait;
 
 pub use about::{About, Level, Need, Ruled, Setup};
-pub use adaptive::{Adaptive, Objective};
+pub use adaptive::{Adaptive, Objective, Speeds};
 pub use boundary_learning::{BoundaryLearning, BoundaryLearningOptions, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
 pub use cachelb_core::rng::Rng;
@@ -75,8 +76,9 @@ pub use round_robin::RoundRobin;
 pub use routes::{Claim, Rank, RoutePosition};
 pub use rule::{Properties, Rule};
 pub use session::{Assignment, Session, SessionMode, Sessions};
-pub use values::{ByWorker, MediumCredits, Peak, Within};
-pub use view::{Active, Candidate, Content, Media, Names, Scores, View};
+pub use tiers::{Loading, Loads, Prompt, Segment, SharedBlocks};
+pub use values::{ByWorker, MediumCredits, Peak, TierTimes, Within};
+pub use view::{Active, Candidate, Content, Media, Names, Scores, View, Workers, load_of};
 
 /// The policies that ship with the library, in the order in which documentation lists them.
 pub static POLICIES: [Policy; 24] = [

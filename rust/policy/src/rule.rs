@@ -13,6 +13,7 @@ use super::credits::Credits;
 use super::pair::{PairChoice, Pairing};
 use super::parts::{Ended, Learns, Part, PartMut, Remembers};
 use super::routes::{Claim, RoutePosition};
+use super::tiers::Loads;
 use super::view::View;
 
 /// What is the same for all requests of a rule.
@@ -38,6 +39,8 @@ pub struct Properties {
     pub weighs_pairs: bool,
     /// Credits of blocks outside device memory.
     pub credits: Credits,
+    /// What loading such blocks takes, for a rule that credits them by that.
+    pub loads: Option<Loads>,
     /// How long a placement is trusted on a worker with KV events until one confirms it; 0 records nothing there. `None`
     /// trusts it as long as any other.
     pub placement_ttl_ms: Option<u64>,
@@ -54,6 +57,7 @@ impl Properties {
         scored_in_passing: true,
         weighs_pairs: false,
         credits: Credits::DEFAULT,
+        loads: None,
         placement_ttl_ms: None,
     };
     /// A rule of placements that ranks by cost.
@@ -140,6 +144,7 @@ impl dyn Rule + '_ {
         scored_in_passing: bool,
         weighs_pairs: bool,
         credits: Credits,
+        loads: Option<Loads>,
         placement_ttl_ms: Option<u64>,
     }
 

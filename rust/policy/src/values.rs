@@ -127,6 +127,38 @@ impl Field for MediumCredits {
     }
 }
 
+/// Milliseconds by medium beside device memory; those left out are not known.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TierTimes {
+    /// Of host memory.
+    pub cpu: Option<f64>,
+    /// Of disk.
+    pub disk: Option<f64>,
+}
+
+impl Field for TierTimes {
+    fn kind(_: Bound) -> Kind {
+        Kind::ByWord(&["cpu", "disk"], NOT_NEGATIVE)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        let Value::Named(given) = value else {
+            return None;
+        };
+        let of = |medium: &str| given.iter().find(|(name, _)| name == medium);
+        Some(Self {
+            cpu: of("cpu").map(|(_, ms)| *ms),
+            disk: of("disk").map(|(_, ms)| *ms),
+        })
+    }
+
+    fn to_value(&self) -> Value {
+        let known = [("cpu", self.cpu), ("disk", self.disk)].into_iter();
+        let named = known.filter_map(|(name, ms)| Some((name.to_owned(), ms?)));
+        Value::Named(named.collect())
+    }
+}
+
 /// A policy within another: a name until a binding has made it.
 #[derive(Debug, Clone)]
 pub enum Within {

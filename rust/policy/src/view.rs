@@ -78,19 +78,18 @@ pub(crate) fn per_weight(value: f64, weight: f64) -> f64 {
     if weight == 1.0 { value } else { value / weight }
 }
 
-/// Where one candidate holds the request's blocks: a run on the device from block 0, and per other medium the segment
-/// that continues it. Segments are `[start, end)` in blocks with `start <= gpu < end`, else empty; that on disk may also
-/// continue the one in host memory, with `gpu < start <= cpu.1 < end`.
+/// Where one candidate can read the request's blocks: a run on the device from block 0, then the segments `[start, end)`
+/// in blocks that continue it, each from the end of the one before. A block in two media belongs to the faster one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Media {
     /// Leading blocks in device memory.
     pub gpu: u32,
-    /// The continuation in host memory.
+    /// From there on, in host memory.
     pub cpu: (u32, u32),
-    /// The continuation in a store outside the worker.
-    pub external: (u32, u32),
-    /// The continuation on disk.
+    /// From there on, on disk.
     pub disk: (u32, u32),
+    /// From there on, in a store outside the worker.
+    pub external: (u32, u32),
 }
 
 impl Media {
@@ -101,15 +100,15 @@ impl Media {
         Self {
             gpu: blocks,
             cpu: nowhere,
-            external: nowhere,
             disk: nowhere,
+            external: nowhere,
         }
     }
 
     /// Leading blocks held, wherever they lie.
     #[must_use]
     pub fn reached(&self) -> u32 {
-        let ends = [self.cpu.1, self.external.1, self.disk.1];
+        let ends = [self.cpu.1, self.disk.1, self.external.1];
         ends.into_iter().fold(self.gpu, u32::max)
     }
 }
@@ -264,8 +263,13 @@ impl View<'_> {
     /// The columns of a row.
     #[must_use]
     pub fn load(&self, row: &Candidate) -> &Load {
-        static VACANT: Load = Load::VACANT;
-        self.loads.get(row.slot as usize).unwrap_or(&VACANT)
+        load_of(self.loads, row)
+    }
+
+    /// The rows, and their load columns.
+    #[must_use]
+    pub fn workers(&self) -> Workers<'_> {
+        (self.rows, self.loads)
     }
 
     /// The engine report of a row, or one that says nothing if it is too old.
@@ -299,6 +303,17 @@ impl View<'_> {
     pub fn uncached_tokens(&self, row: &Candidate) -> f64 {
         ceil(self.prompt_tokens as f64 - row.matched_tokens)
     }
+}
+
+/// Rows, and load columns by slot.
+pub type Workers<'a> = (&'a [Candidate], &'a [Load]);
+
+/// The columns of a row.
+#[must_use]
+#[inline]
+pub fn load_of<'a>(loads: &'a [Load], row: &Candidate) -> &'a Load {
+    static VACANT: Load = Load::VACANT;
+    loads.get(row.slot as usize).unwrap_or(&VACANT)
 }
 
 /// Names of the workers a caller offers.

@@ -11,7 +11,7 @@ use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
 use cachelb_core::load::{BookingId, Known, Load, Pace};
 use cachelb_learned::LearnedStats;
 use cachelb_policy::{
-    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Media, Properties,
+    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Loads, Media, Properties,
     Reason, Rng, RoutePosition, Rule, Scores, Session, SessionMode, View,
     parts::{self, Part, PartMut},
 };
@@ -131,6 +131,7 @@ struct Answers {
     terms: Vec<Vec<(&'static str, f64)>>,
     flags: [bool; 4],
     credits: Credits,
+    loads: Option<Loads>,
     ttl_ms: Option<u64>,
     routes: (usize, usize),
     told: Vec<(u64, RouteKey)>,
@@ -168,6 +169,7 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
             rule.counts_active_blocks(),
         ],
         credits: rule.credits(),
+        loads: rule.loads(),
         ttl_ms: rule.placement_ttl_ms(),
         routes: (rule.routes(), rule.remote_routes()),
         told,
@@ -294,6 +296,7 @@ impl Rule for Probe {
                 disk: 0.123,
                 ..Credits::DEFAULT
             },
+            loads: Some(Loads::default()),
             placement_ttl_ms: Some(321),
         }
     }
@@ -445,6 +448,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         ("records_placement", rule.records_placement()),
         ("counts_active_blocks", rule.counts_active_blocks()),
         ("credits", rule.credits() != Credits::DEFAULT),
+        ("loads", rule.loads().is_some()),
         ("placement_ttl_ms", rule.placement_ttl_ms() == Some(321)),
         ("goes_by_events", rule.goes_by_events()),
         ("routes", rule.routes() == 5),

@@ -3,7 +3,7 @@
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::{LoadBook, Report};
-use cachelb_policy::{Candidate, Media};
+use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
 use super::fleet::Fleet;
 use super::homes::Homes;
@@ -154,40 +154,37 @@ impl Candidates {
 
     /// Rewrites what rows hold where more than a number of blocks counts, and leaves out workers to be passed over.
     pub fn refine(&mut self, from: &Sources<'_>, offers: &mut Offers, request: &Request<'_>) {
-        let elsewhere = self.revise(from, request);
+        self.revise(from, request);
+        self.price_loads(from, request);
         let home = request.family.and_then(|family| {
             let home = from.homes.find(request.pool, family, request.now)?;
             from.fleet.member(home).map(Member::order)
         });
         self.rows.set_home(home);
         self.pass_over(from, offers, request.now);
-        if !elsewhere.is_empty() {
-            self.rows.spread(&elsewhere);
-        }
     }
 
     /// Rewrites the rows of candidates with events, whose blocks lie in several media and may be doubtful, and of those
-    /// with larger blocks. Returns those whose blocks do not all lie in device memory, by slot.
-    fn revise(&mut self, from: &Sources<'_>, request: &Request<'_>) -> Vec<(u32, Media)> {
+    /// with larger blocks.
+    fn revise(&mut self, from: &Sources<'_>, request: &Request<'_>) {
         let (pool, fleet) = (from.pool, &*from.fleet);
         let (Some(answer), Some((hashes, _))) = (pool.answer(), request.blocks) else {
-            return Vec::new();
+            return;
         };
         let has_feed = |row: &Candidate| fleet.feed_in(row.slot, request).is_some();
         if !pool.is_coarse() && !self.rows.holders().any(has_feed) {
-            return Vec::new();
+            return;
         }
         let usable = Usable::by_slot(fleet, pool, request);
         let credits = pool.rules().get(request.wanted).credits();
         let length = request.length();
-        let mut elsewhere = Vec::new();
         self.rows.revise(|row| {
             let usable = usable(row.slot);
             if !has_feed(row) {
                 row.overlap = usable.whole(row.overlap);
                 let tokens = usable.tokens(row.overlap);
                 row.matched_tokens = tokens as f64;
-                return tokens;
+                return (tokens, Media::on_device(row.overlap));
             }
             let media = usable.media(answer, row.slot);
             let (total, size) = (hashes.len() as u32, pool.block_size());
@@ -198,12 +195,31 @@ impl Candidates {
             };
             let matched = credits.matched(&reused, total, size, length.units());
             row.matched_tokens = length.tokens_within(matched);
-            if media.reached() > media.gpu {
-                elsewhere.push((row.slot, media));
-            }
-            usable.tokens(row.overlap)
+            (usable.tokens(row.overlap), media)
         });
-        elsewhere
+    }
+
+    /// Rewrites what blocks outside device memory are worth to a rule that credits them by what loading takes.
+    fn price_loads(&mut self, from: &Sources<'_>, request: &Request<'_>) {
+        let rule = from.pool.rules().get(request.wanted);
+        let Some(costs) = rule.loads().filter(|_| !self.rows.media().is_empty()) else {
+            return;
+        };
+        let (length, loads) = (request.length(), from.book.loads().columns());
+        let usable = Usable::by_slot(from.fleet, from.pool, request);
+        let speeds = Speeds::of([(&self.rows[..], loads)]);
+        // A token of the middle of the prompt.
+        let context = from.book.pace().per_context() * request.prompt_tokens as f64 / 2.0;
+        self.rows.reprice(|row, media| {
+            let token_ms = speeds.known_token_ms(row, load_of(loads, row));
+            let prompt = Prompt {
+                most: usable(row.slot).blocks(u32::MAX),
+                block_size: from.pool.block_size(),
+                token_ms: token_ms.map(|ms| ms * (1.0 + context)),
+            };
+            let matched = costs.matched(media, SharedBlocks::default(), prompt);
+            length.tokens_within(matched)
+        });
     }
 
     /// Leaves out workers that failed lately or report too much load, each unless that leaves none.

@@ -203,17 +203,38 @@ impl Rows {
     }
 
     /// Changes rows that hold blocks of the request, none to hold more; `change` returns the prompt tokens that can be
-    /// reused.
-    pub fn revise(&mut self, mut change: impl FnMut(&mut Candidate) -> u64) {
+    /// reused, and where the blocks lie.
+    pub fn revise(&mut self, mut change: impl FnMut(&mut Candidate) -> (u64, Media)) {
         let (list, mut best, mut reusable) = (&mut self.list, 0, 0);
+        let mut elsewhere = Vec::new();
         self.holders.retain(|at| {
             let row = &mut list[*at as usize];
-            reusable = change(row).max(reusable);
+            let (tokens, media) = change(row);
+            reusable = tokens.max(reusable);
             best = row.overlap.max(best);
+            if media.reached() > media.gpu {
+                elsewhere.push((*at, media));
+            }
             row.overlap > 0
         });
         self.best_overlap = best;
         self.best_reusable = Some(reusable);
+        if !elsewhere.is_empty() {
+            let on_device = list.iter().map(|row| Media::on_device(row.overlap));
+            self.media.extend(on_device);
+            for (at, media) in elsewhere {
+                self.media[at as usize] = media;
+            }
+        }
+    }
+
+    /// Changes what blocks outside device memory are worth, of rows that have any: to what `price` returns for each.
+    pub fn reprice(&mut self, mut price: impl FnMut(&Candidate, &Media) -> f64) {
+        for (row, media) in self.list.iter_mut().zip(&self.media) {
+            if media.reached() > media.gpu {
+                row.matched_tokens = price(row, media);
+            }
+        }
     }
 
     /// Takes what the rule ranks the rows by.
@@ -231,14 +252,6 @@ impl Rows {
         &self.media
     }
 
-    /// The blocks of those slots lie in other media too.
-    pub fn spread(&mut self, elsewhere: &[(u32, Media)]) {
-        self.media.extend(self.list.iter().map(|row| {
-            let known = elsewhere.iter().find(|(slot, _)| *slot == row.slot);
-            known.map_or_else(|| Media::on_device(row.overlap), |(_, media)| *media)
-        }));
-    }
-
     /// Offers that take no part by themselves, of kept rows.
     pub fn absent(&self) -> &[(u32, Eligibility)] {
         &self.absent
@@ -251,6 +264,8 @@ impl Rows {
             return left;
         }
         self.basis = None;
+        let mut stays = self.list.iter().map(&pass);
+        self.media.retain(|_| stays.next().unwrap_or(true));
         self.list.retain(|row| {
             let stays = pass(row);
             if !stays {

@@ -79,19 +79,16 @@ impl Usable {
         let reach = answer.reach(slot);
         let gpu = self.whole(reach.gpu);
         let segment = |(start, end): (u32, u32), from: u32| {
-            if start <= from && self.whole(end) > from {
-                (from, self.whole(end))
-            } else {
-                (from, from)
-            }
+            let end = if start <= from { self.whole(end) } else { from };
+            (from, end.max(from))
         };
         let cpu = segment(reach.cpu, gpu);
-        let behind = if reach.disk.0 <= gpu { gpu } else { cpu.1 };
+        let disk = segment(reach.disk, cpu.1);
         Media {
             gpu,
             cpu,
-            disk: segment(reach.disk, behind),
-            external: (gpu, gpu),
+            disk,
+            external: (disk.1, disk.1),
         }
     }
 }

@@ -99,7 +99,7 @@ pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Op
     let (prefill, decode) = (&pairing.prefill, &pairing.decode);
     let scales = Scales {
         pairing,
-        common: rule.common_with(decode, Speeds::of([prefill, decode])),
+        common: rule.common_with(decode, Speeds::of([prefill.workers(), decode.workers()])),
     };
     let prompts: Vec<f64> = prefill.rows.iter().map(|row| scales.prompt(row)).collect();
     let first = cheapest(prefill, &prompts, rng);

@@ -2,7 +2,7 @@
 
 use cachelb_core::load::{Load, Speed};
 
-use crate::view::{Candidate, View};
+use crate::view::{Candidate, Workers, load_of};
 
 /// First tokens of a worker's kind count as so many times its own: what slows prompts down for a while says little.
 const KIND_WEIGHT: f64 = 6.0;
@@ -114,7 +114,7 @@ struct Usual {
 }
 
 /// Speeds by kind of GPU.
-pub(crate) struct Speeds {
+pub struct Speeds {
     kinds: [Usual; KINDS],
     len: usize,
     /// Milliseconds of a token of the fleet.
@@ -122,7 +122,7 @@ pub(crate) struct Speeds {
     /// The same of an output token, 0 if it is not known.
     step_ms: f64,
     /// A first token is known.
-    pub known: bool,
+    pub(crate) known: bool,
     /// None is, or weights say how fast workers are.
     equal: bool,
     /// The same of output tokens.
@@ -130,20 +130,22 @@ pub(crate) struct Speeds {
 }
 
 impl Speeds {
+    /// Of the workers of some rows.
+    #[must_use]
     #[expect(
         clippy::float_cmp,
         clippy::inline_always,
         reason = "any other weight was set; a tenth of the time of a decision among many workers"
     )]
     #[inline(always)]
-    pub fn of<'a>(views: impl IntoIterator<Item = &'a View<'a>>) -> Self {
+    pub fn of<'a>(workers: impl IntoIterator<Item = Workers<'a>>) -> Self {
         let (mut all, mut kinds) = (Kind::default(), Kinds::default());
         let mut weighted = false;
-        for view in views {
+        for (rows, loads) in workers {
             // Workers of one kind mostly follow each other: their sum is made apart, in registers.
             let mut run = Kind::default();
-            for row in view.rows {
-                let load = view.load(row);
+            for row in rows {
+                let load = load_of(loads, row);
                 // Of most rows one look is enough, and it is at what is at hand.
                 weighted |= row.weight != 1.0 && load.weight != 1.0;
                 if row.kind != run.id {
@@ -191,9 +193,15 @@ impl Speeds {
         own.or_else(|| kinds.get(KINDS - 1))
     }
 
+    /// Milliseconds per token of prefill without context, `None` before the first token.
+    #[must_use]
+    pub fn known_token_ms(&self, row: &Candidate, load: &Load) -> Option<f64> {
+        self.known.then(|| self.token_ms(row, load))
+    }
+
     /// Milliseconds per token of prefill.
     #[inline]
-    pub fn token_ms(&self, row: &Candidate, load: &Load) -> f64 {
+    pub(crate) fn token_ms(&self, row: &Candidate, load: &Load) -> f64 {
         match self.usual(row) {
             Some(usual) if !self.equal => token_ms(blend(load.speed, usual.prefill, KIND_WEIGHT)),
             _ => self.prefill_ms,
@@ -202,7 +210,7 @@ impl Speeds {
 
     /// Milliseconds per output token; 0 if it is not known.
     #[inline]
-    pub fn step_ms(&self, row: &Candidate, load: &Load) -> f64 {
+    pub(crate) fn step_ms(&self, row: &Candidate, load: &Load) -> f64 {
         match self.usual(row) {
             Some(usual) if !self.equal_steps => {
                 token_ms(blend(load.decode, usual.decode, DECODE_KIND_WEIGHT))

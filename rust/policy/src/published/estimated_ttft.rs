@@ -170,7 +170,7 @@ impl EstimatedTtft {
                 .map_or(0.0, |_| matched.fold(0.0, f64::max)),
             prefill: self.options.prefill.map_or_else(
                 || PrefillBy::FirstTokens {
-                    speeds: Speeds::of([view]),
+                    speeds: Speeds::of([view.workers()]),
                     per_context: view.pace.per_context(),
                 },
                 PrefillBy::Given,

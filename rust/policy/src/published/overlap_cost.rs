@@ -112,19 +112,11 @@ impl OverlapCost {
     /// Blocks saved: the device run, then host memory from its end, then disk from theirs.
     #[inline(never)] // few fleets have tiers, and every row of the others would carry it
     fn credit(&self, media: &Media, decay: f64) -> f64 {
-        let beyond = |(start, end): (u32, u32), from: u32| {
-            if start <= from {
-                end.saturating_sub(from)
-            } else {
-                0
-            }
-        };
-        let cpu = beyond(media.cpu, media.gpu);
-        let disk = beyond(media.disk, media.gpu + cpu);
+        let length = |(start, end): (u32, u32)| f64::from(end - start);
         self.overlap_score_credit * decay * f64::from(media.gpu)
-            + self.host_cache_hit_weight * f64::from(cpu)
-            + self.disk_cache_hit_weight * f64::from(disk)
-            + self.shared_cache_multiplier * f64::from(beyond(media.external, media.gpu))
+            + self.host_cache_hit_weight * length(media.cpu)
+            + self.disk_cache_hit_weight * length(media.disk)
+            + self.shared_cache_multiplier * length(media.external)
     }
 
     /// Blocks of the prompt, and the least of those that a worker computes already: the same for all of them.

@@ -15,12 +15,8 @@ pub(in crate::adaptive) const OBJECTIVES: [(Objective, f64); 3] = [
     (Objective::Ttft, 0.1),
     (Objective::E2e, 1.0),
 ];
-const BALANCED: Adaptive = Adaptive {
-    objective: Objective::Balanced,
-};
-const E2E: Adaptive = Adaptive {
-    objective: Objective::E2e,
-};
+const BALANCED: Adaptive = Adaptive::new(Objective::Balanced);
+const E2E: Adaptive = Adaptive::new(Objective::E2e);
 
 // === the model ===
 

@@ -156,7 +156,7 @@ proptest! {
                 prefiller: &|row: &Candidate| parts[row.offer as usize].prefiller,
                 handover,
             };
-            let found = Adaptive { objective }.choose_pair(&pairing, &mut Rng::new(1));
+            let found = Adaptive::new(objective).choose_pair(&pairing, &mut Rng::new(1));
             let least = expected.iter().flatten().map(|cost| cost.0).reduce(f64::min);
             prop_assert_eq!(found.is_some(), least.is_some());
             let Some(found) = found else { continue };

@@ -84,6 +84,10 @@ fn changes(name: &str) -> Vec<(&'static str, Value)> {
             ("credits", Value::Named(vec![("cpu".to_owned(), 0.5)])),
             ("speculative_ttl_ms", Value::Integer(1_234)),
         ],
+        "adaptive" => vec![(
+            "load_ms_per_token",
+            Value::Named(vec![("disk".to_owned(), 0.01)]),
+        )],
         "least-loaded" => vec![("load", Value::Word("tokens"))],
         "length-bucket" => vec![("balance_rel_threshold", Value::Number(2.0))],
         "prefill-times-batch" => vec![("crowding", Value::Number(1.0))],

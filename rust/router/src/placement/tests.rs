@@ -406,7 +406,7 @@ fn blocks_in_other_media_count_by_their_credit() {
     assert_eq!(pick.offer, 2);
     let held = seen[2].held;
     assert_eq!((held.confirmed, held.speculative), ([4, 6, 2], 0));
-    // Credits are for one continuation of device memory, the longest.
+    // Credits are for the one continuation of device memory.
     let matched = seen[2].matched_tokens;
     assert!((matched - 140.8).abs() < 1e-9, "{matched}");
 }
@@ -427,6 +427,22 @@ fn disk_that_begins_where_host_memory_ends_is_credited() {
     };
     // 16 blocks less 4 on the device, 4 in host memory by 0.75 and 4 on disk by 0.25.
     assert_eq!((cost(false), cost(true)), ((9.0, 8), (8.0, 12)));
+}
+
+/// Though disk holds what host memory or the device does: of 197 / 16 blocks, Dynamo's cost credits 8.
+#[test]
+fn media_are_chained_and_a_block_in_two_belongs_to_the_faster() {
+    for disk_from in [8, 6, 4, 0] {
+        let mut fleet = Fleet::new(OverlapCost::default());
+        let path = prompt(0, 12);
+        fleet.store(0, &path[..4], 0);
+        fleet.announce(0, &path[..8], 4, Medium::Cpu, 0);
+        fleet.announce(0, &path, disk_from, Medium::Disk, 0);
+        let (_, seen) = fleet.preview(&request((&path, Origin::Tokens), 197, 0));
+        let score = seen[0].score.get().unwrap();
+        assert!((score - 4.3125).abs() < 1e-9, "{disk_from}: {score}");
+        assert_eq!(seen[0].held.confirmed, [4, 4, 4], "{disk_from}");
+    }
 }
 
 #[test]

@@ -26,20 +26,16 @@ fn scene(total: u32, workers: &[At]) -> Scene {
         .map(|at| (at.gpu + at.cpu + at.disk + at.shared, at.inflight))
         .collect();
     let mut scene = Scene::new(&overlaps).blocks(Some(total));
-    let after = |from: u32, blocks: u32| {
-        if blocks > 0 {
-            (from, from + blocks)
-        } else {
-            (0, 0)
-        }
-    };
     scene.media = workers
         .iter()
-        .map(|at| Media {
-            gpu: at.gpu,
-            cpu: after(at.gpu, at.cpu),
-            disk: after(at.gpu, if at.disk > 0 { at.cpu + at.disk } else { 0 }),
-            external: after(at.gpu, at.shared),
+        .map(|at| {
+            let (host, disk) = (at.gpu + at.cpu, at.gpu + at.cpu + at.disk);
+            Media {
+                gpu: at.gpu,
+                cpu: (at.gpu, host),
+                disk: (host, disk),
+                external: (disk, disk + at.shared),
+            }
         })
         .collect();
     for (i, at) in workers.iter().enumerate() {
@@ -152,14 +148,6 @@ fn media_follow_each_other_and_the_shared_store_counts_beyond_the_device() {
     };
     assert_eq!(costs(&plain(), &scene(10, &[shared])), [8.0]);
     assert_eq!(costs(&half, &scene(10, &[shared])), [5.0]);
-    // So does disk that begins where host memory ends.
-    let mut behind = scene(10, &[tiers]);
-    behind.media[0].disk = (5, 9);
-    assert_eq!(costs(&plain(), &behind), [4.8]);
-    // Disk that starts behind a gap is out of reach.
-    behind.media[0] = Media::on_device(4);
-    behind.media[0].disk = (6, 10);
-    assert_eq!(costs(&plain(), &behind), [6.0]);
     // Without media every held block is on the device.
     let unknown = Scene::new(&[(8, 0), (0, 0)]).blocks(Some(10));
     assert_eq!(costs(&plain(), &unknown), [2.0, 10.0]);

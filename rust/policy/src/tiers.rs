@@ -1,0 +1,162 @@
+//! Credited tokens by what loading takes: a block is worth the part of its computing that loading it saves.
+//!
+//! ```text
+//! credit = gpu + max over orders of some media of  sum (blocks * c - startup)
+//! c = max(0, 1 - load ms / recompute ms)      startup in blocks: startup ms / recompute ms
+//! ```
+//!
+//! Each medium continues the chain from where the one before ended, so the order matters, and to leave one out may be
+//! better: a start-up must pay. A worker has at most three media beside its device, 15 chains. Taking the fastest medium
+//! first, and whatever gains, is the same unless start-ups or gaps make another chain better: such a medium would make
+//! a worker look worse than without it.
+
+use super::credits::Credits;
+use super::view::Media;
+
+/// Blocks `[start, end)`.
+pub type Segment = (u32, u32);
+
+/// What loading from one medium takes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Loading {
+    /// Milliseconds per prompt token; `None` if not measured: blocks then count by the credit of their medium.
+    pub ms_per_token: Option<f64>,
+    /// Milliseconds before the first token.
+    pub startup_ms: f64,
+}
+
+/// What loading takes on every worker, by medium.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Loads {
+    /// From host memory.
+    pub cpu: Loading,
+    /// From disk.
+    pub disk: Loading,
+}
+
+/// Blocks that shared caches hold of a prompt, and what loading them takes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SharedBlocks<'a> {
+    /// Where they lie in the prompt: rising, with gaps between.
+    pub held: &'a [Segment],
+    /// What loading takes.
+    pub loading: Loading,
+}
+
+/// A prompt on one worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Prompt {
+    /// Blocks of it that can be reused: all but that of the last token.
+    pub most: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Milliseconds a token of it takes to compute; `None` if not measured.
+    pub token_ms: Option<f64>,
+}
+
+/// One medium of a chain.
+#[derive(Debug, Clone, Copy)]
+struct Tier<'a> {
+    held: &'a [Segment],
+    /// What a block is worth.
+    credit: f64,
+    /// What the first costs, in blocks.
+    startup: f64,
+}
+
+impl Loading {
+    /// Not measured.
+    pub const UNKNOWN: Self = Self {
+        ms_per_token: None,
+        startup_ms: 0.0,
+    };
+}
+
+impl SharedBlocks<'_> {
+    /// Where the run from block `from` on ends; `from` without one.
+    #[must_use]
+    pub fn run_end(&self, from: u32) -> u32 {
+        run_end(self.held, from)
+    }
+
+    /// Blocks from `from` on, those behind gaps too.
+    #[must_use]
+    pub fn count_from(&self, from: u32) -> u32 {
+        let beyond = self
+            .held
+            .iter()
+            .map(|(start, end)| end.saturating_sub(from.max(*start)));
+        beyond.sum()
+    }
+}
+
+impl Loads {
+    /// Nothing is measured.
+    pub const UNKNOWN: Self = Self {
+        cpu: Loading::UNKNOWN,
+        disk: Loading::UNKNOWN,
+    };
+
+    /// Tokens of a prompt that a worker need not compute, loads counted by what they save: never fewer than by device
+    /// memory alone.
+    #[must_use]
+    pub fn matched(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt) -> f64 {
+        let (cpu, disk) = ([media.cpu], [media.disk]);
+        let usual = Credits::DEFAULT;
+        let tiers = [
+            prompt.tier(&cpu, self.cpu, usual.cpu),
+            prompt.tier(&disk, self.disk, usual.disk),
+            prompt.tier(shared.held, shared.loading, usual.external),
+        ];
+        credited(media.gpu.min(prompt.most), prompt.most, &tiers) * f64::from(prompt.block_size)
+    }
+}
+
+impl Prompt {
+    fn tier(self, held: &[Segment], loading: Loading, usual: f64) -> Tier<'_> {
+        let measured = loading
+            .ms_per_token
+            .zip(self.token_ms.filter(|ms| *ms > 0.0));
+        let (credit, startup) = measured.map_or((usual, 0.0), |(load, compute)| {
+            let startup = loading.startup_ms / (compute * f64::from(self.block_size));
+            ((1.0 - load / compute).max(0.0), startup)
+        });
+        Tier {
+            held,
+            credit,
+            startup,
+        }
+    }
+}
+
+/// Blocks that a worker with `gpu` on its device need not compute, of which it can use `most`.
+fn credited(gpu: u32, most: u32, tiers: &[Tier<'_>]) -> f64 {
+    f64::from(gpu) + beyond(gpu, most, tiers, (1 << tiers.len()) - 1)
+}
+
+/// What the best chain of the tiers in the set `left` adds behind `end`.
+fn beyond(end: u32, most: u32, tiers: &[Tier<'_>], left: u32) -> f64 {
+    let mut best: f64 = 0.0;
+    for (at, tier) in tiers
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| left & (1 << at) > 0)
+    {
+        let next = run_end(tier.held, end).min(most);
+        if next > end {
+            let gain = f64::from(next - end).mul_add(tier.credit, -tier.startup);
+            best = best.max(gain + beyond(next, most, tiers, left & !(1 << at)));
+        }
+    }
+    best
+}
+
+fn run_end(held: &[Segment], from: u32) -> u32 {
+    let behind = held.partition_point(|(_, end)| *end <= from);
+    let run = held.get(behind).filter(|(start, _)| *start <= from);
+    run.map_or(from, |(_, end)| *end)
+}
+
+#[cfg(test)]
+#[path = "tests/tiers.rs"]
+mod tests;

@@ -165,11 +165,12 @@ impl Links {
             let Some(at) = self.put(name, block, before, to) else {
                 return;
             };
-            self.mark(at, to);
+            if self.unit < self.own_size {
+                self.mark_within(at, to);
+            } else {
+                self.mark(at, to);
+            }
             before = at;
-        }
-        if self.unit < self.own_size && before != NONE {
-            self.mark_within(before, to);
         }
     }
 

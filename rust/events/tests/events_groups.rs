@@ -7,6 +7,8 @@ mod engine;
 #[path = "events_model/sets.rs"]
 mod sets;
 
+use std::collections::BTreeSet;
+
 use cachelb_core::hashing::{Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, Millis};
 use cachelb_core::rng::Rng;
@@ -64,6 +66,7 @@ fn follow(shape: Shape, one_in: usize) -> Outcome {
         missed: 0,
     };
     let mut message = 0;
+    let mut groups = BTreeSet::new();
     while done < operations() {
         message += 1;
         done += engine.step(150);
@@ -74,6 +77,15 @@ fn follow(shape: Shape, one_in: usize) -> Outcome {
         }
         ingest.apply(&engine.batch, Millis(message), &mut sets);
         lossy &= !engine.batch.events.contains(&Event::Clear);
+        let stores = engine.batch.events.iter().filter_map(|event| match event {
+            Event::Store(store) if store.tokens.len > 0 => store.group,
+            _ => None,
+        });
+        groups.extend(stores);
+        if groups.len() < engine.shape.groups.len() {
+            // A group that filled no block yet is not known.
+            continue;
+        }
         for _ in 0..3 {
             let prompt = engine.prompt();
             let truth = engine.hit(&prompt, OWN);
@@ -139,7 +151,8 @@ fn shape(seed: u64, eagle: bool) -> Shape {
         seed,
         groups,
         interval: random.below(4),
-        offloads: random.below(2) == 0,
+        // Placeholders of pages are not taken.
+        offloads: full >= OWN && random.below(2) == 0,
         eagle,
         wide_names: random.below(4) == 0,
     }

@@ -111,10 +111,13 @@ impl Engine {
     /// Where the engine resumes a prompt, at multiples of `own` tokens.
     pub fn hit(&self, prompt: &[u32], own: usize) -> usize {
         let step = lcm(self.unit(), own);
-        let most = (prompt.len() - 1) / step * step;
-        let ends = (step..=most).step_by(step).rev();
+        let most = (prompt.len() - 1) / step;
         let all = |at: &usize| (0..self.shape.groups.len()).all(|g| self.accepts(g, prompt, *at));
-        ends.into_iter().find(all).unwrap_or(0)
+        (1..=most)
+            .rev()
+            .map(|steps| steps * step)
+            .find(all)
+            .unwrap_or(0)
     }
 
     /// A prompt like those that came, or a new one.

@@ -31,8 +31,8 @@ from cachelb.testing.events import encode_batch, stored
 from cachelb.testing.fleet.tokens import encode, render_chat
 
 WORKER_CHECKS = [
-    *("reachable", "model", "block-size", "prefix-caching", "events", "stream", "shape", "sequence", "replay"),
-    *("tokens", "cached-tokens", "prediction", "template"),
+    *("reachable", "model", "block-size", "prefix-caching", "events", "stream", "shape", "cache-groups", "sequence"),
+    *("replay", "tokens", "cached-tokens", "prediction", "template"),
 ]
 FLEET_CHECKS = ["models", "block-sizes", "event-addresses", "templates"]
 QUICK = 1.0  # for what never comes
@@ -145,7 +145,7 @@ def test_workers_of_other_kinds_pass_as_well(made: Any, asked: Any, seen: dict[s
         assert asked_for == {checks["model"].seen.partition(",")[0]}
 
 
-NO_STREAM = dict.fromkeys(["stream", "shape", "sequence", "replay", "tokens", "prediction"], "skip")
+NO_STREAM = dict.fromkeys(["stream", "shape", "cache-groups", "sequence", "replay", "tokens", "prediction"], "skip")
 
 
 @pytest.mark.parametrize(

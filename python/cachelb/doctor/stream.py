@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Self
 
+from cachelb.doctor.groups import alignment, check_groups
 from cachelb.doctor.pages import Facts
 from cachelb.doctor.settings import Settings
 from cachelb.doctor.tap import Announced, StreamNotes, Tap
 from cachelb.doctor.verdicts import Check, of_ranks
 from cachelb.events import ZmqSource
 from cachelb.router import Router
+from cachelb.types import KvEventStats
 
 _DEFAULT_BLOCK: Final = 16
 _ON_ITS_WAY_S: Final = 1.0
-_NAMES: Final = ("stream", "shape", "sequence", "replay", "tokens")
+_NAMES: Final = ("stream", "shape", "cache-groups", "sequence", "replay", "tokens")
 _REPLAY_FIX: Final = 'add "replay_endpoint": "tcp://*:5657" to --kv-events-config'
 
 
@@ -74,6 +76,20 @@ class Stream:
         seen = self._router.explain(tokens=tokens, lora=self._facts.adapter).candidates[rank or 0]
         return min(seen.overlap_blocks, (len(tokens) - 1) // self._block_size) * self._block_size
 
+    def alignment(self, rank: int | None = None) -> int | None:
+        """Return the tokens that a hybrid model's places to resume at are multiples of, None without any."""
+        stats = self._stats(rank)
+        return None if stats is None else alignment(stats.groups)
+
+    def _stats(self, rank: int | None) -> KvEventStats | None:
+        return self._router.stats().workers[rank or 0].kv_events
+
+    def _groups(self, rank: int | None) -> Check:
+        stats = self._stats(rank)
+        if stats is None:
+            return Check("cache-groups", "skip", "no event was received")
+        return check_groups(stats.groups, unknown_kinds=stats.unknown_kinds, block_size=self._block_size)
+
     def unreachable(self) -> list[Check]:
         """Return the checks of a stream without a connection."""
         stats = self._source.stats().streams.values()
@@ -93,7 +109,8 @@ class Stream:
 
         published = of_each(lambda rank, notes: _published(notes, self._announced(rank), self._settings.timeout_s))
         sequence = of_each(lambda _, notes: _sequence(notes))
-        return [published, self._shape(), sequence, of_each(self._replay), self._tokens()]
+        groups = of_ranks({rank: self._groups(rank) for rank in streams})
+        return [published, self._shape(), groups, sequence, of_each(self._replay), self._tokens()]
 
     def _announced(self, rank: int | None) -> list[Announced]:
         """Return the blocks published by one rank."""

@@ -20,6 +20,7 @@ fn about(weight: u32) -> About {
         dp_size: 1,
         slow_start_ms: 0,
         kv_blocks: None,
+        resuming: None,
         gpu: None,
         models: vec![],
     }

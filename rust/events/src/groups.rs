@@ -200,14 +200,13 @@ impl Groups {
     fn role_of(&self, group: &Group) -> Role {
         match group.attention {
             Attention::Full => Role::Prefix,
-            Attention::Aside => Role::Ignored,
             Attention::Unsaid if group.id.is_none() || self.named().nth(1).is_none() => {
                 Role::Prefix
             }
             Attention::Unsaid if group.complete && !self.named().any(Group::states_kind) => {
                 Role::Prefix
             }
-            Attention::Unsaid => Role::Ignored,
+            Attention::Unsaid | Attention::Aside => Role::Ignored,
             _ => Role::Side,
         }
     }

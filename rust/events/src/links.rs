@@ -36,7 +36,7 @@ const MAX_ALIGN: u64 = 1 << 32;
 pub(super) struct Links {
     own_size: u32,
     eagle: bool,
-    max_links: u64,
+    most: u64,
     /// Tokens per link: those of a block that attends to the whole prefix; 0 until that is known.
     unit: u32,
     /// Prompts resume at multiples of so many links; `None` if they never do as far as is known.
@@ -44,7 +44,7 @@ pub(super) struct Links {
     tree: Tree,
     sides: Vec<Side>,
     parked: Parked,
-    /// Whether names were forgotten that links may have stayed for.
+    /// Whether there may be links nothing needs.
     pub(super) stale: bool,
     scratch: Vec<u32>,
     changed: Vec<u32>,
@@ -64,7 +64,7 @@ impl Links {
         Self {
             own_size: settings.hasher.block_size() as u32,
             eagle: settings.eagle,
-            max_links: settings.max_blocks,
+            most: settings.max_blocks,
             unit: 0,
             align: None,
             tree: Tree::default(),
@@ -111,7 +111,10 @@ impl Links {
     }
 
     fn alignment(&self, groups: &Groups) -> Option<u32> {
-        if self.unit == 0 || groups.has_riddles() || !self.sides.iter().all(Side::is_known) {
+        if self.unit == 0
+            || groups.has_riddles()
+            || !self.sides.iter().all(|side| side.may_accept(self.unit))
+        {
             return None;
         }
         let mut align = u64::from(self.unit);
@@ -137,7 +140,7 @@ impl Links {
     /// The side group of that id, if its blocks can be followed.
     pub(super) fn side(&self, group: Option<u32>) -> Option<usize> {
         let side = self.sides.iter().position(|side| side.group == group)?;
-        (self.unit == 0 || self.sides[side].step > 0).then_some(side)
+        self.sides[side].may_accept(self.unit).then_some(side)
     }
 
     /// Whether a name has a link.
@@ -193,7 +196,7 @@ impl Links {
                 return None;
             }
         }
-        if self.tree.len() as u64 >= self.max_links {
+        if self.tree.len() as u64 >= self.most {
             return None;
         }
         let at = self.tree.add(name, block, before);
@@ -227,6 +230,7 @@ impl Links {
         }
         if before != NONE {
             self.judge_points_above(before, to);
+            self.stale = true;
         }
     }
 
@@ -323,7 +327,7 @@ impl Links {
 
     /// Takes out all links nothing needs.
     pub(super) fn sweep(&mut self, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
-        for at in self.tree.from_roots().into_iter().rev() {
+        for at in self.tree.by_depth().into_iter().rev() {
             if self.tree.get(at).depth > 0 {
                 self.prune(at, &is_known, to);
             }
@@ -333,7 +337,7 @@ impl Links {
 
     /// Whether there is no room for more.
     pub(super) fn is_full(&self) -> bool {
-        self.tree.len() as u64 >= self.max_links
+        self.tree.len() as u64 >= self.most
     }
 
     /// Counts the blocks in a row anew, at a link and behind it as far as they change, and judges.
@@ -449,7 +453,7 @@ impl Links {
 
     /// Counts and judges everything anew.
     fn judge_all(&mut self, to: &mut dyn Holdings) {
-        let links = self.tree.from_roots();
+        let links = self.tree.by_depth();
         for side in &mut self.sides {
             for at in &links {
                 side.count(&self.tree, *at);

@@ -6,6 +6,7 @@ use super::*;
 use crate::{Attention, Extra, Name, Span, Store};
 
 mod forms;
+mod groups;
 mod rules;
 #[path = "../../tests/events_model/sets.rs"]
 mod sets;

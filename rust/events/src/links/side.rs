@@ -77,9 +77,9 @@ impl Side {
         self.rule = group.rule().filter(|_| self.cap > 0 || cap == Some(0));
     }
 
-    /// Whether it can be said what it accepts.
-    pub(super) fn is_known(&self) -> bool {
-        self.rule.is_some() && self.step > 0
+    /// Whether it can be said what it accepts, with links of `unit` tokens (0: not known yet).
+    pub(super) fn may_accept(&self, unit: u32) -> bool {
+        self.rule.is_some() && (unit == 0 || self.step > 0)
     }
 
     /// Tokens of the block it needs above the point, if any.

@@ -157,7 +157,7 @@ impl Tree {
     }
 
     /// Every link, each behind the one it follows.
-    pub(super) fn from_roots(&self) -> Vec<u32> {
+    pub(super) fn by_depth(&self) -> Vec<u32> {
         let mut links: Vec<u32> = self.all().collect();
         links.sort_unstable_by_key(|at| self.get(*at).depth);
         links

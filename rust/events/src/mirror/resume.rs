@@ -106,7 +106,9 @@ impl Mirror {
     /// The blocks of names came into the holdings again.
     pub(super) fn restored(&self, names: &[Name], to: &mut dyn Holdings) {
         if let Some(links) = &self.links {
-            names.iter().for_each(|name| links.restored(*name, to));
+            for name in names {
+                links.restored(*name, to);
+            }
         }
     }
 

@@ -22,8 +22,12 @@ pub struct Sets {
 
 /// Marks by what they need, the best first.
 fn rank(medium: Medium) -> usize {
-    let ranks = [Medium::Gpu, Medium::Cpu, Medium::Disk, Medium::Speculative];
-    ranks.iter().position(|other| *other == medium).unwrap()
+    match medium {
+        Medium::Gpu => 0,
+        Medium::Cpu => 1,
+        Medium::Disk => 2,
+        Medium::Speculative => 3,
+    }
 }
 
 impl Sets {

@@ -193,7 +193,9 @@ impl Resuming {
                 below = at;
             }
         }
-        out.iter_mut().for_each(|at| *at += above);
+        for at in out {
+            *at += above;
+        }
     }
 }
 

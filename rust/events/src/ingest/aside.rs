@@ -49,6 +49,12 @@ impl Ingest {
         }
     }
 
+    /// Whether every store is one of new copies. Engines with several groups compute what full attention holds again
+    /// wherever another group cannot resume, from the root on most often.
+    pub(super) fn counts_copies(&self) -> bool {
+        self.settings.exact_copies || self.sender.groups.is_hybrid()
+    }
+
     /// Whether removals of a group are of no use.
     pub(super) fn is_dropped(&self, group: Option<u32>) -> bool {
         match self.sender.groups.role(group) {
@@ -77,7 +83,7 @@ impl Ingest {
         }
         let side = self.side(store.group).ok_or(DropReason::AttentionGroup)?;
         // What a report repeats is no copy.
-        let is_report = store.parent.is_none() && !self.settings.exact_copies;
+        let is_report = store.parent.is_none() && !self.counts_copies();
         let once = store.tokens.is_empty() || is_report;
         if let Some(links) = &mut self.mirror.links {
             for name in store.names {

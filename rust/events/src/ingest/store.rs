@@ -148,7 +148,7 @@ impl Ingest {
 
     /// Whether the store adds copies.
     fn kind(&mut self, at: usize, store: &Incoming<'_>) -> Kind {
-        if store.parent.is_some() || self.settings.exact_copies {
+        if store.parent.is_some() || self.counts_copies() {
             return Kind::Copies;
         }
         let space = &self.mirror.spaces.all[at];

@@ -31,7 +31,7 @@ CIRCLES: Final[tuple[str, ...]] = ()
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "tell tells telling told untold": ("publish, report, remote", 19),
     "hear heard hearing hears hearsay": ("receive, remote", 5),
-    "say said saying says": ("publish, announce", 10),
+    "say said saying says": ("publish, announce", 9),
     "standing": ("eligibility, fleet state", 1),
     "sight": ("fleet state", 0),
     "trail trails": ("trace", 0),

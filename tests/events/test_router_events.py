@@ -12,9 +12,9 @@ from tests.test_router_fork import in_child
 from tests.threads import beside
 
 import cachelb
+from cachelb.event_stats import KvEventStats
 from cachelb.metrics.families import families
 from cachelb.testing.events import cleared, encode_batch, removed, stored
-from cachelb.types import KvEventStats
 
 PROMPT = list(range(100))
 """Six full blocks of 16 tokens."""

@@ -36,7 +36,9 @@ def held(worker: FakeWorker, prompt: list[int]) -> int:
     """Tell how many leading tokens of a prompt an engine holds."""
     tokens = np.array(prompt, dtype=np.uint32)
     cache = worker._replica.engine._cache
-    return BLOCK * worker._thread.call(lambda: cache.overlap(tokens, None))
+    # The token behind it is the one that is always computed.
+    more = np.append(tokens, np.uint32(0))
+    return int(worker._thread.call(lambda: cache.look_up(more, None)))
 
 
 def believed(router: Router[str], prompt: list[int]) -> dict[str, int]:

@@ -140,7 +140,15 @@ class RecordingRouter:
             self.reports.append((worker, report))
             self._changed.notify_all()
 
-    def learn_worker(self, worker: str, /, *, kv_blocks: int | None = None, block_size: int | None = None) -> None:
+    def learn_worker(
+        self,
+        worker: str,
+        /,
+        *,
+        kv_blocks: int | None = None,
+        block_size: int | None = None,
+        retention_interval: int | Literal["all"] | None = None,
+    ) -> None:
         self.facts.append((worker, kv_blocks, block_size))
         if block_size != self.block_size:
             raise ValueError(f"block size {block_size} of {worker} is not the router's {self.block_size}")

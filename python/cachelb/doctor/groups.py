@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from cachelb.doctor.verdicts import Check
-from cachelb.types import CacheGroupStats
+from cachelb.event_stats import CacheGroupStats
 
 _FULL: Final = ("full_attention", "mla_attention")
-_KINDS_FIX: Final = "upgrade the engine: its events leave out what layers attend to, and prompts resume nowhere for sure"
+_KINDS_FIX: Final = "upgrade the engine: its events leave out what layers attend to, and no place to resume is sure"
 _UNKNOWN_FIX: Final = "report the kind: until its rule is known, nothing is expected to be cached on this worker"
 
 

@@ -11,9 +11,9 @@ from cachelb.doctor.pages import Facts
 from cachelb.doctor.settings import Settings
 from cachelb.doctor.tap import Announced, StreamNotes, Tap
 from cachelb.doctor.verdicts import Check, of_ranks
+from cachelb.event_stats import KvEventStats
 from cachelb.events import ZmqSource
 from cachelb.router import Router
-from cachelb.types import KvEventStats
 
 _DEFAULT_BLOCK: Final = 16
 _ON_ITS_WAY_S: Final = 1.0

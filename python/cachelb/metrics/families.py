@@ -12,11 +12,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cachelb.bodies import BodyStats
+from cachelb.event_stats import KvEventStats
 from cachelb.measure import Measure, measures
 from cachelb.metrics.family import Family
 from cachelb.types import (
     Funnel,
-    KvEventStats,
     LearnedStats,
     PeerStats,
     RouterStats,

@@ -359,9 +359,7 @@ class Router(Observation[W]):
             Traceback (most recent call last):
             ValueError: the engine of worker "gpu0" has blocks of 24 tokens, the router of 16: ...
         """
-        self._fleet.learn(
-            worker, kv_blocks=kv_blocks, block_size=block_size, retention_interval=retention_interval
-        )
+        self._fleet.learn(worker, kv_blocks=kv_blocks, block_size=block_size, retention_interval=retention_interval)
 
     # --- selection ---
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import whole
 from cachelb.bodies import BodyStats
+from cachelb.event_stats import CacheGroupStats, KvEventStats
 from cachelb.types import (
-    CacheGroupStats,
     DecisionRecord,
     Funnel,
     Histogram,
-    KvEventStats,
     LearnedStats,
     RouterStats,
     ShadowPick,

@@ -35,7 +35,7 @@ pub struct CacheGroup {
 impl CacheGroup {
     /// Tokens before a place that must be kept there to resume at it, `None` if that depends on the place.
     #[must_use]
-    pub fn reach(self) -> Option<u64> {
+    pub fn extent(self) -> Option<u64> {
         let size = u64::from(self.block_size.max(1));
         match self.kind {
             GroupKind::Full => Some(0),
@@ -94,7 +94,7 @@ impl Resuming {
         let join = sides().map(|group| match group.kind {
             // A state serves one place, and what of a chunk is kept depends on the place.
             GroupKind::Mamba | GroupKind::Chunked { .. } => 0,
-            _ => group.reach().unwrap_or(0),
+            _ => group.extent().unwrap_or(0),
         });
         let full = groups.iter().find(|group| group.kind == GroupKind::Full);
         let above = full.filter(|_| lookahead).map_or(0, |full| full.block_size);
@@ -155,7 +155,7 @@ impl Resuming {
 
     /// The places at which the engine can resume once it has computed a prompt of `tokens` whose first `held` its full
     /// groups had, and of which `known` gives the deepest place known before up to a depth, 0 for the root. Only new ones
-    /// are given: ascending, in tokens, each with what must be held beyond it.
+    /// are given: ascending, in tokens.
     pub fn places(&self, tokens: u64, held: u64, known: impl Fn(u64) -> u64, out: &mut Vec<u64>) {
         out.clear();
         let align = u64::from(self.align);
@@ -192,9 +192,6 @@ impl Resuming {
                 out.push(at);
                 below = at;
             }
-        }
-        for at in out {
-            *at += above;
         }
     }
 }

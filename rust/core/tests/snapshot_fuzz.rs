@@ -4,7 +4,7 @@
 
 use cachelb_core::error::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
+use cachelb_core::index::{BlockIndex, Matcher, Overlaps, Resumes};
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
@@ -29,7 +29,7 @@ fn id(slot: u32) -> WorkerId {
     }
 }
 
-/// An index with forks, holes, ghosts, media and times to live.
+/// An index with forks, holes, ghosts, media, times to live and marks.
 fn sample() -> Vec<u8> {
     let mut index = BlockIndex::new(Matcher::Kary);
     for slot in [0, 1, 3] {
@@ -51,6 +51,19 @@ fn sample() -> Vec<u8> {
         .store(id(0), None, &fork, Medium::Disk, Some(Millis(8_000)))
         .unwrap();
     index.remove(id(0), &main[3..4], None).unwrap();
+    let resumes = Resumes {
+        marked_only: true,
+        above: 1,
+    };
+    index.set_resumes(id(1), resumes).unwrap();
+    for (slot, hash, rank) in [
+        (0, main[1], Medium::Gpu),
+        (1, main[1], Medium::Cpu),
+        (0, fork[4], Medium::Disk),
+        (3, fork[3], Medium::Cpu),
+    ] {
+        assert_eq!(index.mark(id(slot), hash, rank), Ok(true));
+    }
     let mut bytes = Vec::new();
     index.snapshot(NOW, &mut bytes);
     bytes
@@ -79,7 +92,11 @@ fn survives(bytes: &[u8]) -> bool {
     {
         let hashes = chain(tokens);
         index.overlaps(&hashes, &mut out);
+        index.resume(3, &mut out);
         for slot in 0..4 {
+            for medium in Medium::ALL {
+                let _ = index.mark(id(slot), hashes[1], medium);
+            }
             // An id may have become another one; being told so is fine.
             let due = Some(Millis(6_000 + step as u64));
             let _ = index.record(id(slot), &hashes, Some(&out), due);

@@ -170,12 +170,7 @@ fn all(seeds: std::ops::Range<u64>, eagle: bool, one_in: usize) -> Outcome {
         sum.hits += outcome.hits;
         sum.missed += outcome.missed;
     }
-    let Outcome {
-        checks,
-        hits,
-        missed,
-    } = sum;
-    println!("{checks} prompts, {hits} hits, {missed} missed");
+    let Outcome { checks, hits, .. } = sum;
     assert!(hits * 8 > checks, "{hits} of {checks} prompts hit");
     sum
 }

@@ -22,6 +22,12 @@ impl Length {
         self.units
     }
 
+    /// Its blocks of so many units that an engine reuses at most: it computes the last token again.
+    #[must_use]
+    pub fn reusable_blocks(self, block_size: u64) -> u64 {
+        self.units.saturating_sub(1) / block_size.max(1)
+    }
+
     /// Tokens of a part of the prompt, never all: engines compute the last one again.
     #[must_use]
     pub fn tokens_of(self, units: u64) -> u64 {

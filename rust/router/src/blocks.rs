@@ -13,7 +13,6 @@ use cachelb_policy::{Ended, Placements};
 use super::checks::Checks;
 use super::leases::Leases;
 use super::request::Request;
-use super::usable::Usable;
 
 /// The blocks of one model.
 #[derive(Debug)]
@@ -147,7 +146,8 @@ impl Blocks {
         self.is_answered = match request.blocks {
             Some((hashes, origin)) if !hashes.is_empty() => {
                 self.index.overlaps(hashes, origin, &mut self.depths);
-                let most = Usable::most(request.length(), block_size);
+                let most = request.length().reusable_blocks(block_size.into());
+                let most = u32::try_from(most).unwrap_or(u32::MAX);
                 self.index.resume(most, &mut self.depths);
                 true
             }

@@ -236,11 +236,7 @@ fn places(
         request.length().units(),
         u64::from(answer.held(slot)) * size,
     );
-    let above = u64::from(rule.above);
-    let known = |most: u64| {
-        let within = (most + above).min(held) / size;
-        (u64::from(answer.mark(slot, within as u32)) * size).saturating_sub(above)
-    };
+    let known = |most: u64| u64::from(answer.mark(slot, (most.min(held) / size) as u32)) * size;
     let mut places = Vec::new();
     rule.places(units, held, known, &mut places);
     places.retain(|at| at % size == 0);

@@ -23,16 +23,11 @@ impl Usable {
     pub fn new(length: Length, block_size: u32) -> Self {
         let block_size = u64::from(block_size);
         Self {
-            blocks: length.units().saturating_sub(1) / block_size,
+            blocks: length.reusable_blocks(block_size),
             block_size,
             length,
             per_block: 1,
         }
-    }
-
-    /// Blocks of a prompt that any engine reuses at most.
-    pub fn most(length: Length, block_size: u32) -> u32 {
-        u32::try_from(Self::new(length, block_size).blocks).unwrap_or(u32::MAX)
     }
 
     /// On the workers of a fleet, by slot. One whose engine has larger blocks computes the whole one of the last token.

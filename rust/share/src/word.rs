@@ -131,8 +131,8 @@ impl About {
             0 => None,
             align => {
                 let numbers = [align, bytes.number()?, bytes.number()?, bytes.number()?];
-                let rule = Resuming::from_numbers(numbers);
-                Some(rule.ok_or_else(|| bad(format!("no worker resumes by {numbers:?}")))?)
+                let resuming = Resuming::from_numbers(numbers);
+                Some(resuming.ok_or_else(|| bad(format!("no worker resumes by {numbers:?}")))?)
             }
         };
         if !(weight.is_finite() && weight > 0.0) {

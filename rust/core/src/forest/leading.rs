@@ -51,17 +51,55 @@ impl Leading {
         }
     }
 
-    /// Sets the depth of a slot, which may be deeper already; returns how many members that adds.
+    /// Depths of the slots from a word of them on, valid for members.
     #[inline]
-    pub(crate) fn find(&mut self, slot: u32, depth: u32) -> usize {
-        let before = self.get(slot);
-        if depth > before {
-            self.set(slot, depth);
-        }
-        usize::from(before == 0 && depth > 0)
+    pub(crate) fn word(&self, at: usize) -> &[u32] {
+        self.depth.get(at * 64..).unwrap_or_default()
     }
 
-    /// Becomes what another one is, without allocating again.
+    /// Sets the depth of those slots of a word that `within` admits, by their place in it; returns them.
+    #[inline]
+    pub(crate) fn set_some(
+        &mut self,
+        at: usize,
+        slots: u64,
+        depth: u32,
+        within: impl Fn(usize) -> bool,
+    ) -> u64 {
+        let (mut rest, mut admitted) = (slots, 0);
+        let depths = self.depth.get_mut(at * 64..).unwrap_or_default();
+        while rest != 0 {
+            let bit = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            if within(bit)
+                && let Some(held) = depths.get_mut(bit)
+            {
+                *held = depth;
+                admitted |= 1 << bit;
+            }
+        }
+        self.members[at] |= admitted;
+        admitted
+    }
+
+    /// Becomes what another one is without the members among `slots`, which go to `left`.
+    pub(crate) fn split(&mut self, other: &Self, slots: &[u64], left: &mut Vec<u64>) {
+        self.reset(other.depth.len(), 0);
+        left.clear();
+        for (at, members) in other.members.iter().enumerate() {
+            let gone = members & slots.get(at).copied().unwrap_or(0);
+            let mut rest = members ^ gone;
+            left.push(gone);
+            self.members.push(rest);
+            while rest != 0 {
+                let slot = at * 64 + rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                self.depth[slot] = other.depth[slot];
+            }
+        }
+    }
+
+    /// Becomes what another one is.
     pub(crate) fn copy(&mut self, other: &Self) {
         self.depth.clone_from(&other.depth);
         self.members.clone_from(&other.members);

@@ -1,28 +1,23 @@
 //! Where an engine can resume prompts: marks by block, worker and rank.
 //!
 //! A mark says that all side groups of the worker accept resuming behind a block with what they hold in media up to its
-//! rank. A block id stays what it is when runs are split and joined, so marks are kept by id: for every 64 ids, worker and
-//! rank one bitmap, sorted, per chunk of ids. A sparse mark takes 12 bytes, 64 marks beside each other take the same.
+//! rank. A block id stays what it is when runs are split and joined, so marks are kept by id: for every marked block, rank
+//! and 64 slots one bitmap of the slots, sorted, per chunk of ids. A mark takes 12 bytes and some slack, less where workers
+//! share a path; an answer for all workers is found as their holders are, a bitmap at a time.
 //!
 //! Invariants, recounted by [`Marks::validate`]: a worker holds what it has marks on, in the lane of a speculative mark or
 //! in one that engines announce; a block has at most one mark of a rank that engines announce, and one speculative mark.
 
+mod gone;
+mod queries;
 mod snapshot;
-
-use std::ops::Range;
+mod validate;
 
 use super::blocks::CHUNK;
-use super::shape::{Hashed, Ids};
-use crate::error::Result;
-use crate::forest::Held;
-use crate::forest::lanes::{lane_of, medium_of, slot_of};
-use crate::forest::nodes::Node;
-use crate::forest::validate::ensure;
 use crate::ids::Medium;
 
-/// Ids of one bitmap.
+/// Slots of one bitmap.
 const WORD: u32 = u64::BITS;
-const WORDS: u32 = CHUNK as u32 / WORD;
 /// Workers in higher slots get no marks: so many bits of a key are left for them.
 pub(super) const SLOTS: u32 = 1 << 24;
 
@@ -43,31 +38,29 @@ pub struct Resumes {
     pub above: u32,
 }
 
-/// Word within the chunk, slot, rank.
+/// Block within the chunk, slots, rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key(pub u32);
+pub(super) struct Key(u32);
 
 impl Key {
-    fn new(word: u32, slot: u32, rank: Medium) -> Self {
-        Self(word % WORDS << 26 | slot << 2 | rank as u32)
-    }
-
-    pub(super) fn word(self) -> u32 {
-        self.0 >> 26
+    fn new(block: u32, slots: u32, rank: Medium) -> Self {
+        Self((block % CHUNK as u32) << 20 | slots << 2 | rank as u32)
     }
 
     #[inline]
-    pub(super) fn slot(self) -> u32 {
-        self.0 >> 2 & (SLOTS - 1)
+    fn block(self) -> u32 {
+        self.0 >> 20
+    }
+
+    /// The place of the bitmap among those of all slots.
+    #[inline]
+    pub(super) fn slots(self) -> u32 {
+        self.0 >> 2 & (SLOTS / WORD - 1)
     }
 
     #[inline]
     pub(super) fn rank(self) -> Medium {
         Medium::ALL[self.0 as usize & 3]
-    }
-
-    fn place(self) -> (u32, u32) {
-        (self.word(), self.slot())
     }
 }
 
@@ -90,12 +83,6 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Worker {
-    resumes: Resumes,
-    marks: u64,
-}
-
 /// All marks, and how the workers resume.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
@@ -105,25 +92,29 @@ pub(super) struct Marks {
     room: usize,
     /// Marks of all workers.
     total: u64,
-    /// By slot, up to the last worker with marks or another way to resume than from any block held.
-    workers: Vec<Worker>,
-    /// Workers with another way to resume.
-    refined: u32,
+    /// Marks by slot.
+    counts: Vec<u64>,
+    /// Slots of workers that resume only behind marks, up to the last one.
+    marked: Vec<u64>,
+    /// Blocks needed above, by slot up to the last worker that needs some.
+    above: Vec<u32>,
 }
 
-/// The set bits, ascending.
-fn ones(bits: u64) -> impl Iterator<Item = u32> {
-    (0..WORD).filter(move |at| bits >> at & 1 == 1)
-}
-
-/// The words that blocks lie in, each with its bits of them.
-fn words(blocks: Range<u32>) -> impl DoubleEndedIterator<Item = (u32, u64)> {
-    let Range { start, end } = blocks;
-    (start / WORD..end.div_ceil(WORD)).map(move |word| {
-        let before = start.saturating_sub(word * WORD);
-        let behind = WORD - (end - word * WORD).min(WORD);
-        (word, u64::MAX << before & u64::MAX >> behind)
-    })
+/// Sets an item of a column, which ends with the last that is not zero.
+fn set<T: Copy + Default + PartialEq>(column: &mut Vec<T>, at: usize, item: T) {
+    let zero = T::default();
+    if at >= column.len() && item != zero {
+        column.resize(at + 1, zero);
+    }
+    if let Some(present) = column.get_mut(at) {
+        *present = item;
+    }
+    while column.last() == Some(&zero) {
+        column.pop();
+    }
+    if column.is_empty() {
+        *column = Vec::new();
+    }
 }
 
 impl Marks {
@@ -133,106 +124,80 @@ impl Marks {
     }
 
     pub fn count(&self, slot: u32) -> u64 {
-        self.workers.get(slot as usize).map_or(0, |w| w.marks)
+        self.counts.get(slot as usize).copied().unwrap_or(0)
     }
 
     /// Whether some worker resumes in another way than from any block held.
     #[inline]
     pub fn refine(&self) -> bool {
-        self.refined > 0
+        !self.marked.is_empty() || !self.above.is_empty()
+    }
+
+    /// Slots of workers that resume only behind marks.
+    pub fn marked_only(&self) -> &[u64] {
+        &self.marked
+    }
+
+    /// Blocks needed above, by slot; none in slots beyond.
+    #[inline]
+    pub fn above(&self) -> &[u32] {
+        &self.above
     }
 
     #[inline]
     pub fn resumes(&self, slot: u32) -> Resumes {
-        self.workers
-            .get(slot as usize)
-            .map_or_else(Resumes::default, |w| w.resumes)
+        let slot = slot as usize;
+        let marked = self.marked.get(slot / 64).copied().unwrap_or(0);
+        Resumes {
+            marked_only: marked >> (slot % 64) & 1 == 1,
+            above: self.above.get(slot).copied().unwrap_or(0),
+        }
     }
 
     pub fn set_resumes(&mut self, slot: u32, resumes: Resumes) {
-        let other = resumes != Resumes::default();
-        if !other && self.workers.len() <= slot as usize {
-            return;
-        }
-        let before = std::mem::replace(&mut self.worker(slot).resumes, resumes);
-        self.refined += u32::from(other);
-        self.refined -= u32::from(before != Resumes::default());
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        let others = self.marked.get(word).copied().unwrap_or(0) & !bit;
+        let marked = if resumes.marked_only { bit } else { 0 };
+        set(&mut self.marked, word, others | marked);
+        set(&mut self.above, slot as usize, resumes.above);
     }
 
     /// Forgets how the worker in a slot resumes; it has no marks.
     pub fn forget_worker(&mut self, slot: u32) {
         self.set_resumes(slot, Resumes::default());
-        let vacant = |w: &Worker| w.marks == 0 && w.resumes == Resumes::default();
-        while self.workers.last().is_some_and(vacant) {
-            self.workers.pop();
-        }
-        if self.workers.is_empty() {
-            self.workers = Vec::new();
-        }
+        set(&mut self.counts, slot as usize, 0);
     }
 
-    fn worker(&mut self, slot: u32) -> &mut Worker {
+    fn count_mut(&mut self, slot: u32) -> &mut u64 {
         let slot = slot as usize;
-        if self.workers.len() <= slot {
-            self.workers.resize(slot + 1, Worker::default());
+        if self.counts.len() <= slot {
+            self.counts.resize(slot + 1, 0);
         }
-        &mut self.workers[slot]
+        &mut self.counts[slot]
     }
 
-    fn chunk(&self, word: u32) -> &[Entry] {
-        let chunk = self.chunks.get((word / WORDS) as usize);
-        chunk.map_or(&[], Vec::as_slice)
-    }
-
-    /// The entries of a word and a worker.
-    fn of(&self, word: u32, slot: u32) -> &[Entry] {
-        let entries = self.chunk(word);
-        let first = Key::new(word, slot, Medium::ALL[0]);
-        let from = entries.partition_point(|e| e.key < first);
-        let place = |e: &&Entry| e.key.place() == first.place();
-        &entries[from..][..entries[from..].iter().take_while(place).count()]
-    }
-
-    /// The lowest rank of a mark of the worker's on a block, among some.
-    pub fn rank(&self, block: u32, slot: u32, among: &[Medium]) -> Option<Medium> {
-        let bit = 1 << (block % WORD);
-        let mut marks = self.of(block / WORD, slot).iter();
-        marks
-            .find(|e| e.bits() & bit != 0 && among.contains(&e.key.rank()))
-            .map(|e| e.key.rank())
-    }
-
-    /// Marks a block, which has no mark of a kindred rank.
+    /// Marks a block, which has no mark of the rank.
     pub fn add(&mut self, block: u32, slot: u32, rank: Medium) {
-        self.put(block / WORD, slot, rank, 1 << (block % WORD));
-    }
-
-    fn put(&mut self, word: u32, slot: u32, rank: Medium, bits: u64) {
-        let at = (word / WORDS) as usize;
+        let at = block as usize / CHUNK;
         if self.chunks.len() <= at {
             self.chunks.reserve_exact(at + 1 - self.chunks.len());
             self.chunks.resize_with(at + 1, Vec::new);
         }
-        let (entries, key) = (&mut self.chunks[at], Key::new(word, slot, rank));
-        let mut new = bits;
+        let (entries, key) = (&mut self.chunks[at], Key::new(block, slot / WORD, rank));
+        let bit = 1 << (slot % WORD);
         match entries.binary_search_by_key(&key, |e| e.key) {
-            Ok(found) => {
-                let before = entries[found].bits();
-                new &= !before;
-                entries[found] = Entry::new(key, before | bits);
-            }
+            Ok(found) => entries[found] = Entry::new(key, entries[found].bits() | bit),
             Err(found) => {
                 let room = entries.capacity();
                 if entries.len() == room {
                     entries.reserve_exact(Self::step(room));
                 }
-                entries.insert(found, Entry::new(key, bits));
+                entries.insert(found, Entry::new(key, bit));
                 self.room = self.room - room + entries.capacity();
             }
         }
-        let new = u64::from(new.count_ones());
-        self.worker(slot).marks += new;
-        self.total += new;
+        *self.count_mut(slot) += 1;
+        self.total += 1;
     }
 
     /// By how many entries a chunk grows: by little, for marks are to take 16 bytes at most.
@@ -246,212 +211,20 @@ impl Marks {
         let (used, room) = entries.map_or((0, 0), |e| (e.len(), e.capacity()));
         let more = if used < room { 0 } else { Self::step(room) };
         let chunks = (block as usize / CHUNK + 1).saturating_sub(self.chunks.capacity());
-        let workers = (slot as usize + 1).saturating_sub(self.workers.capacity());
-        let listed = if workers == 0 {
+        let room = self.counts.capacity();
+        // The column doubles.
+        let counts = if (slot as usize) < room {
             0
         } else {
-            workers.max(self.workers.capacity()).max(4)
+            (slot as usize + 1 - room).max(room).max(4)
         };
-        more * size_of::<Entry>() + chunks * size_of::<Vec<Entry>>() + listed * size_of::<Worker>()
-    }
-
-    /// Takes the marks of some ranks off blocks. Returns how many.
-    pub fn take(&mut self, blocks: Range<u32>, slot: u32, ranks: &[Medium]) -> u64 {
-        if self.count(slot) == 0 {
-            return 0;
-        }
-        let chunk = blocks.start as usize / CHUNK;
-        let Some(entries) = self.chunks.get_mut(chunk) else {
-            return 0;
-        };
-        let mut taken = 0;
-        for (word, mask) in words(blocks) {
-            let first = Key::new(word, slot, Medium::ALL[0]);
-            let mut at = entries.partition_point(|e| e.key < first);
-            while let Some(entry) = entries.get_mut(at) {
-                if entry.key.place() != first.place() {
-                    break;
-                }
-                let bits = entry.bits();
-                if ranks.contains(&entry.key.rank()) {
-                    taken += u64::from((bits & mask).count_ones());
-                    *entry = Entry::new(entry.key, bits & !mask);
-                }
-                if entry.bits == [0; 2] {
-                    entries.remove(at);
-                } else {
-                    at += 1;
-                }
-            }
-        }
-        self.worker(slot).marks -= taken;
-        self.total -= taken;
-        self.shrink(chunk);
-        taken
-    }
-
-    fn shrink(&mut self, chunk: usize) {
-        if self.total == 0 {
-            (self.chunks, self.room) = (Vec::new(), 0);
-            return;
-        }
-        let entries = &mut self.chunks[chunk];
-        let (used, room) = (entries.len(), entries.capacity());
-        if room > used + used / 8 + 4 || used == 0 {
-            entries.shrink_to(used + used / 16);
-            self.room = self.room - room + entries.capacity();
-        }
-        while self.chunks.last().is_some_and(Vec::is_empty) {
-            self.chunks.pop();
-        }
-        if self.chunks.len() * 2 < self.chunks.capacity() {
-            self.chunks.shrink_to_fit();
-        }
-    }
-
-    /// Makes marks of the rank of device memory speculative as far as there is room; the others go.
-    pub fn doubt(&mut self, blocks: Range<u32>, slot: u32, room: &mut usize) {
-        for (word, mask) in words(blocks.clone()) {
-            let entries = self.of(word, slot).iter();
-            let marked = entries.filter(|e| e.key.rank() == Medium::Gpu);
-            let bits = marked.fold(0, |all, e| all | e.bits()) & mask;
-            if bits == 0 {
-                continue;
-            }
-            let within = blocks.start.max(word * WORD)..blocks.end.min((word + 1) * WORD);
-            self.take(within, slot, &[Medium::Gpu]);
-            let more = self.growth(word * WORD, slot);
-            if more <= *room {
-                *room -= more;
-                self.put(word, slot, Medium::Speculative, bits);
-            }
-        }
-    }
-
-    /// Calls `each` with the bitmaps on blocks of one run, of all workers, from the deepest word up: id of the first bit,
-    /// key, bits. Ends where `each` returns false.
-    #[inline]
-    pub fn climb(&self, blocks: Range<u32>, mut each: impl FnMut(u32, Key, u64) -> bool) -> bool {
-        let Range { start, end } = blocks;
-        let (lowest, deepest) = (start / WORD, (end - 1) / WORD);
-        let entries = self.chunk(lowest);
-        let upto = entries.partition_point(|e| e.key.word() <= deepest % WORDS);
-        let (base, floor) = (lowest / WORDS * WORDS, lowest % WORDS);
-        for entry in entries[..upto].iter().rev() {
-            let word = entry.key.word();
-            if word < floor {
-                break;
-            }
-            let first = (base + word) * WORD;
-            let before = start.saturating_sub(first);
-            let behind = WORD - (end - first).min(WORD);
-            let bits = entry.bits() & (u64::MAX << before & u64::MAX >> behind);
-            if !each(first, entry.key, bits) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// The last of the blocks that the worker has a mark on of a rank up to `upto`.
-    pub fn last(&self, blocks: Range<u32>, slot: u32, upto: Medium) -> Option<u32> {
-        if self.chunk(blocks.start / WORD).is_empty() {
-            return None;
-        }
-        words(blocks).rev().find_map(|(word, mask)| {
-            let ranked = self.of(word, slot).iter().filter(|e| e.key.rank() <= upto);
-            let bits = ranked.fold(0, |all, e| all | e.bits()) & mask;
-            (bits != 0).then(|| word * WORD + bits.ilog2())
-        })
-    }
-
-    /// A lane no longer holds the blocks `gone` of a run: they lose the marks that nothing else stands for.
-    #[inline]
-    pub fn uncover(&mut self, run: &Node<Ids>, lane: u32, gone: Range<u32>) {
-        let slot = slot_of(lane);
-        if self.count(slot) == 0 {
-            return;
-        }
-        let kin = kin(Medium::ALL[medium_of(lane)]);
-        let others = kin.iter().map(|m| lane_of(slot, *m)).filter(|l| *l != lane);
-        let counts = others
-            .filter_map(|other| run.holders.get(other))
-            .map(|e| e.count);
-        let kept = counts.max().unwrap_or(0).max(gone.start);
-        if kept < gone.end {
-            let base = run.own.base;
-            self.take(base + kept..base + gone.end, slot, kin);
-        }
+        more * size_of::<Entry>() + chunks * size_of::<Vec<Entry>>() + counts * size_of::<u64>()
     }
 
     pub fn memory_bytes(&self) -> usize {
         self.room * size_of::<Entry>()
             + self.chunks.capacity() * size_of::<Vec<Entry>>()
-            + self.workers.capacity() * size_of::<Worker>()
-    }
-
-    /// All bitmaps: the id of the first bit, key, bits.
-    fn iter(&self) -> impl Iterator<Item = (u32, Key, u64)> {
-        (0..).zip(&self.chunks).flat_map(|(chunk, entries)| {
-            let first = move |key: Key| (chunk * WORDS + key.word()) * WORD;
-            entries.iter().map(move |e| (first(e.key), e.key, e.bits()))
-        })
-    }
-
-    /// Recounts everything.
-    pub fn validate(held: &Held<Hashed>) -> Result<()> {
-        let marks = &held.shape.marks;
-        let mut counts = vec![0; marks.workers.len()];
-        for entries in &marks.chunks {
-            let mut keys = entries.windows(2).map(|pair| pair[0].key < pair[1].key);
-            ensure!(keys.all(|is| is), "marks are out of order");
-        }
-        for (first, key, bits) in marks.iter() {
-            let (slot, rank) = (key.slot(), key.rank());
-            ensure!(bits != 0, "an empty bitmap of worker {slot} is kept");
-            for block in ones(bits).map(|at| first + at) {
-                let is_live = held.shape.blocks.is_live(block);
-                let is_held = is_live && held.may_mark(slot, block, rank);
-                ensure!(
-                    is_held,
-                    "worker {slot} has a mark on block {block} without it"
-                );
-                let lowest = marks.rank(block, slot, kin(rank));
-                ensure!(
-                    lowest == Some(rank),
-                    "worker {slot} has two marks on block {block}"
-                );
-                counts[slot as usize] += 1;
-            }
-        }
-        for (slot, (worker, counted)) in marks.workers.iter().zip(&counts).enumerate() {
-            let marks = worker.marks;
-            ensure!(
-                marks == *counted,
-                "worker {slot} counts {marks} marks, has {counted}"
-            );
-        }
-        let total: u64 = counts.iter().sum();
-        ensure!(
-            total == marks.total,
-            "{} marks are counted, there are {total}",
-            marks.total
-        );
-        let refined = marks
-            .workers
-            .iter()
-            .filter(|w| w.resumes != Resumes::default());
-        ensure!(
-            refined.count() == marks.refined as usize,
-            "{} workers are counted that resume in another way",
-            marks.refined
-        );
-        let room: usize = marks.chunks.iter().map(Vec::capacity).sum();
-        ensure!(
-            room == marks.room,
-            "marks count room for {}, have {room}",
-            marks.room
-        );
-        Ok(())
+            + (self.counts.capacity() + self.marked.capacity()) * size_of::<u64>()
+            + self.above.capacity() * size_of::<u32>()
     }
 }

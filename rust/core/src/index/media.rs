@@ -7,8 +7,7 @@ use crate::ids::Medium;
 /// The ranks of marks that count up to device memory, host memory and disk.
 const RANKS: [Medium; 3] = [Medium::Speculative, Medium::Cpu, Medium::Disk];
 
-/// Where a worker holds a prompt: leading blocks in device memory, and elsewhere the segments that each continue the one
-/// before. A block in two media belongs to the faster one.
+/// Where a worker holds a prompt: leading blocks in device memory, and the segments that continue them elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reach {
     /// Leading blocks in device memory.

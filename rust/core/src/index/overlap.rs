@@ -20,11 +20,10 @@ use resume::Unrefined;
 pub struct Overlaps {
     /// In any medium, as far as a worker can resume.
     usable: Leading,
-    /// In device memory alone; unused where nothing is anywhere else and nothing was refined.
+    /// In device memory alone; unused where that is the same.
     confirmed: Leading,
+    separate: bool,
     several_media: bool,
-    /// Whether workers that cannot resume from any block were looked at since the search.
-    refined: bool,
     unrefined: Unrefined,
     version: u64,
     asked: usize,
@@ -47,7 +46,7 @@ impl Overlaps {
     #[inline]
     #[must_use]
     pub fn held(&self, slot: u32) -> u32 {
-        if self.refined {
+        if self.unrefined.is_used {
             self.unrefined.held.get(slot)
         } else {
             self.usable.get(slot)
@@ -59,7 +58,7 @@ impl Overlaps {
     #[inline]
     #[must_use]
     pub fn confirmed(&self, slot: u32) -> u32 {
-        if self.several_media || self.refined {
+        if self.separate {
             self.confirmed.get(slot)
         } else {
             self.usable.get(slot)
@@ -97,7 +96,8 @@ impl Overlaps {
         self.known = known;
         self.block = block;
         self.several_media = sets.several_media();
-        self.refined = false;
+        self.separate = self.several_media;
+        self.unrefined.is_used = false;
         let (slots, words) = (index.lanes.workers.len(), sets.words());
         let (held, confirmed) = (&mut self.usable, &mut self.confirmed);
         held.reset(slots, words);

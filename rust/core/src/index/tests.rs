@@ -1,6 +1,7 @@
 //! Unit tests of single mechanisms; the model tests live in `rust/core/tests`.
 
 mod fed;
+mod resume;
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -41,7 +41,10 @@ pub struct Engine {
 }
 
 fn lcm(a: usize, b: usize) -> usize {
-    (a..).step_by(a).find(|n| n % b == 0).unwrap()
+    (a..)
+        .step_by(a)
+        .find(|n| n % b == 0)
+        .expect("a common multiple")
 }
 
 impl Engine {

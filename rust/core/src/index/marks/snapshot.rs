@@ -1,46 +1,37 @@
 //! Marks as bytes and back: with every run its bitmaps, and at the end how the workers resume.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::{Key, Marks, Resumes, WORD, kin};
+use super::{Entry, Key, Marks, Resumes, kin};
 use crate::error::Result;
 use crate::forest::Held;
+use crate::index::blocks::CHUNK;
 use crate::index::shape::Hashed;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
 impl Marks {
     /// Appends the marks on the blocks of a run, with their distance from its first block in place of their ids.
     pub(in crate::index) fn put_run(&self, blocks: Range<u32>, out: &mut Vec<u8>) {
-        let base = blocks.start;
-        let mut moved: BTreeMap<Key, u64> = BTreeMap::new();
-        if !self.is_empty() {
-            self.climb(blocks, |first, key, bits| {
-                for at in super::ones(bits) {
-                    let block = first + at - base;
-                    let key = Key::new(block / WORD, key.slot(), key.rank());
-                    *moved.entry(key).or_default() |= 1 << (block % WORD);
-                }
-                true
-            });
-        }
-        put32(out, moved.len() as u32);
-        for (key, bits) in moved {
-            put32(out, key.0);
-            put64(out, bits);
+        let base = blocks.start % CHUNK as u32;
+        let entries = self.of(blocks);
+        put32(out, entries.len() as u32);
+        for entry in entries {
+            let (block, key) = (entry.key.block() - base, entry.key);
+            put32(out, Key::new(block, key.slots(), key.rank()).0);
+            put64(out, entry.bits());
         }
     }
 
     /// Appends how the workers resume that do so in another way than from any block held.
     pub(in crate::index) fn put_resumes(&self, out: &mut Vec<u8>) {
-        put32(out, self.refined);
-        for (slot, worker) in (0..).zip(&self.workers) {
-            let Resumes { marked_only, above } = worker.resumes;
-            if worker.resumes != Resumes::default() {
-                put32(out, slot);
-                put32(out, u32::from(marked_only));
-                put32(out, above);
-            }
+        let slots = 0..(self.marked.len() * 64).max(self.above.len()) as u32;
+        let all = slots.map(|slot| (slot, self.resumes(slot)));
+        let others = all.filter(|(_, resumes)| *resumes != Resumes::default());
+        put32(out, others.clone().count() as u32);
+        for (slot, resumes) in others {
+            put32(out, slot);
+            put32(out, u32::from(resumes.marked_only));
+            put32(out, resumes.above);
         }
     }
 }
@@ -56,9 +47,9 @@ impl Held<Hashed> {
                 return refuse(format!("marks of run {run} are out of order"));
             }
             before = Some(key);
-            let (slot, rank) = (key.slot(), key.rank());
-            for at in super::ones(bits) {
-                let (block, offset) = (base + key.word() * WORD + at, key.word() * WORD + at);
+            let (offset, rank) = (key.block(), key.rank());
+            for slot in Entry::new(key, bits).slots() {
+                let block = base + offset;
                 if offset >= len || !self.may_mark(slot, block, rank) {
                     return refuse(format!("run {run} has a mark of worker {slot} at {offset}"));
                 }

@@ -1,161 +1,165 @@
 //! The depths that workers can resume at, where all that is held is not enough.
 //!
-//! The matched runs are climbed once for all workers, as holders are, and what was looked up stays as it is for workers
-//! that resume from any block held. O(words of 64 blocks with marks on the path, for every worker that has some), less
-//! where all workers are answered before the root.
+//! The matched runs are climbed once for all workers, from mark to mark, until all are answered. Workers that resume from
+//! any block held stay as the search left them.
 
 use super::Overlaps;
 use crate::forest::leading::Leading;
 use crate::ids::Medium;
-use crate::index::marks::Key;
-use crate::index::{BlockIndex, NONE, Resumes};
-
-/// How deep a worker may resume, by what it holds in any medium and in device memory; 0 for no mark wanted.
-#[derive(Debug, Clone, Copy, Default)]
-struct Within {
-    held: u32,
-    confirmed: u32,
-}
+use crate::index::marks::{Key, Marks};
+use crate::index::{BlockIndex, NONE};
 
 /// What an answer was before it was refined, and scratch.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Unrefined {
+    /// Whether workers that cannot resume from any block were looked at since the search.
+    pub is_used: bool,
     pub held: Leading,
+    /// Unused where all is in device memory.
     confirmed: Leading,
-    /// By slot.
-    within: Vec<Within>,
+    /// Slots that want a mark, for what they hold in any medium and for what they hold in device memory.
+    held_left: Vec<u64>,
+    confirmed_left: Vec<u64>,
 }
 
-/// The deepest mark that a bitmap gives up to a depth, where the block of its first bit ends at the depth `first`, which
-/// may lie before the root.
-#[inline]
-fn deepest(bits: u64, first: i64, within: u32) -> u32 {
-    let last = i64::from(within) - first;
-    if last < 0 {
-        return 0;
-    }
-    let bits = bits & u64::MAX >> (63 - last.min(63));
-    if bits == 0 {
-        return 0;
-    }
-    (first + i64::from(bits.ilog2())) as u32
-}
-
-/// What the climb has to find.
+/// Depths that are looked for.
 struct Wanted<'a> {
-    within: &'a [Within],
-    usable: &'a mut Leading,
-    confirmed: &'a mut Leading,
-    /// Answers that are missing.
-    left: usize,
+    held: &'a Leading,
+    depths: &'a mut Leading,
+    /// Slots without an answer, and how many.
+    left: &'a mut Vec<u64>,
+    count: u32,
 }
 
 impl Wanted<'_> {
+    /// Workers that resume only behind marks have no depth until one is found, those that need blocks above less.
+    fn begin(&mut self, marks: &Marks, most: u32) {
+        self.depths.split(self.held, marks.marked_only(), self.left);
+        self.count = self.left.iter().map(|slots| slots.count_ones()).sum();
+        for (slot, above) in (0..).zip(marks.above()) {
+            if *above > 0 && self.depths.has(slot) {
+                let depth = self.held.get(slot).saturating_sub(*above);
+                self.depths.cut(slot, depth.min(most));
+            }
+        }
+    }
+
+    /// There are marks of some slots, of the word `at`, at a depth.
     #[inline]
-    fn look(&mut self, key: Key, bits: u64, first: i64) {
-        let slot = key.slot();
-        let Some(within) = self.within.get(slot as usize) else {
+    fn find(&mut self, marks: &Marks, at: usize, slots: u64, depth: u32) {
+        let Some(left) = self.left.get_mut(at) else {
             return;
         };
-        if within.held == 0 {
-            return;
+        let wanted = slots & *left;
+        if wanted != 0 {
+            let (held, above) = (self.held.word(at), marks.above());
+            let within = |bit: usize| {
+                let above = above.get(at * 64 + bit).copied().unwrap_or(0);
+                held.get(bit)
+                    .is_some_and(|held| depth.saturating_add(above) <= *held)
+            };
+            let found = self.depths.set_some(at, wanted, depth, within);
+            *left ^= found;
+            self.count -= found.count_ones();
         }
-        self.left -= self.usable.find(slot, deepest(bits, first, within.held));
-        if key.rank() == Medium::Gpu {
-            let depth = deepest(bits, first, within.confirmed);
-            self.left -= self.confirmed.find(slot, depth);
+    }
+}
+
+/// A climb along the matched runs.
+struct Climb<'a> {
+    index: &'a BlockIndex,
+    any: Wanted<'a>,
+    confirmed: Wanted<'a>,
+    /// Whether the confirmed depths are other ones. As long as everything lies in device memory they are not.
+    separate: bool,
+}
+
+impl Climb<'_> {
+    #[inline]
+    fn find(&mut self, key: Key, slots: u64, depth: u32) {
+        let (marks, at) = (&self.index.held.shape.marks, key.slots() as usize);
+        let is_confirmed = key.rank() == Medium::Gpu;
+        if !is_confirmed && !self.separate {
+            self.separate = true;
+            self.confirmed.depths.copy(self.any.depths);
+            self.confirmed.left.clone_from(self.any.left);
+            self.confirmed.count = self.any.count;
+        }
+        self.any.find(marks, at, slots, depth);
+        if is_confirmed && self.separate {
+            self.confirmed.find(marks, at, slots, depth);
+        }
+    }
+
+    fn begin(&mut self, most: u32) {
+        let marks = &self.index.held.shape.marks;
+        self.any.begin(marks, most);
+        if self.separate {
+            self.confirmed.begin(marks, most);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.any.count == 0 && (!self.separate || self.confirmed.count == 0)
+    }
+
+    /// Finds the marks up to the depth `end` of the path that ends with `block`.
+    fn from(&mut self, block: u32, end: u32) {
+        let (nodes, shape) = (&self.index.held.nodes, &self.index.held.shape);
+        let mut run = shape.blocks.run(block);
+        while run != NONE && !self.is_done() {
+            let r = &nodes[run];
+            if end > r.start {
+                let base = r.own.base;
+                let blocks = base..base + r.end().min(end) - r.start;
+                for (block, key, slots) in shape.marks.climb(blocks) {
+                    self.find(key, slots, r.start + block - base + 1);
+                    if self.is_done() {
+                        return;
+                    }
+                }
+            }
+            run = r.parent;
         }
     }
 }
 
 impl Overlaps {
-    /// Brings back what the search found.
-    fn unrefine(&mut self) {
-        let unrefined = &mut self.unrefined;
-        if self.refined {
-            self.usable.copy(&unrefined.held);
-        } else {
-            unrefined.held.copy(&self.usable);
-            if self.several_media {
-                unrefined.confirmed.copy(&self.confirmed);
-            }
-        }
-        self.confirmed.copy(if self.several_media {
-            &unrefined.confirmed
-        } else {
-            &unrefined.held
-        });
-    }
-
     fn refine(&mut self, index: &BlockIndex, most: u32) {
-        self.unrefine();
-        self.refined = true;
         let marks = &index.held.shape.marks;
-        let is_current = self.is_of(index.held.shape.version);
-        let Unrefined { held, within, .. } = &mut self.unrefined;
-        within.clear();
-        within.resize(index.held.lanes.workers.len(), Within::default());
-        let (mut left, mut end) = (0, 0);
-        for (slot, depth) in held.iter() {
-            let resumes = marks.resumes(slot);
-            if resumes == Resumes::default() {
-                continue;
-            }
-            let upto = |held: u32| held.saturating_sub(resumes.above).min(most);
-            let limits = Within {
-                held: upto(depth),
-                confirmed: upto(self.confirmed.get(slot)),
-            };
-            if !resumes.marked_only {
-                self.usable.cut(slot, limits.held);
-                self.confirmed.cut(slot, limits.confirmed);
-                continue;
-            }
-            self.usable.cut(slot, 0);
-            self.confirmed.cut(slot, 0);
-            if is_current && marks.count(slot) > 0 && limits.held > 0 {
-                within[slot as usize] = limits;
-                left += 1 + usize::from(limits.confirmed > 0);
-                end = limits.held.max(end);
-            }
+        let unrefined = &mut self.unrefined;
+        if !unrefined.is_used {
+            std::mem::swap(&mut self.usable, &mut unrefined.held);
+            std::mem::swap(&mut self.confirmed, &mut unrefined.confirmed);
+            unrefined.is_used = true;
         }
-        if left > 0 {
-            let wanted = Wanted {
-                within,
-                usable: &mut self.usable,
-                confirmed: &mut self.confirmed,
-                left,
-            };
-            Self::climb_marks(index, self.block, end, wanted);
+        self.separate = self.several_media;
+        let held = &unrefined.held;
+        let mut climb = Climb {
+            index,
+            any: Wanted {
+                held,
+                depths: &mut self.usable,
+                left: &mut unrefined.held_left,
+                count: 0,
+            },
+            confirmed: Wanted {
+                held: if self.separate {
+                    &unrefined.confirmed
+                } else {
+                    held
+                },
+                depths: &mut self.confirmed,
+                left: &mut unrefined.confirmed_left,
+                count: 0,
+            },
+            separate: self.separate,
+        };
+        climb.begin(most);
+        if self.known > 0 && self.version == index.held.shape.version && !marks.is_empty() {
+            climb.from(self.block, self.known.min(most));
         }
-    }
-
-    /// Climbs the path that ends with `block`, from the depth `end` on.
-    fn climb_marks(index: &BlockIndex, block: u32, end: u32, mut wanted: Wanted<'_>) {
-        let (nodes, shape) = (&index.held.nodes, &index.held.shape);
-        let mut run = shape.blocks.run(block);
-        while run != NONE {
-            let r = &nodes[run];
-            let (base, start) = (r.own.base, r.start);
-            if end > start {
-                let blocks = base..base + r.end().min(end) - start;
-                let mut word = NONE;
-                let is_going = shape.marks.climb(blocks, |first, key, bits| {
-                    // A mark of another rank in the same word may be deeper.
-                    if first != word && wanted.left == 0 {
-                        return false;
-                    }
-                    word = first;
-                    let depth = i64::from(start) + i64::from(first) - i64::from(base) + 1;
-                    wanted.look(key, bits, depth);
-                    true
-                });
-                if !is_going {
-                    return;
-                }
-            }
-            run = r.parent;
-        }
+        self.separate = climb.separate;
     }
 }
 
@@ -179,17 +183,16 @@ impl BlockIndex {
         if known == 0 || !answer.is_of(shape.version) || shape.marks.count(slot) == 0 {
             return 0;
         }
-        let mut end = known.min(within);
+        let end = known.min(within);
         let mut run = shape.blocks.run(block);
         while run != NONE {
             let r = &nodes[run];
-            let base = r.own.base;
             if end > r.start {
-                let blocks = base..base + end - r.start;
+                let base = r.own.base;
+                let blocks = base..base + r.end().min(end) - r.start;
                 if let Some(found) = shape.marks.last(blocks, slot, upto) {
                     return r.start + found - base + 1;
                 }
-                end = r.start;
             }
             run = r.parent;
         }

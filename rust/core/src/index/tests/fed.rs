@@ -215,7 +215,18 @@ fn a_limit_holds_with_speculative_blocks() {
             let blocks = path(&contents.collect::<Vec<_>>());
             let w = worker(roll(40) as u32);
             let from = roll(length) as usize;
-            match roll(5) {
+            match roll(6) {
+                5 => {
+                    for hash in blocks.iter().step_by(3) {
+                        drop(index.mark(w, *hash, Medium::ALL[from % 4]));
+                    }
+                    if roll(8) == 0 {
+                        drop(index.doubt(w, Some(Millis(step + 50))));
+                        while index.memory_bytes() > LIMIT {
+                            assert!(index.evict_oldest(u32::MAX, u64::MAX) > 0);
+                        }
+                    }
+                }
                 0 | 1 => drop(index.expect(w, &blocks, from as u32, None, Some(Millis(step + 50)))),
                 2 => drop(index.announce(w, None, &blocks, Medium::Gpu)),
                 3 => {

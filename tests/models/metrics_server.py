@@ -8,7 +8,7 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tests import waiting
 

@@ -52,7 +52,7 @@ impl Ingest {
     /// Whether every store is one of new copies. Engines with several groups compute what full attention holds again
     /// wherever another group cannot resume, from the root on most often.
     pub(super) fn counts_copies(&self) -> bool {
-        self.settings.exact_copies || self.sender.groups.is_hybrid()
+        self.settings.exact_copies || self.sender.groups.sides().next().is_some()
     }
 
     /// Whether removals of a group are of no use.

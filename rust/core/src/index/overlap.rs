@@ -34,7 +34,7 @@ pub struct Overlaps {
 }
 
 impl Overlaps {
-    /// Leading blocks held by the worker in `slot`, each in any medium; after [`BlockIndex::resume`] those it can resume
+    /// Leading blocks held by the worker in `slot`, each in any medium; after `BlockIndex::resume` those it can resume
     /// behind.
     #[inline]
     #[must_use]
@@ -54,7 +54,7 @@ impl Overlaps {
     }
 
     /// Leading blocks held by the worker in `slot` in device memory, by what its engine said or was recorded as such;
-    /// after [`BlockIndex::resume`] those it can resume behind.
+    /// after `BlockIndex::resume` those it can resume behind.
     #[inline]
     #[must_use]
     pub fn confirmed(&self, slot: u32) -> u32 {

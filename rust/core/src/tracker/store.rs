@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Refines an answer where workers cannot resume from any block held: see [`BlockIndex::resume`].
+    /// Refines an answer where workers cannot resume from any block held: see `BlockIndex::resume`.
     #[inline]
     pub fn resume(&self, most: u32, out: &mut Depths) {
         if let Self::Exact(index) = self {

@@ -84,7 +84,13 @@ def test_json_has_what_the_router_counts(router: Router[str], url: str) -> None:
         {"policy": policy, "reason": reason, "count": n} for (policy, reason), n in stats.decisions.items()
     ]
     assert look["requests"]["completed"] == 2
-    assert look["funnel"] == {"prompt": 200, "best_matched": 96, "selected_matched": 96, "engine_cached": 90}
+    assert look["funnel"] == {
+        "prompt": 200,
+        "best_matched": 96,
+        "selected_matched": 96,
+        "engine_cached": 90,
+        "selected_held": 96,
+    }
     assert look["totals"]["open_requests"] == 1
     assert look["shadows"]["random"]["decisions"] == 3
     assert 0 < look["select_seconds"]["p50"] <= look["select_seconds"]["p99"]

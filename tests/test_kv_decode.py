@@ -110,7 +110,7 @@ def stores(draw: st.DrawFn) -> dict[str, Any]:
         "extra_keys": draw(st.sampled_from([None, [values or None for values in keys]])),
         "group_idx": draw(st.none() | st.integers(0, 9)),
         "kv_cache_spec_kind": draw(KINDS),
-        "kv_cache_spec_sliding_window": draw(ANYTHING),
+        "kv_cache_spec_sliding_window": draw(st.none() | st.integers(0, 2**32 - 1)),
         "locality": draw(LOCALITIES),
         "ownership": draw(ANYTHING),
         "session_id": draw(ANYTHING),

@@ -116,7 +116,8 @@ def test_reports_that_contradict_nothing_change_nothing(cached: int | None, coun
 def test_caches_with_further_groups_reuse_less_and_are_not_suspected() -> None:
     fleet = Fleet()
     fleet.learn()
-    fleet.say(stored([7], range(16), group_idx=1, kv_cache_spec_kind="sliding_window"))
+    side = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 16}
+    fleet.say(blocks(5, 6, **side))
     for name in range(30, 40):
         fleet.answer(0)
         fleet.say(other(name))

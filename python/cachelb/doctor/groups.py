@@ -27,16 +27,7 @@ def is_side(group: CacheGroupStats) -> bool:
 
 
 def check_groups(groups: Sequence[CacheGroupStats], *, unknown_kinds: int, block_size: int) -> Check:
-    """Judge whether the router follows every cache group.
-
-    Args:
-        groups: The groups, as events described them.
-        unknown_kinds: Those of a kind whose rule is not known.
-        block_size: Tokens per block of the router.
-
-    Returns:
-        The check "cache-groups".
-    """
+    """Make the check "cache-groups": whether the router, of such a block size, follows every group."""
     name = "cache-groups"
     if not groups:
         return Check(name, "skip", "no event named a group")

@@ -59,7 +59,8 @@ impl Stretch {
 
 impl BlockIndex {
     /// Makes the blocks in the worker's device memory speculative until `expires` (`None`: until they are evicted) and
-    /// drops those in other media, which placements do not describe. Marks in device memory become speculative too. Returns the blocks that left device memory.
+    /// drops those in other media, which placements do not describe. Marks in device memory become speculative too. Returns
+    /// the blocks that left device memory.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -1,0 +1,99 @@
+"""Routers predict what engines with several cache groups take from their caches, from events and without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.models.grouped_engine import GroupedEngine
+
+from cachelb import Router
+from cachelb.cache_groups import CacheGroup, CacheLayout
+from cachelb.testing.events import encode_batch
+from cachelb.testing.fleet.grouped_prefix_cache import GroupedPrefixCache
+
+REQUESTS = 80
+LONGEST = 690
+
+
+def _windows(size: int) -> CacheGroup:
+    return CacheGroup("sliding_window", size, window=128)
+
+
+LAYOUTS = {
+    "gemma3": (CacheLayout([_windows(32), _windows(32), CacheGroup("full_attention", 32)]), 99),
+    "gemma4": (CacheLayout([_windows(64), CacheGroup("full_attention", 32)]), 99),
+    "qwen3-next": (CacheLayout([*[CacheGroup("mamba", 64)] * 3, CacheGroup("full_attention", 64)]), 59),
+}
+"""Groups, and the blocks of a cache that evicts."""
+
+
+def chats(seed: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Make prompts that begin, continue, cut and repeat conversations, each with its answer."""
+    rng = random.Random(seed)
+
+    def fresh(length: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(1000) for _ in range(length))
+
+    systems = [fresh(length) for length in (96, 150, 200, 330)]
+    talks, prompts = [fresh(96)], [fresh(96)]
+    for _ in range(REQUESTS):
+        kinds = [
+            rng.choice(systems) + fresh(rng.randint(1, 150)),
+            rng.choice(talks[-8:]) + fresh(rng.randint(1, 90)),
+            rng.choice(talks[-8:])[: rng.randint(1, 200)] + fresh(rng.choice((0, 1, 40))),
+            rng.choice(prompts[-8:]),
+        ]
+        prompt, answer = rng.choices(kinds, (25, 40, 20, 15))[0], fresh(rng.choice((1, 2, 20, 70)))
+        if len(prompt) + len(answer) > LONGEST:
+            prompt = rng.choice(systems) + fresh(20)
+        prompts.append(prompt)
+        talks.append(prompt + answer)
+        yield prompt, answer
+
+
+@pytest.mark.parametrize("evicts", [True, False], ids=["few", "many"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_events_say_exactly_where_an_engine_resumes(name: str, evicts: bool) -> None:
+    layout, few = LAYOUTS[name]
+    router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
+    sent: list[list[dict[str, Any]]] = []
+
+    def publish(events: list[dict[str, Any]]) -> None:
+        router.apply_kv_events("gpu0", encode_batch(events, ts=len(sent) + 1.0), seq=len(sent))
+        sent.append(events)
+
+    cache = GroupedPrefixCache("gpu0", layout=layout, max_blocks=few if evicts else 3_000, publish=publish)
+    found = []
+    for prompt, answer in chats(seed=3):
+        decision = router.select_worker(tokens=prompt)
+        kept = cache.keep(np.array(prompt, np.uint32), None)
+        found.append((decision.matched_tokens, kept.request.cached_tokens))
+        cache.extend(kept, list(answer))
+        cache.release(kept)
+        decision.on_complete(output_tokens=len(answer))
+    assert [each for each in found if each[0] != each[1]] == []
+    assert sum(cached for _, cached in found) > 2_000
+    removed = sum(event["type"] == "BlockRemoved" for events in sent for event in events)
+    assert (removed > 0) == evicts
+    router.validate()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str) -> None:
+    layout, _ = LAYOUTS[name]
+    router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
+    router.add_worker("gpu0", cache_layout=layout)
+    engine, exact = GroupedEngine(layout), 0
+    for prompt, answer in chats(seed=5):
+        decision = router.select_worker(tokens=prompt)
+        cached, _ = engine.serve(prompt + answer[:-1], len(prompt))
+        assert decision.matched_tokens <= cached
+        exact += decision.matched_tokens == cached
+        decision.on_complete(output_tokens=len(answer))
+    # What follows an answer that the router has not seen may be less.
+    assert exact >= REQUESTS * 0.9
+    router.validate()

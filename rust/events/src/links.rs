@@ -10,8 +10,7 @@
 //! goes changes these counts at the links behind it, as far as they do change, and each such link is judged anew. So an
 //! event costs as many steps as there are links within a window behind its blocks, over all branches.
 //!
-//! With EAGLE a group with a window needs the block above the point too, which depends on how the prompt goes on. Where
-//! prefixes part, all of them have to have it.
+//! With EAGLE or MTP the block above the point is needed too, which depends on how the prompt goes on: marks are on that.
 
 mod parked;
 mod side;
@@ -41,6 +40,8 @@ pub(super) struct Links {
     unit: u32,
     /// Prompts resume at multiples of so many links; `None` if they never do as far as is known.
     align: Option<u32>,
+    /// Links from the point to its mark.
+    above: u32,
     tree: Tree,
     sides: Vec<Side>,
     parked: Parked,
@@ -67,6 +68,7 @@ impl Links {
             most: settings.max_blocks,
             unit: 0,
             align: None,
+            above: 0,
             tree: Tree::default(),
             sides: Vec::new(),
             parked: Parked::new(settings.orphan_blocks, settings.orphan_ttl_ms),
@@ -96,6 +98,10 @@ impl Links {
             self.sides[at].grow(self.tree.places());
         }
         self.align = self.alignment(groups);
+        self.above = self.above().checked_div(unit).unwrap_or(0);
+        self.sides
+            .iter_mut()
+            .for_each(|side| side.set_above(self.above));
         self.judge_all(to);
         dropped
     }
@@ -132,9 +138,13 @@ impl Links {
         self.unit
     }
 
-    /// Tokens of the largest block that a side group needs above the point.
+    /// Tokens from the point to its mark: the largest block needed above it, in whole own blocks.
     pub(super) fn above(&self) -> u32 {
-        self.sides.iter().map(Side::above).max().unwrap_or(0)
+        if !self.eagle {
+            return 0;
+        }
+        let largest = self.sides.iter().map(Side::above).max().unwrap_or(0);
+        largest.max(self.unit).next_multiple_of(self.own_size)
     }
 
     /// The side group of that id, if its blocks can be followed.
@@ -210,9 +220,8 @@ impl Links {
                 self.spread(side, at, to);
             }
         }
-        // What needs no block is accepted at once, and what needs the one above no longer everywhere.
+        // What needs no block is accepted at once.
         self.judge(at, to);
-        self.judge_points(at, to);
         Some(at)
     }
 
@@ -228,10 +237,7 @@ impl Links {
         for at in links.into_iter().rev() {
             self.forget(at, to);
         }
-        if before != NONE {
-            self.judge_points_above(before, to);
-            self.stale = true;
-        }
+        self.stale |= before != NONE;
     }
 
     fn forget(&mut self, at: u32, to: &mut dyn Holdings) {
@@ -318,9 +324,6 @@ impl Links {
                 return;
             }
             self.forget(at, to);
-            if before != NONE {
-                self.judge_points_above(before, to);
-            }
             at = before;
         }
     }
@@ -366,44 +369,20 @@ impl Links {
                 }
             }
         }
-        self.scratch = stack;
+        let offset = it.offset;
         for at in changed.drain(..) {
-            if let Some(point) = self.sides[side].point_of(&self.tree, at) {
-                self.judge(point, to);
+            stack.clear();
+            self.tree.behind(at, offset, &mut stack);
+            for mark in stack.drain(..) {
+                self.judge(mark, to);
             }
         }
-        self.changed = changed;
+        (self.scratch, self.changed) = (stack, changed);
     }
 
-    /// Judges the links whose acceptance depends on that one link follows them.
-    fn judge_points(&mut self, at: u32, to: &mut dyn Holdings) {
-        for side in 0..self.sides.len() {
-            let point = self.sides[side].point_of(&self.tree, at);
-            if let Some(point) = point.filter(|point| *point != at) {
-                self.judge(point, to);
-            }
-        }
-    }
-
-    /// The same where links behind `at` went.
-    fn judge_points_above(&mut self, at: u32, to: &mut dyn Holdings) {
-        if !self.eagle {
-            return;
-        }
-        let steps = self.sides.iter().map(|side| side.step).max().unwrap_or(0);
-        for steps in 0..steps {
-            let Some(point) = self.tree.back(at, steps) else {
-                return;
-            };
-            self.judge(point, to);
-        }
-    }
-
-    /// Finds out whether a prompt can resume behind a link, and tells the holdings what changed.
+    /// Finds out whether a link is to be marked, and tells the holdings what changed.
     fn judge(&mut self, at: u32, to: &mut dyn Holdings) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let accepted = self.accepted(at, &mut scratch);
-        self.scratch = scratch;
+        let accepted = self.accepted(at);
         let link = self.tree.get_mut(at);
         let before = std::mem::replace(&mut link.accepted, accepted);
         if before == accepted {
@@ -415,14 +394,15 @@ impl Links {
         self.mark(at, to);
     }
 
-    fn accepted(&self, at: u32, scratch: &mut Vec<u32>) -> Option<Medium> {
+    fn accepted(&self, at: u32) -> Option<Medium> {
         let align = self.align?;
-        if !self.tree.get(at).depth.is_multiple_of(align) {
+        let point = self.tree.get(at).depth.checked_sub(self.above)?;
+        if !point.is_multiple_of(align) || point == 0 && self.above > 0 {
             return None;
         }
         let mut worst = 0;
         for side in &self.sides {
-            worst = worst.max(side.accepts(&self.tree, at, scratch)?);
+            worst = worst.max(side.accepts(&self.tree, at)?);
         }
         Some(LANES[worst])
     }
@@ -503,12 +483,11 @@ impl Links {
         for side in &self.sides {
             side.validate(&self.tree)?;
         }
-        let mut scratch = Vec::new();
         for at in self.tree.all() {
             let link = self.tree.get(at);
             let is_held = self.sides.iter().any(|side| side.holds(at));
             let is_needed = is_held || self.tree.has_children(at) || is_known(link.name);
-            let accepted = self.accepted(at, &mut scratch);
+            let accepted = self.accepted(at);
             if accepted != link.accepted || !is_needed && !self.stale {
                 return Err(Error::Invariant(format!(
                     "link {at} is needed: {is_needed}, accepted: {accepted:?}: {link:?}"

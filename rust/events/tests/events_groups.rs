@@ -34,10 +34,12 @@ fn resumes(sets: &Sets, hasher: &Hasher, prompt: &[u32]) -> usize {
             .any(|m| sets.held.contains(&(**hash, *m)))
     };
     let held = blocks.iter().take_while(is_held).count() * OWN;
-    let (marked_only, above) = sets.resumes;
-    let most = held.saturating_sub(above as usize).min(prompt.len() - 1) / OWN;
+    let (marked_only, above) = (sets.resumes.0, (sets.resumes.1 as usize).div_ceil(OWN));
+    let most = (held / OWN)
+        .saturating_sub(above)
+        .min((prompt.len() - 1) / OWN);
     let is_marked = |depth: &usize| {
-        let mark = sets.marks.get(&blocks[depth - 1]);
+        let mark = sets.marks.get(&blocks[depth + above - 1]);
         !marked_only || mark.is_some_and(|medium| *medium != Medium::Speculative)
     };
     (1..=most).rev().find(is_marked).unwrap_or(0) * OWN
@@ -90,7 +92,10 @@ fn follow(shape: Shape, one_in: usize) -> Outcome {
             let prompt = engine.prompt();
             let truth = engine.hit(&prompt, OWN);
             let found = resumes(&sets, &hasher, &prompt);
-            let is_right = if lossy || engine.shape.eagle {
+            // What is above the point counts in whole blocks: own ones, and those of the group with the largest.
+            let is_rounded =
+                engine.shape.eagle && engine.largest_above().max(OWN) > engine.full_size();
+            let is_right = if lossy || is_rounded {
                 found <= truth
             } else {
                 found == truth
@@ -188,9 +193,9 @@ fn a_lost_message_leaves_no_wrong_mark() {
 
 #[test]
 fn drafts_need_the_block_above() {
-    let outcome = all(200..220, true, 0);
+    let outcome = all(200..230, true, 0);
     assert!(
-        outcome.missed * 2 < outcome.hits,
-        "branches alone are missed"
+        outcome.missed * 4 < outcome.hits,
+        "the larger part is exact"
     );
 }

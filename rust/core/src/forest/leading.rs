@@ -57,21 +57,35 @@ impl Leading {
         self.depth.get(at * 64..).unwrap_or_default()
     }
 
-    /// Sets the depth of those slots of a word that `within` admits, by their place in it; returns them.
+    /// Sets the depth of many slots of a word at once, if none of it has one and all of `held` are as deep.
+    #[inline]
+    pub(crate) fn set_all(&mut self, at: usize, slots: u64, depth: u32, held: &[u32]) -> bool {
+        let held = &held[..held.len().min(64)];
+        let least = || held.iter().copied().fold(u32::MAX, u32::min);
+        if self.members[at] != 0 || least() < depth {
+            return false;
+        }
+        let depths = self.depth.get_mut(at * 64..).unwrap_or_default();
+        let slots_here = depths.len().min(64);
+        depths[..slots_here].fill(depth);
+        self.members[at] = slots;
+        true
+    }
+
+    /// Sets the depth of those slots of a word that `depth_of` gives one, by their place in it; returns them.
     #[inline]
     pub(crate) fn set_some(
         &mut self,
         at: usize,
         slots: u64,
-        depth: u32,
-        within: impl Fn(usize) -> bool,
+        depth_of: impl Fn(usize) -> Option<u32>,
     ) -> u64 {
         let (mut rest, mut admitted) = (slots, 0);
         let depths = self.depth.get_mut(at * 64..).unwrap_or_default();
         while rest != 0 {
             let bit = rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            if within(bit)
+            if let Some(depth) = depth_of(bit)
                 && let Some(held) = depths.get_mut(bit)
             {
                 *held = depth;

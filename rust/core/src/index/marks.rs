@@ -34,7 +34,7 @@ pub(super) fn kin(rank: Medium) -> &'static [Medium] {
 pub struct Resumes {
     /// Only behind marked blocks.
     pub marked_only: bool,
-    /// Blocks that must be held beyond the point: EAGLE and MTP need one.
+    /// Blocks that must be held beyond the point: EAGLE and MTP need one. Marks are on the last of them.
     pub above: u32,
 }
 

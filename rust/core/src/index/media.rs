@@ -69,13 +69,11 @@ impl BlockIndex {
         let mut before = 0;
         Reach::to([0, 1, 2].map(|at| {
             let (end, upto) = (ends[at], RANKS[at]);
-            let end = end.saturating_sub(above).min(answer.depth(slot));
-            let end = if marked_only {
-                self.deepest_mark(answer, slot, end, upto)
-            } else {
-                end
-            };
-            before = end.max(before);
+            let mut last = end.min(answer.depth(slot).saturating_add(above));
+            if marked_only {
+                last = self.deepest_mark(answer, slot, last, upto);
+            }
+            before = last.saturating_sub(above).max(before);
             before
         }))
     }

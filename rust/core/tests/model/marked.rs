@@ -79,7 +79,7 @@ impl Naive {
         let resumes = self.resumes.get(&id).copied().unwrap_or_default();
         let end = end.saturating_sub(resumes.above).min(most);
         let accepts = |depth: &u32| {
-            let hash = hashes[*depth as usize - 1];
+            let hash = hashes[(*depth + resumes.above) as usize - 1];
             let mut ranks = Medium::ALL.into_iter().filter(|rank| *rank <= upto);
             !resumes.marked_only || ranks.any(|rank| self.marks.contains(&(id, hash, rank)))
         };

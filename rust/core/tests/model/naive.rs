@@ -17,6 +17,18 @@ struct Pair {
     deadline: u64,
 }
 
+impl Pair {
+    /// Of a block that is not held.
+    fn at(depth: usize) -> Self {
+        Self {
+            held: false,
+            depth,
+            last: 0,
+            deadline: 0,
+        }
+    }
+}
+
 /// One worker's blocks in one medium.
 type Pairs = BTreeMap<u64, Pair>;
 
@@ -184,12 +196,7 @@ impl Naive {
         let worker = self.workers.get_mut(&id).expect("checked above");
         let pairs = &mut worker.media[place(medium)];
         for (depth, hash) in path.iter().enumerate() {
-            let pair = pairs.entry(*hash).or_insert(Pair {
-                held: false,
-                depth,
-                last: 0,
-                deadline: 0,
-            });
+            let pair = pairs.entry(*hash).or_insert(Pair::at(depth));
             pair.last = self.uses;
             pair.deadline = pair.deadline.max(deadline.unwrap_or(u64::MAX));
         }
@@ -224,23 +231,24 @@ impl Naive {
         Some(removed)
     }
 
-    /// What is in device memory becomes speculative in the order of its use, what is elsewhere goes.
+    /// What is in device memory becomes speculative in the order of its use, what is elsewhere goes. A path moves at once
+    /// when its end is due: what was used later of it, without its end, is not moved again.
     pub fn doubt(&mut self, id: WorkerId, deadline: Option<u64>) -> Option<u64> {
         let (gpu, mut gone) = (self.workers.get(&id)?.media[0].clone(), Vec::new());
         let tails = |used: &Pair| (used.last, used.depth);
         let mut held: Vec<_> = gpu.iter().filter(|(_, p)| p.held).collect();
         held.sort_by_key(|(_, pair)| tails(pair));
+        let mut moved = BTreeSet::new();
         for &(&tail, _) in &held {
+            if moved.contains(&tail) {
+                continue;
+            }
             let path = self.path(tail);
+            moved.extend(path.iter().copied());
             self.uses += 1;
             let pairs = &mut self.workers.get_mut(&id)?.media[place(Medium::Speculative)];
             for (depth, hash) in path.into_iter().enumerate() {
-                let pair = pairs.entry(hash).or_insert(Pair {
-                    held: false,
-                    depth,
-                    last: 0,
-                    deadline: 0,
-                });
+                let pair = pairs.entry(hash).or_insert(Pair::at(depth));
                 pair.last = self.uses;
                 pair.deadline = pair.deadline.max(deadline.unwrap_or(u64::MAX));
                 pair.held |= gpu.get(&hash).is_some_and(|p| p.held);

@@ -40,7 +40,7 @@ impl Ingest {
         let mut above = 0;
         if self.settings.eagle {
             let aside = self.mirror.links.as_ref().map(|links| links.above());
-            above = self.engine_block_size().max(aside).unwrap_or(0);
+            above = aside.or(self.engine_block_size()).unwrap_or(0);
         }
         let resumes = (self.sender.groups.is_hybrid(), above);
         if resumes != self.resumes {

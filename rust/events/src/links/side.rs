@@ -28,8 +28,10 @@ pub(super) struct Side {
     pub(super) group: Option<u32>,
     size: u32,
     rule: Option<Rule>,
-    /// Whether blocks above the point are needed too.
-    eagle: bool,
+    /// With EAGLE or MTP, links of the block above the point that is needed too.
+    above: u32,
+    /// Links from the last block it needs to the mark.
+    pub(super) offset: u32,
     /// Links per block; 0 if blocks do not end where links do.
     pub(super) step: u32,
     /// Blocks in a row that are ever needed.
@@ -49,7 +51,8 @@ impl Side {
             group,
             size: 0,
             rule: None,
-            eagle: false,
+            above: 0,
+            offset: 0,
             step: 0,
             cap: 0,
             held: Vec::new(),
@@ -62,19 +65,26 @@ impl Side {
     /// What is known of the group now, with links of `unit` tokens.
     pub(super) fn set(&mut self, group: &Group, unit: u32, eagle: bool) {
         self.size = group.size;
-        self.eagle = eagle;
         let fits = unit > 0 && self.size.is_multiple_of(unit);
         self.step = if fits { self.size / unit } else { 0 };
+        // A state is one block lower then, and needs nothing above.
+        let reads_above = eagle && matches!(group.rule(), Some(Rule::Window(_)));
+        self.above = if reads_above { self.step } else { 0 };
         let cap = group
             .rule()
             .filter(|_| self.size > 0)
             .map(|rule| match rule {
-                Rule::Window(window) => self.window_blocks(window) + u32::from(eagle),
+                Rule::Window(window) => self.window_blocks(window) + u32::from(reads_above),
                 Rule::State => 1,
                 Rule::Chunk(chunk) => chunk.div_ceil(self.size) + 1,
             });
         self.cap = cap.and_then(|cap| u16::try_from(cap).ok()).unwrap_or(0);
         self.rule = group.rule().filter(|_| self.cap > 0 || cap == Some(0));
+    }
+
+    /// Marks are so many links beyond the point.
+    pub(super) fn set_above(&mut self, links: u32) {
+        self.offset = links.saturating_sub(self.above);
     }
 
     /// Whether it can be said what it accepts, with links of `unit` tokens (0: not known yet).
@@ -84,8 +94,7 @@ impl Side {
 
     /// Tokens of the block it needs above the point, if any.
     pub(super) fn above(&self) -> u32 {
-        let is_needed = self.eagle && matches!(self.rule, Some(Rule::Window(_)));
-        if is_needed { self.size } else { 0 }
+        if self.above > 0 { self.size } else { 0 }
     }
 
     fn window_blocks(&self, window: u32) -> u32 {
@@ -195,39 +204,23 @@ impl Side {
         run
     }
 
-    /// The lane up to which what it holds is needed to resume at a link whose depth its blocks divide.
-    pub(super) fn accepts(&self, tree: &Tree, at: u32, scratch: &mut Vec<u32>) -> Option<usize> {
-        let depth = tree.get(at).depth;
-        let blocks = depth / self.step;
-        match self.rule? {
-            Rule::Window(window) if self.eagle => {
-                let need = self.window_blocks(window).min(blocks) + 1;
-                scratch.clear();
-                tree.behind(at, self.step, scratch);
-                let ends = scratch.iter().map(|end| self.lane_with(*end, need));
-                ends.reduce(|worst, lane| Some(worst?.max(lane?)))?
+    /// The lane up to which what it holds is needed for a mark at a link, whose point is at a depth that its blocks divide.
+    pub(super) fn accepts(&self, tree: &Tree, at: u32) -> Option<usize> {
+        let last = tree.back(at, self.offset)?;
+        let blocks = (tree.get(last).depth - self.above) / self.step;
+        let need = match self.rule? {
+            Rule::Window(window) => {
+                self.window_blocks(window).min(blocks) + u32::from(self.above > 0)
             }
-            Rule::Window(window) => self.lane_with(at, self.window_blocks(window).min(blocks)),
-            Rule::State => self.lane_with(at, 1),
+            Rule::State => 1,
             Rule::Chunk(chunk) => {
                 let tokens = u64::from(blocks) * u64::from(self.size);
                 let begin = tokens - tokens % u64::from(chunk);
-                let need = u64::from(blocks) - begin / u64::from(self.size);
-                self.lane_with(at, need as u32)
+                (u64::from(blocks) - begin / u64::from(self.size)) as u32
             }
-        }
-    }
-
-    /// The first lane in which `need` blocks in a row end at a link.
-    fn lane_with(&self, at: u32, need: u32) -> Option<usize> {
-        let run = &self.runs[at as usize];
+        };
+        let run = &self.runs[last as usize];
         run.iter().position(|blocks| u32::from(*blocks) >= need)
-    }
-
-    /// The link whose acceptance depends on how many blocks end at one.
-    pub(super) fn point_of(&self, tree: &Tree, at: u32) -> Option<u32> {
-        let steps = if self.above() > 0 { self.step } else { 0 };
-        tree.back(at, steps)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -106,6 +106,20 @@ impl Engine {
         }
     }
 
+    /// Tokens per block of the group that attends to the whole prefix.
+    pub fn full_size(&self) -> usize {
+        let mut groups = self.shape.groups.iter();
+        let full = groups.find(|group| group.attention == Attention::Full);
+        full.expect("there is one").size
+    }
+
+    /// The same of the group with the largest that EAGLE needs above a point.
+    pub fn largest_above(&self) -> usize {
+        let groups = self.shape.groups.iter();
+        let above = groups.filter(|g| matches!(g.attention, Attention::Full | Attention::Sliding));
+        above.map(|group| group.size).max().unwrap_or(0)
+    }
+
     /// Hits are multiples of this.
     pub fn unit(&self) -> usize {
         self.shape.groups.iter().map(|g| g.size).fold(1, lcm)

@@ -1,7 +1,8 @@
 //! The depths that workers can resume at, where all that is held is not enough.
 //!
 //! The matched runs are climbed once for all workers, from mark to mark, until all are answered. Workers that resume from
-//! any block held stay as the search left them.
+//! any block held stay as the search left them. A worker that needs blocks above the depth it resumes at has its marks on
+//! the last of those, since they too have to be the prompt's.
 
 use super::Overlaps;
 use crate::forest::leading::Leading;
@@ -26,20 +27,21 @@ pub(super) struct Unrefined {
 struct Wanted<'a> {
     held: &'a Leading,
     depths: &'a mut Leading,
-    /// Slots without an answer, and how many.
+    /// Slots without an answer, and how many words of them are not empty.
     left: &'a mut Vec<u64>,
-    count: u32,
+    open: usize,
+    most: u32,
 }
 
 impl Wanted<'_> {
     /// Workers that resume only behind marks have no depth until one is found, those that need blocks above less.
-    fn begin(&mut self, marks: &Marks, most: u32) {
+    fn begin(&mut self, marks: &Marks) {
         self.depths.split(self.held, marks.marked_only(), self.left);
-        self.count = self.left.iter().map(|slots| slots.count_ones()).sum();
+        self.open = self.left.iter().filter(|slots| **slots != 0).count();
         for (slot, above) in (0..).zip(marks.above()) {
             if *above > 0 && self.depths.has(slot) {
                 let depth = self.held.get(slot).saturating_sub(*above);
-                self.depths.cut(slot, depth.min(most));
+                self.depths.cut(slot, depth.min(self.most));
             }
         }
     }
@@ -52,15 +54,23 @@ impl Wanted<'_> {
         };
         let wanted = slots & *left;
         if wanted != 0 {
-            let (held, above) = (self.held.word(at), marks.above());
-            let within = |bit: usize| {
-                let above = above.get(at * 64 + bit).copied().unwrap_or(0);
-                held.get(bit)
-                    .is_some_and(|held| depth.saturating_add(above) <= *held)
-            };
-            let found = self.depths.set_some(at, wanted, depth, within);
+            let (held, above, most) = (self.held.word(at), marks.above(), self.most);
+            // Counting bits takes longer than what it would save.
+            let is_one = wanted.trailing_zeros() + wanted.leading_zeros() == 63;
+            let found =
+                if above.is_empty() && !is_one && self.depths.set_all(at, wanted, depth, held) {
+                    wanted
+                } else {
+                    self.depths.set_some(at, wanted, |bit| {
+                        let above = above.get(at * 64 + bit).copied().unwrap_or(0);
+                        let resumed = depth
+                            .checked_sub(above)
+                            .filter(|at| (1..=most).contains(at));
+                        resumed.filter(|_| held.get(bit).is_some_and(|held| depth <= *held))
+                    })
+                };
             *left ^= found;
-            self.count -= found.count_ones();
+            self.open -= usize::from(*left == 0);
         }
     }
 }
@@ -83,7 +93,7 @@ impl Climb<'_> {
             self.separate = true;
             self.confirmed.depths.copy(self.any.depths);
             self.confirmed.left.clone_from(self.any.left);
-            self.confirmed.count = self.any.count;
+            self.confirmed.open = self.any.open;
         }
         self.any.find(marks, at, slots, depth);
         if is_confirmed && self.separate {
@@ -91,16 +101,16 @@ impl Climb<'_> {
         }
     }
 
-    fn begin(&mut self, most: u32) {
+    fn begin(&mut self) {
         let marks = &self.index.held.shape.marks;
-        self.any.begin(marks, most);
+        self.any.begin(marks);
         if self.separate {
-            self.confirmed.begin(marks, most);
+            self.confirmed.begin(marks);
         }
     }
 
     fn is_done(&self) -> bool {
-        self.any.count == 0 && (!self.separate || self.confirmed.count == 0)
+        self.any.open == 0 && (!self.separate || self.confirmed.open == 0)
     }
 
     /// Finds the marks up to the depth `end` of the path that ends with `block`.
@@ -141,7 +151,8 @@ impl Overlaps {
                 held,
                 depths: &mut self.usable,
                 left: &mut unrefined.held_left,
-                count: 0,
+                open: 0,
+                most,
             },
             confirmed: Wanted {
                 held: if self.separate {
@@ -151,13 +162,15 @@ impl Overlaps {
                 },
                 depths: &mut self.confirmed,
                 left: &mut unrefined.confirmed_left,
-                count: 0,
+                open: 0,
+                most,
             },
             separate: self.separate,
         };
-        climb.begin(most);
+        climb.begin();
         if self.known > 0 && self.version == index.held.shape.version && !marks.is_empty() {
-            climb.from(self.block, self.known.min(most));
+            let above = marks.above().iter().max().copied().unwrap_or(0);
+            climb.from(self.block, self.known.min(most.saturating_add(above)));
         }
         self.separate = climb.separate;
     }

@@ -103,6 +103,23 @@ fn eagle_needs_a_block_above_where_it_resumes() {
     assert_eq!(reused(&index, &blocks, 288, 300), (256, 288));
     index.set_resumes(worker(0), Resumes::default()).unwrap();
     assert_eq!(reused(&index, &blocks, 288, 300), (288, 288));
+    // A mark is on the block above, so it does not serve prompts that go on otherwise.
+    let marked_only = true;
+    index
+        .set_resumes(
+            worker(0),
+            Resumes {
+                marked_only,
+                ..eagle
+            },
+        )
+        .unwrap();
+    index.mark(worker(0), blocks[7], Medium::Gpu).unwrap();
+    assert_eq!(reused(&index, &blocks, 288, 300), (224, 288));
+    index.mark(worker(0), blocks[8], Medium::Gpu).unwrap();
+    assert_eq!(reused(&index, &blocks, 288, 300), (256, 288));
+    assert_eq!(reused(&index, &blocks, 256, 300), (224, 256));
+    assert_eq!(reused(&index, &blocks, 256, 256), (224, 256));
 }
 
 #[test]

@@ -85,8 +85,10 @@ impl Hybrid {
         let hasher = self.bench.ingest.settings.hasher;
         hasher.hash(prompt, Namespace::default(), &[], &mut blocks);
         let to = &self.bench.to;
-        let most = held.min((prompt.len() - 1) / 32);
-        let is_point = |depth: &usize| !to.resumes.0 || to.marks.contains_key(&blocks[depth - 1]);
+        let (marked_only, above) = (to.resumes.0, to.resumes.1 as usize / 32);
+        let most = held.saturating_sub(above).min((prompt.len() - 1) / 32);
+        let is_point =
+            |depth: &usize| !marked_only || to.marks.contains_key(&blocks[depth + above - 1]);
         let deepest = (1..=most).rev().find(is_point).unwrap_or(0);
         (deepest * 32, held * 32)
     }
@@ -428,5 +430,10 @@ fn drafts_need_the_block_above_the_point() {
     assert_eq!(engine.at(300), 0);
     engine.side(&[9]);
     assert_eq!((engine.at(300), engine.bench.to.resumes), (256, (true, 32)));
+    assert_eq!(
+        engine.resumes(&prompt(300, 260)),
+        (0, 256),
+        "the block above is another one"
+    );
     assert_eq!(engine.bench.to.marks.len(), 1);
 }

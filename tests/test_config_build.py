@@ -48,6 +48,21 @@ def test_options_of_router_and_policy_take_effect() -> None:
             assert router.select_worker(tokens=[*prompt[:512], *range(9000, 9128)], dry_run=True).reason == reason
 
 
+def test_cache_layout_of_a_worker_takes_effect() -> None:
+    groups = [{"kind": "sliding_window", "block_size": 32, "window": 128}, {"kind": "full_attention", "block_size": 32}]
+    prompt = list(range(300))
+    for layout, resumed in (
+        ({"groups": groups}, 0),
+        ({"groups": groups, "retention_interval": "all"}, 192),
+        ({"groups": groups[1:], "eagle": True}, 160),
+    ):
+        workers = [{"url": "a", "cache_layout": layout}]
+        with build({"router": {"block_size": 32, "policy": "kv-aware"}, "workers": workers}) as router:
+            router.select_worker(tokens=prompt).on_complete()
+            parted = [*prompt[:200], *range(9000, 9100)]
+            assert router.select_worker(tokens=parted, dry_run=True).matched_tokens == resumed
+
+
 def test_load_is_polled_only_if_the_configuration_says_so_and_until_the_router_closes() -> None:
     before = pollers()
     with build({"workers": ["http://127.0.0.1:9"]}):

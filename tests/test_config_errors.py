@@ -88,6 +88,16 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"workers": ["b", {"url": "a", "role": "prefil"}]}, "workers[1].role: role must be"),
     ({"workers": [{"url": "a", "dp_size": "2"}]}, "workers[0].dp_size: dp_size must be"),
     ({"workers": [{"url": "a", "models": [3]}]}, "workers[0].models: "),
+    (
+        {"workers": [{"url": "a", "cache_layout": {"groups": [{"kind": "full_attention", "blok_size": 16}]}}]},
+        "workers[0].cache_layout: cache_layout.groups[0] has no 'blok_size'; it takes kind, block_size, window, chunk",
+    ),
+    (
+        {"workers": [{"url": "a", "cache_layout": {"groups": [{"kind": "mamba", "block_size": 16}]}}]},
+        "workers[0].cache_layout: groups are mamba: add one of full_attention or mla_attention",
+    ),
+    ({"workers": [{"url": "a", "cache_layout": {}}]}, "workers[0].cache_layout: cache_layout needs 'groups'"),
+    ({"workers": [{"url": "a", "cache_layout": 3}]}, "workers[0].cache_layout: cache_layout must be a cachelb"),
     ({"workers": [{"weight": 2}]}, "workers[0]: a worker has one url (or key, if it is no url)"),
     ({"workers": [{"url": "a", "key": "b"}]}, "workers[0]: a worker has one url"),
     ({"workers": [{"url": "a", "wieght": 2}]}, "workers[0].wieght: unknown key; did you mean 'weight'?"),

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{
-    Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
-    Streams, Worth,
+    Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host, IngestSettings,
+    Moment, Streams, Worth,
 };
 use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
 use cachelb_router::{Feed, Placements, PoolSettings, Profile, Selector, Settings};
@@ -282,7 +282,7 @@ impl Host for Worker<'_> {
         self.feed(|feed| feed.set_trust(worth));
     }
 
-    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+    fn heard(&mut self, heard: Heard) -> Finding {
         self.feed(|feed| feed.applied(heard))
     }
 }

@@ -7,16 +7,18 @@ attention keep the blocks that a resumed prompt reads. A prompt is resumed where
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from cachelb.arguments import listed, whole
+from cachelb.arguments import listed, require, whole
 
 CacheKind: TypeAlias = Literal["full_attention", "mla_attention", "sliding_window", "mamba", "chunked_local_attention"]
 """Kinds of groups, as vLLM names them in its events."""
 
-_FULL: Final = ("full_attention", "mla_attention")
+FULL_KINDS: Final = ("full_attention", "mla_attention")
+"""Kinds of groups that keep every block."""
+
 _SPARSE: Final = ("sliding_window", "mamba")
 _MOST_GROUPS: Final = 64
 _MOST_TOKENS: Final = 1 << 24
@@ -62,7 +64,7 @@ class CacheGroup:
     @property
     def is_full(self) -> bool:
         """Whether it keeps every block."""
-        return self.kind in _FULL
+        return self.kind in FULL_KINDS
 
     @property
     def is_sparse(self) -> bool:
@@ -143,7 +145,7 @@ class CacheLayout:
                 raise TypeError(f"groups must be of CacheGroup, got {type(group).__name__}")
         if not any(group.is_full for group in groups):
             kinds = ", ".join(group.kind for group in groups) or "none"
-            raise ValueError(f"groups are {kinds}: add one of {' or '.join(_FULL)}")
+            raise ValueError(f"groups are {kinds}: add one of {' or '.join(FULL_KINDS)}")
         sizes = [group.block_size for group in groups]
         object.__setattr__(self, "groups", groups)
         object.__setattr__(self, "alignment", math.lcm(*sizes))
@@ -152,6 +154,8 @@ class CacheLayout:
             raise ValueError(
                 f"blocks of {sizes} tokens end together every {self.alignment} only; use sizes that divide"
             )
+        if not isinstance(self.eagle, bool):
+            raise TypeError(f"eagle must be True or False, got {type(self.eagle).__name__}")
         self._check_together()
         self._check_interval()
 
@@ -161,7 +165,7 @@ class CacheLayout:
             raise ValueError("chunked_local_attention needs groups of one block_size; give all the same")
         if "chunked_local_attention" in kinds and self.eagle:
             raise ValueError("eagle does not go with chunked_local_attention; leave one out")
-        if kinds <= {"mamba", *_FULL}:
+        if kinds <= {"mamba", *FULL_KINDS}:
             finer = [g.block_size for g in self.groups if g.kind == "mamba" and g.block_size > self.hash_block]
             if finer:
                 raise ValueError(
@@ -181,6 +185,40 @@ class CacheLayout:
             raise ValueError(
                 f"retention_interval is {self.retention_interval}, but no group is sliding_window or mamba; use 0"
             )
+
+    @classmethod
+    def of(cls, layout: CacheLayout | Mapping[str, Any]) -> CacheLayout:
+        """Read a layout as configuration files write it; a layout stays what it is.
+
+        Args:
+            layout: A table with the arguments of this class, `groups` being tables with those of `CacheGroup`;
+                `retention_interval` is "all" where blocks are kept everywhere.
+
+        Returns:
+            The layout.
+
+        Raises:
+            TypeError: It is neither, or an argument has the wrong type.
+            ValueError: A key is unknown or missing, or a value is out of range.
+
+        Example:
+            >>> from cachelb.cache_groups import CacheLayout
+            >>> group = {"kind": "full_attention", "block_size": 16}
+            >>> CacheLayout.of({"groups": [group], "eagle": True}).alignment
+            16
+        """
+        if isinstance(layout, CacheLayout):
+            return layout
+        words = "a cachelb.cache_groups.CacheLayout or a table with its arguments"
+        require("cache_layout", layout, Mapping, words)
+        given = _only("cache_layout", layout, ("groups",), ("retention_interval", "eagle"))
+        groups = [
+            CacheGroup(**_only(f"cache_layout.groups[{n}]", group, ("kind", "block_size"), ("window", "chunk")))
+            for n, group in enumerate(listed("cache_layout.groups", given.pop("groups"), _MOST_GROUPS))
+        ]
+        if given.get("retention_interval") == "all":
+            given["retention_interval"] = None
+        return cls(groups, **given)
 
     def accepts(self, group: CacheGroup, end: int, held: Collection[int]) -> bool:
         """Return whether a group can resume.
@@ -273,3 +311,17 @@ class CacheLayout:
             return False
         ends = (point // group.block_size + above for point in points)
         return any(end - tail <= block < end for end in ends)
+
+
+def _only(name: str, table: object, needed: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
+    """Return the items of a table, or refuse one with other keys or without those that are needed."""
+    known = (*needed, *others)
+    require(name, table, Mapping, f"a table with {', '.join(known)}")
+    items: dict[str, Any] = {str(key): value for key, value in dict(table).items()}  # type: ignore[call-overload]
+    unknown = [key for key in items if key not in known]
+    if unknown:
+        raise ValueError(f"{name} has no {unknown[0]!r}; it takes {', '.join(known)}")
+    missing = [key for key in needed if key not in items]
+    if missing:
+        raise ValueError(f"{name} needs {missing[0]!r}")
+    return items

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ LAYOUTS = {
     "qwen3-next": (CacheLayout([*[CacheGroup("mamba", 64)] * 3, CacheGroup("full_attention", 64)]), 59),
 }
 """Groups, and the blocks of a cache that evicts."""
+DRAFTING = {f"{name}-eagle": (replace(layout, eagle=True), few) for name, (layout, few) in LAYOUTS.items()}
+DRAFTING["full-eagle"] = (CacheLayout([CacheGroup("full_attention", 32)], eagle=True), 59)
+LAYOUTS |= DRAFTING
 
 
 def chats(seed: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -55,31 +59,56 @@ def chats(seed: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         yield prompt, answer
 
 
+class Engine:
+    """A router that places requests on an engine and hears its events, and what was predicted and found."""
+
+    def __init__(self, layout: CacheLayout, blocks: int) -> None:
+        self.router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
+        self.sent: list[list[dict[str, Any]]] = []
+        self.found: list[tuple[int, int]] = []
+        self._cache = GroupedPrefixCache("gpu0", layout=layout, max_blocks=blocks, publish=self._publish)
+
+    def _publish(self, events: list[dict[str, Any]]) -> None:
+        batch = encode_batch(events, ts=len(self.sent) + 1.0)
+        self.router.apply_kv_events("gpu0", batch, seq=len(self.sent))
+        self.sent.append(events)
+
+    def serve(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
+        decision = self.router.select_worker(tokens=prompt)
+        kept = self._cache.keep(np.array(prompt, np.uint32), None)
+        cached = kept.request.cached_tokens
+        self.found.append((decision.matched_tokens, cached))
+        self._cache.extend(kept, list(answer))
+        self._cache.release(kept)
+        decision.on_complete(cached_tokens=cached, prompt_tokens=len(prompt), output_tokens=len(answer))
+
+
 @pytest.mark.parametrize("evicts", [True, False], ids=["few", "many"])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_events_say_exactly_where_an_engine_resumes(name: str, evicts: bool) -> None:
     layout, few = LAYOUTS[name]
-    router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
-    sent: list[list[dict[str, Any]]] = []
-
-    def publish(events: list[dict[str, Any]]) -> None:
-        router.apply_kv_events("gpu0", encode_batch(events, ts=len(sent) + 1.0), seq=len(sent))
-        sent.append(events)
-
-    cache = GroupedPrefixCache("gpu0", layout=layout, max_blocks=few if evicts else 3_000, publish=publish)
-    found = []
+    engine = Engine(layout, few if evicts else 3_000)
+    if layout.eagle:
+        engine.router.add_worker("gpu0", cache_layout=layout)
     for prompt, answer in chats(seed=3):
-        decision = router.select_worker(tokens=prompt)
-        kept = cache.keep(np.array(prompt, np.uint32), None)
-        found.append((decision.matched_tokens, kept.request.cached_tokens))
-        cache.extend(kept, list(answer))
-        cache.release(kept)
-        decision.on_complete(output_tokens=len(answer))
-    assert [each for each in found if each[0] != each[1]] == []
-    assert sum(cached for _, cached in found) > 2_000
-    removed = sum(event["type"] == "BlockRemoved" for events in sent for event in events)
+        engine.serve(prompt, answer)
+    assert [each for each in engine.found if each[0] != each[1]] == []
+    assert sum(cached for _, cached in engine.found) > 2_000
+    removed = sum(event["type"] == "BlockRemoved" for events in engine.sent for event in events)
     assert (removed > 0) == evicts
-    router.validate()
+    engine.router.validate()
+
+
+@pytest.mark.parametrize("name", DRAFTING)
+def test_answers_show_that_an_engine_drafts(name: str) -> None:
+    engine = Engine(DRAFTING[name][0], 3_000)
+    for seed in (3, 4):
+        for prompt, answer in chats(seed):
+            engine.serve(prompt, answer)
+    wrong = [predicted > cached for predicted, cached in engine.found]
+    assert 8 <= sum(wrong[:REQUESTS]) < REQUESTS // 2
+    assert not any(wrong[REQUESTS:])
+    assert [each for each in engine.found[REQUESTS:] if each[0] != each[1]] == []
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -95,5 +124,5 @@ def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str) -> Non
         exact += decision.matched_tokens == cached
         decision.on_complete(output_tokens=len(answer))
     # What follows an answer that the router has not seen may be less.
-    assert exact >= REQUESTS * 0.9
+    assert exact >= REQUESTS * (0.8 if all(group.is_full for group in layout.groups) else 0.9)
     router.validate()

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from cachelb.cache_groups import FULL_KINDS
 from cachelb.doctor.verdicts import Check
 from cachelb.event_stats import CacheGroupStats
 
-_FULL: Final = ("full_attention", "mla_attention")
 _KINDS_FIX: Final = "upgrade the engine: its events leave out what layers attend to, and no place to resume is sure"
 _UNKNOWN_FIX: Final = "report the kind: until its rule is known, nothing is expected to be cached on this worker"
 
@@ -23,7 +23,7 @@ def alignment(groups: Sequence[CacheGroupStats]) -> int | None:
 
 def is_side(group: CacheGroupStats) -> bool:
     """Whether a group keeps only what prompts resume with."""
-    return group.kind is not None and group.kind not in _FULL
+    return group.kind is not None and group.kind not in FULL_KINDS
 
 
 def check_groups(groups: Sequence[CacheGroupStats], *, unknown_kinds: int, block_size: int) -> Check:

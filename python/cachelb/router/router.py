@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cachelb.arguments import listed, require
+from cachelb.arguments import listed
 from cachelb.bodies import RequestBodies
 from cachelb.cache_groups import CacheLayout
 from cachelb.decision import Decision, PairDecision
@@ -236,7 +236,7 @@ class Router(Observation[W]):
         gpu: str | None = None,
         kv_blocks: int | None = None,
         slow_start_s: float = 0.0,
-        cache_layout: CacheLayout | None = None,
+        cache_layout: CacheLayout | Mapping[str, Any] | None = None,
     ) -> None:
         """Register a worker, or update a registered one; its cached prefixes and load stay.
 
@@ -250,15 +250,15 @@ class Router(Observation[W]):
             kv_blocks: Blocks its KV cache holds, as its engine counts them, until a load source reports the number;
                 None keeps the known value, at first `max_blocks_per_worker`.
             slow_start_s: Seconds its weight takes to rise from a quarter to full.
-            cache_layout: The cache groups of its engine, for a hybrid model without KV events; events tell them. None
-                keeps the known value, at first full attention alone.
+            cache_layout: The cache groups of its engine, for a hybrid model without KV events, which tell them, and
+                for an engine that drafts with EAGLE or MTP; as an object, or as `CacheLayout.of` reads it. None keeps
+                the known value, at first full attention alone.
 
         Raises:
             TypeError: The worker has no key, or an argument has the wrong type.
             ValueError: An argument is outside its range.
         """
-        if cache_layout is not None:
-            require("cache_layout", cache_layout, CacheLayout, "a cachelb.cache_groups.CacheLayout")
+        layout = None if cache_layout is None else CacheLayout.of(cache_layout)
         names = [models] if isinstance(models, str) else listed("models", models)
         for name in names:
             if not isinstance(name, str):
@@ -273,7 +273,7 @@ class Router(Observation[W]):
             gpu=gpu,
             kv_blocks=kv_blocks,
             slow_start_s=slow_start_s,
-            cache_layout=cache_layout,
+            cache_layout=layout,
         )
         self._wake()
 

@@ -40,8 +40,7 @@ impl CacheGroup {
         match self.kind {
             GroupKind::Full => Some(0),
             GroupKind::SlidingWindow { window } => {
-                let before = u64::from(window.saturating_sub(1));
-                Some(before.div_ceil(size) * size)
+                Some(u64::from(window.saturating_sub(1)).div_ceil(size) * size)
             }
             GroupKind::Mamba => Some(size),
             GroupKind::Chunked { .. } => None,
@@ -69,23 +68,30 @@ pub struct Resuming {
     /// What is kept at two places so many tokens apart serves those between them.
     pub join: u64,
     retention: Retention,
-    /// Tokens that must be held beyond the place: one block with EAGLE or MTP.
+    /// Tokens that must be held beyond the place: one block with EAGLE or MTP. What is kept is so much longer.
     pub above: u32,
+    /// The same of groups that attend to the whole prefix alone.
+    above_full: u32,
 }
 
+/// Places between two are served however far they are apart: all groups attend to the whole prefix.
+const EVERYWHERE: u64 = u64::MAX;
+
 /// Numbers that a [`Resuming`] is written as.
-pub type Numbers = [u64; 4];
+pub type Numbers = [u64; 5];
 
 /// The largest multiple that blocks of all groups are aligned to, in tokens.
 const MOST_ALIGNED: u64 = 1 << 20;
 
 impl Resuming {
-    /// What follows from `groups`; `None` if all attend to the whole prefix, or if their blocks align nowhere. With
+    /// What follows from `groups`; `None` if any leading blocks will do, or if the blocks of all align nowhere. With
     /// `lookahead` a block is held beyond each place, as EAGLE and MTP need it.
     #[must_use]
     pub fn of(groups: &[CacheGroup], retention: Retention, lookahead: bool) -> Option<Self> {
         let sides = || groups.iter().filter(|group| group.kind != GroupKind::Full);
-        sides().next()?;
+        if sides().next().is_none() && !lookahead {
+            return None;
+        }
         let align = groups.iter().try_fold(1_u64, |align, group| {
             let size = u64::from(group.block_size);
             let common = common_multiple(align, size).filter(|all| *all <= MOST_ALIGNED);
@@ -96,14 +102,24 @@ impl Resuming {
             GroupKind::Mamba | GroupKind::Chunked { .. } => 0,
             _ => group.extent().unwrap_or(0),
         });
-        let full = groups.iter().find(|group| group.kind == GroupKind::Full);
-        let above = full.filter(|_| lookahead).map_or(0, |full| full.block_size);
+        let above = |of: fn(GroupKind) -> bool| {
+            let groups = groups.iter().filter(|group| lookahead && of(group.kind));
+            groups.map(|group| group.block_size).max().unwrap_or(0)
+        };
         Some(Self {
             align: align as u32,
-            join: join.min().unwrap_or(0),
+            join: join.min().unwrap_or(EVERYWHERE),
             retention,
-            above,
+            // A state is kept one block lower then, and needs nothing beyond.
+            above: above(|kind| matches!(kind, GroupKind::Full | GroupKind::SlidingWindow { .. })),
+            above_full: above(|kind| kind == GroupKind::Full),
         })
+    }
+
+    /// Whether only places will do where something is kept.
+    #[must_use]
+    pub fn needs_marks(self) -> bool {
+        self.join != EVERYWHERE
     }
 
     /// As numbers, none of them 0 at first.
@@ -114,27 +130,26 @@ impl Resuming {
             Retention::All => 1,
             Retention::Every(interval) => 1 + u64::from(interval.max(1)),
         };
-        let Self {
-            align, join, above, ..
-        } = self;
-        [align.into(), join, retention, above.into()]
+        let [align, above, full] = [self.align, self.above, self.above_full].map(u64::from);
+        [align, self.join, retention, above, full]
     }
 
     /// From [`Self::to_numbers`], `None` for numbers that no groups lead to.
     #[must_use]
-    pub fn from_numbers([align, join, retention, above]: Numbers) -> Option<Self> {
+    pub fn from_numbers([align, join, retention, above, full]: Numbers) -> Option<Self> {
         let retention = match retention {
             0 => Retention::Ends,
             1 => Retention::All,
             more => Retention::Every(u32::try_from(more - 1).ok()?),
         };
         let small = |number: u64| u32::try_from(number).ok();
-        let fits = (1..=MOST_ALIGNED).contains(&align) && above <= align;
+        let fits = (1..=MOST_ALIGNED).contains(&align) && full <= above && above <= align;
         fits.then_some(Self {
             align: small(align)?,
             join,
             retention,
             above: small(above)?,
+            above_full: small(full)?,
         })
     }
 
@@ -147,27 +162,37 @@ impl Resuming {
     /// The same where places are told apart by blocks of so many units, at least, that are not the engine's.
     #[must_use]
     pub fn aligned_to(self, align: u32) -> Self {
+        let align = align.max(1);
+        Self { align, ..self }.in_blocks_of(align)
+    }
+
+    /// The same where what is beyond a place counts in whole blocks of so many tokens.
+    #[must_use]
+    pub fn in_blocks_of(self, size: u32) -> Self {
+        let whole = |tokens: u32| tokens.next_multiple_of(size.max(1));
         Self {
-            align: align.max(1),
+            above: whole(self.above),
+            above_full: whole(self.above_full),
             ..self
         }
     }
 
-    /// The places at which the engine can resume once it has computed a prompt of `tokens` whose first `held` its full
-    /// groups had, and of which `known` gives the deepest place known before up to a depth, 0 for the root. Only new ones
-    /// are given: ascending, in tokens.
+    /// Where what is kept ends that the engine needs to resume, once it has computed a prompt of `tokens` whose first `held`
+    /// its full groups had: at places, or [`Self::above`] beyond. `known` gives the deepest end known before up to a depth,
+    /// 0 for none. Only new ones are given: ascending, in tokens.
     pub fn places(&self, tokens: u64, held: u64, known: impl Fn(u64) -> u64, out: &mut Vec<u64>) {
         out.clear();
         let align = u64::from(self.align);
         let aligned = |depth: u64| depth - depth % align;
         let above = u64::from(self.above);
         // What is needed beyond a place is part of the prompt, which may end where its last block does.
+        let most = aligned(tokens.saturating_sub(above.max(1)));
         let lookahead = if above > 0 { align } else { 0 };
         let place = |tokens: u64| aligned(tokens).saturating_sub(lookahead);
         let end = place(tokens.saturating_sub(1));
         let last = if above > 0 { place(tokens) } else { end };
-        let resumed = known(end);
-        let junction = aligned(held.saturating_sub(above)).min(end);
+        let resumed = known(most + above).saturating_sub(above);
+        let junction = aligned(held.saturating_sub(self.above_full.into())).min(most);
         let junction = Some(junction).filter(|at| *at > resumed);
         let mut below = resumed;
         let mut kept: Vec<u64> = junction.into_iter().collect();
@@ -176,10 +201,10 @@ impl Resuming {
             Retention::Every(interval) => {
                 let step = u64::from(interval).max(1);
                 let first = resumed - resumed % step + step;
-                let places = (first..=end).step_by(step as usize);
+                let places = (first..=most).step_by(step as usize);
                 kept.extend(places.filter(|at| at % align == 0));
             }
-            Retention::All => kept.extend((resumed + align..=end).step_by(align as usize)),
+            Retention::All => kept.extend((resumed + align..=most).step_by(align as usize)),
         }
         kept.extend([end, last]);
         kept.sort_unstable();
@@ -193,16 +218,25 @@ impl Resuming {
                 below = at;
             }
         }
+        for place in out {
+            *place += above;
+        }
     }
 }
 
-/// The least common multiple of two numbers, `None` for zero.
-fn common_multiple(a: u64, b: u64) -> Option<u64> {
-    let (mut divisor, mut rest) = (a, b);
-    while rest > 0 {
-        (divisor, rest) = (rest, divisor % rest);
+/// The greatest common divisor of two numbers, the other one if one is 0.
+#[must_use]
+pub fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
     }
-    (divisor > 0).then(|| a / divisor * b)
+    a
+}
+
+/// The least common multiple of two numbers, `None` for zeros or one beyond 64 bits.
+#[must_use]
+pub fn common_multiple(a: u64, b: u64) -> Option<u64> {
+    a.checked_div(common_divisor(a, b))?.checked_mul(b)
 }
 
 #[cfg(test)]

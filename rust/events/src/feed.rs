@@ -8,7 +8,7 @@ use super::decode::{Undecodable, decode};
 use super::follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally};
 use super::holdings::Holdings;
 use super::ingest::Ingest;
-use super::repair::{Fault, Heard, Pace, Repairs};
+use super::repair::{Fault, Finding, Heard, Pace, Repairs};
 use super::settings::{IngestSettings, Refusal};
 use super::stats::{DropReason, EventStats, GroupStats};
 
@@ -33,8 +33,8 @@ pub trait Host: Holdings {
     /// The events of the worker are worth that from now on.
     fn worth(&mut self, worth: Worth);
 
-    /// A message was applied. Returns why what the worker announced cannot be true, if so.
-    fn heard(&mut self, heard: Heard) -> Option<Fault>;
+    /// A message was applied. Returns what is known of the worker there.
+    fn heard(&mut self, heard: Heard) -> Finding;
 }
 
 /// What a feed is told once.
@@ -327,7 +327,9 @@ impl Feed {
         }
         // The first store tells the engine's block size, which the host compares with.
         self.tell(host);
-        if let Some(fault) = host.heard(self.ingest.announced(until))
+        let finding = host.heard(self.ingest.announced(until));
+        self.ingest.set_eagle(finding.eagle, host);
+        if let Some(fault) = finding.fault
             && self.repairs.begin(fault, now)
         {
             self.follower.start_over();

@@ -24,17 +24,6 @@ pub(super) enum Role {
     Ignored,
 }
 
-/// Which blocks a side group needs before the point where a prompt resumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// Those with the last tokens, one fewer than this.
-    Window(u32),
-    /// The last.
-    State,
-    /// Those from where the chunk of so many tokens begins.
-    Chunk(u32),
-}
-
 /// One cache group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
@@ -63,15 +52,22 @@ impl Group {
         }
     }
 
-    /// What it needs, if that is known.
-    pub(super) fn rule(&self) -> Option<Rule> {
+    /// What it attends to, if that is known.
+    pub(super) fn rule(&self) -> Option<GroupKind> {
         let window = self.window.filter(|window| *window > 0);
         match self.attention {
-            Attention::Sliding => window.map(Rule::Window),
-            Attention::Mamba => Some(Rule::State),
-            Attention::Chunked => window.map(Rule::Chunk),
+            Attention::Full => Some(GroupKind::Full),
+            Attention::Sliding => window.map(|window| GroupKind::SlidingWindow { window }),
+            Attention::Mamba => Some(GroupKind::Mamba),
+            Attention::Chunked => window.map(|chunk| GroupKind::Chunked { chunk }),
             _ => None,
         }
+    }
+
+    /// The same with the size of its blocks.
+    pub(super) fn cache(&self) -> Option<CacheGroup> {
+        let block_size = self.size;
+        self.rule().map(|kind| CacheGroup { kind, block_size })
     }
 
     pub(super) fn is_side(&self) -> bool {
@@ -236,10 +232,15 @@ impl Groups {
         self.overflow || unsaid && self.named().any(Group::states_kind)
     }
 
+    /// Those that resuming depends on.
+    fn counting(&self) -> impl Iterator<Item = &Group> {
+        let counts = |group: &&Group| group.is_side() || group.attention == Attention::Full;
+        self.all.iter().filter(counts)
+    }
+
     /// Tokens per block of each group that resuming depends on, 0 where that is not known.
     pub(super) fn sizes(&self) -> impl Iterator<Item = u32> {
-        let counts = |group: &&Group| group.is_side() || group.attention == Attention::Full;
-        self.all.iter().filter(counts).map(|group| group.size)
+        self.counting().map(|group| group.size)
     }
 
     /// The same of the first that attends to the whole prefix.
@@ -248,25 +249,22 @@ impl Groups {
         full.find(|group| group.size > 0).map(|group| group.size)
     }
 
-    /// Where prompts leave what resuming takes, as far as that follows from what is known; `None` without side groups.
-    pub(super) fn resuming(&self) -> Option<Resuming> {
-        if self.has_riddles() {
-            return None;
-        }
-        let counts = |group: &&Group| group.is_side() || group.attention == Attention::Full;
-        let known = self.all.iter().filter(counts).map(|group| {
-            let kind = match (group.attention, group.rule()) {
-                (Attention::Full, _) => GroupKind::Full,
-                (_, Some(Rule::Window(window))) => GroupKind::SlidingWindow { window },
-                (_, Some(Rule::State)) => GroupKind::Mamba,
-                (_, Some(Rule::Chunk(chunk))) => GroupKind::Chunked { chunk },
-                (_, None) => return None,
-            };
-            let block_size = group.size;
-            Some(CacheGroup { kind, block_size })
-        });
-        let known: Vec<CacheGroup> = known.collect::<Option<_>>()?;
-        Resuming::of(&known, Retention::Ends, false)
+    /// Where prompts leave what resuming takes, as far as that follows from what is known; `None` without side groups, and
+    /// without drafts by EAGLE or MTP.
+    pub(super) fn resuming(&self, eagle: bool) -> Option<Resuming> {
+        let known = self
+            .counting()
+            .map(Group::cache)
+            .collect::<Option<Vec<_>>>();
+        let known = known.filter(|_| !self.has_riddles())?;
+        Resuming::of(&known, Retention::Ends, eagle)
+    }
+
+    /// Whether all groups either attend to the whole prefix or are followed.
+    pub(super) fn are_known(&self) -> bool {
+        let is_known =
+            |group: &Group| self.role_of(group) == Role::Prefix || group.rule().is_some();
+        !self.has_riddles() && self.all.iter().all(is_known)
     }
 
     /// Groups of a kind whose rule is not known.

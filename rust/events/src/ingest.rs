@@ -39,6 +39,8 @@ pub struct Ingest {
     foresight: Foresight,
     /// What the holdings were told of how the engine resumes.
     resumes: (bool, u32),
+    /// How it resumes as far as that is known.
+    resuming: Option<Resuming>,
 }
 
 impl Ingest {
@@ -54,6 +56,7 @@ impl Ingest {
             orphans: Orphans::new(settings.orphan_blocks, settings.orphan_ttl_ms),
             foresight: Foresight::default(),
             resumes: (false, 0),
+            resuming: None,
         }
     }
 
@@ -189,7 +192,7 @@ impl Ingest {
     /// How the engine resumes, by its cache groups; `None` if any leading blocks will do.
     #[must_use]
     pub fn resuming(&self) -> Option<Resuming> {
-        self.sender.groups.resuming()
+        self.resuming
     }
 
     /// What is known once what the engine announced up to `until` is applied.
@@ -205,7 +208,7 @@ impl Ingest {
             } else {
                 tokens
             },
-            reuses_all: !self.sender.groups.are_several() && device().count() <= 1,
+            is_exact: self.is_exact() && device().count() <= 1,
         }
     }
 

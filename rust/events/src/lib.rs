@@ -59,7 +59,7 @@ pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, R
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
 pub use ingest::Ingest;
-pub use repair::{Fault, Heard};
+pub use repair::{Fault, Finding, Heard};
 pub use settings::{IngestSettings, Refusal, sizes_fit};
 pub use stats::{DropReason, EventStats, GroupStats};
 pub use streams::{Delivery, Streams, Totals};

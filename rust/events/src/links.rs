@@ -17,6 +17,7 @@ mod side;
 mod tree;
 
 use cachelb_core::error::{Error, Result};
+use cachelb_core::groups::common_multiple;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 
 use self::parked::Parked;
@@ -64,7 +65,7 @@ impl Links {
     pub(super) fn new(settings: &IngestSettings) -> Self {
         Self {
             own_size: settings.hasher.block_size() as u32,
-            eagle: settings.eagle,
+            eagle: false,
             most: settings.max_blocks,
             unit: 0,
             align: None,
@@ -78,10 +79,17 @@ impl Links {
         }
     }
 
-    /// Takes over what is known of the groups, whose blocks that are prefixes have `unit` tokens (0: not known yet).
-    /// Returns the blocks that no longer wait.
-    pub(super) fn set_groups(&mut self, groups: &Groups, unit: u32, to: &mut dyn Holdings) -> u64 {
+    /// Takes over what is known of the groups, whose blocks that are prefixes have `unit` tokens (0: not known yet), and
+    /// whether the engine drafts with EAGLE or MTP. Returns the blocks that no longer wait.
+    pub(super) fn set_groups(
+        &mut self,
+        groups: &Groups,
+        unit: u32,
+        eagle: bool,
+        to: &mut dyn Holdings,
+    ) -> u64 {
         let mut dropped = 0;
+        self.eagle = eagle;
         if unit != self.unit {
             if self.unit != 0 {
                 dropped = self.start_over(to);
@@ -125,12 +133,14 @@ impl Links {
         }
         let mut align = u64::from(self.unit);
         for size in groups.sizes().filter(|size| *size > 0).map(u64::from) {
-            align = align / gcd(align, size) * size;
-            if align > MAX_ALIGN {
-                return None;
-            }
+            align = common_multiple(align, size).filter(|align| *align <= MAX_ALIGN)?;
         }
         u32::try_from(align / u64::from(self.unit)).ok()
+    }
+
+    /// Whether marks are where prompts resume.
+    pub(super) fn are_sound(&self) -> bool {
+        self.align.is_some()
     }
 
     /// Tokens per link, 0 until they are known.
@@ -496,11 +506,4 @@ impl Links {
         }
         Ok(())
     }
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

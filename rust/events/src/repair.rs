@@ -42,9 +42,18 @@ pub struct Heard {
     pub until: Millis,
     /// Tokens in the copies of blocks in device memory; 0 if some stores do not say where they are.
     pub device_tokens: u64,
-    /// Whether a request reuses every leading block that was announced. Caches with further groups of blocks, which are
-    /// not indexed, reuse only what those hold too.
-    pub reuses_all: bool,
+    /// Whether a request resumes where the holdings say: at every leading block that was announced, or at the marks among
+    /// them. Where a cache has groups whose blocks say nothing, it may resume earlier.
+    pub is_exact: bool,
+}
+
+/// What is known of it there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Finding {
+    /// Why what the engine announced cannot be true, if so.
+    pub fault: Option<Fault>,
+    /// Whether the engine drafts with EAGLE or MTP.
+    pub eagle: bool,
 }
 
 /// How the clock of an engine and that of the index go together.

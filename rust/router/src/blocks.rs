@@ -7,12 +7,11 @@ use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::positional::PositionalIndex;
 use cachelb_core::radix::RadixTree;
-use cachelb_core::tracker::{Depths, Store};
+use cachelb_core::tracker::{Depths, Origin, Store};
 use cachelb_policy::{Ended, Placements};
 
 use super::checks::Checks;
 use super::leases::Leases;
-use super::request::Request;
 
 /// The blocks of one model.
 #[derive(Debug)]
@@ -141,18 +140,36 @@ impl Blocks {
         &mut self.leases
     }
 
-    /// Asks the index how much of a prompt every worker can reuse.
-    pub fn look_up(&mut self, request: &Request<'_>, block_size: u32) {
-        self.is_answered = match request.blocks {
-            Some((hashes, origin)) if !hashes.is_empty() => {
-                self.index.overlaps(hashes, origin, &mut self.depths);
-                let most = request.length().reusable_blocks(block_size.into());
-                let most = u32::try_from(most).unwrap_or(u32::MAX);
-                self.index.resume(most, &mut self.depths);
-                true
+    /// The worker's engine can resume behind `hash`, with what its groups hold in media up to `medium`. Returns whether the
+    /// worker holds the block: what the index had no room for is resumed nowhere.
+    pub fn mark(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        let index = self.index.exact_mut();
+        index.is_ok_and(|index| index.mark(worker, hash, medium).unwrap_or(false))
+    }
+
+    /// It cannot any more. Returns whether it could.
+    pub fn unmark(&mut self, worker: WorkerId, hash: SequenceHash, checks: &mut Checks) -> bool {
+        if checks.follows(worker) {
+            let depth = self
+                .index
+                .exact()
+                .and_then(|index| index.chains().depth_of(hash));
+            if let Some(depth) = depth {
+                checks.given_up(worker, depth as usize, hash);
             }
-            _ => false,
-        };
+        }
+        let index = self.index.exact_mut();
+        index.is_ok_and(|index| index.unmark(worker, hash).unwrap_or(false))
+    }
+
+    /// Asks the index how many of the leading `hashes` every worker can reuse, at most `most`.
+    pub fn look_up(&mut self, hashes: Option<(&[SequenceHash], Origin)>, most: u32) {
+        let hashes = hashes.filter(|(hashes, _)| !hashes.is_empty());
+        self.is_answered = hashes.is_some();
+        if let Some((hashes, origin)) = hashes {
+            self.index.overlaps(hashes, origin, &mut self.depths);
+            self.index.resume(most, &mut self.depths);
+        }
     }
 
     /// What [`Self::look_up`] found, `None` if there was nothing to look up.

@@ -6,6 +6,9 @@
 //! may come after the answer. So the verdict waits until the stream has told of the time of the answer. More than was
 //! promised is no mismatch: others may have brought it.
 //!
+//! Engines that draft with EAGLE or MTP compute one block more. So one that often does, where it could have done without,
+//! drafts.
+//!
 //! A few requests of each worker are followed at once, and the latest answers kept as bits; no selection allocates for
 //! either once buffers have grown. Of a worker that never reported a cached token, zeros mean that it does not report.
 
@@ -21,6 +24,9 @@ const SPARE: usize = 64;
 const SPARE_BLOCKS: usize = 1 << 12;
 /// What a message and an answer of one moment may differ by in their time of arrival.
 const SETTLE_MS: u64 = 250;
+/// An engine is found to draft by so many answers in a row that are a block short of what was promised, or by more with
+/// others between: one that is not takes back half a one.
+const SHORT: u32 = 8;
 /// Answers a worker is judged by.
 const KEPT: usize = 512;
 /// It is suspicious if more than one in so many is a mismatch, by so many mismatches more. Some requests skip the cache,
@@ -60,16 +66,21 @@ impl Answers {
 pub(super) struct Sizes {
     /// Tokens per block here.
     pub own: u64,
-    /// The larger of that and of what it is in the engine: it may find one such block less.
+    /// The larger of that and of what it resumes at multiples of: it may find so much less.
     pub slack: u64,
+    /// Blocks here that are needed beyond what is promised.
+    pub above: usize,
+    /// Whether the promise holds only as long as its last block is marked.
+    pub marked: bool,
 }
 
 /// A request that is followed.
 #[derive(Debug)]
 struct Promise {
     booking: BookingId,
-    /// Blocks it was promised, up to the first that was given up since.
+    /// Blocks it was promised, and those beyond, up to the first that was given up since.
     path: Vec<SequenceHash>,
+    was_cut: bool,
     prompt_tokens: u64,
     /// What the engine found, in tokens, and when it said so.
     found: Option<(u64, Millis)>,
@@ -78,9 +89,26 @@ struct Promise {
 
 impl Promise {
     fn is_broken(&self) -> bool {
-        let promised = self.path.len() as u64 * self.sizes.own;
         let found = self.found.map(|(tokens, _)| tokens);
-        found.is_some_and(|found| found + self.sizes.slack < promised)
+        found.is_some_and(|found| found + self.sizes.slack < self.promised())
+    }
+
+    /// Tokens.
+    fn promised(&self) -> u64 {
+        self.path.len().saturating_sub(self.sizes.above) as u64 * self.sizes.own
+    }
+
+    /// Whether the engine computed one block more than it had to; `None` if it could not have done otherwise, or if that is
+    /// no reason.
+    fn is_short(&self, found: u64) -> Option<bool> {
+        let Sizes { slack, above, .. } = self.sizes;
+        if self.was_cut || above > 0 {
+            return None;
+        }
+        match self.promised().saturating_sub(found) {
+            0 => (!self.prompt_tokens.is_multiple_of(slack)).then_some(false),
+            missing => (missing <= slack).then_some(true),
+        }
     }
 }
 
@@ -91,6 +119,9 @@ struct Checked {
     answers: Answers,
     /// Whether it ever reported a cached token.
     reports: bool,
+    /// Halves of answers that were a block short, less those that were not.
+    short: u32,
+    drafts: bool,
     total: u64,
     mismatches: u64,
 }
@@ -131,7 +162,8 @@ impl Checks {
             self.remove(worker.slot);
             self.workers[slot].generation = worker.generation;
         }
-        let too_short = path.len() as u64 * sizes.own <= sizes.slack;
+        let promised = path.len().saturating_sub(sizes.above) as u64;
+        let too_short = promised * sizes.own <= sizes.slack;
         let full = self.workers[slot].followed.len() >= FOLLOWED;
         if too_short || full || self.blocks + path.len() > MOST_BLOCKS {
             return;
@@ -142,6 +174,7 @@ impl Checks {
         self.workers[slot].followed.push(Promise {
             booking,
             path: kept,
+            was_cut: false,
             prompt_tokens,
             found: None,
             sizes,
@@ -154,20 +187,29 @@ impl Checks {
         checked.is_some_and(|checked| !checked.followed.is_empty())
     }
 
-    /// An event of the worker gave up the block `hash`, `depth` blocks below the root.
+    /// An event of the worker gave up the block `hash`, `depth` blocks below the root, or the mark on it. Where marks count
+    /// nobody knows what is left of a promise.
     pub fn given_up(&mut self, worker: WorkerId, depth: usize, hash: SequenceHash) {
         let Some(checked) = self.of_mut(worker) else {
             return;
         };
-        let (mut cut, mut settled) = (0, false);
+        let (mut cut, mut settled, mut is_unknown) = (0, false, false);
         for promise in &mut checked.followed {
             if promise.path.get(depth) == Some(&hash) {
                 cut += promise.path.len() - depth;
                 promise.path.truncate(depth);
+                promise.was_cut = true;
                 settled |= promise.found.is_some();
+                is_unknown |= promise.sizes.marked;
             }
         }
         self.blocks -= cut;
+        if is_unknown {
+            self.settle(worker, |promise| {
+                let is_unknown = promise.was_cut && promise.sizes.marked;
+                is_unknown.then_some(None)
+            });
+        }
         if settled {
             self.settle(worker, |promise| {
                 let is_settled = promise.found.is_some() && !promise.is_broken();
@@ -190,6 +232,7 @@ impl Checks {
         };
         checked.reports |= found > 0;
         let reports = checked.reports;
+        let mut short = None;
         self.settle(worker, |promise| {
             if promise.booking != booking || promise.found.is_some() {
                 return None;
@@ -198,9 +241,23 @@ impl Checks {
             if !reports || !same {
                 return Some(None);
             }
+            short = promise.is_short(found);
             promise.found = Some((found, now));
             (!promise.is_broken()).then_some(Some(false))
         });
+        if let (Some(short), Some(checked)) = (short, self.of_mut(worker)) {
+            checked.short = if short {
+                checked.short + 2
+            } else {
+                checked.short.saturating_sub(1)
+            };
+            checked.drafts |= checked.short >= 2 * SHORT;
+        }
+    }
+
+    /// Whether the engine of the worker was found to draft with EAGLE or MTP.
+    pub fn drafts(&self, worker: WorkerId) -> bool {
+        self.of(worker).is_some_and(|checked| checked.drafts)
     }
 
     /// A request ended, and nobody knows what its engine found.
@@ -231,6 +288,7 @@ impl Checks {
         self.lose_track(worker);
         if let Some(checked) = self.of_mut(worker) {
             checked.answers = Answers::default();
+            (checked.short, checked.drafts) = (0, false);
         }
     }
 

@@ -5,7 +5,7 @@
 //! are, and new placements as on a worker without events, until events settle it.
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_events::{Fault, FeedState, Heard, Worth};
+use cachelb_events::{Fault, FeedState, Finding, Heard, Worth};
 
 use super::Selector;
 use super::checks::Checks;
@@ -191,23 +191,30 @@ impl Feed<'_> {
     /// worker holds the block.
     pub fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
         let worker = self.worker;
-        self.pools.change(self.home, |blocks| {
-            let index = blocks.index_mut().0.exact_mut();
-            index.is_ok_and(|index| index.mark(worker, hash, medium).unwrap_or(false))
-        })
+        self.pools
+            .change(self.home, |blocks| blocks.mark(worker, hash, medium))
     }
 
     /// Not all of them can any more. Returns whether they could.
     pub fn unmark(&mut self, hash: SequenceHash) -> bool {
-        let worker = self.worker;
-        self.pools.change(self.home, |blocks| {
-            let index = blocks.index_mut().0.exact_mut();
-            index.is_ok_and(|index| index.unmark(worker, hash).unwrap_or(false))
-        })
+        let (worker, checks) = (self.worker, &mut *self.checks);
+        self.pools
+            .change(self.home, |blocks| blocks.unmark(worker, hash, checks))
     }
 
-    /// A message of the engine was applied. Returns why what it announced cannot be true, if so.
-    pub fn applied(&mut self, message: Heard) -> Option<Fault> {
+    /// A message of the engine was applied. Returns what is known of the engine besides.
+    pub fn applied(&mut self, message: Heard) -> Finding {
+        let fault = self.fault(message);
+        let member = self.fleet.member(self.worker);
+        let stated = member.is_some_and(|member| member.profile().engine.drafts());
+        Finding {
+            fault,
+            eagle: stated || self.checks.drafts(self.worker),
+        }
+    }
+
+    /// Why what the engine announced cannot be true, if so.
+    fn fault(&mut self, message: Heard) -> Option<Fault> {
         let member = self.fleet.member(self.worker)?;
         let block_size = self.pools[self.home].block_size();
         let too_many = member
@@ -216,7 +223,7 @@ impl Feed<'_> {
         if too_many.is_some_and(|too_many| message.device_tokens >= too_many) {
             return Some(Fault::Capacity);
         }
-        if !message.reuses_all {
+        if !message.is_exact {
             self.checks.lose_track(self.worker);
             return None;
         }

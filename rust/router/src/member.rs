@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cachelb_core::groups::Resuming;
-use cachelb_core::ids::Millis;
+use cachelb_core::ids::{Medium, Millis};
 use cachelb_core::index::Resumes;
 use cachelb_events::FeedState;
 
@@ -286,6 +286,12 @@ impl Member {
         self.feed.filter(|_| self.profile.home() == pool)
     }
 
+    /// Where blocks of `pool` are that placements brought: apart from what events announce, if there are any.
+    pub fn placed_in(&self, pool: PoolId) -> Medium {
+        self.feed_in(pool)
+            .map_or(Medium::Gpu, |_| Medium::Speculative)
+    }
+
     /// What is known of its engine's blocks.
     pub fn sizes(&self) -> EngineSizes {
         let announced = self.feed.and_then(|feed| feed.engine_block_size);
@@ -294,13 +300,11 @@ impl Member {
 
     /// How its engine resumes prompts of `pool`, `None` if any leading blocks will do.
     pub fn resuming(&self, pool: PoolId) -> Option<Resuming> {
-        match self.feed_in(pool) {
-            Some(feed) => {
-                let retention = self.profile.engine.retention.unwrap_or_default();
-                feed.resuming.map(|rule| rule.retaining(retention))
-            }
-            None => self.profile.engine.resuming(),
-        }
+        let engine = self.profile.engine;
+        let rule = self
+            .feed_in(pool)
+            .map_or(engine.resuming, |feed| feed.resuming);
+        rule.map(|rule| engine.retained(rule))
     }
 
     /// How the index is to answer for it in `pool`, of blocks of `block_size` tokens.
@@ -313,7 +317,7 @@ impl Member {
             None => self
                 .resuming(pool)
                 .map_or_else(Announced::default, |rule| Announced {
-                    marked_only: true,
+                    marked_only: rule.needs_marks(),
                     above_tokens: rule.above,
                 }),
         };

@@ -232,11 +232,7 @@ impl<'r> Pair<'_, 'r> {
             return Ok((prefiller, self.decode_step().take(decoder, uncached)?));
         };
         // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
-        let pool = &mut self.selector.pools[self.decode.pool];
-        let size = pool.block_size();
-        if let Some(blocks) = pool.blocks_mut() {
-            blocks.look_up(self.decode, size);
-        }
+        self.selector.pools[self.decode.pool].look_up(self.decode);
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {
             let book = self.selector.decisions.book_mut();

@@ -12,7 +12,6 @@ use cachelb_core::error::Result;
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, LoadBook};
-use cachelb_core::tracker::Origin;
 use cachelb_core::tracker::{Depths, Store};
 
 use super::blocks::Answer;
@@ -43,13 +42,13 @@ impl Step<'_, '_> {
     pub(super) fn place(&mut self, worker: WorkerId, booking: BookingId) -> Result<()> {
         let (s, request) = (&mut *self.selector, self.request);
         let pool = &s.pools[request.pool];
-        let (Some(answer), Some((hashes, origin))) = (pool.answer(), request.blocks) else {
+        let (Some(answer), Some((hashes, _))) = (pool.answer(), request.blocks) else {
             return Ok(());
         };
         let member = s.fleet.member(worker);
         let size = pool.block_size();
         // How many tokens a text has is an estimate.
-        let counted = member.filter(|_| origin != Origin::Text);
+        let counted = member.filter(|_| !request.is_text());
         if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
             // Its engine refuses what its memory cannot hold, and keeps what it has.
             return Ok(());
@@ -66,14 +65,17 @@ impl Step<'_, '_> {
             path,
         };
         let feed = member.and_then(|member| member.feed_in(request.pool));
-        let kept = member.and_then(|member| member.resuming(request.pool));
-        let kept = kept.map(|rule| places(rule, request, answer, worker.slot, size));
-        if let Some(feed) = feed.filter(|_| origin != Origin::Text) {
+        let rule = member.and_then(|member| member.resuming(request.pool));
+        let rule = rule.filter(|rule| rule.needs_marks());
+        let kept = rule.map(|rule| places(rule, request, answer, worker.slot, size));
+        let kept = kept.unwrap_or_default();
+        let placed_in = member.map_or(Medium::Gpu, |member| member.placed_in(request.pool));
+        if let Some(feed) = feed.filter(|_| !request.is_text()) {
             let confirmed = answer.confirmed(worker.slot) as usize;
             self.promise(placed, feed, confirmed);
             self.publish(placed, confirmed);
             self.expect(placed, feed, confirmed)?;
-            self.mark(placed, &kept.unwrap_or_default(), Medium::Speculative);
+            self.mark(placed, &kept, placed_in);
             return Ok(());
         }
         let held = answer.held(worker.slot) as usize;
@@ -100,8 +102,7 @@ impl Step<'_, '_> {
                 unconfirmed.placed(worker, booking, (0, path), held);
             }
         }
-        let medium = feed.map_or(Medium::Gpu, |_| Medium::Speculative);
-        self.mark(placed, &kept.unwrap_or_default(), medium);
+        self.mark(placed, &kept, placed_in);
         Ok(())
     }
 
@@ -128,12 +129,17 @@ impl Step<'_, '_> {
         let pool = &s.pools[request.pool];
         let usable = Usable::by_slot(&s.fleet, pool, request)(placed.worker.slot);
         let blocks = usable.blocks(usable.whole(confirmed as u32)) as usize;
-        let path = &placed.path[..placed.path.len().min(blocks)];
         let block_size = pool.block_size();
+        let resumes = member.resumes(request.pool, block_size);
+        let above = resumes.above as usize;
+        let path = &placed.path[..placed.path.len().min(blocks + above)];
         let own = u64::from(block_size);
+        let align = member.resuming(request.pool).map_or(0, |rule| rule.align);
         let sizes = Sizes {
             own,
-            slack: own * u64::from(member.sizes().per_block(block_size)),
+            slack: (own * u64::from(member.sizes().per_block(block_size))).max(align.into()),
+            above,
+            marked: resumes.marked_only,
         };
         let (worker, booking) = (placed.worker, placed.booking);
         s.checks
@@ -174,7 +180,7 @@ impl Step<'_, '_> {
         Ok(())
     }
 
-    /// Records that the engine can resume behind `kept` leading blocks once the request is computed.
+    /// Records that what the engine keeps to resume ends behind `kept` leading blocks once the request is computed.
     fn mark(&mut self, placed: Placed<'_>, kept: &[u32], medium: Medium) {
         if kept.is_empty() {
             return;
@@ -186,11 +192,8 @@ impl Step<'_, '_> {
             .filter_map(|depth| path.get(*depth as usize - 1));
         let ends: Vec<SequenceHash> = ends.copied().collect();
         s.pools.change(id, |blocks| {
-            if let Ok(index) = blocks.index_mut().0.exact_mut() {
-                for &end in &ends {
-                    // What the index had no room for is not held, and resumed nowhere.
-                    let _ = index.mark(worker, end, medium);
-                }
+            for &end in &ends {
+                blocks.mark(worker, end, medium);
             }
         });
         if let Some(sharing) = &mut s.sharing
@@ -217,7 +220,7 @@ impl Step<'_, '_> {
     }
 }
 
-/// The numbers of leading blocks behind which an engine can resume once it has computed a request.
+/// The numbers of leading blocks behind which what an engine keeps to resume ends once it has computed a request.
 fn places(
     rule: Resuming,
     request: &Request<'_>,
@@ -225,13 +228,13 @@ fn places(
     slot: u32,
     size: u32,
 ) -> Vec<u32> {
-    let (size, is_text) = (u64::from(size), request.is_text());
     // Blocks of text are none of the engine's: each stands for those that it is made of.
-    let rule = if is_text {
-        rule.aligned_to(size as u32)
+    let rule = if request.is_text() {
+        rule.aligned_to(size)
     } else {
-        rule
+        rule.in_blocks_of(size)
     };
+    let size = u64::from(size);
     let (units, held) = (
         request.length().units(),
         u64::from(answer.held(slot)) * size,

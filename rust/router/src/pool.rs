@@ -8,6 +8,7 @@ use cachelb_policy::{Candidate, Placements, Rule};
 
 use super::blocks::{Answer, Blocks};
 use super::member::Member;
+use super::request::Request;
 use super::request::Wanted;
 use super::rules::Rules;
 use super::settings::PoolSettings;
@@ -107,6 +108,14 @@ impl Pool {
     /// The index, if it is an exact one.
     pub(super) fn exact(&self) -> Option<&BlockIndex> {
         self.index()?.exact()
+    }
+
+    /// Asks the index how much of a prompt every worker can reuse.
+    pub(super) fn look_up(&mut self, request: &Request<'_>) {
+        let most = request.length().reusable_blocks(self.block_size.into());
+        if let Some(blocks) = &mut self.blocks {
+            blocks.look_up(request.blocks, u32::try_from(most).unwrap_or(u32::MAX));
+        }
     }
 
     /// What the latest lookup found, `None` if there was nothing to look up.

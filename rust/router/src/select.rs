@@ -82,10 +82,7 @@ impl<'a, 'r> Step<'a, 'r> {
     pub fn look(&mut self) -> Result<()> {
         let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
         s.pools.expire(request.now);
-        let size = s.pools[request.pool].block_size();
-        if let Some(blocks) = s.pools[request.pool].blocks_mut() {
-            blocks.look_up(request, size);
-        }
+        s.pools[request.pool].look_up(request);
         let mut from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,

@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use cachelb_core::groups::{Resuming, Retention};
+use cachelb_core::groups::{Resuming, Retention, common_divisor};
 
 /// What an engine states of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,7 +60,8 @@ impl EngineSizes {
     /// Blocks of `block_size` tokens that the engine can only use together: as many as whole blocks of both take.
     pub fn per_block(self, block_size: u32) -> u32 {
         let size = self.announced.or(self.engine.block_size);
-        size.map_or(1, |size| (size / common_divisor(size, block_size)).max(1))
+        let divisor = |size: u32| common_divisor(size.into(), block_size.into()).max(1) as u32;
+        size.map_or(1, |size| (size / divisor(size)).max(1))
     }
 
     /// Blocks of `block_size` tokens that its cache holds, at least one, `None` if that is not known.
@@ -100,13 +101,6 @@ impl EngineSizes {
     }
 }
 
-fn common_divisor(mut a: u32, mut b: u32) -> u32 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a.max(1)
-}
-
 impl Facts {
     /// These with what `news` says in addition or instead.
     #[must_use]
@@ -119,11 +113,16 @@ impl Facts {
         }
     }
 
-    /// How it resumes by all that it states, `None` if any leading blocks will do.
+    /// Whether it is said to draft with EAGLE or MTP.
     #[must_use]
-    pub fn resuming(self) -> Option<Resuming> {
-        let retention = self.retention;
-        self.resuming
-            .map(|rule| retention.map_or(rule, |retention| rule.retaining(retention)))
+    pub fn drafts(self) -> bool {
+        self.resuming.is_some_and(|rule| rule.above > 0)
+    }
+
+    /// A rule with what it keeps by its metrics, if they say so.
+    #[must_use]
+    pub fn retained(self, rule: Resuming) -> Resuming {
+        self.retention
+            .map_or(rule, |retention| rule.retaining(retention))
     }
 }

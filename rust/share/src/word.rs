@@ -1,7 +1,7 @@
 //! One statement on a worker: whether it is there, what it is, whether it takes requests.
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::groups::Resuming;
+use cachelb_core::groups::{Numbers, Resuming};
 
 use super::bytes::{Bytes, put_number, put_text};
 
@@ -130,7 +130,11 @@ impl About {
         let resuming = match bytes.number()? {
             0 => None,
             align => {
-                let numbers = [align, bytes.number()?, bytes.number()?, bytes.number()?];
+                let mut numbers = Numbers::default();
+                numbers[0] = align;
+                for number in &mut numbers[1..] {
+                    *number = bytes.number()?;
+                }
                 let resuming = Resuming::from_numbers(numbers);
                 Some(resuming.ok_or_else(|| bad(format!("no worker resumes by {numbers:?}")))?)
             }

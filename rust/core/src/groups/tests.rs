@@ -10,16 +10,19 @@ use super::*;
 struct Engine {
     groups: Vec<CacheGroup>,
     retention: Retention,
+    /// Whether groups but Mamba's need a block beyond the place.
+    eagle: bool,
     kept: Vec<BTreeSet<Vec<u8>>>,
     align: u64,
 }
 
 impl Engine {
-    fn new(groups: &[CacheGroup], retention: Retention) -> Self {
+    fn new(groups: &[CacheGroup], retention: Retention, eagle: bool) -> Self {
         let sizes = groups.iter().map(|group| u64::from(group.block_size));
         Self {
             groups: groups.to_vec(),
             retention,
+            eagle,
             kept: vec![BTreeSet::new(); groups.len()],
             align: sizes.max().unwrap_or(1),
         }
@@ -29,8 +32,13 @@ impl Engine {
         self.kept[group].contains(&prompt[..end as usize])
     }
 
-    fn needed(group: CacheGroup, at: u64) -> Vec<u64> {
+    fn needed(&self, group: CacheGroup, at: u64) -> Vec<u64> {
         let size = u64::from(group.block_size);
+        let above = if self.eagle && group.kind != GroupKind::Mamba {
+            size
+        } else {
+            0
+        };
         let from = match group.kind {
             GroupKind::Full => 0,
             GroupKind::SlidingWindow { window } => {
@@ -40,12 +48,21 @@ impl Engine {
             GroupKind::Mamba => at - size,
             GroupKind::Chunked { chunk } => at / u64::from(chunk) * u64::from(chunk),
         };
-        (from + size..=at).step_by(size as usize).collect()
+        (from + size..=at + above).step_by(size as usize).collect()
+    }
+
+    /// Leading tokens of a prompt that the full group holds.
+    fn held(&self, prompt: &[u8]) -> u64 {
+        let size = self.groups[0].block_size as usize;
+        let ends = (size..=prompt.len()).step_by(size);
+        let held = ends.take_while(|end| self.has(0, prompt, *end as u64));
+        held.last().unwrap_or(0) as u64
     }
 
     fn accepts(&self, group: usize, prompt: &[u8], at: u64) -> bool {
-        let needed = Self::needed(self.groups[group], at);
-        needed.into_iter().all(|end| self.has(group, prompt, end))
+        let needed = self.needed(self.groups[group], at);
+        let mut needed = needed.into_iter();
+        needed.all(|end| end <= prompt.len() as u64 && self.has(group, prompt, end))
     }
 
     /// The hit of a prompt: of all groups, and of the full ones alone.
@@ -66,32 +83,38 @@ impl Engine {
 
     fn compute(&mut self, prompt: &[u8]) {
         let (hit, full) = self.hit(prompt);
-        let end = (prompt.len() as u64 - 1) / self.align * self.align;
-        for (group, kept) in self.groups.iter().zip(&mut self.kept) {
+        let tokens = prompt.len() as u64;
+        let aligned = |tokens: u64| tokens / self.align * self.align;
+        let end = aligned(tokens - 1);
+        let every = match self.retention {
+            Retention::Ends => 0,
+            Retention::Every(interval) => u64::from(interval),
+            Retention::All => self.align,
+        };
+        let mut places = vec![end];
+        if self.eagle {
+            let below = |tokens| aligned(tokens).saturating_sub(self.align);
+            places = vec![below(tokens - 1), below(tokens)];
+        }
+        if full > hit {
+            places.push(full);
+        }
+        if every > 0 {
+            places.extend((hit + 1..=end).filter(|at| at % every == 0 && at % self.align == 0));
+        }
+        for at in 0..self.groups.len() {
+            let group = self.groups[at];
             let size = u64::from(group.block_size);
-            let blocks = (size..=prompt.len() as u64).step_by(size as usize);
-            let mut keep = |ends: Vec<u64>| {
-                kept.extend(ends.into_iter().map(|end| prompt[..end as usize].to_vec()));
+            let ends: Vec<u64> = if group.kind == GroupKind::Full {
+                (size..=tokens).step_by(size as usize).collect()
+            } else {
+                let needed = places.iter().filter(|at| **at > 0);
+                let needed = needed.flat_map(|place| self.needed(group, *place));
+                needed
+                    .filter(|end| (hit + 1..=tokens).contains(end))
+                    .collect()
             };
-            if group.kind == GroupKind::Full {
-                keep(blocks.collect());
-                continue;
-            }
-            let every = match self.retention {
-                Retention::Ends => 0,
-                Retention::Every(interval) => u64::from(interval),
-                Retention::All => self.align,
-            };
-            let mut places = vec![end];
-            if full > hit {
-                places.push(full);
-            }
-            if every > 0 {
-                places.extend((hit + 1..=end).filter(|at| at % every == 0 && at % self.align == 0));
-            }
-            for at in places.into_iter().filter(|at| *at > 0) {
-                keep(Self::needed(*group, at));
-            }
+            self.kept[at].extend(ends.into_iter().map(|end| prompt[..end as usize].to_vec()));
         }
     }
 }
@@ -117,7 +140,8 @@ fn shares_a_tail(
 ) -> bool {
     said.iter().any(|other| {
         let common = prompt.iter().zip(other).take_while(|(a, b)| a == b).count();
-        let mut behind = (common + 1..=other.len()).take(rule.join as usize);
+        let reach = rule.join + u64::from(rule.above);
+        let mut behind = (common + 1..=other.len()).take(reach as usize);
         behind.any(|end| marks.contains(&other[..end]))
     })
 }
@@ -149,10 +173,12 @@ proptest! {
     #[test]
     fn prompts_resume_where_an_engine_that_keeps_blocks_resumes_them(
         (groups, retention) in layouts(),
+        eagle in prop::bool::ANY,
         prompts in prop::collection::vec((0_usize..8, 1_usize..40, prop::collection::vec(0_u8..2, 1..12)), 1..24),
     ) {
-        let mut engine = Engine::new(&groups, retention);
-        let resuming = Resuming::of(&groups, retention, false).unwrap();
+        let mut engine = Engine::new(&groups, retention, eagle);
+        let resuming = Resuming::of(&groups, retention, eagle).unwrap();
+        let above = u64::from(resuming.above);
         prop_assert_eq!(u64::from(resuming.align), engine.align);
         prop_assert_eq!(Resuming::from_numbers(resuming.to_numbers()), Some(resuming));
         let mut marks: HashSet<Vec<u8>> = HashSet::new();
@@ -161,22 +187,23 @@ proptest! {
             let mut prompt = said[from % said.len()].clone();
             prompt.truncate(keep);
             prompt.extend(more);
-            let (hit, full) = engine.hit(&prompt);
+            let (hit, _) = engine.hit(&prompt);
+            let held = engine.held(&prompt);
             let known = |most: u64| {
-                let mut at = most.min(full);
+                let mut at = most.min(held);
                 while at > 0 && !marks.contains(&prompt[..at as usize]) {
                     at -= 1;
                 }
                 at
             };
             let cap = (prompt.len() - 1) as u64;
-            let found = known(cap);
+            let found = known(cap + above).saturating_sub(above);
             prop_assert!(found <= hit, "{} for {:?} of {:?}", found, prompt, groups);
             if !shares_a_tail(&prompt, &said, &resuming, &marks) {
                 prop_assert_eq!(found, hit, "{:?} of {:?} {:?}", prompt, groups, retention);
             }
             let mut places = Vec::new();
-            resuming.places(prompt.len() as u64, full, known, &mut places);
+            resuming.places(prompt.len() as u64, held, known, &mut places);
             for at in places {
                 marks.insert(prompt[..at as usize].to_vec());
                 join_below(&prompt[..at as usize], &said, &resuming, &mut marks);
@@ -216,10 +243,11 @@ fn layouts_without_a_side_group_or_alignment_follow_no_rule() {
     let eagle = Resuming::of(&[mamba(64), full(32)], Retention::Ends, true).unwrap();
     assert_eq!((eagle.align, eagle.above), (64, 32));
     for bad in [
-        [0, 0, 0, 0],
-        [1 << 21, 0, 0, 0],
-        [64, 0, 1 << 33, 0],
-        [64, 0, 0, 65],
+        [0, 0, 0, 0, 0],
+        [1 << 21, 0, 0, 0, 0],
+        [64, 0, 1 << 33, 0, 0],
+        [64, 0, 0, 65, 0],
+        [64, 0, 0, 32, 64],
     ] {
         assert_eq!(Resuming::from_numbers(bad), None, "{bad:?}");
     }

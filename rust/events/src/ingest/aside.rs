@@ -35,8 +35,24 @@ impl Ingest {
         self.set_resumes(to);
     }
 
+    /// The engine drafts with EAGLE or MTP, or not.
+    pub(in super::super) fn set_eagle(&mut self, eagle: bool, to: &mut dyn Holdings) {
+        if self.settings.eagle != eagle {
+            self.settings.eagle = eagle;
+            self.regroup(to);
+        }
+    }
+
+    /// Whether prompts resume where the holdings and their marks say.
+    pub(super) fn is_exact(&self) -> bool {
+        let groups = &self.sender.groups;
+        let links = self.mirror.links.as_ref();
+        !groups.are_several() || groups.are_known() && links.is_some_and(|links| links.are_sound())
+    }
+
     /// Says how the engine resumes, if that is news.
     pub(super) fn set_resumes(&mut self, to: &mut dyn Holdings) {
+        self.resuming = self.sender.groups.resuming(self.settings.eagle);
         let mut above = 0;
         if self.settings.eagle {
             let aside = self.mirror.links.as_ref().map(|links| links.above());
@@ -50,9 +66,10 @@ impl Ingest {
     }
 
     /// Whether every store is one of new copies. Engines with several groups compute what full attention holds again
-    /// wherever another group cannot resume, from the root on most often.
+    /// wherever another group cannot resume, from the root on most often; those that draft do so for a block at least.
     pub(super) fn counts_copies(&self) -> bool {
-        self.settings.exact_copies || self.sender.groups.sides().next().is_some()
+        let has_sides = self.sender.groups.sides().next().is_some();
+        self.settings.exact_copies || self.settings.eagle || has_sides
     }
 
     /// Whether removals of a group are of no use.

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use cachelb_core::error::{Error, Result};
+use cachelb_core::groups::{CacheGroup, GroupKind};
 use cachelb_core::ids::Medium;
 
-use super::super::groups::{Group, Rule};
+use super::super::groups::Group;
 use super::tree::{NONE, Tree};
 
 /// Media from the fastest to what is doubtful: the order in which marks get worse.
@@ -22,12 +23,21 @@ pub(super) fn lane_of(medium: Medium) -> u8 {
     lane.unwrap_or(0) as u8
 }
 
+/// The blocks in a row that a group ever needs.
+fn most_blocks(cache: CacheGroup) -> u64 {
+    let size = u64::from(cache.block_size);
+    match cache.kind {
+        GroupKind::Chunked { chunk } => u64::from(chunk).div_ceil(size) + 1,
+        _ => cache.extent().unwrap_or(0) / size,
+    }
+}
+
 /// See the module. The columns have an entry per place of the tree.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) group: Option<u32>,
-    size: u32,
-    rule: Option<Rule>,
+    /// What it attends to, if that is known and can be counted.
+    rule: Option<CacheGroup>,
     /// With EAGLE or MTP, links of the block above the point that is needed too.
     above: u32,
     /// Links from the last block it needs to the mark.
@@ -49,7 +59,6 @@ impl Side {
     pub(super) fn new(group: Option<u32>) -> Self {
         Self {
             group,
-            size: 0,
             rule: None,
             above: 0,
             offset: 0,
@@ -64,22 +73,19 @@ impl Side {
 
     /// What is known of the group now, with links of `unit` tokens.
     pub(super) fn set(&mut self, group: &Group, unit: u32, eagle: bool) {
-        self.size = group.size;
-        let fits = unit > 0 && self.size.is_multiple_of(unit);
-        self.step = if fits { self.size / unit } else { 0 };
+        let fits = unit > 0 && group.size.is_multiple_of(unit);
+        self.step = if fits { group.size / unit } else { 0 };
+        let rule = group.cache().filter(|cache| cache.block_size > 0);
         // A state is one block lower then, and needs nothing above.
-        let reads_above = eagle && matches!(group.rule(), Some(Rule::Window(_)));
-        self.above = if reads_above { self.step } else { 0 };
-        let cap = group
-            .rule()
-            .filter(|_| self.size > 0)
-            .map(|rule| match rule {
-                Rule::Window(window) => self.window_blocks(window) + u32::from(reads_above),
-                Rule::State => 1,
-                Rule::Chunk(chunk) => chunk.div_ceil(self.size) + 1,
-            });
-        self.cap = cap.and_then(|cap| u16::try_from(cap).ok()).unwrap_or(0);
-        self.rule = group.rule().filter(|_| self.cap > 0 || cap == Some(0));
+        let window = |cache: CacheGroup| matches!(cache.kind, GroupKind::SlidingWindow { .. });
+        self.above = if eagle && rule.is_some_and(window) {
+            self.step
+        } else {
+            0
+        };
+        let cap = rule.map(|cache| most_blocks(cache) + u64::from(self.above > 0));
+        let cap = cap.and_then(|cap| u16::try_from(cap).ok());
+        (self.cap, self.rule) = (cap.unwrap_or(0), rule.filter(|_| cap.is_some()));
     }
 
     /// Marks are so many links beyond the point.
@@ -94,11 +100,8 @@ impl Side {
 
     /// Tokens of the block it needs above the point, if any.
     pub(super) fn above(&self) -> u32 {
-        if self.above > 0 { self.size } else { 0 }
-    }
-
-    fn window_blocks(&self, window: u32) -> u32 {
-        (window - 1).div_ceil(self.size)
+        let rule = self.rule.filter(|_| self.above > 0);
+        rule.map_or(0, |rule| rule.block_size)
     }
 
     pub(super) fn grow(&mut self, places: usize) {
@@ -208,16 +211,14 @@ impl Side {
     pub(super) fn accepts(&self, tree: &Tree, at: u32) -> Option<usize> {
         let last = tree.back(at, self.offset)?;
         let blocks = (tree.get(last).depth - self.above) / self.step;
-        let need = match self.rule? {
-            Rule::Window(window) => {
-                self.window_blocks(window).min(blocks) + u32::from(self.above > 0)
+        let rule = self.rule?;
+        let need = match rule.kind {
+            GroupKind::Chunked { chunk } => {
+                let (size, chunk) = (u64::from(rule.block_size), u64::from(chunk));
+                let tokens = u64::from(blocks) * size;
+                (u64::from(blocks) - (tokens - tokens % chunk) / size) as u32
             }
-            Rule::State => 1,
-            Rule::Chunk(chunk) => {
-                let tokens = u64::from(blocks) * u64::from(self.size);
-                let begin = tokens - tokens % u64::from(chunk);
-                (u64::from(blocks) - begin / u64::from(self.size)) as u32
-            }
+            _ => u32::from(self.cap).min(blocks + u32::from(self.above > 0)),
         };
         let run = &self.runs[last as usize];
         run.iter().position(|blocks| u32::from(*blocks) >= need)

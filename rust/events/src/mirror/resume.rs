@@ -40,7 +40,7 @@ impl Mirror {
         let links = self
             .links
             .get_or_insert_with(|| Box::new(Links::new(settings)));
-        let dropped = links.set_groups(groups, unit.unwrap_or(0), to);
+        let dropped = links.set_groups(groups, unit.unwrap_or(0), settings.eagle, to);
         if is_new {
             self.link_known(to);
         }

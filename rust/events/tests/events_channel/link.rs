@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::rng::Rng;
 use cachelb_events::{
-    Batch, Fault, Feed, FeedSettings, FeedState, FollowerSettings, Heard, Holdings, Host,
+    Batch, Feed, FeedSettings, FeedState, Finding, FollowerSettings, Heard, Holdings, Host,
     IngestSettings, Message, Moment, Progress, Worth, decode,
 };
 
@@ -96,9 +96,9 @@ impl Host for Believed {
         self.worth = Some(worth);
     }
 
-    fn heard(&mut self, heard: Heard) -> Option<Fault> {
-        assert!(heard.reuses_all && heard.device_tokens <= self.room);
-        None
+    fn heard(&mut self, heard: Heard) -> Finding {
+        assert!(heard.is_exact && heard.device_tokens <= self.room);
+        Finding::default()
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{
-    Delivery, Fault, FeedSettings, FollowerSettings, Heard, Holdings, Host, IngestSettings, Moment,
-    Streams, Worth,
+    Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host, IngestSettings,
+    Moment, Streams, Worth,
 };
 use cachelb_router::{Feed, PoolId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -118,7 +118,7 @@ impl Host for Rank<'_> {
         }
     }
 
-    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+    fn heard(&mut self, heard: Heard) -> Finding {
         self.feed(|feed| feed.applied(heard))
     }
 }
@@ -190,7 +190,10 @@ impl KvEvents {
         let ids = ids.ok_or_else(|| unknown_worker(&seat.key))?;
         let hasher = self.readers()[home.0 as usize].hasher;
         let streams = Streams::new(FeedSettings {
-            ingest: IngestSettings::new(hasher),
+            ingest: IngestSettings {
+                eagle: seat.profile.engine.drafts(),
+                ..IngestSettings::new(hasher)
+            },
             follower: FollowerSettings::default(),
             ranks: seat.dp_size,
         });

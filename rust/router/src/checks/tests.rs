@@ -4,7 +4,12 @@ const W: WorkerId = WorkerId {
     slot: 2,
     generation: 1,
 };
-const SIZES: Sizes = Sizes { own: 16, slack: 16 };
+const SIZES: Sizes = Sizes {
+    own: 16,
+    slack: 16,
+    above: 0,
+    marked: false,
+};
 
 fn path(blocks: u64) -> Vec<SequenceHash> {
     (0..blocks).map(|i| SequenceHash(i * 7 + 1)).collect()
@@ -149,4 +154,66 @@ fn what_is_followed_is_bounded_and_goes_with_its_worker() {
     checks.ended(W, booking(32));
     let bytes = checks.memory_bytes();
     assert!(bytes < 20_000, "{bytes}: the large buffer is given back");
+}
+
+#[test]
+fn an_engine_that_is_always_a_block_short_drafts() {
+    let drafts = |found: &[u64], sizes: Sizes, tokens: u64| {
+        let mut checks = reporting();
+        for found in found {
+            checks.promised(W, booking(1), &path(10), tokens, sizes);
+            checks.completed(W, booking(1), (*found, Some(tokens)), Millis(1_000));
+        }
+        checks.drafts(W)
+    };
+    let ahead = Sizes { above: 1, ..SIZES };
+    for (found, tokens, expected) in [
+        (vec![144; 8], 170, true),
+        (vec![144; 7], 170, false),
+        ([vec![144; 7], vec![160], vec![160]].concat(), 170, false),
+        ([vec![144; 7], vec![160], vec![144; 2]].concat(), 170, true),
+        ([vec![144; 7], vec![128], vec![144; 1]].concat(), 170, true),
+        ([144, 160, 160].repeat(20), 170, false),
+        // The last token is always computed, so of whole blocks the last one is, drafts or not.
+        ([vec![160; 4], vec![144; 8]].concat(), 160, true),
+        (vec![160; 9], 160, false),
+    ] {
+        assert_eq!(
+            drafts(&found, SIZES, tokens),
+            expected,
+            "{found:?} of {tokens}"
+        );
+        assert!(
+            !drafts(&found, ahead, tokens),
+            "it is promised no more than that"
+        );
+    }
+    let mut checks = reporting();
+    for _ in 0..8 {
+        request(&mut checks, 144);
+    }
+    assert!(checks.drafts(W));
+    checks.start_over(W);
+    assert!(!checks.drafts(W));
+}
+
+#[test]
+fn nobody_knows_what_is_left_of_a_promise_whose_mark_went() {
+    let marked = Sizes {
+        marked: true,
+        ..SIZES
+    };
+    for (depth, hash, total) in [
+        (9, path(10)[9], 1),
+        (9, path(10)[8], 2),
+        (3, path(10)[3], 1),
+    ] {
+        let mut checks = reporting();
+        checks.promised(W, booking(1), &path(10), 170, marked);
+        checks.given_up(W, depth, hash);
+        complete(&mut checks, 1, 0);
+        checks.caught_up(W, Millis(2_000));
+        assert_eq!(checks.totals(W).0, total, "{depth}");
+        assert_eq!((checks.blocks, checks.follows(W)), (0, false));
+    }
 }

@@ -199,9 +199,9 @@ fn found(fleet: &mut Fleet, pick: Pick, cached_tokens: u64, now: u64) -> (u64, u
     let heard = Heard {
         until: Millis(now + 1_000),
         device_tokens: 0,
-        reuses_all: true,
+        is_exact: true,
     };
-    assert_eq!(fleet.feed(pick.offer).applied(heard), None);
+    assert_eq!(fleet.feed(pick.offer).applied(heard).fault, None);
     fleet.feed(pick.offer).checked()
 }
 

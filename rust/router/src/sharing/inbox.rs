@@ -517,17 +517,12 @@ impl Inbox<'_> {
             return;
         };
         let s = &mut *self.selector;
-        let member = s.fleet.member(worker);
-        let medium = match member.and_then(|member| member.feed_in(pool)) {
-            Some(_) => Medium::Speculative,
-            None => Medium::Gpu,
+        let Some(medium) = s.fleet.member(worker).map(|member| member.placed_in(pool)) else {
+            return;
         };
         s.pools.change(pool, |held| {
-            if let Ok(index) = held.index_mut().0.exact_mut() {
-                for hash in blocks.iter() {
-                    // A block that the worker is not known to hold is no place to resume at.
-                    let _ = index.mark(worker, hash, medium);
-                }
+            for hash in blocks.iter() {
+                held.mark(worker, hash, medium);
             }
         });
     }

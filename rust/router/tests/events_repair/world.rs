@@ -7,8 +7,8 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
 use cachelb_events::{
-    Batch, Event, Fault, Feed, FeedSettings, FeedState, FollowerSettings, Heard, Holdings, Host,
-    IngestSettings, Message, Moment, Name, Progress, Worth,
+    Batch, Event, Fault, Feed, FeedSettings, FeedState, Finding, FollowerSettings, Heard, Holdings,
+    Host, IngestSettings, Message, Moment, Name, Progress, Worth,
 };
 use cachelb_policy::{Credits, KvAware, Margin, Rng, Scoring, SpillGate};
 use cachelb_router::{
@@ -143,7 +143,7 @@ impl Host for Rank<'_> {
         self.feed().set_trust(worth);
     }
 
-    fn heard(&mut self, heard: Heard) -> Option<Fault> {
+    fn heard(&mut self, heard: Heard) -> Finding {
         self.feed().applied(heard)
     }
 }

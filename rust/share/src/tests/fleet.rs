@@ -20,7 +20,7 @@ pub(crate) fn words() -> impl Strategy<Value = Word> {
             dp_size,
             slow_start_ms,
             kv_blocks,
-            resuming: resuming.and_then(|(a, b, c, d)| Resuming::from_numbers([a, b, c, d])),
+            resuming: resuming.and_then(|(a, b, c, d)| Resuming::from_numbers([a, b, c, d, d])),
             gpu,
             models,
         },

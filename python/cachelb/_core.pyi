@@ -11,7 +11,6 @@ from typing_extensions import Buffer, disjoint_base
 
 from cachelb.answers import Usage
 from cachelb.bodies import Headers
-from cachelb.cache_groups import CacheLayout
 from cachelb.explanation import Explanation
 from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, Reason, Tokens
@@ -21,6 +20,7 @@ __all__ = [
     "Decision",
     "EngineCache",
     "FleetView",
+    "GroupedEngineCache",
     "LearnedModel",
     "Match",
     "Namespace",
@@ -652,7 +652,7 @@ class RouterFleet:
         gpu: str | None = None,
         kv_blocks: int | None = None,
         slow_start_s: float | None = None,
-        cache_layout: CacheLayout | None = None,
+        cache_layout: Mapping[str, object] | None = None,
     ) -> bool: ...
     def add_pool(self, spec: dict[str, Any]) -> None: ...
     def models(self) -> list[str]: ...
@@ -1858,6 +1858,118 @@ class EngineCache:
         Example:
             >>> from cachelb._core import EngineCache
             >>> EngineCache(2).clear()
+        """
+
+@final
+class GroupedEngineCache:
+    """The blocks of one engine's cache groups, which share one pool, as the simulator has them.
+
+    A step is a list of changes as the engine publishes them: `(group, hash)` for a block that lost its content, then
+    `(group, first, end, kept)` for the blocks of a request that became full, and the numbers of those that can be found
+    from now on.
+    """
+
+    def __new__(cls, max_blocks: int, layout: Mapping[str, object], *, max_batched_tokens: int | None = None) -> Self:
+        """Create an empty cache.
+
+        Args:
+            max_blocks: Blocks of all groups together.
+            layout: The fields of a `cachelb.cache_groups.CacheLayout`, those of its groups among them.
+            max_batched_tokens: Tokens of a prompt computed in a step; None for the whole prompt.
+
+        Raises:
+            ValueError: An argument is out of range, or groups do not go together.
+
+        Example:
+            >>> from dataclasses import asdict
+            >>> from cachelb._core import GroupedEngineCache
+            >>> from cachelb.cache_groups import CacheGroup, CacheLayout
+            >>> layout = CacheLayout([CacheGroup("mamba", 64), CacheGroup("full_attention", 64)])
+            >>> cache = GroupedEngineCache(100, asdict(layout))
+            >>> cache.start(range(1, 5), 300)
+            (0, 0, 0)
+            >>> cache.prefill(0), cache.look_up(range(1, 5), 300)
+            ([[(0, 0, 4, [3]), (1, 0, 4, [0, 1, 2, 3])], []], (256, 256))
+        """
+    def __len__(self) -> int: ...
+    def look_up(self, hashes: ArrayLike, prompt_tokens: int) -> tuple[int, int]:
+        """Find what is held of a prompt.
+
+        Args:
+            hashes: Names of the prompt up to the end of each of the layout's hash blocks, as uint64.
+            prompt_tokens: Tokens of the prompt.
+
+        Returns:
+            The tokens that are taken from the cache, and those that would be if only full attention counted.
+
+        Raises:
+            TypeError: `hashes` are no integers.
+            ValueError: `prompt_tokens` is out of range.
+        """
+    def start(self, hashes: ArrayLike, prompt_tokens: int) -> tuple[int, int, int]:
+        """Hold the blocks that a request takes from the cache, until it is released.
+
+        Args:
+            hashes: Names of the prompt's hash blocks.
+            prompt_tokens: Tokens of the prompt.
+
+        Returns:
+            The number of the request, and what `look_up` returns.
+
+        Raises:
+            TypeError: `hashes` are no integers.
+            ValueError: `prompt_tokens` is out of range.
+        """
+    def prefill(self, request: int) -> list[list[tuple[int, int] | tuple[int, int, int, list[int]]]]:
+        """Compute the rest of a prompt, as far as there is room.
+
+        Args:
+            request: Its number.
+
+        Returns:
+            The steps.
+        """
+    def extend(
+        self, request: int, hashes: ArrayLike, computed_tokens: int
+    ) -> list[list[tuple[int, int] | tuple[int, int, int, list[int]]]]:
+        """Compute an answer token by token, as far as there is room.
+
+        Args:
+            request: Its number.
+            hashes: Names of the hash blocks of the prompt and the answer.
+            computed_tokens: Tokens computed in the end: those of the prompt, and all but the last of the answer.
+
+        Returns:
+            The steps.
+
+        Raises:
+            TypeError: `hashes` are no integers.
+        """
+    def computed(self, request: int) -> int:
+        """Count the tokens of a request that are computed.
+
+        Args:
+            request: Its number.
+
+        Returns:
+            Their number.
+
+        Raises:
+            KeyError: There is no such request.
+        """
+    def release(self, request: int) -> None:
+        """Let the blocks of a request be reused.
+
+        Args:
+            request: Its number.
+        """
+    def clear(self) -> None:
+        """Forget everything that can be found."""
+    def validate(self) -> None:
+        """Recount everything.
+
+        Raises:
+            AssertionError: An invariant is broken; the message names it.
         """
 
 @final

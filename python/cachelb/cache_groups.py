@@ -7,7 +7,7 @@ attention keep the blocks that a resumed prompt reads. A prompt is resumed where
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -39,8 +39,8 @@ class CacheGroup:
 
     Example:
         >>> from cachelb.cache_groups import CacheGroup
-        >>> CacheGroup("sliding_window", 32, window=128).first_block(288)
-        5
+        >>> CacheGroup("sliding_window", 32, window=128).is_full
+        False
     """
 
     kind: CacheKind
@@ -71,41 +71,6 @@ class CacheGroup:
         """Whether it keeps blocks only where a prompt is likely to be resumed."""
         return self.kind in _SPARSE
 
-    @property
-    def tail(self) -> int:
-        """Blocks before a resume point that it reads, of a sliding window or of recurrent state."""
-        return 1 if self.window is None else -(-(self.window - 1) // self.block_size)
-
-    def first_block(self, end: int) -> int:
-        """Return the first block that has to be held to resume at a token.
-
-        Args:
-            end: The token, on a block boundary.
-
-        Returns:
-            Its number; it and those up to `end` are needed.
-        """
-        if self.is_full:
-            return 0
-        if self.chunk is not None:
-            return end // self.chunk * self.chunk // self.block_size
-        return max(0, end // self.block_size - self.tail)
-
-    def first_read(self, computed: int) -> int:
-        """Return the first token that is still read once so many have been computed.
-
-        Args:
-            computed: Tokens of the request computed so far.
-
-        Returns:
-            The token; blocks that end before it are given up.
-        """
-        if self.is_full:
-            return 0
-        if self.chunk is not None:
-            return computed // self.chunk * self.chunk
-        return max(0, computed - (1 if self.window is None else self.window - 1))
-
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
@@ -124,10 +89,8 @@ class CacheLayout:
     Example:
         >>> from cachelb.cache_groups import CacheGroup, CacheLayout
         >>> layout = CacheLayout([CacheGroup("sliding_window", 64, window=128), CacheGroup("full_attention", 32)])
-        >>> layout.alignment, layout.resume_points(300)
-        (64, (256,))
-        >>> layout.hit(300, [{2, 3}, set(range(9))])
-        256
+        >>> layout.alignment, layout.hash_block
+        (64, 32)
     """
 
     groups: Sequence[CacheGroup]
@@ -219,98 +182,6 @@ class CacheLayout:
         if given.get("retention_interval") == "all":
             given["retention_interval"] = None
         return cls(groups, **given)
-
-    def accepts(self, group: CacheGroup, end: int, held: Collection[int]) -> bool:
-        """Return whether a group can resume.
-
-        Args:
-            group: The group.
-            end: Where: a multiple of `alignment`.
-            held: Numbers of the prompt's blocks that the group holds, from 0.
-
-        Returns:
-            Whether it holds the blocks that it reads.
-        """
-        above = 1 if self.eagle and group.kind != "mamba" else 0
-        last = end // group.block_size + above
-        return end == 0 or all(block in held for block in range(group.first_block(end), last))
-
-    def hit(self, prompt_tokens: int, held: Sequence[Collection[int]]) -> int:
-        """Return how many tokens of a prompt the engine takes from its cache.
-
-        Args:
-            prompt_tokens: Tokens of the prompt; the last one is always computed.
-            held: Per group, the numbers of the prompt's blocks that it holds, from 0.
-
-        Returns:
-            The tokens, a multiple of `alignment`.
-        """
-        end = self.full_hit(prompt_tokens, held)
-        sides = [(group, blocks) for group, blocks in zip(self.groups, held, strict=True) if not group.is_full]
-        while end and not all(self.accepts(group, end, blocks) for group, blocks in sides):
-            end -= self.alignment
-        return end
-
-    def full_hit(self, prompt_tokens: int, held: Sequence[Collection[int]]) -> int:
-        """Return how many tokens it would take if only the groups that keep everything counted.
-
-        Args:
-            prompt_tokens: Tokens of the prompt.
-            held: Per group, the numbers of the prompt's blocks that it holds, from 0.
-
-        Returns:
-            The tokens, as many as `hit` or more.
-        """
-        most = prompt_tokens - 1
-        for group, blocks in zip(self.groups, held, strict=True):
-            if group.is_full:
-                whole_blocks = prompt_tokens // group.block_size
-                run = next((block for block in range(whole_blocks) if block not in blocks), whole_blocks)
-                most = min(most, run * group.block_size - (group.block_size if self.eagle else 0))
-        return max(0, most) // self.alignment * self.alignment
-
-    def resume_points(self, prompt_tokens: int, junction: int = 0) -> tuple[int, ...]:
-        """Return where a prompt's blocks are kept because a later one may resume there.
-
-        Args:
-            prompt_tokens: Tokens of the prompt.
-            junction: Where it parts from earlier ones, if they held more of it than it could use.
-
-        Returns:
-            Tokens, multiples of `alignment`.
-        """
-        step = self.alignment
-        ends = {prompt_tokens - 1, junction}
-        if self.eagle:
-            ends = {max(0, end // step * step - step) for end in (prompt_tokens - 1, prompt_tokens)} | {junction}
-        return tuple(sorted({end // step * step for end in ends} - {0}))
-
-    def keeps(self, group: CacheGroup, block: int, points: Iterable[int]) -> bool:
-        """Return whether a group keeps a block for later prompts once it has been computed.
-
-        Args:
-            group: The group.
-            block: Number of the block in the prompt, from 0.
-            points: The prompt's `resume_points`.
-
-        Returns:
-            Whether it does.
-        """
-        if not group.is_sparse or (group.kind == "mamba" and self.retention_interval is None):
-            return True
-        above = 1 if self.eagle and group.kind == "sliding_window" else 0
-        tail = group.tail + above
-        every = self.alignment if self.retention_interval is None else self.retention_interval
-        per_segment = every // group.block_size
-        if per_segment:
-            if tail >= per_segment:
-                return True
-            if block >= above and (block - above) % per_segment >= per_segment - tail:
-                return True
-        if self.retention_interval is None:
-            return False
-        ends = (point // group.block_size + above for point in points)
-        return any(end - tail <= block < end for end in ends)
 
 
 def _only(name: str, table: object, needed: Sequence[str], others: Sequence[str]) -> dict[str, Any]:

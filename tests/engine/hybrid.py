@@ -1,14 +1,14 @@
 """Chats with one engine whose model has several cache groups, and what is known of its cache before each request.
 
 The rules of `tests/models/grouped_engine.py` are applied to what the engine's events say it holds, and
-`cachelb.testing.grouped_cache` is given the same requests.
+the cache of simulated engines is given the same requests.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -19,8 +19,8 @@ from tests.models.grouped_engine import HeldByEvents, Prefix, resumable
 from tests.waiting import wait_until
 
 from cachelb import Decision, Router
+from cachelb._core import GroupedEngineCache
 from cachelb.cache_groups import CacheGroup, CacheLayout
-from cachelb.testing.grouped_cache import GroupedCache
 
 SYSTEM_PROMPTS = (96, 150, 200, 330)  # tokens
 LONGEST = 690  # of prompt and answer
@@ -217,7 +217,7 @@ def chat(engine: Engine, requests: int, *, seed: int, blocks: int, routers: Rout
         What was predicted and reported of each.
     """
     chats, view, outcomes = Chats(seed), EventView(engine), list[Outcome]()
-    model: GroupedCache | None = None
+    model: _Model | None = None
     for _ in range(requests):
         prompt, length = chats.next()
         by_events, by_full = view.predict(prompt), view.predict_by_full(prompt)
@@ -230,14 +230,27 @@ def chat(engine: Engine, requests: int, *, seed: int, blocks: int, routers: Rout
         if routers is not None:
             routers.settle(view.messages)
         if model is None:
-            model = GroupedCache(view.layout, blocks, max_batched_tokens=MAX_BATCHED_TOKENS)
-        served = model.serve(_names(model.layout, computed), len(prompt), len(computed))
-        outcomes.append(Outcome(prompt, answer.cached_tokens, by_events, by_full, served.cached_tokens, by_routers))
+            model = _Model(view.layout, blocks)
+        by_model = model.serve(computed, len(prompt))
+        outcomes.append(Outcome(prompt, answer.cached_tokens, by_events, by_full, by_model, by_routers))
         chats.record(prompt, answer.output)
     assert model is not None
     assert model.layout == view.layout
     return outcomes
 
 
-def _names(layout: CacheLayout, tokens: Prefix) -> list[int]:
-    return [hash(tokens[:end]) for end in range(layout.hash_block, len(tokens) + 1, layout.hash_block)]
+class _Model:
+    """The cache of a simulated engine, one request at a time."""
+
+    def __init__(self, layout: CacheLayout, blocks: int) -> None:
+        self.layout = layout
+        self._cache = GroupedEngineCache(blocks, asdict(layout), max_batched_tokens=MAX_BATCHED_TOKENS)
+
+    def serve(self, computed: Prefix, prompt_tokens: int) -> int:
+        size = self.layout.hash_block
+        names = [hash(computed[:end]) % 2**64 for end in range(size, len(computed) + 1, size)]
+        request, cached, _ = self._cache.start(names, prompt_tokens)
+        self._cache.prefill(request)
+        self._cache.extend(request, names, len(computed))
+        self._cache.release(request)
+        return cached

@@ -76,7 +76,7 @@ class Engine:
     def serve(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
         decision = self.router.select_worker(tokens=prompt)
         kept = self._cache.keep(np.array(prompt, np.uint32), None)
-        cached = kept.request.cached_tokens
+        cached = kept.cached_tokens
         self.found.append((decision.matched_tokens, cached))
         self._cache.extend(kept, list(answer))
         self._cache.release(kept)

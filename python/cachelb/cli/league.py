@@ -67,7 +67,11 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--quick", is_flag=True, help="Small generated traces, one fleet, three loads: under a minute.")
 @policy_option(_POLICIES)
 @click.option(
-    "--fleet", "fleets", metavar="FLEETS", help=f"Fleets, separated by commas, as in 8xa30,4xh100+4xl40s; {_FLEET}."
+    "--fleet",
+    "fleets",
+    metavar="FLEETS",
+    help=f"Fleets, separated by commas, as in 8xa30,4xh100+4xl40s; {_FLEET}. Of hybrid models 8xh100/window=1024*5, "
+    "/mamba*3 or /chunk=8192*3.",
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that all fleets serve.")
 @click.option(

@@ -40,6 +40,7 @@ Examples:
   cachelb replay chat --rate 4 --count 5000
   cachelb replay conversation_trace.jsonl.xz --policy adaptive,round-robin --fleet 8xa100-80
   cachelb replay rag --fleet 8xa30+8xv100 --seeds 5 --slo ttft=1,tpot=50ms
+  cachelb replay chat --fleet 8xh100/window=1024*5 --policy kv-aware,cache-aware
   cachelb replay trace.jsonl --policy kv-aware,kv-aware+oracle --event-lag 0.5 --explain
   cachelb replay bursts --seeds 3 --html bursts.html
   cachelb replay agent --policy cache-aware --sweep cache_threshold=0.1:0.9:0.2 --json > sweep.json
@@ -67,7 +68,11 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
 @click.argument("workload")
 @policy_option(_POLICIES)
 @click.option(
-    "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, such as 8xa30+4xh100:tp2."
+    "--fleet",
+    default="8xa100-80",
+    show_default=True,
+    metavar="GROUPS",
+    help="Workers, such as 8xa30+4xh100:tp2; of hybrid models 8xh100/window=1024*5, /mamba*3 or /chunk=8192*3.",
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that the workers serve.")
 @option("--kv-tokens", None, COUNT, "Tokens EACH worker can cache; what its memory leaves by default.")

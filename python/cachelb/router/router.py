@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb.arguments import listed
@@ -273,7 +273,7 @@ class Router(Observation[W]):
             gpu=gpu,
             kv_blocks=kv_blocks,
             slow_start_s=slow_start_s,
-            cache_layout=layout,
+            cache_layout=None if layout is None else asdict(layout),
         )
         self._wake()
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from cachelb.arguments import listed, whole
+from cachelb.arguments import listed, require, whole
+from cachelb.cache_groups import CacheLayout
+from cachelb.sim.cache_groups import describe_layout, parse_layout
 from cachelb.sim.checks import check_fields, pairs
 from cachelb.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
 from cachelb.sim.timing import Polynomial, Roofline, Scaled, Table
 
 DEFAULT_MODEL = "llama-3-8b"
 
+_BLOCK_SIZE = 16
 _ROLES = ("both", "prefill", "decode")
 
 _LARGE_BYTES, _HUGE_BYTES = 70 * GIB, 160 * GIB
@@ -23,7 +26,7 @@ _SMALL_SEQS, _LARGE_SEQS = 256, 1_024
 _TP4_PASS_SECONDS = 0.004  # inferred: four devices take longer to start a pass
 _TP4 = 4
 _MOST_WORKERS = 65_536
-_GROUP = re.compile(r"(?:(\d{1,9})\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d{1,9}))?(?:@(prefill|decode))?")
+_GROUP = re.compile(r"(?:(\d{1,9})\s*[xX*]\s*)?([A-Za-z0-9.\-]+?)(?::tp(\d{1,9}))?(?:@(prefill|decode))?(/.*)?")
 # Between nodes, per device: one NIC of 200 Gbit/s, and of 400 Gbit/s beside later devices.
 _LINK_BYTES_PER_S, _FAST_LINK_BYTES_PER_S = 25e9, 50e9
 _FAST_LINK_GPUS = ("h100", "h200", "b200")
@@ -38,8 +41,10 @@ class WorkerSpec:
         model: The model.
         tensor_parallel: Devices that share the model.
         timing: The time of a pass.
-        block_size: Tokens per block.
-        kv_tokens: Tokens the cache holds; by default those the memory leaves room for.
+        block_size: Tokens per block; with ``cache_layout``, the greatest common divisor of its blocks.
+        kv_tokens: Tokens the cache holds if it keeps them all; by default those the memory leaves room for.
+        cache_layout: Cache groups of a hybrid model, such as one with sliding windows, which share the memory; None for
+            full attention in every layer.
         max_num_batched_tokens: Tokens of a pass.
         max_num_seqs: Sequences that may run at once.
         long_prefill_token_threshold: Most tokens of one prompt per pass; None for no such limit.
@@ -71,8 +76,9 @@ class WorkerSpec:
     model: ModelProfile
     tensor_parallel: int = 1
     timing: Roofline | Polynomial | Table | Scaled = field(default_factory=Roofline)
-    block_size: int = 16
+    block_size: int = _BLOCK_SIZE
     kv_tokens: int | None = None
+    cache_layout: CacheLayout | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     long_prefill_token_threshold: int | None = None
@@ -109,21 +115,41 @@ class WorkerSpec:
         times = [second for second, _ in pairs("slowdown", self.slowdown)]
         if times != sorted(set(times)) or any(s < 0 or factor <= 0 for s, factor in self.slowdown):
             raise ValueError(f"slowdown needs ascending seconds and positive factors, got {self.slowdown}")
+        if self.cache_layout is not None:
+            self._check_layout(self.cache_layout)
         if self.kv_blocks < 1:
             raise ValueError(f"kv_tokens {self.kv_tokens} holds no block of {self.block_size} tokens; raise it")
 
+    def _check_layout(self, layout: CacheLayout) -> None:
+        require("cache_layout", layout, CacheLayout, "a CacheLayout or None")
+        if layout.hash_block != self.block_size:
+            raise ValueError(
+                f"block_size is {self.block_size}, but the blocks of cache_layout are multiples of "
+                f"{layout.hash_block}: pass block_size={layout.hash_block}"
+            )
+
     @property
     def cache_tokens(self) -> int:
-        """Return the tokens its cache holds, in full blocks."""
-        return self.kv_blocks * self.block_size
+        """Return the tokens its cache holds, in full blocks of every group."""
+        step, blocks = self._alignment
+        return self.kv_blocks // blocks * step
 
     @property
     def kv_blocks(self) -> int:
-        """Return the blocks its cache holds."""
+        """Return the blocks its cache holds, of all groups together."""
         tokens = self.kv_tokens
         if tokens is None:
             tokens = kv_tokens(self.gpu, self.model, tensor_parallel=self.tensor_parallel)
-        return tokens // self.block_size
+        step, blocks = self._alignment
+        return tokens // step * blocks
+
+    @property
+    def _alignment(self) -> tuple[int, int]:
+        """Return the tokens after which blocks of all groups end, and how many blocks that takes."""
+        layout = self.cache_layout
+        if layout is None:
+            return self.block_size, 1
+        return layout.alignment, sum(layout.alignment // group.block_size for group in layout.groups)
 
     def native(self) -> dict[str, Any]:
         """Return the form the engine model takes.
@@ -156,6 +182,7 @@ class WorkerSpec:
             "link_latency_s": self.link_latency_s,
             "slowdown": list(self.slowdown),
             "timing": timing.native(self.gpu, self.model, self.tensor_parallel, self.cache_tokens),
+            **({} if self.cache_layout is None else {"cache_layout": asdict(self.cache_layout)}),
         }
 
 
@@ -197,7 +224,8 @@ class FleetSpec:
 
         Args:
             text: Groups of ``COUNTxGPU``, joined by ``+``; ``:tpN`` behind a device lets N of them
-                share the model, ``@prefill`` or ``@decode`` behind that gives the group a role.
+                share the model, ``@prefill`` or ``@decode`` behind that gives the group a role. A hybrid model's
+                cache groups end it, as `parse_layout` reads them.
             model: Name of the model.
             mfu: Factor on every device's share of its peak; not together with ``timing``.
             all_reduce: Whether devices that share a model lose time to each other, as `Roofline` says; not together
@@ -217,6 +245,8 @@ class FleetSpec:
             (16, '8 x a30 + 8 x v100-32', False)
             >>> FleetSpec.parse("4xh100:tp4", model="llama-3.1-70b").describe()
             '4 x h100-80:tp4'
+            >>> FleetSpec.parse("2xh100/window=1024*5").describe()
+            '2 x h100-80/window=1024*5'
             >>> FleetSpec.parse("2xh100@prefill+6xh100@decode").describe()
             '2 x h100-80@prefill + 6 x h100-80@decode'
         """
@@ -229,6 +259,8 @@ class FleetSpec:
             own = {**settings, "tensor_parallel": int(found[3] or 1)}
             if found[4]:
                 own["role"] = found[4]
+            if found[5]:
+                own["cache_layout"] = parse_layout(found[5], own.get("block_size", _BLOCK_SIZE))
             worker = WorkerSpec(find_gpu(found[2]), find_model(model), **own)
             count = int(found[1] or 1)
             if len(workers) + count > _MOST_WORKERS:
@@ -269,6 +301,7 @@ class FleetSpec:
             worker.gpu.name
             + (f":tp{worker.tensor_parallel}" if worker.tensor_parallel > 1 else "")
             + (f"@{worker.role}" if worker.role != "both" else "")
+            + describe_layout(worker.cache_layout)
             for worker in self.workers
         )
         return " + ".join(f"{count} x {kind}" for kind, count in kinds.items())

@@ -72,7 +72,11 @@ class Gateway(Protocol):
         ...
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
-        """Hear of a cache: ``("stored", hash, parent)``, ``("removed", hash)``, ``("cleared",)``."""
+        """Hear of a cache: ``("stored", hash, parent)``, ``("removed", hash)``, ``("cleared",)``.
+
+        Of hybrid models also ``("marked", hash)`` and ``("unmarked", hash)``: whether groups without full attention can
+        resume behind a block.
+        """
         ...
 
     def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position

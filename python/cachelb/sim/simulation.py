@@ -341,7 +341,13 @@ def _router(
 ) -> Router[str]:
     router: Router[str] = Router(policy=policy, block_size=workload.block_size, **options)
     for name, worker in zip(fleet.names, fleet, strict=True):
-        router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks, role=worker.role)
+        router.add_worker(
+            name,
+            gpu=worker.gpu.name,
+            kv_blocks=worker.kv_blocks,
+            role=worker.role,
+            cache_layout=worker.cache_layout,
+        )
     return router
 
 

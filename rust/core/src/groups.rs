@@ -65,7 +65,7 @@ pub enum Retention {
 pub struct Resuming {
     /// It resumes at multiples of so many tokens.
     pub align: u32,
-    /// What is kept at two places so many tokens apart serves those between them.
+    /// What is kept at two places so many tokens apart serves those between them; 0 where that is a state.
     pub join: u64,
     retention: Retention,
     /// Tokens that must be held beyond the place: one block with EAGLE or MTP. What is kept is so much longer.
@@ -98,9 +98,11 @@ impl Resuming {
             common.filter(|_| size > 0)
         })?;
         let join = sides().map(|group| match group.kind {
-            // A state serves one place, and what of a chunk is kept depends on the place.
-            GroupKind::Mamba | GroupKind::Chunked { .. } => 0,
-            _ => group.extent().unwrap_or(0),
+            // A state serves one place.
+            GroupKind::Mamba => 0,
+            // What of a chunk is kept depends on the place; there is none a token away.
+            GroupKind::Chunked { .. } => 1,
+            _ => group.extent().unwrap_or(0).max(1),
         });
         let above = |of: fn(GroupKind) -> bool| {
             let groups = groups.iter().filter(|group| lookahead && of(group.kind));
@@ -178,9 +180,16 @@ impl Resuming {
     }
 
     /// Where what is kept ends that the engine needs to resume, once it has computed a prompt of `tokens` whose first `held`
-    /// its full groups had: at places, or [`Self::above`] beyond. `known` gives the deepest end known before up to a depth,
-    /// 0 for none. Only new ones are given: ascending, in tokens.
-    pub fn places(&self, tokens: u64, held: u64, known: impl Fn(u64) -> u64, out: &mut Vec<u64>) {
+    /// its full groups had: at places, or [`Self::above`] beyond. `held` is `None` if that may be more than is known, as
+    /// where the prompt continues an answer. `known` gives the deepest end known before up to a depth, 0 for none. Only new
+    /// ones are given: ascending, in tokens.
+    pub fn places(
+        &self,
+        tokens: u64,
+        held: Option<u64>,
+        known: impl Fn(u64) -> u64,
+        out: &mut Vec<u64>,
+    ) {
         out.clear();
         let align = u64::from(self.align);
         let aligned = |depth: u64| depth - depth % align;
@@ -192,11 +201,13 @@ impl Resuming {
         let end = place(tokens.saturating_sub(1));
         let last = if above > 0 { place(tokens) } else { end };
         let resumed = known(most + above).saturating_sub(above);
-        let junction = aligned(held.saturating_sub(self.above_full.into())).min(most);
-        let junction = Some(junction).filter(|at| *at > resumed);
+        let junction = held.map(|held| aligned(held.saturating_sub(self.above_full.into())));
+        let junction = junction.map(|at| at.min(most)).filter(|at| *at > resumed);
         let mut below = resumed;
         let mut kept: Vec<u64> = junction.into_iter().collect();
         match self.retention {
+            // States are where passes ended, which nobody outside knows.
+            _ if self.join == 0 => {}
             Retention::Ends => {}
             Retention::Every(interval) => {
                 let step = u64::from(interval).max(1);

@@ -16,6 +16,7 @@ mod args;
 mod arguments;
 mod bodies;
 mod body;
+mod cache_layout;
 mod call;
 mod clock;
 mod custom;
@@ -75,7 +76,7 @@ mod _core {
         Fleet, KvEvents, NativeRouter, Readings, SnapshotPieces, State, message_origin,
     };
     #[pymodule_export]
-    use crate::sim::{EngineCache, SimWorkload, simulate};
+    use crate::sim::{EngineCache, GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]
     use crate::workers::worker_name;
 }

@@ -77,6 +77,12 @@ impl Answer<'_> {
         })
     }
 
+    /// Whether the worker in `slot` holds blocks behind the first `depth` ones, which are not the prompt's.
+    pub fn goes_on(&self, slot: u32, depth: u32) -> bool {
+        let (index, depths) = (self.index.exact(), self.depths.exact());
+        index.is_some_and(|index| index.goes_on(depths, slot, depth))
+    }
+
     /// Where the leading blocks lie.
     pub fn reach(&self, slot: u32) -> Reach {
         self.depths.media(self.index, slot)

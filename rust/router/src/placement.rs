@@ -67,7 +67,8 @@ impl Step<'_, '_> {
         let feed = member.and_then(|member| member.feed_in(request.pool));
         let rule = member.and_then(|member| member.resuming(request.pool));
         let rule = rule.filter(|rule| rule.needs_marks());
-        let kept = rule.map(|rule| places(rule, request, answer, worker.slot, size));
+        let has_events = feed.is_some();
+        let kept = rule.map(|rule| places(rule, request, answer, (worker.slot, has_events), size));
         let kept = kept.unwrap_or_default();
         let placed_in = member.map_or(Medium::Gpu, |member| member.placed_in(request.pool));
         if let Some(feed) = feed.filter(|_| !request.is_text()) {
@@ -225,7 +226,7 @@ fn places(
     rule: Resuming,
     request: &Request<'_>,
     answer: Answer<'_>,
-    slot: u32,
+    (slot, has_events): (u32, bool),
     size: u32,
 ) -> Vec<u32> {
     // Blocks of text are none of the engine's: each stands for those that it is made of.
@@ -235,13 +236,13 @@ fn places(
         rule.in_blocks_of(size)
     };
     let size = u64::from(size);
-    let (units, held) = (
-        request.length().units(),
-        u64::from(answer.held(slot)) * size,
-    );
+    let (units, blocks) = (request.length().units(), answer.held(slot));
+    let held = u64::from(blocks) * size;
     let known = |most: u64| u64::from(answer.mark(slot, (most.min(held) / size) as u32)) * size;
     let mut places = Vec::new();
-    rule.places(units, held, known, &mut places);
+    // A prompt that ends what is known may go on with an answer, which the engine holds and the router never saw.
+    let is_sure = has_events || units.saturating_sub(held) < size || answer.goes_on(slot, blocks);
+    rule.places(units, Some(held).filter(|_| is_sure), known, &mut places);
     places.retain(|at| at % size == 0);
     places.into_iter().map(|at| (at / size) as u32).collect()
 }

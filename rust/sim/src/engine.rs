@@ -5,12 +5,14 @@
 //! tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read in vLLM
 //! 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
 
+mod cache;
 mod job;
 mod queue;
 mod remote;
 mod sequence;
 mod settings;
 
+use cache::Cache;
 pub use job::{Content, EngineLoad, Job, Output};
 use queue::Queue;
 pub use remote::Fetch;
@@ -18,24 +20,26 @@ use remote::Remote;
 use sequence::Sequence;
 pub use settings::{Commit, EngineSettings};
 
+use crate::change::Change;
 use crate::cost::{Pass, Timing};
-use crate::kv::{Announced, KvPool};
+use crate::kv::KvPool;
+use crate::layout::Hit;
+use crate::tables::Tables;
 use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::SequenceHash;
 
 /// One engine.
 #[derive(Debug)]
 pub struct Engine {
-    settings: EngineSettings,
+    cache: Cache,
     timing: Timing,
-    pool: KvPool,
     waiting: Queue,
     running: Vec<Sequence>,
     remote: Remote,
     preemptions: u64,
     admitted: Vec<Output>,
     in_step: bool,
-    watermark_blocks: u32,
-    spare: Vec<Vec<u32>>,
+    spare: Vec<Tables>,
 }
 
 impl Engine {
@@ -44,18 +48,8 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidSetting`] for a setting outside its range.
     pub fn new(settings: EngineSettings, timing: Timing) -> Result<Self> {
-        settings.check()?;
-        #[expect(clippy::cast_sign_loss, reason = "checked to be 0 or more")]
-        let watermark_blocks = (settings.watermark * f64::from(settings.kv_blocks)) as u32;
-        let announced = if settings.followed {
-            Announced::Contents
-        } else {
-            Announced::Nothing
-        };
         Ok(Self {
-            pool: KvPool::new(settings.kv_blocks, announced)?,
-            watermark_blocks,
-            settings,
+            cache: Cache::new(settings)?,
             timing,
             waiting: Queue::default(),
             running: Vec::new(),
@@ -70,12 +64,18 @@ impl Engine {
     /// The cache.
     #[must_use]
     pub fn pool(&self) -> &KvPool {
-        &self.pool
+        &self.cache.pool
     }
 
-    /// The cache, to take its changes.
-    pub fn pool_mut(&mut self) -> &mut KvPool {
-        &mut self.pool
+    /// What is cached of a prompt of so many tokens, whose full blocks are called so.
+    #[must_use]
+    pub fn look_up(&mut self, names: &[SequenceHash], tokens: u32) -> Hit {
+        self.cache.look_up(names, tokens)
+    }
+
+    /// What changed in the cache since the last call, as gateways see it.
+    pub fn changes(&mut self) -> Vec<Change> {
+        self.cache.changes()
     }
 
     /// Preemptions so far.
@@ -93,14 +93,14 @@ impl Engine {
     /// Whether changes of the cache are recorded.
     #[must_use]
     pub fn is_followed(&self) -> bool {
-        self.settings.followed
+        self.cache.settings.followed
     }
 
     /// Whether the request could ever be served.
     #[must_use]
     pub fn fits(&self, job: Job) -> bool {
         let tokens = u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
-        tokens.div_ceil(u64::from(self.settings.block_size)) <= u64::from(self.pool.capacity())
+        self.cache.fits(tokens)
     }
 
     /// A request arrives. It must fit, and have at least one token of prompt and of output.
@@ -108,7 +108,7 @@ impl Engine {
         debug_assert!(self.fits(job) && job.prompt_tokens > 0 && job.output_tokens > 0);
         self.waiting.push(Sequence {
             job,
-            blocks: self.spare.pop().unwrap_or_default(),
+            tables: self.spare.pop().unwrap_or_default(),
             remote: job.remote,
             // What is cached here says nothing of what the prompt cost elsewhere.
             cached: job.remote.then_some(0),
@@ -127,22 +127,23 @@ impl Engine {
     /// What it reports.
     #[must_use]
     pub fn load(&self) -> EngineLoad {
-        let capacity = f64::from(self.pool.capacity());
+        let pool = &self.cache.pool;
         EngineLoad {
             running: self.running.len() as u32,
             waiting: (self.waiting.len() + self.remote.len()) as u32,
             queued_tokens: Some(self.waiting.tokens),
-            kv_usage: f64::from(self.pool.capacity() - self.pool.free()) / capacity,
+            kv_usage: f64::from(pool.capacity() - pool.free()) / f64::from(pool.capacity()),
         }
     }
 
     /// Schedules a pass; returns its seconds, or `None` if there is nothing to do.
     pub fn begin_step(&mut self, content: &impl Content) -> Option<f64> {
-        let mut left = self.settings.max_num_batched_tokens;
+        self.cache.fresh.clear();
+        let mut left = self.cache.settings.max_num_batched_tokens;
         let mut pass = Pass::default();
         let preempted = self.continue_running(content, &mut left, &mut pass);
         // A pass without anybody would be the last: what arrives from elsewhere holds blocks that it wants to give back.
-        if !(preempted && self.settings.hold_after_preemption && pass.tokens > 0) {
+        if !(preempted && self.cache.settings.hold_after_preemption && pass.tokens > 0) {
             self.admit(content, &mut left, &mut pass);
         }
         self.in_step = pass.tokens > 0;
@@ -153,7 +154,7 @@ impl Engine {
     pub fn end_step(&mut self, content: &impl Content, out: &mut Vec<Output>) {
         self.in_step = false;
         out.append(&mut self.admitted);
-        let step_end = self.settings.commit == Commit::StepEnd;
+        let step_end = self.cache.settings.commit == Commit::StepEnd;
         let mut finished = false;
         for i in 0..self.running.len() {
             let chunk = std::mem::take(&mut self.running[i].chunk);
@@ -163,7 +164,7 @@ impl Engine {
             self.running[i].computed += chunk;
             if step_end {
                 let sequence = &mut self.running[i];
-                sequence.commit(&mut self.pool, &self.settings, sequence.computed, content);
+                sequence.commit(&mut self.cache, sequence.computed, content);
             }
             let sequence = &mut self.running[i];
             if sequence.aborted {
@@ -184,15 +185,13 @@ impl Engine {
         if !finished {
             return;
         }
-        let (pool, spare) = (&mut self.pool, &mut self.spare);
+        let (pool, spare) = (&mut self.cache.pool, &mut self.spare);
         self.running.retain_mut(|sequence| {
             if sequence.generated < sequence.job.output_tokens && !sequence.aborted {
                 return true;
             }
-            pool.release(&sequence.blocks);
-            let mut blocks = std::mem::take(&mut sequence.blocks);
-            blocks.clear();
-            spare.push(blocks);
+            sequence.tables.release(pool);
+            spare.push(std::mem::take(&mut sequence.tables));
             if !sequence.aborted {
                 out.push(Output::Finished {
                     id: sequence.job.id,
@@ -209,7 +208,7 @@ impl Engine {
         self.running.clear();
         self.waiting = Queue::default();
         self.remote = Remote::default();
-        self.pool.reset();
+        self.cache.pool.reset();
         self.admitted.clear();
         self.in_step = false;
         lost
@@ -221,8 +220,8 @@ impl Engine {
         if self.waiting.remove(id) {
             return true;
         }
-        if let Some(sequence) = self.remote.remove(id) {
-            self.pool.release(&sequence.blocks);
+        if let Some(mut sequence) = self.remote.remove(id) {
+            sequence.tables.release(&mut self.cache.pool);
             return true;
         }
         let found = self.running.iter().position(|s| s.job.id == id);
@@ -230,8 +229,8 @@ impl Engine {
         if self.running[at].chunk > 0 {
             return !std::mem::replace(&mut self.running[at].aborted, true);
         }
-        let sequence = self.running.remove(at);
-        self.pool.release(&sequence.blocks);
+        let mut sequence = self.running.remove(at);
+        sequence.tables.release(&mut self.cache.pool);
         true
     }
 
@@ -245,14 +244,17 @@ impl Engine {
         let mut preempted = false;
         let mut i = 0;
         while i < self.running.len() && *left > 0 {
-            let (pool, settings) = (&mut self.pool, &self.settings);
-            let need = u64::from(self.running[i].total() - self.running[i].computed);
-            let chunk = settings.chunk(need, *left);
-            while !self.running[i].reserve(chunk, pool, settings) {
+            let (cache, sequence) = (&mut self.cache, &self.running[i]);
+            let chunk = sequence.chunk(sequence.computed, *left, cache);
+            if chunk == 0 {
+                i += 1;
+                continue;
+            }
+            while !self.running[i].reserve(chunk, cache) {
                 // The last admitted gives way, which may be the one that asks.
                 preempted = true;
                 if let Some(mut last) = self.running.pop() {
-                    last.preempt(pool);
+                    last.preempt(cache);
                     self.preemptions += 1;
                     self.waiting.put_back(last);
                 }
@@ -260,7 +262,7 @@ impl Engine {
                     return true;
                 }
             }
-            self.running[i].schedule(chunk, pass, pool, settings, content);
+            self.running[i].schedule(chunk, pass, cache, content);
             *left -= u64::from(chunk);
             i += 1;
         }
@@ -268,8 +270,9 @@ impl Engine {
     }
 
     fn admit(&mut self, content: &impl Content, left: &mut u64, pass: &mut Pass) {
-        let (pool, settings) = (&mut self.pool, &self.settings);
-        while *left > 0 && self.running.len() < settings.max_num_seqs {
+        let cache = &mut self.cache;
+        let most = cache.settings.max_num_seqs;
+        while *left > 0 && self.running.len() < most {
             let Some(mut sequence) = self.remote.ready.pop_front() else {
                 break;
             };
@@ -278,58 +281,44 @@ impl Engine {
             *left -= 1;
             self.running.push(sequence);
         }
-        while *left > 0 && self.running.len() < settings.max_num_seqs {
-            let Some(head) = self.waiting.head(pool) else {
+        while *left > 0 && self.running.len() < most {
+            let Some(head) = self.waiting.head(&cache.pool) else {
                 return;
             };
-            let (total, block_size) = (head.total(), settings.block_size);
             let names = content.blocks(head.job.id);
-            // At least one token must be computed.
-            let most = ((total - 1) / block_size) as usize;
-            let names = &names[..most.min(names.len())];
-            let hit = if settings.prefix_caching {
-                pool.prefix(names)
-            } else {
-                0
-            };
-            let hit_tokens = hit as u32 * block_size;
-            let chunk = settings.chunk(u64::from(total - hit_tokens), *left);
-            let wanted = if settings.scheduler_reserve_full_isl || head.remote {
-                total
-            } else {
-                hit_tokens + chunk
-            };
-            let new = wanted.div_ceil(block_size) - hit as u32;
-            let reserved = if pass.sequences > 0 {
-                self.watermark_blocks
-            } else {
-                0
-            };
-            if new + pool.free_among(&names[..hit]) + reserved > pool.free() {
-                self.waiting.block(pool);
+            let found = cache.look_up(names, head.total());
+            let hit = found.tokens;
+            head.tables.points = cache
+                .layout
+                .points(head.job.prompt_tokens, found.junction());
+            let chunk = head.chunk(hit, *left, cache);
+            if !head.remote && (chunk == 0 || cache.is_fresh(names, hit)) {
+                return;
+            }
+            if !cache.has_room(head, names, (hit, chunk), pass.sequences > 0) {
+                self.waiting.block(&cache.pool);
                 return;
             }
             let Some(mut sequence) = self.waiting.pop() else {
                 return;
             };
-            pool.share(&names[..hit], &mut sequence.blocks);
-            sequence.computed = hit_tokens;
-            sequence.committed = hit as u32;
+            sequence.computed = hit;
             if sequence.remote {
-                self.remote.allocate(sequence, pool, settings);
+                self.remote.allocate(sequence, cache);
                 continue;
             }
+            sequence.admit(hit, cache);
             if sequence.cached.is_none() {
-                let cached_tokens = hit_tokens.min(sequence.job.prompt_tokens);
+                let cached_tokens = hit.min(sequence.job.prompt_tokens);
                 sequence.cached = Some(cached_tokens);
                 self.admitted.push(Output::Admitted {
                     id: sequence.job.id,
                     cached_tokens,
                 });
             }
-            let fits = sequence.reserve(chunk, pool, settings);
+            let fits = sequence.reserve(chunk, cache);
             debug_assert!(fits, "checked before");
-            sequence.schedule(chunk, pass, pool, settings, content);
+            sequence.schedule(chunk, pass, cache, content);
             self.running.push(sequence);
             *left -= u64::from(chunk);
         }
@@ -341,12 +330,12 @@ impl Engine {
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
         let held = self.running.iter().chain(self.remote.sequences());
-        let held = held.map(|sequence| sequence.blocks.as_slice());
-        self.pool.validate(held)?;
+        let held = held.flat_map(|sequence| sequence.tables.blocks());
+        self.cache.pool.validate(held)?;
         for sequence in &self.running {
             let tokens = sequence.computed + sequence.chunk;
-            let needed = tokens.div_ceil(self.settings.block_size) as usize;
-            if sequence.blocks.len() < needed || sequence.generated >= sequence.job.output_tokens {
+            let covered = sequence.tables.covers(&self.cache.layout, tokens);
+            if !covered || sequence.generated >= sequence.job.output_tokens {
                 return Err(Error::Invariant(format!(
                     "request {} runs without room",
                     sequence.job.id

@@ -2,14 +2,16 @@
 //!
 //! Free are blocks nobody references, cached or not. They wait in one queue: what carries no content at its front, cached
 //! blocks behind, each request's released in reverse, so that a prompt loses its tail first. Equal blocks computed side by
-//! side are two copies; the second takes room until it is released.
+//! side are two copies; the second takes room until it is reused, and is found once the first was. Cache groups share the
+//! blocks; a content belongs to one of them.
 
 use std::collections::HashMap;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{AsIs, SequenceHash};
 
-const NONE: u32 = u32::MAX;
+/// In place of a block that a request gave up.
+pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
@@ -17,8 +19,8 @@ enum Content {
     Empty,
     /// Full, of tokens the workload does not name.
     Anonymous,
-    /// Full, with a hash, and it can be found by it.
-    Cached(SequenceHash),
+    /// Full, with a hash, and its group can find it by that.
+    Cached(u8, SequenceHash),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -28,8 +30,15 @@ struct Block {
     /// Neighbours in the queue of free blocks.
     before: u32,
     after: u32,
-    /// Another copy of the same content.
+    /// The next copy of the same content.
     copy: u32,
+}
+
+/// Copies of one content, in the order in which they came: the first is the one that is found.
+#[derive(Debug, Clone, Copy)]
+struct Copies {
+    first: u32,
+    last: u32,
 }
 
 /// Which changes a cache keeps for a gateway that follows it.
@@ -43,18 +52,24 @@ pub enum Announced {
     Copies,
 }
 
-/// What changed for a gateway that follows the cache.
+/// What changed in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum KvChange {
     /// The block called so can be found now; `parent` is the block before it.
     Stored {
+        /// Its group.
+        group: u8,
+        /// Its number in its prompt.
+        number: u32,
         /// Its hash.
         hash: SequenceHash,
-        /// Hash of the block before it, `None` for a first one.
+        /// Hash of the group's block before it, `None` for a first one.
         parent: Option<SequenceHash>,
     },
     /// It cannot be found any more.
     Removed {
+        /// Its group.
+        group: u8,
         /// Its hash.
         hash: SequenceHash,
     },
@@ -66,12 +81,13 @@ pub enum Change {
 #[derive(Debug)]
 pub struct KvPool {
     blocks: Vec<Block>,
-    found: HashMap<SequenceHash, u32, AsIs>,
+    /// By group.
+    found: Box<[HashMap<SequenceHash, Copies, AsIs>]>,
     first: u32,
     last: u32,
     free: u32,
     /// Changes since they were last taken.
-    changes: Vec<Change>,
+    changes: Vec<KvChange>,
     announced: Announced,
     evicted: u64,
     /// Rises whenever a request that did not fit might fit.
@@ -79,11 +95,19 @@ pub struct KvPool {
 }
 
 impl KvPool {
-    /// A cache of `blocks` blocks.
+    /// A cache of `blocks` blocks, of one group.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if there is none, or more than 2^31.
     pub fn new(blocks: u32, announced: Announced) -> Result<Self> {
+        Self::of_groups(blocks, 1, announced)
+    }
+
+    /// A cache of `blocks` blocks that so many groups share.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if there is none, or more than 2^31.
+    pub fn of_groups(blocks: u32, groups: u8, announced: Announced) -> Result<Self> {
         if blocks == 0 || blocks > 1 << 31 {
             return Err(Error::InvalidSetting {
                 name: "kv_blocks",
@@ -93,7 +117,7 @@ impl KvPool {
         }
         let mut pool = Self {
             blocks: Vec::new(),
-            found: HashMap::default(),
+            found: (0..groups).map(|_| HashMap::default()).collect(),
             first: NONE,
             last: NONE,
             free: 0,
@@ -115,7 +139,9 @@ impl KvPool {
             after: if i + 1 < blocks { i + 1 } else { NONE },
             copy: NONE,
         }));
-        self.found.clear();
+        for found in &mut self.found {
+            found.clear();
+        }
         (self.first, self.last, self.free) = (0, blocks - 1, blocks);
     }
 
@@ -134,7 +160,7 @@ impl KvPool {
     /// Blocks that can be found, copies of a content counted once.
     #[must_use]
     pub fn cached(&self) -> usize {
-        self.found.len()
+        self.found.iter().map(HashMap::len).sum()
     }
 
     /// Cached blocks that were given up for others.
@@ -149,40 +175,57 @@ impl KvPool {
         self.version
     }
 
-    /// The blocks that can be found, in no order, copies of a content once.
+    /// The blocks of the first group that can be found, in no order, copies of a content once.
     pub fn hashes(&self) -> impl Iterator<Item = SequenceHash> {
-        self.found.keys().copied()
+        self.found[0].keys().copied()
     }
 
-    /// How many leading `hashes` can be found.
+    /// The block of a group that is found by its hash.
+    #[must_use]
+    pub fn find(&self, group: u8, hash: SequenceHash) -> Option<u32> {
+        let copies = self.found[usize::from(group)].get(&hash);
+        copies.map(|copies| copies.first)
+    }
+
+    /// Whether a block waits to be reused: referencing it takes from what is free.
+    #[must_use]
+    pub fn is_free(&self, block: u32) -> bool {
+        self.blocks[block as usize].references == 0
+    }
+
+    /// References a block that was found.
+    #[inline]
+    pub fn reference(&mut self, block: u32) {
+        if self.is_free(block) {
+            self.unlink(block);
+        }
+        self.blocks[block as usize].references += 1;
+    }
+
+    /// Appends the blocks of leading `hashes` that a group can find.
+    pub fn leading<'a>(
+        &self,
+        group: u8,
+        hashes: impl Iterator<Item = &'a SequenceHash>,
+        into: &mut Vec<u32>,
+    ) {
+        let found = &self.found[usize::from(group)];
+        into.extend(hashes.map_while(|hash| Some(found.get(hash)?.first)));
+    }
+
+    /// How many leading `hashes` the first group can find.
     #[must_use]
     pub fn prefix(&self, hashes: &[SequenceHash]) -> usize {
-        hashes
-            .iter()
-            .take_while(|hash| self.found.contains_key(hash))
-            .count()
-    }
-
-    /// Of those that [`Self::prefix`] found, how many are free: referencing them takes from what is free.
-    #[must_use]
-    pub fn free_among(&self, hashes: &[SequenceHash]) -> u32 {
-        let blocks = hashes.iter().filter_map(|hash| self.found.get(hash));
-        blocks
-            .filter(|block| self.blocks[**block as usize].references == 0)
-            .count() as u32
+        let found = |hash: &&SequenceHash| self.find(0, **hash).is_some();
+        hashes.iter().take_while(found).count()
     }
 
     /// References the blocks called `hashes`, which [`Self::prefix`] found.
     pub fn share(&mut self, hashes: &[SequenceHash], into: &mut Vec<u32>) {
-        for hash in hashes {
-            let Some(&block) = self.found.get(hash) else {
-                return;
-            };
-            if self.blocks[block as usize].references == 0 {
-                self.unlink(block);
-            }
-            self.blocks[block as usize].references += 1;
-            into.push(block);
+        let first = into.len();
+        self.leading(0, hashes.iter(), into);
+        for &block in &into[first..] {
+            self.reference(block);
         }
     }
 
@@ -193,11 +236,10 @@ impl KvPool {
             return false;
         }
         for _ in 0..n {
-            let block = self.first;
-            self.unlink(block);
-            if let Content::Cached(hash) = self.blocks[block as usize].content {
+            let block = self.pop_front();
+            if let Content::Cached(group, hash) = self.blocks[block as usize].content {
                 self.evicted += 1;
-                self.forget(block, hash);
+                self.forget(block, group, hash);
             }
             let b = &mut self.blocks[block as usize];
             b.content = Content::Empty;
@@ -207,8 +249,20 @@ impl KvPool {
         true
     }
 
-    /// A referenced block is full now; it is found by `hash` if the workload names its content.
+    /// A referenced block is full now; the first group finds it by `hash` if the workload names its content.
     pub fn commit(&mut self, block: u32, hash: Option<SequenceHash>, parent: Option<SequenceHash>) {
+        self.commit_in(0, block, 0, hash, parent);
+    }
+
+    /// The same of a group and the number of the block in its prompt.
+    pub fn commit_in(
+        &mut self,
+        group: u8,
+        block: u32,
+        number: u32,
+        hash: Option<SequenceHash>,
+        parent: Option<SequenceHash>,
+    ) {
         let b = &mut self.blocks[block as usize];
         if b.content != Content::Empty {
             return;
@@ -217,29 +271,39 @@ impl KvPool {
             b.content = Content::Anonymous;
             return;
         };
-        b.content = Content::Cached(hash);
-        let is_first = match self.found.entry(hash) {
-            std::collections::hash_map::Entry::Occupied(first) => {
-                let first = *first.get() as usize;
-                self.blocks[block as usize].copy = self.blocks[first].copy;
-                self.blocks[first].copy = block;
+        b.content = Content::Cached(group, hash);
+        let is_first = match self.found[usize::from(group)].entry(hash) {
+            std::collections::hash_map::Entry::Occupied(mut copies) => {
+                let last = std::mem::replace(&mut copies.get_mut().last, block);
+                self.blocks[last as usize].copy = block;
                 false
             }
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(block);
+                place.insert(Copies {
+                    first: block,
+                    last: block,
+                });
                 self.version += 1;
                 true
             }
         };
         if self.announces(is_first) {
-            self.changes.push(Change::Stored { hash, parent });
+            self.changes.push(KvChange::Stored {
+                group,
+                number,
+                hash,
+                parent,
+            });
         }
     }
 
-    /// Gives up references, the last first.
+    /// Gives up references, the last first. Blocks that were given up before are passed over.
     pub fn release(&mut self, blocks: &[u32]) {
         self.version += 1;
         for &block in blocks.iter().rev() {
+            if block == NONE {
+                continue;
+            }
             let b = &mut self.blocks[block as usize];
             b.references -= 1;
             if b.references > 0 {
@@ -247,7 +311,7 @@ impl KvPool {
             }
             match b.content {
                 Content::Empty => self.push_front(block),
-                Content::Anonymous | Content::Cached(_) => self.push_back(block),
+                Content::Anonymous | Content::Cached(..) => self.push_back(block),
             }
         }
     }
@@ -257,12 +321,29 @@ impl KvPool {
         self.fill(self.capacity());
         self.version += 1;
         if self.announced != Announced::Nothing {
-            self.changes.push(Change::Cleared);
+            self.changes.push(KvChange::Cleared);
+        }
+    }
+
+    /// Nothing can be found any more, while references stay.
+    pub fn forget_all(&mut self) {
+        for block in &mut self.blocks {
+            if matches!(block.content, Content::Cached(..)) {
+                block.content = Content::Empty;
+            }
+            block.copy = NONE;
+        }
+        for found in &mut self.found {
+            found.clear();
+        }
+        self.version += 1;
+        if self.announced != Announced::Nothing {
+            self.changes.push(KvChange::Cleared);
         }
     }
 
     /// The changes since the last call, in order.
-    pub fn changes(&mut self) -> std::vec::Drain<'_, Change> {
+    pub fn changes(&mut self) -> std::vec::Drain<'_, KvChange> {
         self.changes.drain(..)
     }
 
@@ -282,26 +363,42 @@ impl KvPool {
     }
 
     /// The block loses its content.
-    fn forget(&mut self, block: u32, hash: SequenceHash) {
+    fn forget(&mut self, block: u32, group: u8, hash: SequenceHash) {
         let copy = std::mem::replace(&mut self.blocks[block as usize].copy, NONE);
-        let Some(found) = self.found.get_mut(&hash) else {
+        let all = &mut self.found[usize::from(group)];
+        let Some(copies) = all.get_mut(&hash) else {
             return;
         };
-        let is_last = *found == block && copy == NONE;
-        if *found != block {
-            let mut at = *found as usize;
-            while self.blocks[at].copy != block {
-                at = self.blocks[at].copy as usize;
-            }
-            self.blocks[at].copy = copy;
-        } else if is_last {
-            self.found.remove(&hash);
+        let is_last = copies.first == copies.last;
+        if is_last {
+            all.remove(&hash);
+        } else if copies.first == block {
+            copies.first = copy;
         } else {
-            *found = copy;
+            let mut before = copies.first;
+            while self.blocks[before as usize].copy != block {
+                before = self.blocks[before as usize].copy;
+            }
+            self.blocks[before as usize].copy = copy;
+            if copies.last == block {
+                copies.last = before;
+            }
         }
         if self.announces(is_last) {
-            self.changes.push(Change::Removed { hash });
+            self.changes.push(KvChange::Removed { group, hash });
         }
+    }
+
+    /// Takes the first block out of the queue, which is not empty.
+    fn pop_front(&mut self) -> u32 {
+        let first = self.first;
+        self.first = self.blocks[first as usize].after;
+        match self.first {
+            NONE => self.last = NONE,
+            after => self.blocks[after as usize].before = NONE,
+        }
+        self.free -= 1;
+        first
     }
 
     fn unlink(&mut self, block: u32) {
@@ -346,7 +443,7 @@ impl KvPool {
     pub fn validate<'a>(&self, references: impl Iterator<Item = &'a [u32]>) -> Result<()> {
         let broken = |text: String| Err(Error::Invariant(text));
         let mut counted = vec![0_u32; self.blocks.len()];
-        for block in references.flatten() {
+        for block in references.flatten().filter(|block| **block != NONE) {
             counted[*block as usize] += 1;
         }
         for (i, (block, &count)) in self.blocks.iter().zip(&counted).enumerate() {
@@ -374,22 +471,27 @@ impl KvPool {
             ));
         }
         let mut copies = 0;
-        for (&hash, &first) in &self.found {
-            let mut at = first;
-            while at != NONE {
-                if self.blocks[at as usize].content != Content::Cached(hash) {
-                    return broken(format!(
-                        "block {at} is found by {hash:?} and does not hold it"
-                    ));
+        for (group, found) in (0..).zip(&self.found) {
+            for (&hash, of) in found {
+                let (mut at, mut last) = (of.first, NONE);
+                while at != NONE {
+                    if self.blocks[at as usize].content != Content::Cached(group, hash) {
+                        return broken(format!(
+                            "block {at} is found by {hash:?} in group {group} and does not hold it"
+                        ));
+                    }
+                    copies += 1;
+                    (last, at) = (at, self.blocks[at as usize].copy);
                 }
-                copies += 1;
-                at = self.blocks[at as usize].copy;
+                if last != of.last {
+                    return broken(format!("the last copy of {hash:?} is {last}: {of:?}"));
+                }
             }
         }
         let cached = self
             .blocks
             .iter()
-            .filter(|b| matches!(b.content, Content::Cached(_)))
+            .filter(|b| matches!(b.content, Content::Cached(..)))
             .count();
         if copies != cached {
             return broken(format!("{cached} blocks are cached, {copies} can be found"));

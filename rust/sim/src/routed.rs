@@ -3,18 +3,23 @@
 //! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports of
 //! simulated engines as it would get real ones.
 
+use std::sync::Arc;
+
 use cachelb_core::error::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Worth};
 use cachelb_router::{
-    Eligibility, Ending, Offer, Offers, PairTerms, Pick, PoolId, Receipt, Request, Selector, Usage,
+    Eligibility, Ending, Facts, Offer, Offers, PairTerms, Pick, PoolId, Receipt, Request, Selector,
+    Usage,
 };
 
+use crate::change::Change;
 use crate::engine::EngineLoad;
 use crate::gateway::{Attempt, Gateway, Pair, Placed};
-use crate::kv::Change;
+use crate::layout::CacheLayout;
+use crate::options::WorkerSettings;
 use crate::workload::Workload;
 
 /// A selector between a workload and its workers.
@@ -24,6 +29,8 @@ pub struct Routed<'a> {
     workload: &'a Workload,
     offers: Offers,
     ids: Vec<WorkerId>,
+    /// By worker, the cache groups that its events tell of.
+    layouts: Vec<Option<Arc<CacheLayout>>>,
     keys: Keys<'a>,
     number: u64,
     /// By worker, whether changes in its cache were lost.
@@ -70,14 +77,14 @@ fn placed(pick: &Pick) -> Option<Placed> {
 }
 
 impl<'a> Routed<'a> {
-    /// `names` are the registered workers in the order of the fleet.
+    /// `names` are the registered workers in the order of `fleet`.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] for a name that is not registered.
     pub fn new(
         selector: &'a mut Selector,
         workload: &'a Workload,
-        names: &[&str],
+        (names, fleet): (&[&str], &[WorkerSettings]),
         keys: Keys<'a>,
     ) -> Result<Self, Error> {
         let find = |name: &&str| {
@@ -91,6 +98,18 @@ impl<'a> Routed<'a> {
                 })
         };
         let ids: Vec<WorkerId> = names.iter().map(find).collect::<Result<_, _>>()?;
+        let layout = |worker: &WorkerSettings| worker.engine.cache_layout.clone();
+        let layouts: Vec<_> = fleet.iter().map(layout).collect();
+        for (name, layout) in names.iter().zip(&layouts) {
+            // As metrics of engines do.
+            let facts = Facts {
+                retention: layout.as_ref().map(|layout| layout.retention()),
+                ..Facts::default()
+            };
+            selector
+                .workers_mut()
+                .learn(name, &[Arc::from(*name)], facts)?;
+        }
         let offers = names.iter().map(|name| Offer::new(*name)).collect();
         Ok(Self {
             selector,
@@ -98,6 +117,7 @@ impl<'a> Routed<'a> {
             offers: Offers::versioned(offers, 0),
             lossy: vec![false; ids.len()],
             ids,
+            layouts,
             keys,
             number: 0,
         })
@@ -182,7 +202,7 @@ impl Gateway for Routed<'_> {
             at: millis(at),
             ..Report::NONE
         };
-        let name = [std::sync::Arc::clone(&self.offers[worker as usize].name)];
+        let name = [Arc::clone(&self.offers[worker as usize].name)];
         let mut workers = self.selector.workers_mut();
         workers.set_report(&name, &report, millis(now))?;
         Ok(())
@@ -191,7 +211,7 @@ impl Gateway for Routed<'_> {
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Error> {
         let id = self.ids[worker as usize];
         if self.selector.fleet().feed(id).is_none() {
-            self.believe(id, FeedState::Live);
+            self.believe(worker, FeedState::Live);
         }
         let mut chain: Vec<SequenceHash> = Vec::new();
         let mut before = None;
@@ -209,10 +229,19 @@ impl Gateway for Routed<'_> {
                 (Some(mut feed), Change::Removed { hash }) => {
                     feed.withdraw(&[hash], Medium::Gpu);
                 }
-                (Some(mut feed), _) => {
+                (Some(mut feed), Change::Cleared) => {
                     feed.withdraw_all();
                 }
-                (None, _) => {}
+                (Some(mut feed), Change::Marked { hash }) => {
+                    if !feed.mark(hash, Medium::Gpu) {
+                        // Its block is doubtful.
+                        feed.mark(hash, Medium::Speculative);
+                    }
+                }
+                (Some(mut feed), Change::Unmarked { hash }) => {
+                    feed.unmark(hash);
+                }
+                (_, Change::Stored { .. }) | (None, _) => {}
             }
         }
         self.announce(worker, before, &mut chain, now);
@@ -228,12 +257,12 @@ impl Gateway for Routed<'_> {
     }
 
     fn feed(&mut self, worker: u32, state: FeedState, _now: f64) -> Result<(), Error> {
-        self.believe(self.ids[worker as usize], state);
+        self.believe(worker, state);
         Ok(())
     }
 
     fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
-        let name = std::sync::Arc::clone(&self.offers[worker as usize].name);
+        let name = Arc::clone(&self.offers[worker as usize].name);
         self.selector.workers_mut().set_ready(&name, ready);
         Ok(())
     }
@@ -282,14 +311,20 @@ impl Routed<'_> {
             .close(booking(placed), ending, usage, millis(now));
     }
 
-    fn believe(&mut self, id: WorkerId, state: FeedState) {
+    fn believe(&mut self, worker: u32, state: FeedState) {
+        let layout = self.layouts.get(worker as usize).and_then(Option::as_deref);
+        let size = layout.map_or(self.workload.block_size, CacheLayout::full_block);
+        let resuming = layout.and_then(CacheLayout::resuming);
         let worth = Worth::Believed {
             state,
-            engine_block_size: Some(self.workload.block_size),
-            resuming: None,
+            engine_block_size: Some(size),
+            resuming,
         };
-        if let Some(mut feed) = self.selector.feed(id) {
+        if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
             feed.set_trust(worth);
+            if let Some(layout) = layout {
+                feed.set_resumes(!layout.is_full(), layout.beyond());
+            }
         }
     }
 

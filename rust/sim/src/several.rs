@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use cachelb_events::FeedState;
 
+use crate::change::Change;
 use crate::engine::EngineLoad;
 use crate::gateway::{Attempt, Gateway, Pair, Placed};
-use crate::kv::Change;
 
 /// Gateways that know nothing of each other, unless they share.
 #[derive(Debug)]

@@ -99,8 +99,9 @@ impl Engine {
         if full > hit {
             places.push(full);
         }
+        let mut all = places.clone();
         if every > 0 {
-            places.extend((hit + 1..=end).filter(|at| at % every == 0 && at % self.align == 0));
+            all.extend((hit + 1..=end).filter(|at| at % every == 0 && at % self.align == 0));
         }
         for at in 0..self.groups.len() {
             let group = self.groups[at];
@@ -108,7 +109,13 @@ impl Engine {
             let ends: Vec<u64> = if group.kind == GroupKind::Full {
                 (size..=tokens).step_by(size as usize).collect()
             } else {
-                let needed = places.iter().filter(|at| **at > 0);
+                // A prompt is computed in one pass but for the places, where it stops to keep a state.
+                let kept = if group.kind == GroupKind::Mamba {
+                    &places
+                } else {
+                    &all
+                };
+                let needed = kept.iter().filter(|at| **at > 0);
                 let needed = needed.flat_map(|place| self.needed(group, *place));
                 needed
                     .filter(|end| (hit + 1..=tokens).contains(end))
@@ -203,7 +210,7 @@ proptest! {
                 prop_assert_eq!(found, hit, "{:?} of {:?} {:?}", prompt, groups, retention);
             }
             let mut places = Vec::new();
-            resuming.places(prompt.len() as u64, held, known, &mut places);
+            resuming.places(prompt.len() as u64, Some(held), known, &mut places);
             for at in places {
                 marks.insert(prompt[..at as usize].to_vec());
                 join_below(&prompt[..at as usize], &said, &resuming, &mut marks);

@@ -86,6 +86,13 @@ impl Naive {
         (1..=end).rev().find(accepts).unwrap_or(0)
     }
 
+    /// Whether the worker holds a block behind a path.
+    pub fn goes_on(&self, id: WorkerId, path: &[u64]) -> bool {
+        let behind = |hash: &u64| self.parent(*hash) == path.last().copied();
+        let mut media = Medium::ALL.into_iter();
+        !path.is_empty() && media.any(|m| self.held_in(id, m).iter().any(behind))
+    }
+
     /// Where the worker holds a prompt, as far as it can resume at depths up to `most`: a block in two media counts for the
     /// faster.
     pub fn reach(&self, id: WorkerId, hashes: &[u64], most: u32) -> Reach {
@@ -132,6 +139,8 @@ impl Driver {
             let most = if refined { most } else { u32::MAX };
             let reach = self.naive.reach(id, hashes, most);
             prop_assert_eq!(self.index.media(&self.out, slot), reach, "slot {}", slot);
+            let goes_on = self.naive.goes_on(id, &hashes[..held as usize]);
+            prop_assert_eq!(self.index.goes_on(&self.out, slot, held), goes_on);
             for rank in Medium::ALL {
                 let within = held.min(most);
                 let mark = |depth: &u32| {

@@ -354,6 +354,10 @@ impl Naive {
         Some(held.len() as u64)
     }
 
+    pub(super) fn parent(&self, hash: u64) -> Option<u64> {
+        self.parents.get(&hash).copied().flatten()
+    }
+
     pub fn holds(&self, id: WorkerId, hash: u64, medium: Medium) -> bool {
         let worker = self.workers.get(&id);
         let pair = worker.and_then(|w| w.media[place(medium)].get(&hash));

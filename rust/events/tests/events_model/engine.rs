@@ -7,7 +7,7 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::rng::Rng;
 use cachelb_events::Batch;
-use cachelb_sim::{Announced, Change, KvPool};
+use cachelb_sim::{Announced, KvChange, KvPool};
 
 use super::writer::{Stored, Writer};
 
@@ -404,8 +404,8 @@ impl Engine {
     /// Names of the copies that the pool gave up since this was last asked.
     fn removed(&mut self) -> Vec<u64> {
         let removed = self.pool.changes().filter_map(|change| match change {
-            Change::Removed { hash } => Some(hash.0),
-            Change::Stored { .. } | Change::Cleared => None,
+            KvChange::Removed { hash, .. } => Some(hash.0),
+            KvChange::Stored { .. } | KvChange::Cleared => None,
         });
         removed.collect()
     }

@@ -12,11 +12,11 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::cache_layout;
 use super::feeds::Feeds;
 use super::pools;
 use crate::args::{named, number_or_none, ranged, text};
 use crate::arguments::readable_again;
+use crate::cache_layout;
 use crate::engine::{Engine, lock};
 use crate::error::classes::UnknownWorkerError;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};

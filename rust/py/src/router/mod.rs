@@ -5,7 +5,6 @@
 //! for counters and records.
 
 mod batch;
-mod cache_layout;
 mod feed_views;
 mod feeds;
 mod fleet;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use cachelb_core::ids::SequenceHash;
-use cachelb_sim::{Announced, Change, KvPool};
+use cachelb_sim::{Announced, KvChange, KvPool};
 use pyo3::prelude::*;
 
 use crate::args::{Words, ranged};
@@ -60,8 +60,8 @@ impl EngineCache {
         }
         pool.release(&blocks);
         let removed = pool.changes().filter_map(|change| match change {
-            Change::Removed { hash } => Some(hash.0),
-            Change::Stored { .. } | Change::Cleared => None,
+            KvChange::Removed { hash, .. } => Some(hash.0),
+            KvChange::Stored { .. } | KvChange::Cleared => None,
         });
         Ok((held, held + new, removed.collect()))
     }

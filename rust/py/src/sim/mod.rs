@@ -1,6 +1,7 @@
 //! Runs of simulated fleets: the router itself in simulated time, or a gateway written in Python.
 
 mod cache;
+mod grouped;
 mod outside;
 mod read;
 mod timed;
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 pub use self::cache::EngineCache;
+pub use self::grouped::GroupedEngineCache;
 use self::outside::Outside;
 use self::timed::Timed;
 use crate::args::{ranged, type_name};
@@ -153,7 +155,8 @@ fn routed(
     py.detach(|| {
         let mut gateways = Vec::new();
         for (selector, keys) in selectors.iter_mut().zip(keys) {
-            let gateway = Routed::new(selector, &stage.workload.workload, &names, keys);
+            let fleet = (&names[..], &stage.fleet[..]);
+            let gateway = Routed::new(selector, &stage.workload.workload, fleet, keys);
             gateways.push(gateway.map_err(|error| to_python(&error))?);
         }
         let mut gateway = Timed::new(Several::new(gateways, of).sharing(sharing_lag));

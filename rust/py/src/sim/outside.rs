@@ -137,6 +137,8 @@ impl Gateway for Outside {
                         rows.append(("stored", hash.0, parent.map(|parent| parent.0)))?;
                     }
                     Change::Removed { hash } => rows.append(("removed", hash.0))?,
+                    Change::Marked { hash } => rows.append(("marked", hash.0))?,
+                    Change::Unmarked { hash } => rows.append(("unmarked", hash.0))?,
                     Change::Cleared => rows.append(("cleared",))?,
                 }
             }

@@ -1,5 +1,7 @@
 //! Workloads, workers and options from Python.
 
+use std::sync::Arc;
+
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_router::Role;
@@ -176,6 +178,8 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
     let given = Options(given);
     let threshold = given.optional("long_prefill_token_threshold")?;
     let threshold = threshold.map(|_| given.integer("long_prefill_token_threshold", 1, MANY));
+    let layout = given.0.get_item("cache_layout")?;
+    let layout = layout.map(|given| crate::cache_layout::layout(&given));
     let engine = EngineSettings {
         block_size: given.integer("block_size", 1, MANY)? as u32,
         kv_blocks: given.integer("kv_blocks", 1, MANY)? as u32,
@@ -194,6 +198,7 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
             ],
         )?,
         followed: given.flag("kv_events")?,
+        cache_layout: layout.transpose()?.map(Arc::new),
     };
     Ok(WorkerSettings {
         engine,

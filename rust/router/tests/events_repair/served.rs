@@ -7,7 +7,7 @@ use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 use cachelb_events::Batch;
-use cachelb_sim::{Announced, Change, KvPool};
+use cachelb_sim::{Announced, KvChange, KvPool};
 
 use crate::events_model::writer::{Stored, Writer};
 
@@ -166,7 +166,7 @@ impl Engine {
                 return false;
             }
             for change in self.pool.changes() {
-                if let Change::Removed { hash } = change {
+                if let KvChange::Removed { hash, .. } = change {
                     self.writer.removed(hash.0, Medium::Gpu);
                 }
             }

@@ -29,8 +29,8 @@ impl Queue {
     }
 
     /// The head, unless it is known not to fit.
-    pub fn head(&self, pool: &KvPool) -> Option<&Sequence> {
-        let head = self.sequences.front();
+    pub fn head(&mut self, pool: &KvPool) -> Option<&mut Sequence> {
+        let head = self.sequences.front_mut();
         head.filter(|_| self.blocked_at != Some(pool.version()))
     }
 
@@ -73,7 +73,7 @@ impl Queue {
                 self.tokens
             )));
         }
-        if self.iter().any(|sequence| !sequence.blocks.is_empty()) {
+        if self.iter().any(|sequence| !sequence.tables.is_empty()) {
             return Err(Error::Invariant("a waiting request holds blocks".into()));
         }
         Ok(())

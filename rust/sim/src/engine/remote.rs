@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Content, Engine, EngineSettings, Sequence};
-use crate::kv::KvPool;
+use super::{Cache, Content, Engine, Sequence};
 
 /// Blocks to be fetched from where a prompt was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +38,11 @@ impl Remote {
     }
 
     /// A request gets its blocks beside those it found.
-    pub fn allocate(&mut self, mut sequence: Sequence, pool: &mut KvPool, at: &EngineSettings) {
+    pub fn allocate(&mut self, mut sequence: Sequence, cache: &mut Cache) {
         let prompt = sequence.job.prompt_tokens;
-        let fits = sequence.reserve(prompt - sequence.computed, pool, at);
+        sequence.admit(prompt, cache);
+        let tables = &mut sequence.tables;
+        let fits = tables.reserve(&mut cache.pool, &cache.layout, (prompt, prompt));
         debug_assert!(fits, "checked before");
         self.fetches.push(Fetch {
             id: sequence.job.id,
@@ -80,7 +81,7 @@ impl Engine {
         };
         let mut sequence = arriving.remove(at);
         let prompt = sequence.job.prompt_tokens;
-        sequence.commit(&mut self.pool, &self.settings, prompt, content);
+        sequence.commit(&mut self.cache, prompt, content);
         sequence.computed = prompt - 1;
         self.remote.ready.push_back(sequence);
         true

@@ -1,19 +1,17 @@
 //! A request inside an engine.
 
-use super::{Commit, Content, EngineSettings, Job};
+use super::{Cache, Commit, Content, Job};
 use crate::cost::Pass;
-use crate::kv::KvPool;
+use crate::tables::Tables;
 
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     pub job: Job,
-    pub blocks: Vec<u32>,
+    pub tables: Tables,
     /// Tokens in the cache.
     pub computed: u32,
     /// Tokens generated.
     pub generated: u32,
-    /// Full blocks committed.
-    pub committed: u32,
     /// Tokens the pass at work computes.
     pub chunk: u32,
     pub preemptions: u32,
@@ -43,11 +41,31 @@ impl Sequence {
         u64::from(self.job.prompt_tokens)
     }
 
+    /// Tokens that a pass computes which has `left` for it, if `computed` are; 0 if it has to wait for a pass with more.
+    pub fn chunk(&self, computed: u32, left: u64, cache: &Cache) -> u32 {
+        let (total, settings) = (self.total(), &cache.settings);
+        let chunk = settings.chunk(u64::from(total - computed), left);
+        if !cache.has_states {
+            return chunk;
+        }
+        let prefill = self.job.prompt_tokens.max(total - 1);
+        let most = settings.chunk(u64::MAX, settings.max_num_batched_tokens);
+        let passes = (computed, computed + chunk, prefill);
+        let points = self.tables.points;
+        cache.layout.pass_end(passes, points, u64::from(most)) - computed
+    }
+
+    /// References what it found, where that is still read once `computed` tokens are.
+    pub fn admit(&mut self, computed: u32, cache: &mut Cache) {
+        let (layout, found) = (&cache.layout, &cache.found);
+        let tokens = (self.computed, computed);
+        self.tables.admit(&mut cache.pool, layout, found, tokens);
+    }
+
     /// Takes the blocks that the next `chunk` tokens need. Returns whether there were enough.
-    pub fn reserve(&mut self, chunk: u32, pool: &mut KvPool, settings: &EngineSettings) -> bool {
-        let blocks = (self.computed + chunk).div_ceil(settings.block_size);
-        let more = blocks.saturating_sub(self.blocks.len() as u32);
-        pool.take(more, &mut self.blocks)
+    pub fn reserve(&mut self, chunk: u32, cache: &mut Cache) -> bool {
+        let tokens = (self.computed, self.computed + chunk);
+        self.tables.reserve(&mut cache.pool, &cache.layout, tokens)
     }
 
     /// A pass computes the next `chunk` tokens.
@@ -55,8 +73,7 @@ impl Sequence {
         &mut self,
         chunk: u32,
         pass: &mut Pass,
-        pool: &mut KvPool,
-        settings: &EngineSettings,
+        cache: &mut Cache,
         content: &impl Content,
     ) {
         self.chunk = chunk;
@@ -65,40 +82,46 @@ impl Sequence {
         } else {
             pass.add_prefill(u64::from(chunk), u64::from(self.computed));
         }
-        if settings.commit == Commit::Schedule {
-            self.commit(pool, settings, self.computed + chunk, content);
+        if cache.settings.commit == Commit::Schedule {
+            self.commit(cache, self.computed + chunk, content);
         }
     }
 
     /// Gives its blocks back, to be computed again from the first token.
-    pub fn preempt(&mut self, pool: &mut KvPool) {
-        pool.release(&self.blocks);
-        self.blocks.clear();
+    pub fn preempt(&mut self, cache: &mut Cache) {
+        self.tables.release(&mut cache.pool);
         self.computed = 0;
-        self.committed = 0;
         self.preemptions += 1;
         // What came from elsewhere is computed here now.
         self.remote = false;
     }
 
     /// Full blocks among the first `tokens` can be found from now on.
-    pub fn commit(
-        &mut self,
-        pool: &mut KvPool,
-        settings: &EngineSettings,
-        tokens: u32,
-        content: &impl Content,
-    ) {
-        let full = tokens / settings.block_size;
-        if full <= self.committed {
-            return;
+    pub fn commit(&mut self, cache: &mut Cache, tokens: u32, content: &impl Content) {
+        if self.tables.fills(tokens) {
+            self.fill(cache, tokens, content);
         }
+    }
+
+    /// Most passes of a decode fill no block: this is kept out of their way.
+    #[inline(never)]
+    fn fill(&mut self, cache: &mut Cache, tokens: u32, content: &impl Content) {
         let names = content.blocks(self.job.id);
-        for at in self.committed as usize..full as usize {
-            let hash = names.get(at).copied().filter(|_| settings.prefix_caching);
-            let parent = at.checked_sub(1).and_then(|at| names.get(at).copied());
-            pool.commit(self.blocks[at], hash, parent);
-        }
-        self.committed = full;
+        let names = if cache.settings.prefix_caching {
+            names
+        } else {
+            &[]
+        };
+        let (layout, pool, fresh) = (&cache.layout, &mut cache.pool, &mut cache.fresh);
+        let announcer = &mut cache.announcer;
+        let kept = (layout.groups().len() > 1).then_some(|group, number, block| {
+            if layout.is_state(group) {
+                fresh.push(block);
+            }
+            if let Some(announcer) = announcer {
+                announcer.note(group, number, names);
+            }
+        });
+        self.tables.commit(pool, layout, names, tokens, kept);
     }
 }

@@ -1,5 +1,8 @@
 //! Settings of one engine.
 
+use std::sync::Arc;
+
+use crate::layout::CacheLayout;
 use cachelb_core::error::{Error, Result};
 
 /// When a block that a pass computes can be found by others.
@@ -17,11 +20,11 @@ pub enum Commit {
     clippy::struct_excessive_bools,
     reason = "switches of their own, by the engine's names"
 )]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EngineSettings {
     /// Tokens per block.
     pub block_size: u32,
-    /// Blocks of the KV cache.
+    /// Blocks of the KV cache, which its groups share.
     pub kv_blocks: u32,
     /// Tokens one pass may compute.
     pub max_num_batched_tokens: u64,
@@ -41,6 +44,8 @@ pub struct EngineSettings {
     pub commit: Commit,
     /// Whether changes of the cache are recorded.
     pub followed: bool,
+    /// Its cache groups, `None` for one that attends to the whole prefix.
+    pub cache_layout: Option<Arc<CacheLayout>>,
 }
 
 impl EngineSettings {
@@ -64,6 +69,14 @@ impl EngineSettings {
                     got: "0".into(),
                 });
             }
+        }
+        let layout = self.cache_layout.as_ref();
+        if layout.is_some_and(|layout| layout.hash_block() != self.block_size) {
+            return Err(Error::InvalidSetting {
+                name: "block_size",
+                expected: "the greatest common divisor of the blocks of cache_layout",
+                got: self.block_size.to_string(),
+            });
         }
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(Error::InvalidSetting {

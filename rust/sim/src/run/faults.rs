@@ -1,7 +1,7 @@
 //! What happens to workers.
 
+use crate::change::Change;
 use crate::gateway::Gateway;
-use crate::kv::Change;
 use crate::options::Incident;
 
 use super::heap::{Kind, Step};

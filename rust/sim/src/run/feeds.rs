@@ -9,8 +9,8 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::rng::Rng;
 use cachelb_events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
 
+use crate::change::Change;
 use crate::gateway::Gateway;
-use crate::kv::Change;
 use crate::options::Options;
 
 use super::heap::{Kind, Life};
@@ -210,6 +210,7 @@ impl Feed {
                 known
             }
             Change::Removed { hash } => names.remove(&hash),
+            Change::Marked { hash } | Change::Unmarked { hash } => names.contains(&hash),
             Change::Cleared => {
                 names.clear();
                 true

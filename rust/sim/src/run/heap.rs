@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use crate::change::Change;
 use crate::engine::EngineLoad;
 use crate::gateway::Placed;
-use crate::kv::Change;
 use crate::options::Incident;
 
 /// What a gateway learns of an answer.

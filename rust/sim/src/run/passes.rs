@@ -29,10 +29,12 @@ impl<G: Gateway> Run<'_, G> {
             self.output(output, now);
         }
         self.outputs = outputs;
-        let pool = self.workers[at as usize].engine.pool_mut();
-        if pool.has_changes() {
-            let changes = pool.changes().collect();
-            self.publish(at, changes, now);
+        let engine = &mut self.workers[at as usize].engine;
+        if engine.pool().has_changes() {
+            let changes = engine.changes();
+            if !changes.is_empty() {
+                self.publish(at, changes, now);
+            }
         }
         self.start(at, now);
     }

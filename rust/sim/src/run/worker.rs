@@ -31,7 +31,7 @@ impl Worker {
             });
         }
         Ok(Self {
-            engine: Engine::new(settings.engine, settings.timing.clone())?,
+            engine: Engine::new(settings.engine.clone(), settings.timing.clone())?,
             prefill_only: settings.prefill_only,
             role: settings.role,
             link: settings.link,
@@ -64,7 +64,7 @@ impl Worker {
         self.life.epoch += 1;
         let lost = self.engine.crash();
         // Nothing is sent by a worker that crashed; what it held is known to be gone when it is back.
-        drop(self.engine.pool_mut().changes());
+        drop(self.engine.changes());
         lost
     }
 }

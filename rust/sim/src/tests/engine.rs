@@ -152,7 +152,7 @@ fn equal_blocks_computed_side_by_side_are_two_copies() {
     engine.enqueue(job(a, 16, 1));
     engine.enqueue(job(b, 16, 1));
     drain(&mut engine, &prompts);
-    let stored = |engine: &mut Engine| engine.pool_mut().changes().collect::<Vec<_>>();
+    let stored = |engine: &mut Engine| engine.changes();
     // The second copy tells nothing new.
     assert_eq!(stored(&mut engine).len(), 1);
     // Three blocks: two unused ones, and one copy.

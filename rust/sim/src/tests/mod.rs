@@ -3,6 +3,8 @@
 mod cost;
 mod engine;
 mod faults;
+mod groups;
+mod hybrid;
 mod notices;
 mod pairs;
 mod random;
@@ -38,6 +40,7 @@ fn settings(kv_blocks: u32) -> EngineSettings {
         prefix_caching: true,
         commit: Commit::Schedule,
         followed: true,
+        cache_layout: None,
     }
 }
 

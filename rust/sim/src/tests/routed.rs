@@ -11,29 +11,39 @@ use super::*;
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 pub fn selector(rule: Box<dyn Rule>) -> Selector {
+    selector_of(rule, 16, &Profile::default())
+}
+
+/// Workers with such a profile, and an index with blocks of so many tokens.
+pub fn selector_of(rule: Box<dyn Rule>, block_size: u32, profile: &Profile) -> Selector {
     let settings = Settings {
         registered: true,
         seed: 3,
         ..Settings::default()
     };
-    let pool = PoolSettings::new(rule, 16, Placements::default());
+    let pool = PoolSettings::new(rule, block_size, Placements::default());
     let mut selector = Selector::new(settings, pool);
     for name in NAMES {
         let mut workers = selector.workers_mut();
-        workers.add(name, Profile::default(), Millis(0));
+        workers.add(name, profile.clone(), Millis(0));
     }
     selector
 }
 
 /// The rule of a policy with its defaults.
 pub fn rule(name: &str) -> Box<dyn Rule> {
+    rule_of(name, 16)
+}
+
+/// The same before an index with blocks of so many tokens.
+pub fn rule_of(name: &str, block_size: u32) -> Box<dyn Rule> {
     let policy = named(name).unwrap();
     let options = (policy.declared)().into_iter().map(|option| option.default);
     let setup = Setup {
         own_seed: None,
         seed: 3,
         replicas: 1.0,
-        block_size: 16,
+        block_size,
     };
     let options = (policy.read)(options.collect()).unwrap();
     options.ruled(&setup).unwrap().rule
@@ -48,8 +58,9 @@ pub fn families() -> Workload {
 fn outcomes(name: &str, options: &Options) -> (Outcomes, Selector) {
     let w = families();
     let mut selector = selector(rule(name));
-    let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
     let workers = fleet(NAMES.len(), 128);
+    let before = (&NAMES[..], &workers[..]);
+    let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
     let outcomes = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
     selector.validate().unwrap();
     (outcomes, selector)
@@ -93,7 +104,8 @@ fn pairs_leave_nothing_behind_whatever_fails() {
         };
         selector.workers_mut().add(name, profile, Millis(0));
     }
-    let mut gateway = Routed::new(&mut selector, &w, &NAMES, Keys::default()).unwrap();
+    let before = (&NAMES[..], &workers[..]);
+    let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
     let faults = [
         (50.0, 1, Incident::Crash),
         (60.0, 1, Incident::Join),
@@ -123,6 +135,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
 fn a_worker_nobody_registered_is_named() {
     let w = families();
     let mut selector = selector(rule("cache-aware"));
-    let error = Routed::new(&mut selector, &w, &["z"], Keys::default()).unwrap_err();
+    let before = (&["z"][..], &fleet(1, 128)[..]);
+    let error = Routed::new(&mut selector, &w, before, Keys::default()).unwrap_err();
     assert!(error.to_string().contains("\"z\""), "{error}");
 }

@@ -137,6 +137,9 @@ impl Gateway for InTurn {
                     let known = held.remove(&hash) || self.cleared.contains(&worker);
                     assert!(known, "removed unknown");
                 }
+                Change::Marked { hash } | Change::Unmarked { hash } => {
+                    assert!(held.contains(&hash), "marked and not held");
+                }
                 Change::Cleared => {
                     held.clear();
                     self.cleared.insert(worker);

@@ -11,6 +11,11 @@ const LAGS: [f64; 3] = [0.0, 0.005, 0.5];
 /// Requests come to four gateways in turn, so that each meets every family.
 fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
     let w = families();
+    let mut workers = fleet(NAMES.len(), 128);
+    for worker in &mut workers {
+        // Its events would tell all of them.
+        worker.engine.followed = false;
+    }
     let of: Vec<u16> = (0..w.len() as u16).map(|id| id % 4).collect();
     let mut selectors: Vec<_> = (0..4).map(|_| selector(rule("cache-aware"))).collect();
     let routed = (1_u64..).zip(&mut selectors).map(|(origin, selector)| {
@@ -18,14 +23,9 @@ fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
             let mut sharing = selector.sharing_mut();
             sharing.share(origin, &[77], 3_600_000, 1 << 24);
         }
-        Routed::new(selector, &w, &NAMES, Keys::default()).unwrap()
+        Routed::new(selector, &w, (&NAMES, &workers), Keys::default()).unwrap()
     });
     let mut gateway = Several::new(routed.collect(), &of).sharing(lag);
-    let mut workers = fleet(NAMES.len(), 128);
-    for worker in &mut workers {
-        // Its events would tell all of them.
-        worker.engine.followed = false;
-    }
     let out = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
     for selector in &selectors {
         selector.validate().unwrap();

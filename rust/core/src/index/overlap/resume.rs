@@ -5,6 +5,7 @@
 //! the last of those, since they too have to be the prompt's.
 
 use super::Overlaps;
+use crate::forest::lanes::lane_of;
 use crate::forest::leading::Leading;
 use crate::ids::Medium;
 use crate::index::marks::{Key, Marks};
@@ -185,6 +186,27 @@ impl BlockIndex {
         if self.held.shape.marks.refine() {
             answer.refine(self, most);
         }
+    }
+
+    /// Whether the worker in `slot` holds a block behind the first `depth` of the path that `answer` found.
+    #[must_use]
+    pub fn goes_on(&self, answer: &Overlaps, slot: u32, depth: u32) -> bool {
+        let (known, block) = answer.known();
+        let (nodes, shape) = (&self.held.nodes, &self.held.shape);
+        if depth == 0 || depth > known || !answer.is_of(shape.version) {
+            return false;
+        }
+        let mut run = shape.blocks.run(block);
+        while nodes[run].start >= depth {
+            run = nodes[run].parent;
+        }
+        let r = &nodes[run];
+        let entries = Medium::ALL.iter();
+        let mut entries = entries.filter_map(|m| r.holders.get(lane_of(slot, *m)));
+        entries.any(|entry| {
+            let held_kids = self.held.records[entry.record].held_kids;
+            r.start + entry.count > depth || depth == r.end() && held_kids > 0
+        })
     }
 
     /// The deepest mark of the worker in `slot`, of a rank up to `upto`, at a depth of at most `within` on the path that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,16 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.grouped_engine import GroupedEngine, HeldByEvents, Prefix, resumable
 
+from cachelb._core import GroupedEngineCache
 from cachelb.cache_groups import CacheGroup, CacheLayout
-from cachelb.testing.grouped_cache import GroupedCache, Stored
 
 Serving = tuple[Prefix, int]
 """The tokens of a prompt and all but the last of its answer, and how many are the prompt's."""
 
 
+def name(prefix: Prefix) -> int:
+    """Hash a prefix."""
+    return hash(prefix) % 2**64
+
+
 def names(layout: CacheLayout, tokens: Prefix) -> list[int]:
     """Name the hash blocks of a request."""
-    return [hash(tokens[:end]) for end in range(layout.hash_block, len(tokens) + 1, layout.hash_block)]
+    return [name(tokens[:end]) for end in range(layout.hash_block, len(tokens) + 1, layout.hash_block)]
+
+
+def serve(cache: GroupedEngineCache, layout: CacheLayout, tokens: Prefix, prompt: int) -> tuple[int, int]:
+    """Serve a request alone; return what it took from the cache, and what full groups held."""
+    request, cached, held = cache.start(names(layout, tokens), prompt)
+    cache.prefill(request)
+    cache.extend(request, names(layout, tokens), len(tokens))
+    cache.release(request)
+    cache.validate()
+    return cached, held
 
 
 @st.composite
@@ -58,10 +74,9 @@ def servings(draw: st.DrawFn) -> list[Serving]:
 
 @given(layouts(), servings())
 def test_with_room_for_all_a_cache_serves_what_the_rules_say(layout: CacheLayout, requests: list[Serving]) -> None:
-    cache, model = GroupedCache(layout, 100_000), GroupedEngine(layout)
+    cache, model = GroupedEngineCache(100_000, asdict(layout)), GroupedEngine(layout)
     for tokens, prompt in requests:
-        request = cache.serve(names(layout, tokens), prompt, len(tokens))
-        assert (request.cached_tokens, request.held_tokens) == model.serve(tokens, prompt)
+        assert serve(cache, layout, tokens, prompt) == model.serve(tokens, prompt)
     if layout.alignment == layout.hash_block:  # else some blocks are kept where nothing resumes
         assert len(cache) == sum(map(len, model.held))
 
@@ -70,99 +85,83 @@ def test_with_room_for_all_a_cache_serves_what_the_rules_say(layout: CacheLayout
 def test_what_the_changes_say_is_what_is_served(
     layout: CacheLayout, requests: list[Serving], blocks: int, budget: int | None
 ) -> None:
-    cache = GroupedCache(layout, blocks, max_batched_tokens=budget)
+    cache = GroupedEngineCache(blocks, asdict(layout), max_batched_tokens=budget)
     held = HeldByEvents(len(layout.groups))
     prefixes: dict[int, Prefix] = {}
     for tokens, prompt in requests:
-        prefixes |= {hash(tokens[:end]): tokens[:end] for end in range(len(tokens) + 1)}
+        prefixes |= {name(tokens[:end]): tokens[:end] for end in range(len(tokens) + 1)}
         expected = resumable(layout, tokens[:prompt], [[prefixes[name] for name in each] for each in held.counts])
         names_ = names(layout, tokens)
-        request = cache.look_up(names_, prompt)
-        assert request.cached_tokens == expected
-        cache.admit(request)
-        steps = list(cache.prefill(request))
-        ends = range(prompt + 1, len(tokens) + 1) if request.computed == prompt else ()
-        for end in ends:
-            step = cache.step(request, end)
-            if step is None:
-                break
-            steps.append(step)
-        for change in (change for step in steps for change in step):
-            if isinstance(change, Stored):
-                size = layout.groups[change.group].block_size
-                for block in change.kept:
-                    held.store(change.group, hash(tokens[: (block + 1) * size]))
-            else:
-                held.remove(change.group, change.name)
+        assert cache.look_up(names_, prompt)[0] == expected
+        request, cached, _ = cache.start(names_, prompt)
+        assert cached == expected
+        for step in [*cache.prefill(request), *cache.extend(request, names_, len(tokens))]:
+            for change in step:
+                if len(change) == 2:
+                    held.remove(*change)
+                    continue
+                group, _, _, kept = change
+                size = layout.groups[group].block_size
+                for block in kept:
+                    held.store(group, name(tokens[: (block + 1) * size]))
+        cache.validate()
         cache.release(request)
         assert held.copies() <= blocks
         assert len(cache) == sum(map(len, held.counts))
     cache.clear()
+    cache.validate()
     assert len(cache) == 0
 
 
 FULL, SLIDING = CacheGroup("full_attention", 32), CacheGroup("sliding_window", 32, window=128)
 WINDOWS = CacheLayout([SLIDING, FULL])
-WIDE = CacheLayout([CacheGroup("sliding_window", 64, window=128), FULL])
 STATES = CacheLayout([CacheGroup("mamba", 64), CacheGroup("full_attention", 64)])
 
 
-def counted(*ends: int) -> set[int]:
-    """Number blocks from 0, as a prompt does, instead of from 1."""
-    return {end - 1 for end in ends}
-
-
-@pytest.mark.parametrize(
-    ("layout", "held", "prompt", "expected"),
-    [
-        (WINDOWS, [counted(6, 7, 8, 9), set(range(9))], 300, (288, 288)),
-        (WINDOWS, [set(), set(range(6))], 300, (0, 192)),
-        (WINDOWS, [counted(3, 4, 5, 6, 7, 8), set(range(8))], 320, (256, 256)),
-        (WINDOWS, [counted(5, 6, 8, 9), set(range(9))], 300, (0, 288)),
-        (WINDOWS, [counted(1), counted(1, 2)], 64, (32, 32)),
-        (WINDOWS, [counted(6, 7, 8, 9), counted(1, 2, 3, 4, 5, 7, 8, 9)], 300, (0, 160)),
-        (WIDE, [counted(3, 4), set(range(9))], 300, (256, 256)),
-        (STATES, [counted(4, 8), set(range(8))], 520, (512, 512)),
-        (STATES, [counted(4, 8), set(range(8))], 512, (256, 448)),
-        (CacheLayout([FULL], eagle=True), [set(range(9))], 300, (256, 256)),
-        (CacheLayout([FULL]), [set(range(10))], 320, (288, 288)),
-    ],
-)
-def test_resume_point_of_what_is_held(
-    layout: CacheLayout, held: list[set[int]], prompt: int, expected: tuple[int, int]
-) -> None:
-    assert (layout.hit(prompt, held), layout.full_hit(prompt, held)) == expected
-
-
-def serve(cache: GroupedCache, *prompts: Prefix) -> list[int]:
-    return [cache.serve(names(cache.layout, prompt), len(prompt)).cached_tokens for prompt in prompts]
+def cached(layout: CacheLayout, *prompts: Prefix) -> list[int]:
+    """Serve prompts one after the other in a cache with room for all."""
+    cache = GroupedEngineCache(1000, asdict(layout))
+    return [serve(cache, layout, prompt, len(prompt))[0] for prompt in prompts]
 
 
 def test_first_request_that_parts_misses_and_the_next_one_hits() -> None:
     prompts = [(*range(200), *range(1000 * i, 1000 * i + 100)) for i in range(1, 4)]
-    assert serve(GroupedCache(WINDOWS, 1000), *prompts) == [0, 0, 192]
+    assert cached(WINDOWS, *prompts) == [0, 0, 192]
 
 
 def test_repeated_and_longer_prompts_resume_behind_the_last_whole_block() -> None:
     prompt = tuple(range(320))
-    assert serve(GroupedCache(WINDOWS, 1000), prompt, prompt, (*prompt, 1, 2)) == [0, 288, 288]
+    assert cached(WINDOWS, prompt, prompt, (*prompt, 1, 2)) == [0, 288, 288]
 
 
 def test_prompt_of_one_state_block_is_not_resumed() -> None:
     prompt = tuple(range(64))
-    assert serve(GroupedCache(STATES, 1000), prompt, prompt) == [0, 0]
+    assert cached(STATES, prompt, prompt) == [0, 0]
 
 
 def test_tails_that_join_accept_what_lies_between() -> None:
     prompt = tuple(range(300))
-    cache = GroupedCache(WINDOWS, 1000)
-    assert serve(cache, prompt[:200], prompt) == [0, 192]
-    assert serve(cache, (*prompt[:260], *range(900, 960)), (*prompt[:230], *range(800, 860))) == [256, 224]
+    later = (*prompt[:260], *range(900, 960)), (*prompt[:230], *range(800, 860))
+    assert cached(WINDOWS, prompt[:200], prompt, *later) == [0, 192, 256, 224]
 
 
 @pytest.mark.parametrize(("layout", "expected"), [(WINDOWS, (96, 288)), (STATES, (64, 256))])
 def test_generated_tokens_are_held_and_not_resumed(layout: CacheLayout, expected: tuple[int, int]) -> None:
-    cache, tokens = GroupedCache(layout, 1000), tuple(range(320))
-    cache.serve(names(layout, tokens[:299]), 100, 299)
-    request = cache.look_up(names(layout, tokens), 320)
-    assert (request.cached_tokens, request.held_tokens) == expected
+    cache, tokens = GroupedEngineCache(1000, asdict(layout)), tuple(range(320))
+    serve(cache, layout, tokens[:299], 100)
+    assert cache.look_up(names(layout, tokens), 320) == expected
+
+
+def test_copies_of_a_block_are_found_in_the_order_in_which_they_came() -> None:
+    layout = CacheLayout([FULL])
+    cache = GroupedEngineCache(4, asdict(layout))
+    prompt, other, last = (tuple(range(first, first + 32)) for first in (0, 100, 200))
+    first, second, third, apart = (cache.start(names(layout, each), 32)[0] for each in [prompt] * 3 + [other])
+    for request in (first, second, third, apart):
+        cache.prefill(request)
+    for request in (first, second, apart, third):
+        cache.release(request)
+    serve(cache, layout, last, 32)  # in the room of the first copy
+    # The second copy is used again, so the other prompt makes room, not a copy.
+    assert serve(cache, layout, (*prompt, 1), 33) == (32, 32)
+    assert cache.look_up(names(layout, other), 33) == (0, 0)

@@ -1,0 +1,32 @@
+//! What gateways see of a worker's cache.
+
+use cachelb_core::ids::SequenceHash;
+
+/// What a worker says changed in its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The block called so can be found now; `parent` is the block before it.
+    Stored {
+        /// Its hash.
+        hash: SequenceHash,
+        /// Hash of the block before it, `None` for a first one.
+        parent: Option<SequenceHash>,
+    },
+    /// It cannot be found any more, nor resumed behind.
+    Removed {
+        /// Its hash.
+        hash: SequenceHash,
+    },
+    /// Nothing can be found any more.
+    Cleared,
+    /// All groups that do not attend to the whole prefix can resume behind a block, which can be found.
+    Marked {
+        /// Its hash.
+        hash: SequenceHash,
+    },
+    /// They cannot any more.
+    Unmarked {
+        /// Its hash.
+        hash: SequenceHash,
+    },
+}

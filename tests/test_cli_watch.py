@@ -90,6 +90,7 @@ def test_json_has_what_the_router_counts(router: Router[str], url: str) -> None:
         "selected_matched": 96,
         "engine_cached": 90,
         "selected_held": 96,
+        "selected_shared": 0,
     }
     assert look["totals"]["open_requests"] == 1
     assert look["shadows"]["random"]["decisions"] == 3

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.events.test_router_events import batch
 from tests.models.metrics_server import eventually
 
 from cachelb import Router, config
 from cachelb.config.build import event_source
 from cachelb.events import ZmqSource
 from cachelb.events.relayed import RelayEndpoint
+from cachelb.testing.events import stored
 
 
 def build(data: dict[str, Any], **environ: str) -> Router[str]:
@@ -46,6 +48,23 @@ def test_options_of_router_and_policy_take_effect() -> None:
             router.select_worker(tokens=prompt).on_complete()
             assert router.select_worker(tokens=[*prompt, *range(70)], dry_run=True).matched_tokens == 640
             assert router.select_worker(tokens=[*prompt[:512], *range(9000, 9128)], dry_run=True).reason == reason
+
+
+def test_shared_caches_are_registered_with_their_options() -> None:
+    cache = {"name": "store", "load-ms-per-token": 0.01, "media": ["cpu"]}
+    other = {"name": "other", "model": "m", "ttl_s": None}
+    data = {"router": {"models": {"m": 32}}, "workers": ["a", "b"], "shared_caches": [cache, other]}
+    loaded = config.load(data, environ={})
+    assert loaded.shared_caches == (
+        config.SharedCacheConfig("store", {"load_ms_per_token": 0.01, "media": ("cpu",)}),
+        config.SharedCacheConfig("other", {"model": "m", "ttl_s": None}),
+    )
+    shown = {row.path: (row.value, row.origin) for row in config.show(loaded)}
+    assert shown["shared_caches[0].load_ms_per_token"] == (0.01, "mapping as shared_caches[0].load-ms-per-token")
+    assert shown["shared_caches[0].ttl_s"] == (1800.0, "default")
+    with loaded.build() as router:
+        router.apply_kv_events("a", batch(stored([1, 2], range(32), medium="cpu")), seq=0)
+        assert router.shared_caches() == {"store": 2, "other": 0}
 
 
 def test_cache_layout_of_a_worker_takes_effect() -> None:

@@ -38,6 +38,21 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"router": {"objective": "ttft"}}, "router.objective: is an option of the policy 'adaptive'; write it under"),
     ({"router": {"workers": []}}, "router.workers: workers stand at the top level: [[workers]]"),
     ({"router": {"clock": 1}}, "router.clock: cannot be written in a configuration; give it to Router in code"),
+    ({"shared_caches": [{"ttl_s": 1}]}, "shared_caches[0]: a shared cache has a name"),
+    ({"shared_caches": [{"name": "x", "ttl": 1}]}, "shared_caches[0].ttl: unknown key; did you mean 'ttl_s'?"),
+    (
+        {"shared_caches": [{"name": "x", "startup_ms": 1, "ttl_s": 0}]},
+        "shared_caches[0].ttl_s: ttl_s must be",
+    ),
+    (
+        {"shared_caches": [{"name": "x"}, {"name": "y"}]},
+        "shared_caches[1].name: the model has the shared cache 'x' (shared_caches[0].name); it reads one",
+    ),
+    ({"workers": ["x"], "shared_caches": [{"name": "x"}]}, "shared_caches[0].name: is the key of a worker; a shared"),
+    (
+        {"shared_caches": [{"name": "x", "model": "m"}]},
+        'shared_caches[0].model: model "m" has no index of its own; name it',
+    ),
     ({"router": 3}, "router: must be a table of keys and values, not a number"),
     ({"router": {3: 4}}, "router: keys must be text, and 3 is a number"),
     ({"router": {"block-size": 1, "block_size": 1}}, "router.block_size: the same key as router.block-size; keep one"),

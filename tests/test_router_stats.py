@@ -12,7 +12,7 @@ from cachelb import Router, policies
 from cachelb.policies import CacheAware, LeastLoaded
 from cachelb.types import Funnel
 
-NONE = Funnel(0, 0, 0, 0, 0, 0)
+NONE = Funnel(0, 0, 0, 0, 0, 0, 0)
 
 
 def serve(router: Router[str], *, cached: int | None, **request: Any) -> None:
@@ -28,18 +28,18 @@ def test_every_sum_of_the_funnel_is_over_the_same_requests() -> None:
     assert router.stats().funnel == NONE
     holder = router.recent()[0].key
     serve(router, cached=90, tokens=range(100))
-    assert router.stats().funnel == Funnel(1, 100, 96, 96, 90, 96)
+    assert router.stats().funnel == Funnel(1, 100, 96, 96, 90, 96, 0)
     other = "b" if holder == "a" else "a"
     serve(router, cached=0, tokens=range(100), among=[other])
     # Whoever holds most is looked for among the candidates of the request only.
-    assert router.stats().funnel == Funnel(2, 200, 96 + 0, 96 + 0, 90, 96 + 0)
+    assert router.stats().funnel == Funnel(2, 200, 96 + 0, 96 + 0, 90, 96 + 0, 0)
 
 
 def test_a_worker_that_held_more_is_lost_between_best_and_selected() -> None:
     router = Router(["a", "b"], seed=1, policy="round-robin", shadow=["cache-aware"])
     serve(router, cached=0, tokens=range(100))
     serve(router, cached=0, tokens=range(100))  # the other worker's turn
-    assert router.stats().funnel == Funnel(2, 200, 96, 0, 0, 0)
+    assert router.stats().funnel == Funnel(2, 200, 96, 0, 0, 0, 0)
 
 
 BLIND = ["least-loaded", "power-of-two", "round-robin", "random", "rendezvous", "length-bucket"]
@@ -81,14 +81,14 @@ def test_a_prompt_given_as_text_is_counted_in_the_engines_tokens() -> None:
     decision.on_complete(cached_tokens=480, prompt_tokens=500)
     assert decision.prompt_tokens == 1000
     matched = decision.matched_tokens // 2
-    assert router.stats().funnel == Funnel(1, 500, matched, matched, 480, matched)
+    assert router.stats().funnel == Funnel(1, 500, matched, matched, 480, matched, 0)
 
 
 def test_an_engine_cannot_report_more_cached_tokens_than_the_prompt_has() -> None:
     router = Router(["a"])
     serve(router, cached=1000, tokens=range(100))
     serve(router, cached=1000)  # a request without any length has no denominator
-    assert router.stats().funnel == Funnel(1, 100, 0, 0, 100, 0)
+    assert router.stats().funnel == Funnel(1, 100, 0, 0, 100, 0, 0)
 
 
 def pair_router(**options: Any) -> Router[str]:
@@ -104,7 +104,7 @@ def test_what_the_decode_worker_of_a_pair_reports_does_not_count() -> None:
     assert pair.prefill is not None
     pair.prefill.on_complete(cached_tokens=0)
     pair.decode.on_complete(cached_tokens=100)
-    assert router.stats().funnel == Funnel(1, 100, 0, 0, 0, 0)
+    assert router.stats().funnel == Funnel(1, 100, 0, 0, 0, 0, 0)
 
 
 def test_the_prefill_workers_report_counts_when_it_comes_after_the_first_token() -> None:
@@ -114,7 +114,7 @@ def test_the_prefill_workers_report_counts_when_it_comes_after_the_first_token()
     pair.on_first_token()  # releases the prefill worker
     pair.on_complete(cached_tokens=80)
     pair.on_complete(cached_tokens=80)
-    assert router.stats().funnel == Funnel(1, 100, 96, 96, 80, 96)
+    assert router.stats().funnel == Funnel(1, 100, 96, 96, 80, 96, 0)
     assert [(record.part, record.cached_tokens) for record in router.recent(2)] == [("prefill", 80), ("decode", None)]
 
 
@@ -123,7 +123,7 @@ def test_a_decode_worker_that_did_the_prefill_counts() -> None:
     pair = router.select_pair(tokens=range(100))
     assert pair.prefill is None
     pair.on_complete(cached_tokens=7)
-    assert router.stats().funnel == Funnel(1, 100, 0, 0, 7, 0)
+    assert router.stats().funnel == Funnel(1, 100, 0, 0, 7, 0, 0)
 
 
 # --- decisions ---

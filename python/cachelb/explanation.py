@@ -39,6 +39,7 @@ class CandidateView:
         doubtful_blocks: Leading blocks by medium that may be evicted already, as messages of its engine are missing;
             once they are lost for good, unconfirmed routed blocks too.
         events: Trust in the events of its engine, a `KvEventStats.state`; None without events.
+        shared_blocks: Blocks behind those it held that it can read from the shared cache of the model.
         terms: The terms of the score. `adaptive` has `waiting_ms`, the prefill that waits on the worker; `own_ms`,
             the request's own; `cache_ms`, what that pushes out of the cache; `queued_ms` and `running_ms`, what
             it delays; `decoding_ms`, how long its own output takes, as far as that counts; and `memory_factor`, by
@@ -66,6 +67,7 @@ class CandidateView:
     events: str | None = None
     doubtful_blocks: dict[str, int] = field(default_factory=dict, hash=False)
     terms: dict[str, float] = field(default_factory=dict, hash=False)
+    shared_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

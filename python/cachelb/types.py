@@ -163,6 +163,8 @@ class Funnel:
         selected_held_tokens: Tokens the picked worker held for its full attention: more than matched where a hybrid
             model could not resume so far.
         engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
+        selected_shared_tokens: Tokens of the matched ones that the picked worker was to read from the shared cache of
+            the model (`add_shared_cache`).
     """
 
     requests: int = field(metadata=counter("funnel_requests", "{request}"))
@@ -171,6 +173,7 @@ class Funnel:
     selected_matched_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="selected_matched"))
     engine_cached_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="engine_cached"))
     selected_held_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="selected_held"))
+    selected_shared_tokens: int = field(metadata=counter("funnel_tokens", "{token}", "step", row="selected_shared"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +504,7 @@ class DecisionRecord:
         convention: Convention by which the conversation is known, such as "claude-code".
         held_tokens: Prompt tokens that worker held for its full attention: more than `matched_tokens` where a hybrid
             model could not resume so far.
+        shared_tokens: Those of `matched_tokens` that it was to read from the shared cache of the model.
     """
 
     id: str
@@ -534,3 +538,4 @@ class DecisionRecord:
     gpu: str | None = None
     convention: str | None = None
     held_tokens: int | None = None
+    shared_tokens: int | None = None

@@ -25,6 +25,7 @@ from tests.waiting import wait_until
 from cachelb import Router
 from cachelb.policies import POLICIES
 from cachelb.state import ZmqMesh
+from cachelb.testing.events import encode_batch, stored
 
 FLEET: dict[str, Any] = {"share_fleet": True}
 ALONE: dict[str, Any] = {**PATIENT, **FLEET}
@@ -123,6 +124,20 @@ def test_impossible_changes_are_named_and_counted(caplog: pytest.LogCaptureFixtu
         wait_until(lambda: "worker w#1 was changed by another router, but not here" in caplog.text)
         assert other.keys() == [*WORKERS, "w"]
         assert mesh.stats().strangers == mesh_before + 1
+
+
+def test_worker_with_the_name_of_a_shared_cache_is_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with routers(MeshFleet(), 2, **FLEET) as ((router, _), (other, mesh)):
+        before = mesh.stats().strangers
+        other.add_shared_cache("store")
+        router.add_worker("store")
+        router.add_worker("new")
+        wait_until(lambda: "new" in set(other.keys()))
+        assert '"store" is a shared cache' in caplog.text
+        assert (other.keys(), mesh.stats().strangers) == ([*WORKERS, "new"], before + 1)
+        other.apply_kv_events("store", encode_batch([stored([1], range(16))], ts=1.0), seq=0)
+        assert other.shared_caches() == {"store": 1}
+        other.validate()
 
 
 def test_fleets_are_not_shared_unless_asked() -> None:

@@ -47,11 +47,20 @@ from cachelb.config.document import Document
 from cachelb.config.environment import read_environment
 from cachelb.config.files import read_file
 from cachelb.config.layer import read_layer
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
 from cachelb.config.resolve import resolve
 from cachelb.config.show import Shown, show
 
-__all__ = ["KvEventsConfig", "PolicyConfig", "RouterConfig", "Shown", "WorkerConfig", "load", "show"]
+__all__ = [
+    "KvEventsConfig",
+    "PolicyConfig",
+    "RouterConfig",
+    "SharedCacheConfig",
+    "Shown",
+    "WorkerConfig",
+    "load",
+    "show",
+]
 
 
 def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> RouterConfig:

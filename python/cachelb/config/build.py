@@ -22,6 +22,8 @@ def build(config: RouterConfig) -> Router[str]:
     router.config = config
     for worker in config.workers:
         router.add_worker(worker.key, **worker_arguments(worker))
+    for cache in config.shared_caches:
+        router.add_shared_cache(cache.name, **cache.options)
     if config.load is not None:
         router.attach(MetricsSource(**config.load))
     if source is not None:

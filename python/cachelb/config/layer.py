@@ -35,6 +35,14 @@ class WorkerDraft:
 
 
 @dataclass
+class SharedCacheDraft:
+    """The settings of one shared cache in a document."""
+
+    name: Setting
+    options: dict[str, Setting] = field(default_factory=dict)
+
+
+@dataclass
 class Layer:
     """The settings of a document, sorted."""
 
@@ -42,6 +50,7 @@ class Layer:
     policies: dict[str, PolicyDraft] = field(default_factory=dict)  # by slot: policy, prefill_policy, decode_policy
     shadow: list[PolicyDraft] | None = None  # None if not mentioned
     workers: list[WorkerDraft] | None = None  # None if not mentioned
+    shared_caches: list[SharedCacheDraft] = field(default_factory=list)
     sections: dict[str, dict[str, Setting]] = field(default_factory=dict)  # kv_events, load and bodies, where mentioned
     model_path: Setting | None = None
     strays: list[Setting] = field(default_factory=list)  # keys in the router's table that are not options of it
@@ -55,6 +64,7 @@ def read_layer(document: Document) -> Layer:
         "routing": _router,
         "mode": _mode,
         "workers": _workers,
+        "shared_caches": _shared_caches,
         "model_path": _model_path,
         **dict.fromkeys(schema.SLOTS, _slot),
         **dict.fromkeys(("kv_events", "load", "bodies"), _section),
@@ -169,6 +179,21 @@ def _workers(layer: Layer, section: Setting) -> None:
                 raise setting.error(f"unknown key{did_you_mean(key, ['url', 'key', 'bootstrap_port', *known])}")
             draft.options[key] = setting
         layer.workers.append(draft)
+
+
+def _shared_caches(layer: Layer, section: Setting) -> None:
+    """Read `[[shared_caches]]`."""
+    known = schema.shared_cache_options()
+    for item in section.items():
+        entries = item.entries()
+        name = entries.pop("name", None)
+        if name is None:
+            raise item.error("a shared cache has a name")
+        name.text()
+        for key, setting in entries.items():
+            if key not in known:
+                raise setting.error(f"unknown key{did_you_mean(key, ['name', *known])}")
+        layer.shared_caches.append(SharedCacheDraft(name, entries))
 
 
 def _mode(layer: Layer, section: Setting) -> None:

@@ -69,6 +69,23 @@ class WorkerConfig:
         return f"WorkerConfig({worker_name(self.key)!r}, {self.role!r})"
 
 
+@dataclass(frozen=True, slots=True)
+class SharedCacheConfig:
+    """A cache that all workers of a model read.
+
+    Attributes:
+        name: Its name.
+        options: Options that were set, of `Router.add_shared_cache`.
+
+    Example:
+        >>> SharedCacheConfig("mooncake", {"load_ms_per_token": 0.01}).options["load_ms_per_token"]
+        0.01
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventsConfig:
     """Endpoints of the engines' KV cache events.
@@ -123,6 +140,7 @@ class RouterConfig:
         decode_policy: The policy that picks decode workers, likewise.
         shadow: Policies that decide beside the first, without effect.
         workers: The workers, in the order given.
+        shared_caches: The caches that all workers of a model read.
         kv_events: Endpoints of the engines' KV cache events, if given.
         load: Options of the source that polls the engines for their load; None for no such source.
         bodies: How request bodies are read; None for the defaults.
@@ -144,6 +162,7 @@ class RouterConfig:
     decode_policy: PolicyConfig | None
     shadow: tuple[PolicyConfig, ...]
     workers: tuple[WorkerConfig, ...]
+    shared_caches: tuple[SharedCacheConfig, ...]
     kv_events: KvEventsConfig | None
     load: Mapping[str, Any] | None
     bodies: RequestBodies | None

@@ -14,8 +14,8 @@ from cachelb.bodies import RequestBodies
 from cachelb.config import schema
 from cachelb.config.build import router_arguments
 from cachelb.config.document import Document, Keys, Setting, dotted
-from cachelb.config.layer import Layer, PolicyDraft, WorkerDraft, put
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, WorkerConfig
+from cachelb.config.layer import Layer, PolicyDraft, SharedCacheDraft, WorkerDraft, put
+from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
 from cachelb.errors import did_you_mean
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
@@ -51,6 +51,7 @@ class _Resolver:
         drafts = self._workers()
         workers = tuple(self._worker(n, draft) for n, draft in enumerate(drafts))
         _check_transfer(workers, drafts)
+        caches = [draft for layer in self._layers for draft in layer.shared_caches]
         kv_events = self._section("kv_events")
         load = self._section("load")
         if load is not None:
@@ -65,6 +66,7 @@ class _Resolver:
             decode_policy=decode,
             shadow=shadow,
             workers=workers,
+            shared_caches=tuple(self._shared_cache(n, draft) for n, draft in enumerate(caches)),
             kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
             load=None if load is None else self._values(("load",), load),
             bodies=None if bodies is None else _checked(_bodies, bodies),
@@ -72,7 +74,7 @@ class _Resolver:
             origins=MappingProxyType(self._origins),
             unused=MappingProxyType(self._unused),
         )
-        _check_router(config, options, drafts)
+        _check_router(config, options, drafts, caches)
         return config
 
     def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - a value of any option
@@ -209,6 +211,11 @@ class _Resolver:
         except _BAD_VALUE as error:
             raise (port or draft.key).error(str(error)) from error
 
+    def _shared_cache(self, n: int, draft: SharedCacheDraft) -> SharedCacheConfig:
+        """Note one shared cache."""
+        name = self._note(("shared_caches", n, "name"), draft.name)
+        return SharedCacheConfig(name, self._values(("shared_caches", n), draft.options))
+
     def _section(self, name: str) -> dict[str, Setting] | None:
         """Merge a table of options."""
         tables = [layer.sections[name] for layer in self._layers if name in layer.sections]
@@ -245,12 +252,25 @@ def _name_of(name: Setting | None, default: str | None) -> str | None:
     return schema.policy_name(name) if name else default
 
 
-def _check_router(config: RouterConfig, options: Mapping[str, Setting], drafts: Sequence[WorkerDraft]) -> None:
-    """Build the router and its workers, so that errors are raised now, and not when the gateway starts."""
+def _check_router(
+    config: RouterConfig,
+    options: Mapping[str, Setting],
+    drafts: Sequence[WorkerDraft],
+    caches: Sequence[SharedCacheDraft],
+) -> None:
+    """Build the router with all it has, so that errors are raised now, and not when the gateway starts."""
     rest = {key: value for key, value in router_arguments(config).items() if key not in options}
     router = _checked(partial(Router, **rest), options)
     for worker, draft in zip(config.workers, drafts, strict=True):
         _checked(partial(router.add_worker, worker.key), draft.options)
+    seen: dict[str | None, Setting] = {}
+    for cache, shared in zip(config.shared_caches, caches, strict=True):
+        other = seen.setdefault(cache.options.get("model"), shared.name)
+        if other is not shared.name:
+            raise shared.name.error(f"the model has the shared cache {other.value!r} ({other.path}); it reads one")
+        if cache.name in set(router.keys()):
+            raise shared.name.error("is the key of a worker; a shared cache needs a name of its own")
+        _checked(partial(router.add_shared_cache, cache.name), shared.options)
 
 
 def _bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option

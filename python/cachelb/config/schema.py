@@ -51,6 +51,11 @@ def worker_options() -> Mapping[str, Option]:
     return _keywords(Router.add_worker)
 
 
+def shared_cache_options() -> Mapping[str, Option]:
+    """List the options of a shared cache."""
+    return _keywords(Router.add_shared_cache)
+
+
 def policy_options(name: str) -> Mapping[str, Option]:
     """List the options of a policy, other spellings included."""
     policy = policies.make(name)

@@ -67,6 +67,9 @@ def _rows(config: RouterConfig) -> Iterator[Shown]:
         values = {**worker.options, "role": worker.role}
         yield from _table_rows(config, ("workers", n), schema.worker_options(), values)
         yield _row(config, ("workers", n, "bootstrap_port"), worker.bootstrap_port)
+    for n, cache in enumerate(config.shared_caches):
+        yield _row(config, ("shared_caches", n, "name"), cache.name)
+        yield from _table_rows(config, ("shared_caches", n), schema.shared_cache_options(), cache.options)
     if (events := config.kv_events) is not None:
         fields = KvEventsConfig.__dataclass_fields__
         yield from (_row(config, ("kv_events", key), getattr(events, key)) for key in fields)

@@ -16,7 +16,7 @@ from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
 from cachelb.router import forks
 from cachelb.router.attachable import Sources
-from cachelb.router.observation import Observation
+from cachelb.router.shared_caches import SharedCaches
 from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
 
@@ -35,7 +35,7 @@ W = TypeVar("W")
 _log = logging.getLogger("cachelb.router")
 
 
-class Router(Observation[W]):
+class Router(SharedCaches[W]):
     """Routes requests over a fleet of registered workers.
 
     The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Its memory is

@@ -120,6 +120,18 @@ pub enum Event {
     Clear,
 }
 
+impl Event {
+    /// Where it says blocks lie, `None` of an event of the whole cache.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            Self::Store(store) => Some(store.place),
+            Self::Remove(remove) => Some(remove.place),
+            Self::Clear => None,
+        }
+    }
+}
+
 /// One decoded message.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {

@@ -33,6 +33,11 @@ pub trait Host: Holdings {
     /// The events of the worker are worth that from now on.
     fn worth(&mut self, worth: Worth);
 
+    /// Some of a message is about what a shared cache holds, by [`Holdings::is_shared`].
+    fn share(&mut self, batch: &Batch, now: Millis) {
+        let _ = (batch, now);
+    }
+
     /// A message was applied. Returns what is known of the worker there.
     fn heard(&mut self, heard: Heard) -> Finding;
 }
@@ -247,6 +252,22 @@ impl Feed {
         self.progress(0, at, host)
     }
 
+    /// Applies what a worker's message says of the shared cache that this is the stream of: in places for which
+    /// `is_shared`. Returns the events applied.
+    pub fn share(
+        &mut self,
+        batch: &Batch,
+        is_shared: impl Fn(Place) -> bool,
+        now: Millis,
+        host: &mut dyn Host,
+    ) -> u32 {
+        self.fed = true;
+        self.tell(host);
+        let applied = self.ingest.apply_shared(batch, is_shared, now, host);
+        self.tell(host);
+        applied
+    }
+
     /// The cache of the worker was dropped, and no event says so yet. The order of messages stays.
     pub fn reset(&mut self, host: &mut dyn Host) {
         self.ingest.clear(host);
@@ -298,6 +319,10 @@ impl Feed {
         // Before the first block, so that what was believed goes first.
         self.tell(host);
         let applied = self.ingest.apply(batch, at.now, host);
+        let mut places = batch.events.iter().filter_map(Event::place);
+        if places.any(|place| host.is_shared(place)) {
+            host.share(batch, at.now);
+        }
         for event in &batch.events {
             self.received.count(event);
             if matches!(event, Event::Clear) {

@@ -2,6 +2,8 @@
 
 use cachelb_core::ids::{Medium, SequenceHash};
 
+use super::batch::Place;
+
 /// The blocks one worker holds. Writes for a worker that is gone do nothing.
 pub trait Holdings {
     /// The worker holds `hashes`, a chain behind `parent` (`None`: from the root), in `medium`. The chain was computed
@@ -44,6 +46,12 @@ pub trait Holdings {
 
     /// Whether the worker holds a block in a medium.
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
+
+    /// Whether what the engine announces in `place` is held by a cache that all workers share, and not by this one.
+    fn is_shared(&self, place: Place) -> bool {
+        let _ = place;
+        false
+    }
 
     /// Hints that `blocks`, and what follows them, are about to be stored or removed.
     fn prefetch(&self, blocks: &[SequenceHash]) {

@@ -62,15 +62,46 @@ impl Ingest {
 
     /// Applies a message, its events in the order given, and counts it. Returns how many events were applied; stores
     /// that wait for their parent count when they are.
+    ///
+    /// What a shared cache holds, by [`Holdings::is_shared`], is left to [`Self::apply_shared`] of that cache.
     pub fn apply(&mut self, batch: &Batch, now: Millis, to: &mut dyn Holdings) -> u32 {
         let stats = &mut self.stats;
         stats.messages += 1;
         stats.drop(DropReason::UnknownEvent, batch.unknown_events.into());
         stats.drop(DropReason::MalformedEvent, batch.malformed_events.into());
+        let is_own = |event: &Event, to: &dyn Holdings| {
+            let place = event.place();
+            place.is_none_or(|place| !to.is_shared(place))
+        };
+        self.apply_where(batch, now, to, is_own)
+    }
+
+    /// Applies those events of a worker's message that are about a cache it shares: in the places for which `is_shared`.
+    pub fn apply_shared(
+        &mut self,
+        batch: &Batch,
+        is_shared: impl Fn(Place) -> bool,
+        now: Millis,
+        to: &mut dyn Holdings,
+    ) -> u32 {
+        let is_own = |event: &Event, _: &dyn Holdings| event.place().is_some_and(&is_shared);
+        self.apply_where(batch, now, to, is_own)
+    }
+
+    fn apply_where(
+        &mut self,
+        batch: &Batch,
+        now: Millis,
+        to: &mut dyn Holdings,
+        is_own: impl Fn(&Event, &dyn Holdings) -> bool,
+    ) -> u32 {
         self.expire(now);
         self.learn(batch, to);
         let mut applied = 0;
         for (at, event) in batch.events.iter().enumerate() {
+            if !is_own(event, to) {
+                continue;
+            }
             self.mirror.foreseen = self.foresight.look(&self.mirror, batch, at, to);
             let outcome = match event {
                 Event::Store(store) => self.store(batch, store, now, to),
@@ -141,13 +172,14 @@ impl Ingest {
     ) -> Result<(), DropReason> {
         let names = batch.names.get(remove.names.range());
         let names = names.ok_or(DropReason::MalformedEvent)?;
-        if remove.place == Place::Shared {
+        let is_shared_cache = self.settings.is_shared_cache;
+        if remove.place == Place::Shared && !is_shared_cache {
             return Err(DropReason::SharedPool);
         }
         // What is not said means everywhere: better a block too few than one the engine lacks.
         let concerns = |medium: Medium, group: Option<u32>| {
             let place = match remove.place {
-                Place::In(place) => place == medium,
+                Place::In(place) => is_shared_cache || place == medium,
                 Place::Unsaid | Place::Unknown | Place::Shared => true,
             };
             place && (remove.group.is_none() || remove.group == group)

@@ -16,6 +16,8 @@ pub struct IngestSettings {
     /// Whether a store from the root that repeats held blocks adds copies. For engines that are never asked for a full
     /// report of their cache.
     pub exact_copies: bool,
+    /// Whether the blocks are those of a cache that workers share: then all places are one medium.
+    pub is_shared_cache: bool,
     /// Whether the engine drafts with EAGLE or MTP layers, which need the block above the point where a prompt resumes.
     pub eagle: bool,
     /// Most blocks remembered, the engine's or own ones, whichever are more; at most 16,777,216.
@@ -31,6 +33,7 @@ impl IngestSettings {
             orphan_blocks: 4096,
             orphan_ttl_ms: 30_000,
             exact_copies: false,
+            is_shared_cache: false,
             eagle: false,
             max_blocks: 4 << 20,
         }

@@ -6,7 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::batch::Batch;
+use cachelb_core::ids::Millis;
+
+use super::batch::{Batch, Place};
 use super::decode::decode;
 use super::feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress};
 use super::repair::Fault;
@@ -158,6 +160,17 @@ impl Streams {
         };
         *lock(&self.batch) = batch;
         progress
+    }
+
+    /// A worker's message says something of the shared cache that these are the streams of: see [`Feed::share`].
+    pub fn share(
+        &self,
+        batch: &Batch,
+        is_shared: impl Fn(Place) -> bool,
+        now: Millis,
+        host: &mut dyn Host,
+    ) -> u32 {
+        lock(&self.ranks[0]).feed.share(batch, is_shared, now, host)
     }
 
     /// A source is subscribed to an endpoint. Returns the number to ask a replay from.

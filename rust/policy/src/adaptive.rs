@@ -101,10 +101,7 @@ impl Configure for AdaptiveOptions {
             cpu: loading("cpu", per_token.cpu, startup.cpu)?,
             disk: loading("disk", per_token.disk, startup.disk)?,
         };
-        let rule = Adaptive {
-            loads,
-            ..Adaptive::new(self.objective)
-        };
+        let rule = Adaptive::new(self.objective).with_loads(loads);
         Ok(Ruled::new(rule, Need::BLOCKS))
     }
 }
@@ -173,6 +170,12 @@ impl Adaptive {
             objective,
             loads: Loads::UNKNOWN,
         }
+    }
+
+    /// The same where loading is known to take so long.
+    #[must_use]
+    pub const fn with_loads(self, loads: Loads) -> Self {
+        Self { loads, ..self }
     }
 
     fn costs(self, view: &View<'_>) -> Vec<f64> {

@@ -104,6 +104,7 @@ mod tests {
         cpu: (0, 0),
         external: (0, 0),
         disk: (0, 0),
+        shared: 0,
     };
 
     #[test]
@@ -146,6 +147,7 @@ mod tests {
             disk: (0, 4),
             external: (1, 4),
             gpu: 1,
+            shared: 0,
         };
         let (matched, _) = credited(Continuation::Longest, media, 160);
         assert!((matched - (1.0 + 3.0 * 0.8) * 16.0).abs() < 1e-9);
@@ -159,6 +161,7 @@ mod tests {
                 cpu: (0, 13),
                 external: (0, 13),
                 disk: (0, 13),
+                shared: 0,
             };
             let credits = Credits {
                 cpu: 1.0,

@@ -101,25 +101,40 @@ impl Loads {
     /// memory alone.
     #[must_use]
     pub fn matched(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt) -> f64 {
+        self.chained(media, shared, prompt, 0)
+    }
+
+    /// The same if the worker resumes nowhere but behind the last block of `prompt.most`: of chains that end elsewhere
+    /// nothing can be used. `media` is what it holds for its layers that attend to the whole prefix.
+    #[must_use]
+    pub fn matched_at(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt) -> f64 {
+        self.chained(media, shared, prompt, prompt.most).max(0.0)
+    }
+
+    /// By the best chain that reaches `least`, minus infinity without one.
+    fn chained(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt, least: u32) -> f64 {
         let (cpu, disk) = ([media.cpu], [media.disk]);
         let usual = Credits::DEFAULT;
+        // What must be loaded may cost more than it saves.
+        let floor = if least > 0 { f64::NEG_INFINITY } else { 0.0 };
         let tiers = [
-            prompt.tier(&cpu, self.cpu, usual.cpu),
-            prompt.tier(&disk, self.disk, usual.disk),
-            prompt.tier(shared.held, shared.loading, usual.external),
+            prompt.tier(&cpu, self.cpu, (usual.cpu, floor)),
+            prompt.tier(&disk, self.disk, (usual.disk, floor)),
+            prompt.tier(shared.held, shared.loading, (usual.external, floor)),
         ];
-        credited(media.gpu.min(prompt.most), prompt.most, &tiers) * f64::from(prompt.block_size)
+        let wanted = (least, prompt.most);
+        credited(media.gpu.min(prompt.most), wanted, &tiers) * f64::from(prompt.block_size)
     }
 }
 
 impl Prompt {
-    fn tier(self, held: &[Segment], loading: Loading, usual: f64) -> Tier<'_> {
+    fn tier(self, held: &[Segment], loading: Loading, (usual, floor): (f64, f64)) -> Tier<'_> {
         let measured = loading
             .ms_per_token
             .zip(self.token_ms.filter(|ms| *ms > 0.0));
         let (credit, startup) = measured.map_or((usual, 0.0), |(load, compute)| {
             let startup = loading.startup_ms / (compute * f64::from(self.block_size));
-            ((1.0 - load / compute).max(0.0), startup)
+            ((1.0 - load / compute).max(floor), startup)
         });
         Tier {
             held,
@@ -129,14 +144,16 @@ impl Prompt {
     }
 }
 
-/// Blocks that a worker with `gpu` on its device need not compute, of which it can use `most`.
-fn credited(gpu: u32, most: u32, tiers: &[Tier<'_>]) -> f64 {
-    f64::from(gpu) + beyond(gpu, most, tiers, (1 << tiers.len()) - 1)
+/// Blocks that a worker with `gpu` on its device need not compute, of which it can use those of a chain from `wanted.0` to
+/// `wanted.1` blocks long.
+fn credited(gpu: u32, wanted: (u32, u32), tiers: &[Tier<'_>]) -> f64 {
+    f64::from(gpu) + beyond(gpu, wanted, tiers, (1 << tiers.len()) - 1)
 }
 
 /// What the best chain of the tiers in the set `left` adds behind `end`.
-fn beyond(end: u32, most: u32, tiers: &[Tier<'_>], left: u32) -> f64 {
-    let mut best: f64 = 0.0;
+fn beyond(end: u32, wanted: (u32, u32), tiers: &[Tier<'_>], left: u32) -> f64 {
+    let (least, most) = wanted;
+    let mut best: f64 = if end < least { f64::NEG_INFINITY } else { 0.0 };
     for (at, tier) in tiers
         .iter()
         .enumerate()
@@ -145,7 +162,7 @@ fn beyond(end: u32, most: u32, tiers: &[Tier<'_>], left: u32) -> f64 {
         let next = run_end(tier.held, end).min(most);
         if next > end {
             let gain = f64::from(next - end).mul_add(tier.credit, -tier.startup);
-            best = best.max(gain + beyond(next, most, tiers, left & !(1 << at)));
+            best = best.max(gain + beyond(next, wanted, tiers, left & !(1 << at)));
         }
     }
     best

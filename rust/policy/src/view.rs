@@ -90,6 +90,8 @@ pub struct Media {
     pub disk: (u32, u32),
     /// From there on, in a store outside the worker.
     pub external: (u32, u32),
+    /// Blocks beyond the device run that such a store holds, those in other media and behind gaps too.
+    pub shared: u32,
 }
 
 impl Media {
@@ -102,14 +104,20 @@ impl Media {
             cpu: nowhere,
             disk: nowhere,
             external: nowhere,
+            shared: 0,
         }
     }
 
     /// Leading blocks held, wherever they lie.
     #[must_use]
     pub fn reached(&self) -> u32 {
-        let ends = [self.cpu.1, self.disk.1, self.external.1];
-        ends.into_iter().fold(self.gpu, u32::max)
+        self.own().max(self.external.1)
+    }
+
+    /// Leading blocks that the worker itself holds.
+    #[must_use]
+    pub fn own(&self) -> u32 {
+        self.gpu.max(self.cpu.1).max(self.disk.1)
     }
 }
 

@@ -47,6 +47,9 @@ pub fn explanation<'py>(
                 fields.set_item(field, by_medium)?;
             }
         }
+        if row.held.shared > 0 {
+            fields.set_item("shared_blocks", row.held.shared)?;
+        }
         if !row.terms.is_empty() {
             fields.set_item("terms", row.terms.iter().copied().into_py_dict(py)?)?;
         }

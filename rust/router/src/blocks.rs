@@ -2,13 +2,13 @@
 
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::{BlockIndex, IndexStats, Reach};
+use cachelb_core::index::{BlockIndex, IndexStats, Reach, Resumes};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::positional::PositionalIndex;
 use cachelb_core::radix::RadixTree;
 use cachelb_core::tracker::{Depths, Origin, Store};
-use cachelb_policy::{Ended, Placements};
+use cachelb_policy::{Ended, Placements, Segment};
 
 use super::checks::Checks;
 use super::leases::Leases;
@@ -86,6 +86,23 @@ impl Answer<'_> {
     /// Where the leading blocks lie.
     pub fn reach(&self, slot: u32) -> Reach {
         self.depths.media(self.index, slot)
+    }
+
+    /// Where the leading blocks lie that the worker in `slot` holds for its layers that attend to the whole prefix.
+    pub fn held_media(&self, slot: u32) -> Reach {
+        let (index, depths) = (self.index.exact(), self.depths.exact());
+        index.map_or_else(|| self.reach(slot), |index| index.held_media(depths, slot))
+    }
+
+    /// How the worker in `slot` resumes prompts.
+    pub fn resumes(&self, slot: u32) -> Resumes {
+        let index = self.index.exact();
+        index.map_or_else(Resumes::default, |index| index.resumes(slot))
+    }
+
+    /// Where the blocks of the holder in `slot` lie in the prompt, those behind gaps too.
+    pub fn segments(&self, slot: u32) -> Vec<Segment> {
+        self.depths.segments(self.index, slot)
     }
 
     /// Calls `each` with slot and overlap of every holder.
@@ -211,8 +228,8 @@ impl Blocks {
         self.leases.clear();
     }
 
-    /// From now on blocks may expire that another router placed.
-    pub fn expect_remote(&mut self) {
+    /// From now on blocks may expire that another router placed, or that a shared cache announced.
+    pub fn expect_expiry(&mut self) {
         self.expires = true;
     }
 

@@ -13,6 +13,7 @@ use super::pool::Pool;
 use super::request::Request;
 use super::rows::{Basis, Rows};
 use super::settings::{Settings, Veto};
+use super::shared_answer::SharedAnswer;
 use super::usable::Usable;
 
 /// What candidates are made of.
@@ -155,7 +156,11 @@ impl Candidates {
     /// Rewrites what rows hold where more than a number of blocks counts, and leaves out workers to be passed over.
     pub fn refine(&mut self, from: &Sources<'_>, offers: &mut Offers, request: &Request<'_>) {
         self.revise(from, request);
-        self.price_loads(from, request);
+        let shared = SharedAnswer::of(from.pool);
+        if let Some(shared) = &shared {
+            self.extend(from, request, shared);
+        }
+        self.price_loads(from, request, shared.as_ref());
         let home = request.family.and_then(|family| {
             let home = from.homes.find(request.pool, family, request.now)?;
             from.fleet.member(home).map(Member::order)
@@ -186,7 +191,7 @@ impl Candidates {
                 row.matched_tokens = tokens as f64;
                 return (tokens, Media::on_device(row.overlap));
             }
-            let media = usable.media(answer, row.slot);
+            let media = usable.media(answer.reach(row.slot));
             let (total, size) = (hashes.len() as u32, pool.block_size());
             row.overlap = media.reached();
             let reused = Media {
@@ -199,8 +204,37 @@ impl Candidates {
         });
     }
 
+    /// Adds what every candidate can read from the shared cache of the model. Who holds what stays as it is.
+    fn extend(&mut self, from: &Sources<'_>, request: &Request<'_>, shared: &SharedAnswer<'_>) {
+        let (pool, length) = (from.pool, request.length());
+        let Some((hashes, _)) = request.blocks else {
+            return;
+        };
+        let usable = Usable::by_slot(from.fleet, pool, request);
+        let credits = pool.rules().get(request.wanted).credits();
+        let (total, size) = (hashes.len() as u32, pool.block_size());
+        self.rows.extend(|row, media| {
+            let usable = usable(row.slot);
+            let extended = shared.extended(row.slot, media, &usable);
+            if extended.external.1 > extended.external.0 {
+                let reused = Media {
+                    gpu: usable.blocks(extended.gpu),
+                    ..extended
+                };
+                let matched = credits.matched(&reused, total, size, length.units());
+                row.matched_tokens = length.tokens_within(matched).max(row.matched_tokens);
+            }
+            (usable.tokens(extended.reached()), extended)
+        });
+    }
+
     /// Rewrites what blocks outside device memory are worth to a rule that credits them by what loading takes.
-    fn price_loads(&mut self, from: &Sources<'_>, request: &Request<'_>) {
+    fn price_loads(
+        &mut self,
+        from: &Sources<'_>,
+        request: &Request<'_>,
+        shared: Option<&SharedAnswer<'_>>,
+    ) {
         let rule = from.pool.rules().get(request.wanted);
         let Some(costs) = rule.loads().filter(|_| !self.rows.media().is_empty()) else {
             return;
@@ -212,12 +246,16 @@ impl Candidates {
         let context = from.book.pace().per_context() * request.prompt_tokens as f64 / 2.0;
         self.rows.reprice(|row, media| {
             let token_ms = speeds.known_token_ms(row, load_of(loads, row));
+            let usable = usable(row.slot);
             let prompt = Prompt {
-                most: usable(row.slot).blocks(u32::MAX),
+                most: usable.blocks(u32::MAX),
                 block_size: from.pool.block_size(),
                 token_ms: token_ms.map(|ms| ms * (1.0 + context)),
             };
-            let matched = costs.matched(media, SharedBlocks::default(), prompt);
+            let matched = match shared {
+                Some(shared) => shared.matched(&costs, row.slot, media, &usable, prompt),
+                None => costs.matched(media, SharedBlocks::default(), prompt),
+            };
             length.tokens_within(matched)
         });
     }

@@ -124,9 +124,13 @@ impl Feed<'_> {
         now: Millis,
     ) -> u32 {
         let (worker, home, mut new) = (self.worker, self.home, 0);
+        let shared = self.pools[home]
+            .shared()
+            .filter(|shared| shared.holder() == worker);
+        let expires = shared.and_then(|shared| shared.expires(now));
         let grown = self.pools.grow(home, hashes.len(), |index, _| {
             let exact = index.exact_mut()?;
-            new += exact.announce(worker, parent, hashes, medium)?;
+            new += exact.announce_until(worker, parent, hashes, medium, expires)?;
             Ok(index.cut().is_none())
         });
         if let Some(&last) = hashes.last()

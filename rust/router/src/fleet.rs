@@ -18,6 +18,15 @@ const FORGET_EVERY: u64 = 64;
 /// turn never forget each other.
 const FORGET_AFTER: u64 = 1024;
 
+/// Begins the names of shared caches in the registry, and no name of a worker.
+pub(super) const APART: char = '\0';
+
+/// Whether a worker may have the name.
+#[must_use]
+pub fn may_be_worker(name: &str) -> bool {
+    !name.starts_with(APART)
+}
+
 /// What follows from news of an engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Learned {
@@ -43,16 +52,27 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The id of a known worker.
+    /// The id of a known worker. No name that a caller or another router gives leads to a shared cache.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<WorkerId> {
-        self.registry.get(name)
+        self.registry.get(name).filter(|_| may_be_worker(name))
+    }
+
+    /// The id of a known shared cache, by the name it is registered under.
+    pub(super) fn find_shared(&self, registered: &str) -> Option<WorkerId> {
+        self.registry.get(registered)
     }
 
     /// Names and ids, by slot.
     #[must_use]
     pub fn ids(&self) -> Vec<(Arc<str>, WorkerId)> {
-        self.registry.ids()
+        let mut ids = self.registry.ids();
+        let is_worker = |id: WorkerId| {
+            let member = self.member(id);
+            member.is_none_or(|member| !member.profile().is_shared_cache)
+        };
+        ids.retain(|(_, id)| is_worker(*id));
+        ids
     }
 
     /// How far the events of a worker can be believed, `None` for one without.

@@ -132,6 +132,8 @@ pub struct Record {
     pub matched_tokens: u64,
     /// Those it held for its layers that attend to the whole prefix.
     pub held_tokens: u64,
+    /// Those of the matched ones that it read from the shared cache of the model.
+    pub shared_tokens: u64,
     /// Candidates.
     pub candidates: u32,
     /// Convention of clients by which the conversation is known.
@@ -172,6 +174,8 @@ cachelb_core::counted! {
         pub selected_matched_tokens: u64,
         /// Tokens it held for its layers that attend to the whole prefix: more, where others could not resume so far.
         pub selected_held_tokens: u64,
+        /// Tokens of the matched ones that it was believed to read from the shared cache of the model.
+        pub selected_shared_tokens: u64,
         /// Tokens the engine took from its cache.
         pub engine_cached_tokens: u64,
     }
@@ -200,6 +204,7 @@ impl Funnel {
         self.best_matched_tokens += scaled(record.best_matched_tokens);
         self.selected_matched_tokens += scaled(record.matched_tokens);
         self.selected_held_tokens += scaled(record.held_tokens);
+        self.selected_shared_tokens += scaled(record.shared_tokens);
         self.engine_cached_tokens += cached.min(prompt);
     }
 }

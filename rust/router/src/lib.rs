@@ -25,6 +25,7 @@
 //! | `bookings` | what happens to a booking after it |
 //! | `workers` | workers come, change and go |
 //! | `feed` | what KV events of an engine change |
+//! | `shared_cache` | caches that all workers of a model read |
 //!
 //! | file | values |
 //! |---|---|
@@ -35,6 +36,7 @@
 //! | `naming` | the name of a worker in every output |
 //! | `common_name` | which of the undeclared models the engines serve |
 //! | `sizes` | engines whose blocks are not of the router's size |
+//! | `shared_answer` | what the shared cache of a model adds to its candidates |
 //! | `usable` | how much of what a worker holds its engine can reuse |
 //! | `health` | failures of a worker |
 //! | `leases` | placements on workers with events |
@@ -69,6 +71,8 @@ mod scales;
 mod scene;
 mod select;
 mod settings;
+mod shared_answer;
+mod shared_cache;
 mod sharing;
 mod sizes;
 mod survey;
@@ -82,7 +86,7 @@ pub use blocks::Lost;
 pub use cachelb_policy::Placements;
 pub use common_name::CommonName;
 pub use feed::Feed;
-pub use fleet::Fleet;
+pub use fleet::{Fleet, may_be_worker};
 pub use health::Breaker;
 pub use ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
@@ -96,6 +100,7 @@ pub use pools::Pools;
 pub use request::{Family, FamilyName, Pick, PoolId, Request, Wanted};
 pub use scales::{Sample, Scales};
 pub use settings::{PoolSettings, Settings, Veto};
+pub use shared_cache::{SharedCache, SharedTerms};
 pub use sharing::{
     Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,
 };

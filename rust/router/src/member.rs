@@ -100,6 +100,8 @@ pub struct Profile {
     pub engine: Facts,
     /// Name of its device's model.
     pub gpu: Option<Arc<str>>,
+    /// It is a cache that workers read, and serves nothing.
+    pub is_shared_cache: bool,
 }
 
 impl Profile {
@@ -195,6 +197,7 @@ impl Member {
             },
             slow_start_ms: 0,
             gpu: None,
+            is_shared_cache: false,
         },
         started: Millis(0),
         health: Health::NONE,

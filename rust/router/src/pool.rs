@@ -12,6 +12,7 @@ use super::request::Request;
 use super::request::Wanted;
 use super::rules::Rules;
 use super::settings::PoolSettings;
+use super::shared_cache::SharedCache;
 
 /// One model.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct Pool {
     counts_active: bool,
     /// Whether a rule that picks has placements recorded.
     knows_placements: bool,
+    /// The cache that all workers of the model read.
+    shared: Option<SharedCache>,
 }
 
 impl Pool {
@@ -50,6 +53,7 @@ impl Pool {
             is_coarse: false,
             counts_active,
             knows_placements,
+            shared: None,
         }
     }
 
@@ -121,6 +125,17 @@ impl Pool {
     /// What the latest lookup found, `None` if there was nothing to look up.
     pub(super) fn answer(&self) -> Option<Answer<'_>> {
         self.blocks()?.answer()
+    }
+
+    /// The cache that all workers of the model read.
+    #[must_use]
+    pub fn shared(&self) -> Option<&SharedCache> {
+        self.shared.as_ref()
+    }
+
+    /// Sets that.
+    pub(super) fn set_shared(&mut self, shared: Option<SharedCache>) {
+        self.shared = shared;
     }
 
     /// Leading blocks of the latest request that a candidate holds for its layers that attend to the whole prefix.

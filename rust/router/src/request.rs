@@ -114,6 +114,8 @@ pub struct Pick {
     pub matched_tokens: u64,
     /// Those it holds for its layers that attend to the whole prefix: more, where others cannot resume so far.
     pub held_tokens: u64,
+    /// Those of the matched ones that it reads from the shared cache of the model.
+    pub shared_tokens: u64,
     /// Those that the candidate that holds most need not compute.
     pub best_matched_tokens: u64,
     /// The booked load, `None` for a dry run.

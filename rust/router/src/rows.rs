@@ -44,6 +44,8 @@ pub(super) struct Rows {
     best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     media: Vec<Media>,
+    /// Whether rows that hold nothing are credited what a shared cache holds.
+    is_extended: bool,
     /// Registration order of the worker that is the request's home.
     home: Option<u64>,
     /// Left by the rule that decided.
@@ -97,6 +99,7 @@ impl Rows {
         self.list.clear();
         self.holders.clear();
         self.media.clear();
+        self.is_extended = false;
         self.best_overlap = 0;
         self.best_reusable = None;
         self.basis = None;
@@ -178,6 +181,11 @@ impl Rows {
             let row = &mut self.list[at as usize];
             (row.overlap, row.matched_tokens) = (0, 0.0);
         }
+        if std::mem::take(&mut self.is_extended) {
+            for row in &mut self.list {
+                row.matched_tokens = 0.0;
+            }
+        }
         self.best_overlap = 0;
         self.best_reusable = None;
         let (list, by_slot) = (&mut self.list, &self.by_slot);
@@ -226,6 +234,35 @@ impl Rows {
                 self.media[at as usize] = media;
             }
         }
+    }
+
+    /// Continues where the blocks of every row lie, by what a shared cache holds; `extend` returns the prompt tokens that
+    /// can be reused too.
+    pub fn extend(&mut self, mut extend: impl FnMut(&mut Candidate, Media) -> (u64, Media)) {
+        if self.media.is_empty() {
+            let on_device = self.list.iter().map(|row| Media::on_device(row.overlap));
+            self.media.extend(on_device);
+        }
+        self.is_extended = true;
+        let mut reusable = 0;
+        for (row, media) in self.list.iter_mut().zip(&mut self.media) {
+            let (tokens, extended) = extend(row, *media);
+            *media = extended;
+            reusable = reusable.max(tokens);
+        }
+        self.best_reusable = Some(reusable);
+    }
+
+    /// Leading blocks that the row at `at` can read, in a shared cache too.
+    pub fn reached(&self, at: usize) -> u32 {
+        let media = self.media.get(at);
+        media.map_or_else(|| self.list[at].overlap, Media::reached)
+    }
+
+    /// Those of them that its worker holds.
+    pub fn own(&self, at: usize) -> u32 {
+        let media = self.media.get(at);
+        media.map_or_else(|| self.list[at].overlap, Media::own)
     }
 
     /// Changes what blocks outside device memory are worth, of rows that have any: to what `price` returns for each.

@@ -149,6 +149,7 @@ impl<'a> Scene<'a> {
         }
         let usable = Usable::by_slot(self.fleet, self.pool, self.request)(row.slot);
         let best = self.rows.best_reusable();
+        let matched_tokens = usable.tokens(self.rows.reached(choice.row));
         let pick = Pick {
             offer: row.offer as usize,
             wanted: self.request.wanted,
@@ -158,7 +159,8 @@ impl<'a> Scene<'a> {
             } else {
                 choice.reason
             },
-            matched_tokens: usable.tokens(row.overlap),
+            matched_tokens,
+            shared_tokens: matched_tokens - usable.tokens(self.rows.own(choice.row)),
             held_tokens: usable.tokens(self.pool.held(&row)),
             best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap())),
             booking: None,

@@ -241,7 +241,8 @@ impl<'a, 'r> Step<'a, 'r> {
             ShadowPick {
                 key: Arc::clone(&offers[row.offer as usize].key),
                 reason: choice.reason,
-                matched_tokens: u64::from(is_served) * usable(row.slot).tokens(row.overlap),
+                matched_tokens: u64::from(is_served)
+                    * usable(row.slot).tokens(rows.reached(choice.row)),
                 agrees: is_served && row.offer as usize == decided.pick.offer,
             }
         };
@@ -272,6 +273,7 @@ impl<'a, 'r> Step<'a, 'r> {
             best_matched_tokens: pick.best_matched_tokens,
             matched_tokens: pick.matched_tokens,
             held_tokens: pick.held_tokens,
+            shared_tokens: pick.shared_tokens,
             candidates: s.candidates.rows().len() as u32,
             convention: request.convention,
             attempt: request.attempt,

@@ -31,6 +31,8 @@ pub struct Held {
     pub doubtful: [u32; 3],
     /// Blocks that it was sent and nobody confirmed, while no message is missing.
     pub speculative: u32,
+    /// Blocks behind those of the worker itself that a shared cache holds.
+    pub shared: u32,
 }
 
 impl Held {
@@ -270,7 +272,10 @@ impl Row {
 fn evidence(scene: &Scene<'_>, row: &Candidate, media: Option<&Media>) -> Evidence {
     let events = scene.fleet.feed_in(row.slot, scene.request);
     let events = events.map(|feed| feed.state);
-    let mut held = Held::default();
+    let mut held = Held {
+        shared: media.map_or(0, |media| media.external.1 - media.external.0),
+        ..Held::default()
+    };
     if row.overlap == 0 {
         return (held, events);
     }

@@ -1,8 +1,8 @@
 //! How much of what a worker holds its engine can reuse.
 
-use cachelb_policy::{Length, Media};
+use cachelb_core::index::Reach;
+use cachelb_policy::{Length, Media, SharedBlocks};
 
-use super::blocks::Answer;
 use super::fleet::Fleet;
 use super::pool::Pool;
 use super::request::Request;
@@ -69,9 +69,18 @@ impl Usable {
         self.length.tokens_of(units)
     }
 
-    /// Where whole blocks of the engine in `slot` lie.
-    pub fn media(&self, answer: Answer<'_>, slot: u32) -> Media {
-        let reach = answer.reach(slot);
+    /// `media` continued by what a shared cache holds, in whole blocks of the engine.
+    pub fn extended(&self, media: Media, shared: SharedBlocks<'_>) -> Media {
+        let end = media.reached();
+        Media {
+            external: (end, self.whole(shared.run_end(end)).max(end)),
+            shared: shared.count_from(media.gpu),
+            ..media
+        }
+    }
+
+    /// Where whole blocks of the engine lie.
+    pub fn media(&self, reach: Reach) -> Media {
         let gpu = self.whole(reach.gpu);
         let segment = |(start, end): (u32, u32), from: u32| {
             let end = if start <= from { self.whole(end) } else { from };
@@ -84,6 +93,7 @@ impl Usable {
             cpu,
             disk,
             external: (disk.1, disk.1),
+            shared: 0,
         }
     }
 }

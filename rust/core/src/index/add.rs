@@ -75,7 +75,22 @@ impl BlockIndex {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> Result<u32> {
-        Ok(self.insert(worker, medium, None)?.chain(parent, hashes))
+        self.announce_until(worker, parent, hashes, medium, None)
+    }
+
+    /// As [`Self::announce`], for a sender that may never remove: the blocks expire.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn announce_until(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+        expires: Option<Millis>,
+    ) -> Result<u32> {
+        Ok(self.insert(worker, medium, expires)?.chain(parent, hashes))
     }
 
     /// Stores `hash`, a block the worker holds in a medium that engines announce, in `medium` too, behind the block it is

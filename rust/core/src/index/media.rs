@@ -58,6 +58,32 @@ impl Overlaps {
 }
 
 impl BlockIndex {
+    /// Where the worker in `slot` holds the prompt that `answer` was made for, in any medium: rising segments
+    /// `[start, end)`, those behind gaps too. O(runs of the prompt). Empty for an answer from before the latest change.
+    #[must_use]
+    pub fn segments(&self, answer: &Overlaps, slot: u32) -> Vec<(u32, u32)> {
+        let mut segments: Vec<(u32, u32)> = Vec::new();
+        let ((known, block), nodes) = (answer.known(), &self.held.nodes);
+        if known == 0 || !answer.is_of(self.held.shape.version) {
+            return segments;
+        }
+        let mut run = self.held.shape.blocks.run(block);
+        while run != NONE {
+            let r = &nodes[run];
+            let entries = Medium::ALL.map(|m| r.holders.get(lane_of(slot, m)));
+            let held = entries.into_iter().flatten().map(|e| e.count).max();
+            let end = known.min(r.start + held.unwrap_or(0));
+            match segments.last_mut() {
+                Some(below) if below.0 == end => below.0 = r.start,
+                _ if end > r.start => segments.push((r.start, end)),
+                _ => {}
+            }
+            run = r.parent;
+        }
+        segments.reverse();
+        segments
+    }
+
     /// Where the worker in `slot` holds the prompt that `answer` was made for, as far as it can resume; speculative blocks
     /// are taken for blocks in device memory, and a block in two media counts for the faster. O(1) for a worker without
     /// blocks in other media that resumes from any block, else O(runs of the prompt). An answer from before the latest
@@ -65,7 +91,7 @@ impl BlockIndex {
     #[must_use]
     pub fn media(&self, answer: &Overlaps, slot: u32) -> Reach {
         let ends = self.ends(answer, slot);
-        let Resumes { marked_only, above } = self.held.shape.marks.resumes(slot);
+        let Resumes { marked_only, above } = self.resumes(slot);
         let mut before = 0;
         Reach::to([0, 1, 2].map(|at| {
             let (end, upto) = (ends[at], RANKS[at]);
@@ -76,6 +102,19 @@ impl BlockIndex {
             before = last.saturating_sub(above).max(before);
             before
         }))
+    }
+
+    /// Where the worker in `slot` holds the prompt for its layers that attend to the whole prefix, whether it can resume
+    /// there or not; otherwise as [`Self::media`].
+    #[must_use]
+    pub fn held_media(&self, answer: &Overlaps, slot: u32) -> Reach {
+        Reach::to(self.ends(answer, slot))
+    }
+
+    /// How the worker in `slot` resumes prompts.
+    #[must_use]
+    pub fn resumes(&self, slot: u32) -> Resumes {
+        self.held.shape.marks.resumes(slot)
     }
 
     /// Where full attention ends in device memory, from there in host memory, and from there on disk.

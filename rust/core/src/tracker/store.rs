@@ -99,6 +99,18 @@ impl Depths {
         }
     }
 
+    /// Where the worker in `slot` holds the prompt, in any medium: rising segments, those behind gaps too.
+    #[must_use]
+    pub fn segments(&self, store: &Store, slot: u32) -> Vec<(u32, u32)> {
+        match store {
+            Store::Exact(index) => index.segments(&self.exact, slot),
+            Store::Positional(_) | Store::Tree(_) => match self.of(store, slot) {
+                0 => Vec::new(),
+                held => vec![(0, held)],
+            },
+        }
+    }
+
     /// The answer of an exact index.
     #[must_use]
     pub fn exact(&self) -> &Overlaps {

@@ -280,6 +280,7 @@ impl Driver {
             let depth = self.naive.covered(self.id(slot), hashes, &Medium::ALL, 0);
             prop_assert_eq!(self.out.depth(slot), depth, "overlap of slot {}", slot);
             self.compare_media(slot, &hashes[..depth as usize])?;
+            self.compare_segments(slot, hashes)?;
             if depth > 0 {
                 expected.push((slot, depth));
             }
@@ -310,6 +311,19 @@ impl Driver {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// All that a worker holds of the known path `hashes`.
+    fn compare_segments(&self, slot: u32, hashes: &[u64]) -> Outcome {
+        let id = self.id(slot);
+        let held = |at: &u32| self.naive.covered(id, hashes, &Medium::ALL, *at) > *at;
+        let expected = (0..hashes.len() as u32).filter(held);
+        let segments = self.index.segments(&self.out, slot);
+        let are_apart = segments.windows(2).all(|pair| pair[0].1 < pair[1].0);
+        prop_assert!(are_apart, "{:?} of slot {}", segments, slot);
+        let blocks = segments.iter().flat_map(|(start, end)| *start..*end);
+        prop_assert!(blocks.eq(expected), "{:?} of slot {}", segments, slot);
         Ok(())
     }
 

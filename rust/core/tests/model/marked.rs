@@ -141,6 +141,14 @@ impl Driver {
             prop_assert_eq!(self.index.media(&self.out, slot), reach, "slot {}", slot);
             let goes_on = self.naive.goes_on(id, &hashes[..held as usize]);
             prop_assert_eq!(self.index.goes_on(&self.out, slot, held), goes_on);
+            let mut end = 0;
+            let device = [Medium::Gpu, Medium::Speculative];
+            let ends = [&device[..], &[Medium::Cpu], &[Medium::Disk]].map(|media| {
+                end = self.naive.covered(id, hashes, media, end);
+                end
+            });
+            let full = self.index.held_media(&self.out, slot);
+            prop_assert_eq!([full.gpu, full.cpu.1, full.disk.1], ends, "slot {}", slot);
             for rank in Medium::ALL {
                 let within = held.min(most);
                 let mark = |depth: &u32| {

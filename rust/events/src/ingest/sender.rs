@@ -23,8 +23,13 @@ pub(super) struct Sender {
 
 impl Sender {
     /// The medium a store is in and what its group is good for, or why it is dropped.
-    pub fn admit(&mut self, store: &Store) -> Result<(Medium, Role), DropReason> {
+    pub fn admit(
+        &mut self,
+        store: &Store,
+        is_shared_cache: bool,
+    ) -> Result<(Medium, Role), DropReason> {
         let medium = match store.place {
+            _ if is_shared_cache => Medium::Cpu,
             Place::Unsaid => Medium::Gpu,
             Place::In(medium) => medium,
             Place::Shared => return Err(DropReason::SharedPool),

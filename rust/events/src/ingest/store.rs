@@ -26,7 +26,7 @@ impl Ingest {
         if let Some(Refusal::Scheme(_)) = self.mirror.refused {
             return Err(DropReason::BlockSize);
         }
-        let (medium, role) = self.sender.admit(store)?;
+        let (medium, role) = self.sender.admit(store, self.settings.is_shared_cache)?;
         let store = Incoming::of(batch, store, medium).ok_or(DropReason::MalformedEvent)?;
         if let Some(lora) = store.lora {
             self.sender.remember_adapter(lora);

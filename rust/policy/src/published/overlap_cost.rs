@@ -109,14 +109,15 @@ fn least_active(view: &View<'_>, decay: f64) -> f64 {
 }
 
 impl OverlapCost {
-    /// Blocks saved: the device run, then host memory from its end, then disk from theirs.
+    /// Blocks saved: the device run, then host memory from its end, then disk from theirs; and all that a shared cache
+    /// holds beyond the device run, though other media hold it too or a gap lies before it.
     #[inline(never)] // few fleets have tiers, and every row of the others would carry it
     fn credit(&self, media: &Media, decay: f64) -> f64 {
         let length = |(start, end): (u32, u32)| f64::from(end - start);
         self.overlap_score_credit * decay * f64::from(media.gpu)
             + self.host_cache_hit_weight * length(media.cpu)
             + self.disk_cache_hit_weight * length(media.disk)
-            + self.shared_cache_multiplier * length(media.external)
+            + self.shared_cache_multiplier * f64::from(media.shared)
     }
 
     /// Blocks of the prompt, and the least of those that a worker computes already: the same for all of them.

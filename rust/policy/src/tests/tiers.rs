@@ -22,6 +22,7 @@ fn worker(gpu: u32, cpu_end: u32, disk: Segment) -> Media {
         cpu: (gpu, cpu_end),
         disk,
         external: (disk.1, disk.1),
+        shared: 0,
     }
 }
 
@@ -84,6 +85,66 @@ fn media_and_shared_caches_count_by_what_loading_saves() {
     ];
     for (name, media, startup, shared, expected) in cases {
         let got = blocks(media, startup, shared, LONG);
+        assert!((got - expected).abs() < 1e-9, "{name}: {got}");
+    }
+}
+
+/// Behind other blocks than those up to the place, an engine with several cache groups cannot resume.
+#[test]
+fn a_place_is_credited_by_the_best_chain_to_it() {
+    let all: &[Segment] = &[(0, 12)];
+    let rest: &[Segment] = &[(8, 12)];
+    let gap: &[Segment] = &[(0, 3), (5, 12)];
+    let gpu = |gpu| worker(gpu, gpu, (gpu, gpu));
+    let cases = [
+        ("on the device", gpu(8), (0.16, all), 6, 6.0),
+        ("loaded", gpu(4), (0.16, all), 12, 8.0),
+        (
+            "loaded though computing is faster",
+            gpu(4),
+            (0.40, all),
+            12,
+            2.0,
+        ),
+        ("not worth it", gpu(1), (0.80, all), 12, 0.0),
+        ("a gap", gpu(4), (0.16, gap), 12, 0.0),
+        (
+            "host memory leads to it",
+            worker(4, 8, (8, 8)),
+            (0.16, rest),
+            12,
+            9.5,
+        ),
+        (
+            "disk leads to it",
+            worker(4, 4, (4, 8)),
+            (0.16, rest),
+            12,
+            7.0,
+        ),
+        (
+            "disk is faster than what leads there",
+            worker(4, 4, (4, 12)),
+            (0.40, all),
+            12,
+            6.0,
+        ),
+    ];
+    for (name, media, (ms, held), place, expected) in cases {
+        let loads = Loads {
+            cpu: loading(0.04, 0.0),
+            disk: loading(0.24, 0.0),
+        };
+        let shared = SharedBlocks {
+            held,
+            loading: loading(ms, 0.0),
+        };
+        let prompt = Prompt {
+            most: place,
+            block_size: 16,
+            token_ms: Some(RECOMPUTE / 16.0),
+        };
+        let got = loads.matched_at(&media, shared, prompt) / 16.0;
         assert!((got - expected).abs() < 1e-9, "{name}: {got}");
     }
 }
@@ -173,7 +234,7 @@ fn with_tiers<T>(media: &[Held], work: impl FnOnce(&[Tier<'_>]) -> T) -> T {
 }
 
 fn credit_of(gpu: u32, most: u32, media: &[Held]) -> f64 {
-    with_tiers(media, |tiers| credited(gpu, most, tiers))
+    with_tiers(media, |tiers| credited(gpu, (0, most), tiers))
 }
 
 /// The definition: the best of all orders of all subsets, block by block.

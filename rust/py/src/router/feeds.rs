@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cachelb_core::ids::WorkerId;
-use cachelb_events::{Streams, Totals};
-use cachelb_router::{CommonName, PoolId};
+use cachelb_core::ids::{Medium, WorkerId};
+use cachelb_events::{Place, Streams, Totals};
+use cachelb_router::{CommonName, PoolId, SharedTerms};
 
 use crate::call::Model;
 use crate::engine::lock;
@@ -33,6 +33,32 @@ impl WorkerStreams {
     }
 }
 
+/// One shared cache.
+#[derive(Debug, Clone)]
+pub struct SharedCache {
+    pub name: Arc<str>,
+    pub terms: SharedTerms,
+    /// Media that mean this cache in the events of workers.
+    pub media: Arc<[Medium]>,
+    pub streams: Arc<WorkerStreams>,
+}
+
+impl SharedCache {
+    /// Whether what a worker announces in `place` is held here.
+    pub fn holds(&self, place: Place) -> bool {
+        match place {
+            Place::Shared => true,
+            Place::In(medium) => self.media.contains(&medium),
+            Place::Unsaid | Place::Unknown => false,
+        }
+    }
+
+    /// Its id in the index.
+    pub fn holder(&self) -> WorkerId {
+        self.streams.ids[0]
+    }
+}
+
 /// Names of models that no pool was declared for, and what they mean where engines tell of their caches.
 #[derive(Debug, Default)]
 pub struct Undeclared {
@@ -55,6 +81,8 @@ impl Undeclared {
 pub struct Feeds {
     /// Locked by threads that are attached to the interpreter alone, and a fork stops those: it finds it free.
     workers: Mutex<HashMap<Arc<str>, Arc<WorkerStreams>>>,
+    /// Shared caches by the model whose workers read them.
+    shared: Mutex<HashMap<PoolId, SharedCache>>,
     /// What streams counted that are gone.
     retired: Mutex<Totals>,
     pub undeclared: Undeclared,
@@ -87,6 +115,38 @@ impl Feeds {
         if let Some(old) = lock(&self.workers).insert(key, streams) {
             self.retire(&old);
         }
+    }
+
+    /// The shared cache of a model.
+    pub fn shared(&self, pool: PoolId) -> Option<SharedCache> {
+        lock(&self.shared).get(&pool).cloned()
+    }
+
+    /// The streams of the shared cache called `name`.
+    pub fn shared_streams(&self, name: &str) -> Option<Arc<WorkerStreams>> {
+        let shared = lock(&self.shared);
+        let cache = shared.values().find(|cache| &*cache.name == name)?;
+        Some(Arc::clone(&cache.streams))
+    }
+
+    /// Every shared cache.
+    pub fn all_shared(&self) -> Vec<SharedCache> {
+        lock(&self.shared).values().cloned().collect()
+    }
+
+    /// Takes in the shared cache of a model.
+    pub fn put_shared(&self, pool: PoolId, cache: SharedCache) {
+        lock(&self.shared).insert(pool, cache);
+    }
+
+    /// Forgets a shared cache.
+    pub fn forget_shared(&self, name: &str) {
+        lock(&self.shared).retain(|_, cache| &*cache.name != name);
+    }
+
+    /// Forgets all shared caches, and returns them.
+    pub fn take_shared(&self) -> HashMap<PoolId, SharedCache> {
+        std::mem::take(&mut *lock(&self.shared))
     }
 
     fn retire(&self, gone: &WorkerStreams) {

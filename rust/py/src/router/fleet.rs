@@ -145,7 +145,7 @@ fn role(value: &str) -> PyResult<Role> {
 }
 
 /// An argument that is a count of at least one, or nothing.
-fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let value = value.map(|value| ranged(value, name, 1, u64::from(u32::MAX)));
     Ok(value.transpose()?.map(|count| count as u32))
 }
@@ -365,6 +365,7 @@ impl Fleet {
                 Ok(())
             })?;
         }
+        self.reopen_shared(py)?;
         Ok(forgotten)
     }
 

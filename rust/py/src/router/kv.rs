@@ -10,15 +10,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{
-    Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host, IngestSettings,
-    Moment, Streams, Worth,
+    Batch, Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host,
+    IngestSettings, Moment, Place, Streams, Worth,
 };
 use cachelb_router::{Feed, PoolId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
-use super::feeds::{Feeds, WorkerStreams};
+use super::feeds::{Feeds, SharedCache, WorkerStreams};
 use super::fleet::{Fleet, part, unknown_worker};
 use crate::args::{ranged, type_name};
 use crate::engine::Engine;
@@ -38,6 +38,8 @@ struct Rank<'a> {
     worker: WorkerId,
     home: PoolId,
     now: Millis,
+    /// What a worker reads beside its own blocks.
+    shared: Option<&'a SharedCache>,
 }
 
 impl Rank<'_> {
@@ -105,6 +107,10 @@ impl Holdings for Rank<'_> {
         self.feed(|feed| feed.pool().holds(self.worker, hash, medium))
     }
 
+    fn is_shared(&self, place: Place) -> bool {
+        self.shared.is_some_and(|cache| cache.holds(place))
+    }
+
     fn prefetch(&self, blocks: &[SequenceHash]) {
         self.feed(|feed| feed.pool().prefetch(blocks));
     }
@@ -116,6 +122,18 @@ impl Host for Rank<'_> {
         if self.home == PoolId::default() && worth != Worth::Refused {
             self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn share(&mut self, batch: &Batch, now: Millis) {
+        let Some(cache) = self.shared else { return };
+        let mut host = Rank {
+            worker: cache.holder(),
+            home: self.home,
+            shared: None,
+            ..*self
+        };
+        let streams = &cache.streams.streams;
+        streams.share(batch, |place| cache.holds(place), now, &mut host);
     }
 
     fn heard(&mut self, heard: Heard) -> Finding {
@@ -153,6 +171,11 @@ impl KvEvents {
         let known = |seat: &Seat| self.feeds.get(key).filter(|known| known.are_of(seat));
         if let Some(known) = registered.seat(key).and_then(known) {
             return Ok(known);
+        }
+        if let Some(shared) = self.feeds.shared_streams(key)
+            && registered.seat(key).is_none()
+        {
+            return Ok(shared);
         }
         drop(registered);
         // Looked for again: two threads may have the first messages of a worker.
@@ -218,6 +241,10 @@ impl KvEvents {
             wall_s: wall_s(),
         };
         let (engine, feeds) = (&*self.engine, &self.feeds);
+        let shared = feeds.shared(streams.home);
+        let shared = shared
+            .as_ref()
+            .filter(|cache| cache.holder() != streams.ids[0]);
         py.detach(|| {
             enter(|| {
                 let host = |rank: usize| Rank {
@@ -226,6 +253,7 @@ impl KvEvents {
                     worker: streams.ids[rank],
                     home: streams.home,
                     now: at.now,
+                    shared,
                 };
                 Ok(work(&streams, &host, at))
             })
@@ -281,6 +309,7 @@ impl KvEvents {
         let key = self.key_name(worker)?;
         let ranks = match self.roster.now().seat(&key) {
             Some(seat) => seat.dp_size,
+            None if self.feeds.shared_streams(&key).is_some() => 1,
             None => return Err(unknown_worker(&key)),
         };
         let seq = seq

@@ -14,6 +14,7 @@ mod pools;
 mod seating;
 mod select;
 mod share;
+mod shared_caches;
 mod views;
 
 use std::sync::atomic::{AtomicBool, Ordering};

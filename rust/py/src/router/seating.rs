@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_router::{Facts, Name, Profile, Role};
+use cachelb_router::{Facts, Name, Profile, Role, may_be_worker};
 use cachelb_share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -51,6 +51,16 @@ impl Fleet {
         _changing: &Changing<'_>,
     ) -> PyResult<(bool, Displaced)> {
         let py = worker.py();
+        if !may_be_worker(key) {
+            return Err(PyValueError::new_err(format!(
+                "the key of a worker must not begin with a null character, got {key:?}"
+            )));
+        }
+        if self.feeds.shared_streams(key).is_some() {
+            return Err(PyValueError::new_err(format!(
+                "{key:?} is a shared cache; remove_shared_cache() it first, or give the worker another key"
+            )));
+        }
         // Let go before the change, which copies a list that is in use.
         let before = self.roster.now();
         let pool = |model: &String| {
@@ -71,6 +81,7 @@ impl Fleet {
             slow_start_ms: about.slow_start_ms,
             gpu: about.gpu.as_deref().map(Into::into),
             ranked: about.dp_size > 1,
+            is_shared_cache: false,
         };
         let now = self.engine.now(py)?;
         // Credentials never leave the process, and without them others could not use the worker.

@@ -14,6 +14,8 @@ use cachelb_policy::{
 };
 
 mod lossy;
+mod shared_cache;
+mod shared_groups;
 
 const RULE: KvAware = KvAware {
     scoring: Scoring::Prefix,

@@ -121,7 +121,7 @@ impl Adopted<'_> {
     /// The worker holds it until `expires`, after what must go for it. Returns the blocks it did not hold before, `None` if
     /// the chain contradicts what is stored: nothing of it stays then.
     fn add(&self, pools: &mut Pools, expires: Millis) -> Option<u32> {
-        pools[self.pool].blocks_mut()?.expect_remote();
+        pools[self.pool].blocks_mut()?.expect_expiry();
         let (worker, anchor, expires) = (self.worker, self.anchor, Some(expires));
         let (mut new, mut refused) = (0, false);
         let grown = pools.grow(self.pool, self.hashes.len(), |index, _| {

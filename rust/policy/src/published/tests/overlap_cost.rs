@@ -34,7 +34,8 @@ fn scene(total: u32, workers: &[At]) -> Scene {
                 gpu: at.gpu,
                 cpu: (at.gpu, host),
                 disk: (host, disk),
-                external: (disk, disk + at.shared),
+                external: (disk, disk),
+                shared: at.shared,
             }
         })
         .collect();

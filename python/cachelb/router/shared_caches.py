@@ -1,0 +1,95 @@
+"""Caches that every worker of a model can read, such as a Mooncake store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from cachelb.arguments import listed
+from cachelb.router.observation import Observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
+
+W = TypeVar("W")
+
+TTL_S = 1800.0
+"""Seconds that a block of a shared cache is trusted after an event announced it."""
+
+
+class SharedCaches(Observation[W]):
+    """The part of a router that knows shared caches."""
+
+    def add_shared_cache(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        load_ms_per_token: float | None = None,
+        startup_ms: float = 0.0,
+        media: Iterable[Literal["cpu", "disk"]] = (),
+        ttl_s: float | None = TTL_S,
+        kv_blocks: int | None = None,
+    ) -> None:
+        """Register the cache that all workers of a model can read, or update it; its known blocks stay.
+
+        Every candidate is credited the blocks that continue its own, so a shared cache narrows the gap between workers
+        and never makes one look worse. Its blocks come from its own events (`apply_kv_events` with its name) and from
+        those of the workers: events that say "external" or "remote", and the media named here. Under `adaptive` a block
+        counts by what loading it saves of computing it; `overlap-cost` has `shared_cache_multiplier`.
+
+        Args:
+            name: Its name, which no worker has as its key.
+            model: The model whose workers read it; None is the first one. A model has at most one shared cache.
+            load_ms_per_token: Milliseconds that loading takes per prompt token; None counts a block as 0.6 of one in
+                device memory.
+            startup_ms: Milliseconds before the first token is loaded.
+            media: Media that mean this cache in the events of workers: vLLM's Mooncake store connector says "cpu".
+            ttl_s: Seconds that a block is trusted after an event announced it, for senders that never remove; None
+                trusts it until it is removed.
+            kv_blocks: Blocks it holds, as its events count them; None is as many as a worker may hold.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range, the name is that of a worker or of another model's shared cache, or
+                the model has another shared cache; the message says what to do.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["gpu0", "gpu1"])
+            >>> router.add_shared_cache("mooncake", load_ms_per_token=0.01, media=["cpu"])
+            >>> router.shared_caches()
+            {'mooncake': 0}
+        """
+        names = [media] if isinstance(media, str) else listed("media", media)
+        self._fleet.add_shared_cache(
+            name,
+            model=model,
+            load_ms_per_token=load_ms_per_token,
+            startup_ms=startup_ms,
+            ttl_s=ttl_s,
+            kv_blocks=kv_blocks,
+            media=names,
+        )
+
+    def remove_shared_cache(self, name: str) -> bool:
+        """Forget a shared cache and its blocks.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            Whether it was registered.
+
+        Raises:
+            TypeError: The name is no text.
+        """
+        return self._fleet.remove_shared_cache(name)
+
+    def shared_caches(self) -> dict[str, int]:
+        """Count the blocks of each shared cache.
+
+        Returns:
+            The known blocks by name.
+        """
+        return dict(self._fleet.shared_caches())

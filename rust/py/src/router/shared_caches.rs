@@ -1,0 +1,165 @@
+//! Caches that all workers of a model read: registered by name, fed by their own events or by those of the workers.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use cachelb_core::ids::{Medium, WorkerId};
+use cachelb_events::{FeedSettings, FollowerSettings, IngestSettings, Streams};
+use cachelb_policy::Loading;
+use cachelb_router::{PoolId, SharedTerms};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::feeds::{SharedCache, WorkerStreams};
+use super::fleet::{Fleet, count};
+use crate::args::{named, number_or_none};
+use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
+
+/// The media of workers' events that mean a shared cache.
+fn media(given: Vec<String>) -> PyResult<Arc<[Medium]>> {
+    let named = |name: String| match &*name {
+        "cpu" => Ok(Medium::Cpu),
+        "disk" => Ok(Medium::Disk),
+        _ => Err(PyValueError::new_err(format!(
+            "media must be of \"cpu\" and \"disk\", got {name:?}"
+        ))),
+    };
+    given.into_iter().map(named).collect()
+}
+
+impl Fleet {
+    /// Registers a shared cache in the selector, with streams of its own unless it has some.
+    fn open_shared(
+        &self,
+        py: Python<'_>,
+        name: &Arc<str>,
+        pool: PoolId,
+        terms: SharedTerms,
+        media: Arc<[Medium]>,
+    ) -> PyResult<()> {
+        let now = self.engine.now(py)?;
+        let holder = self.engine.checked(py, |selector| {
+            let mut workers = selector.workers_mut();
+            workers.add_shared_cache(name, pool, terms, now)
+        })?;
+        let known = self
+            .feeds
+            .shared(pool)
+            .filter(|known| known.holder() == holder);
+        let streams = known.map_or_else(
+            || Arc::new(self.shared_streams(holder, pool)),
+            |known| Arc::clone(&known.streams),
+        );
+        let name = Arc::clone(name);
+        self.feeds.put_shared(
+            pool,
+            SharedCache {
+                name,
+                terms,
+                media,
+                streams,
+            },
+        );
+        Ok(())
+    }
+
+    fn shared_streams(&self, holder: WorkerId, home: PoolId) -> WorkerStreams {
+        let hasher = self.readers()[home.0 as usize].hasher;
+        WorkerStreams {
+            ids: vec![holder],
+            home,
+            life: Arc::new(AtomicBool::new(true)),
+            streams: Streams::new(FeedSettings {
+                ingest: IngestSettings {
+                    is_shared_cache: true,
+                    ..IngestSettings::new(hasher)
+                },
+                follower: FollowerSettings::default(),
+                ranks: 1,
+            }),
+        }
+    }
+
+    /// Registers those of the parent again, in the child of a fork, whose streams are gone.
+    pub(super) fn reopen_shared(&self, py: Python<'_>) -> PyResult<()> {
+        for (pool, cache) in self.feeds.take_shared() {
+            self.open_shared(py, &cache.name, pool, cache.terms, cache.media)?;
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl Fleet {
+    /// Registers the shared cache of a model, or changes what is known of it.
+    #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, ttl_s=None, kv_blocks=None, media=vec![]))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    fn add_shared_cache(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::name)] name: &str,
+        #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
+        load_ms_per_token: Option<&Bound<'_, PyAny>>,
+        startup_ms: Option<&Bound<'_, PyAny>>,
+        ttl_s: Option<&Bound<'_, PyAny>>,
+        kv_blocks: Option<&Bound<'_, PyAny>>,
+        media: Vec<String>,
+    ) -> PyResult<()> {
+        let startup = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
+        let terms = SharedTerms {
+            loading: Loading {
+                ms_per_token: number_or_none(load_ms_per_token, "load_ms_per_token", NOT_NEGATIVE)?,
+                startup_ms: startup.unwrap_or(0.0),
+            },
+            ttl_ms: number_or_none(ttl_s, "ttl_s", ABOVE_ZERO)?.map(millis),
+            kv_blocks: count("kv_blocks", kv_blocks)?,
+        };
+        let media = self::media(media)?;
+        if name.is_empty() {
+            return Err(PyValueError::new_err(
+                "the name of a shared cache must not be empty",
+            ));
+        }
+        let _changing = self.change(py);
+        let now = self.roster.now();
+        if now.seat(name).is_some() {
+            return Err(PyValueError::new_err(format!(
+                "{name:?} is the key of a worker; a shared cache needs a name of its own"
+            )));
+        }
+        let pool = match model {
+            None => PoolId::default(),
+            Some(model) => *now.models.get(model).ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "model {model:?} has no index of its own; name it in `models` of the router or of a worker first"
+                ))
+            })?,
+        };
+        self.open_shared(py, &name.into(), pool, terms, media)
+    }
+
+    /// Forgets a shared cache and its blocks. Returns whether it was known.
+    fn remove_shared_cache(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::name)] name: &str,
+    ) -> PyResult<bool> {
+        let _changing = self.change(py);
+        self.feeds.forget_shared(name);
+        self.engine.locked(py, |selector| {
+            selector.workers_mut().remove_shared_cache(name)
+        })
+    }
+
+    /// Names of the shared caches, and the blocks that each holds.
+    fn shared_caches(&self, py: Python<'_>) -> PyResult<Vec<(String, u64)>> {
+        let all = self.feeds.all_shared();
+        self.engine.locked(py, |selector| {
+            let row = |cache: &SharedCache| {
+                let blocks = selector.pools().block_count(Some(cache.holder()));
+                (cache.name.to_string(), blocks)
+            };
+            all.iter().map(row).collect()
+        })
+    }
+}

@@ -25,6 +25,7 @@ __all__ = [
     "Match",
     "Namespace",
     "Policy",
+    "PolledEvents",
     "PrefixMatch",
     "RadixTree",
     "RequestView",
@@ -809,6 +810,47 @@ def decode_kv_events(payload: Buffer, /) -> tuple[float, int | None, list[dict[s
         >>> _core.decode_kv_events(bytes.fromhex("93cb3ff800000000000091 92ac426c6f636b52656d6f766564 9107 00"))
         (1.5, 0, [{'type': 'BlockRemoved', 'block_hashes': [7], 'medium': None, 'group_idx': None}])
     """
+
+@final
+class PolledEvents:
+    """The polled KV cache events of one TensorRT-LLM worker, as messages of the form that other engines publish.
+
+    Events have numbers within a rank; a hole in them becomes one in the numbers of messages, and an engine that starts
+    over begins with message 0 again. Partial blocks are left out. The largest window is that of full attention.
+
+    Args:
+        ranks: Data-parallel ranks of the worker.
+        block_size: Tokens per block of the engine; by default that of the first block that another follows.
+        verify: Whether a block is taken to have no adapter and no salt only if its hash shows that.
+
+    Example:
+        >>> from cachelb import _core
+        >>> token = '{"token_id": 5, "token_extra_id": 0}'
+        >>> block = f'{{"block_hash": 9, "tokens": [{token}], "cache_level": 0}}'
+        >>> data = f'{{"type": "stored", "parent_hash": null, "blocks": [{block}]}}'
+        >>> answer = f'[{{"event_id": 0, "window_size": 4096, "data": {data}}}]'
+        >>> polled = _core.PolledEvents(block_size=1)
+        >>> [(rank, seq, payload)] = polled.take(answer.encode(), now_s=1.5)
+        >>> rank, seq, _core.decode_kv_events(payload)[2][0]["token_ids"]
+        (None, 0, [5])
+    """
+
+    def __new__(cls, *, ranks: int = 1, block_size: int | None = None, verify: bool = True) -> Self: ...
+    def take(self, answer: Buffer, /, *, now_s: float) -> list[tuple[int | None, int, bytes]]:
+        """Read the answer of a poll; return rank (None where events name none), number and bytes per message.
+
+        Args:
+            answer: A JSON array of events.
+            now_s: Wall-clock seconds.
+
+        Raises:
+            TypeError: `answer` is not bytes.
+            ValueError: It is no JSON array; the message says what is wrong and where.
+        """
+
+    @property
+    def foreign(self) -> int:
+        """Events of ranks that the worker does not have, which were dropped."""
 
 def hash_blocks(
     tokens: Tokens,

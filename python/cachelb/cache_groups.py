@@ -82,8 +82,13 @@ class CacheLayout:
             `--prefix-cache-retention-interval`: at the ends of prompts and where prompts part (0), at every so
             many tokens too, or everywhere (None).
         eagle: Whether speculation by EAGLE or MTP reads one block beyond the resume point.
+        announced: Whether KV events describe all groups, as those of vLLM and TensorRT-LLM do. False for engines whose
+            events describe full attention only, such as SGLang: then prompts are predicted to resume where they end
+            and where they part, on blocks that events confirm, and after an answer with fewer `cached_tokens` no
+            more than that is predicted of the prompt until another request is routed along it.
 
     Raises:
+        TypeError: An attribute is of another type.
         ValueError: No group keeps everything, or groups do not go together.
 
     Example:
@@ -96,6 +101,7 @@ class CacheLayout:
     groups: Sequence[CacheGroup]
     retention_interval: int | None = 0
     eagle: bool = False
+    announced: bool = True
     alignment: int = field(init=False, repr=False)
     """Tokens that resume points are multiples of."""
     hash_block: int = field(init=False, repr=False)
@@ -117,8 +123,9 @@ class CacheLayout:
             raise ValueError(
                 f"blocks of {sizes} tokens end together every {self.alignment} only; use sizes that divide"
             )
-        if not isinstance(self.eagle, bool):
-            raise TypeError(f"eagle must be True or False, got {type(self.eagle).__name__}")
+        for name in ("eagle", "announced"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {type(getattr(self, name)).__name__}")
         self._check_together()
         self._check_interval()
 

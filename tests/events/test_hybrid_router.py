@@ -16,6 +16,7 @@ from cachelb.cache_groups import CacheGroup, CacheLayout
 from cachelb.testing.events import encode_batch
 from cachelb.testing.fleet.grouped_prefix_cache import GroupedPrefixCache
 
+GROUP_FIELDS = {"group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"}
 REQUESTS = 80
 LONGEST = 690
 
@@ -125,4 +126,40 @@ def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str) -> Non
         decision.on_complete(output_tokens=len(answer))
     # What follows an answer that the router has not seen may be less.
     assert exact >= REQUESTS * (0.8 if all(group.is_full for group in layout.groups) else 0.9)
+    router.validate()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_an_engine_finds_bounds_predictions_where_its_events_leave_groups_out(name: str) -> None:
+    layout, few = LAYOUTS[name]
+    router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
+    router.add_worker("gpu0", cache_layout=replace(layout, announced=False))
+    full = next(number for number, group in enumerate(layout.groups) if group.is_full)
+    sent = 0
+
+    def publish(events: list[dict[str, Any]]) -> None:
+        nonlocal sent
+        kept = [event for event in events if event["group_idx"] == full]
+        plain = [{key: event[key] for key in event if key not in GROUP_FIELDS} for event in kept]
+        router.apply_kv_events("gpu0", encode_batch(plain, ts=sent + 1.0), seq=sent)
+        sent += 1
+
+    cache = GroupedPrefixCache("gpu0", layout=layout, max_blocks=few, publish=publish)
+    exact = lowered = 0
+    for prompt, answer in chats(seed=3):
+        decision = router.select_worker(tokens=prompt)
+        kept = cache.keep(np.array(prompt, np.uint32), None)
+        cached = kept.request.cached_tokens
+        cache.extend(kept, list(answer))
+        cache.release(kept)
+        decision.on_complete(cached_tokens=cached, output_tokens=len(answer))
+        exact += decision.matched_tokens == cached
+        if decision.matched_tokens > cached:
+            lowered += 1
+            assert router.explain(tokens=prompt).candidates[0].overlap_blocks * 32 <= cached
+    assert lowered > 0
+    assert exact > REQUESTS * 0.6
+    stats = router.stats().workers[0].kv_events
+    assert stats is not None
+    assert (stats.checked, sum(stats.repairs.values())) == (0, 0)
     router.validate()

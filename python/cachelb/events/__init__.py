@@ -10,9 +10,29 @@ Example:
 from __future__ import annotations
 
 from cachelb.events.endpoints import Endpoint
+from cachelb.events.poll_source import PollSource
 from cachelb.events.relay import Relay
 from cachelb.events.sink import KvSink
 from cachelb.events.source import ZmqSource
-from cachelb.events.stats import RelayStats, StreamState, StreamStats, ZmqSourceStats
+from cachelb.events.stats import (
+    PollSourceStats,
+    PollStats,
+    RelayStats,
+    StreamState,
+    StreamStats,
+    ZmqSourceStats,
+)
 
-__all__ = ["Endpoint", "KvSink", "Relay", "RelayStats", "StreamState", "StreamStats", "ZmqSource", "ZmqSourceStats"]
+__all__ = [
+    "Endpoint",
+    "KvSink",
+    "PollSource",
+    "PollSourceStats",
+    "PollStats",
+    "Relay",
+    "RelayStats",
+    "StreamState",
+    "StreamStats",
+    "ZmqSource",
+    "ZmqSourceStats",
+]

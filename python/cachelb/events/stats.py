@@ -67,6 +67,57 @@ class ZmqSourceStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PollStats:
+    """Statistics of polling one worker.
+
+    Attributes:
+        polls: Requests sent.
+        failures: Requests without an answer of events.
+        messages: Messages applied: the events of one answer without a hole in their numbers.
+        malformed: Answers that are no JSON array of events.
+        refused: Answers that the router failed to apply.
+        foreign: Events of ranks that the worker does not have, see `dp_size`.
+        last_error: The latest error ("TimeoutError", "HTTP 503"), kept after recovery.
+
+    Example:
+        >>> from cachelb.events import PollStats
+        >>> print(PollStats().last_error)
+        None
+    """
+
+    polls: int = 0
+    failures: int = 0
+    messages: int = 0
+    malformed: int = 0
+    refused: int = 0
+    foreign: int = 0
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PollSourceStats:
+    """Statistics of a polling event source.
+
+    `Router.stats` has the effect of the events on the index.
+
+    Attributes:
+        polls: Requests sent, including those to removed workers.
+        failures: Requests without an answer of events, likewise.
+        workers: Per key of the workers polled now.
+
+    Example:
+        >>> from cachelb.events import PollSource
+        >>> stats = PollSource(lambda key: []).stats()
+        >>> stats.polls, stats.failures, stats.workers
+        (0, 0, {})
+    """
+
+    polls: int
+    failures: int
+    workers: Mapping[str, PollStats]
+
+
+@dataclass(frozen=True, slots=True)
 class RelayStats:
     """Statistics of a relay. Counters are those since the start.
 

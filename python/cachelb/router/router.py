@@ -250,9 +250,10 @@ class Router(SharedCaches[W]):
             kv_blocks: Blocks its KV cache holds, as its engine counts them, until a load source reports the number;
                 None keeps the known value, at first `max_blocks_per_worker`.
             slow_start_s: Seconds its weight takes to rise from a quarter to full.
-            cache_layout: The cache groups of its engine, for a hybrid model without KV events, which tell them, and
-                for an engine that drafts with EAGLE or MTP; as an object, or as `CacheLayout.of` reads it. None keeps
-                the known value, at first full attention alone.
+            cache_layout: The cache groups of its engine, for a hybrid model without KV events, or with ones that leave
+                groups out (`CacheLayout.announced`), and for an engine that drafts with EAGLE or MTP; other events tell
+                them. An object, or a table as `CacheLayout.of` reads it. None keeps the known value, at first full
+                attention alone.
 
         Raises:
             TypeError: The worker has no key, or an argument has the wrong type.

@@ -58,10 +58,11 @@ class PageClient:
     environment. Time is the caller's to limit: cancelling a fetch closes the connection.
     """
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        """Keep the address and what to check a server with; None is the system's certificates."""
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, *, most_bytes: int = MAX_PAGE_BYTES) -> None:
+        """Keep the address, what to check a server with, None is the system's certificates, and the largest body."""
         self._address = address
         self._tls = tls
+        self._most_bytes = most_bytes
 
     async def __aenter__(self) -> Self:
         """Prepare; nothing is opened yet."""
@@ -122,6 +123,6 @@ class PageClient:
         ) as response:
             async for part in response.content.iter_any():
                 body += part
-                if len(body) > MAX_PAGE_BYTES:
+                if len(body) > self._most_bytes:
                     raise PageError("page too large")
             return response.status, bytes(body)

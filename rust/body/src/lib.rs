@@ -43,5 +43,5 @@ pub use facts::{Facts, Kind};
 pub use identity::{Clues, GATEWAY, Identity, Session, convention_names, is_read};
 pub use profile::{Engine, InlineSystem, Limits, Profile, ToolsPlace};
 pub use reader::BodyReader;
-pub use scan::check;
+pub use scan::{Output, Reader, Token, check};
 pub use text::{Prompt, Text};

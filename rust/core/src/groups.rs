@@ -72,10 +72,15 @@ pub struct Resuming {
     pub above: u32,
     /// The same of groups that attend to the whole prefix alone.
     above_full: u32,
+    /// Whether events of the engine leave out the groups that do not attend to the whole prefix.
+    pub is_hidden: bool,
 }
 
 /// Places between two are served however far they are apart: all groups attend to the whole prefix.
 const EVERYWHERE: u64 = u64::MAX;
+
+/// In the third of [`Numbers`], beyond any interval.
+const HIDDEN: u64 = 1 << 40;
 
 /// Numbers that a [`Resuming`] is written as.
 pub type Numbers = [u64; 5];
@@ -115,6 +120,7 @@ impl Resuming {
             // A state is kept one block lower then, and needs nothing beyond.
             above: above(|kind| matches!(kind, GroupKind::Full | GroupKind::SlidingWindow { .. })),
             above_full: above(|kind| kind == GroupKind::Full),
+            is_hidden: false,
         })
     }
 
@@ -132,14 +138,16 @@ impl Resuming {
             Retention::All => 1,
             Retention::Every(interval) => 1 + u64::from(interval.max(1)),
         };
+        let hidden = if self.is_hidden { HIDDEN } else { 0 };
         let [align, above, full] = [self.align, self.above, self.above_full].map(u64::from);
-        [align, self.join, retention, above, full]
+        [align, self.join, retention | hidden, above, full]
     }
 
     /// From [`Self::to_numbers`], `None` for numbers that no groups lead to.
     #[must_use]
     pub fn from_numbers([align, join, retention, above, full]: Numbers) -> Option<Self> {
-        let retention = match retention {
+        let is_hidden = retention & HIDDEN != 0;
+        let retention = match retention & !HIDDEN {
             0 => Retention::Ends,
             1 => Retention::All,
             more => Retention::Every(u32::try_from(more - 1).ok()?),
@@ -152,6 +160,7 @@ impl Resuming {
             retention,
             above: small(above)?,
             above_full: small(full)?,
+            is_hidden,
         })
     }
 
@@ -159,6 +168,12 @@ impl Resuming {
     #[must_use]
     pub fn retaining(self, retention: Retention) -> Self {
         Self { retention, ..self }
+    }
+
+    /// The same of an engine whose events leave out the groups that do not attend to the whole prefix.
+    #[must_use]
+    pub fn hidden(self, is_hidden: bool) -> Self {
+        Self { is_hidden, ..self }
     }
 
     /// The same where places are told apart by blocks of so many units, at least, that are not the engine's.

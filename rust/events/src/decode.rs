@@ -13,11 +13,13 @@
 //! | `cursor` | reading msgpack |
 //! | `tokens` | reading token ids, where the time goes |
 //! | `fields` | one event's fields, by name and by position |
+//! | `objects` | messages of a pool that workers share |
 //! | `keys` | what is hashed beside tokens: adapters, salts, images, embeddings |
 
 mod cursor;
 mod fields;
 mod keys;
+pub(super) mod objects;
 mod tokens;
 
 #[cfg(test)]

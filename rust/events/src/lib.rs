@@ -21,6 +21,7 @@
 //! | `orphans` | stores whose parent is not known yet |
 //! | `groups` | the cache groups of a stream |
 //! | `links` | where prompts can resume, if there are several groups |
+//! | `polled` | events that are fetched as JSON, in the form of messages |
 //! | `repair` | whether what was announced can be true, and how often a stream may start over |
 //! | `stats` | what became of events and messages |
 //!
@@ -45,6 +46,7 @@ mod names;
 mod namespaces;
 mod orphans;
 mod pages;
+mod polled;
 mod references;
 mod repair;
 mod settings;
@@ -54,11 +56,13 @@ mod streams;
 mod table;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
+pub use decode::objects::{ObjectChange, ObjectEvent, decode_objects};
 pub use decode::{MAX_PAYLOAD, Undecodable, decode};
 pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, Received, Worth};
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
 pub use ingest::Ingest;
+pub use polled::{Polled, PolledSettings, Published};
 pub use repair::{Fault, Finding, Heard};
 pub use settings::{IngestSettings, Refusal, sizes_fit};
 pub use stats::{DropReason, EventStats, GroupStats};

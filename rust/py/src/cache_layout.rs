@@ -60,7 +60,9 @@ pub fn layout(given: &Bound<'_, PyAny>) -> PyResult<CacheLayout> {
 /// What a router goes by, `None` if any leading blocks can be resumed behind.
 pub fn resuming(given: &Bound<'_, PyAny>) -> PyResult<Option<Resuming>> {
     let (groups, retention, eagle) = read(given)?;
-    Ok(Resuming::of(&groups, retention, eagle))
+    let is_announced = Options(given.cast::<PyDict>()?).flag("announced")?;
+    let rule = Resuming::of(&groups, retention, eagle);
+    Ok(rule.map(|rule| rule.hidden(!is_announced)))
 }
 
 /// What an engine retains: the interval in tokens, 0 for ends only, or "all".

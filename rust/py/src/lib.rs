@@ -37,6 +37,7 @@ mod names;
 mod options;
 mod outcome;
 mod policy;
+mod polled;
 mod prompt;
 mod radix;
 mod roster;
@@ -70,6 +71,8 @@ mod _core {
     #[pymodule_export]
     use crate::policy::NativePolicy;
     #[pymodule_export]
+    use crate::polled::PolledEvents;
+    #[pymodule_export]
     use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
     use crate::router::{
@@ -88,6 +91,7 @@ const _: () = {
     assert!(align_of::<index::BlockTracker>() <= MOST);
     assert!(align_of::<learned::LearnedModel>() <= MOST);
     assert!(align_of::<policy::NativePolicy>() <= MOST);
+    assert!(align_of::<polled::PolledEvents>() <= MOST);
     assert!(align_of::<radix::RadixTree>() <= MOST);
     assert!(align_of::<router::NativeRouter>() <= MOST);
     assert!(align_of::<router::Fleet>() <= MOST);

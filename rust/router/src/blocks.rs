@@ -170,6 +170,13 @@ impl Blocks {
         index.is_ok_and(|index| index.mark(worker, hash, medium).unwrap_or(false))
     }
 
+    /// The same by the first of some media that the block is in.
+    pub fn mark_first(&mut self, worker: WorkerId, hash: SequenceHash, media: &[Medium]) {
+        let _ = media
+            .iter()
+            .find(|medium| self.mark(worker, hash, **medium));
+    }
+
     /// It cannot any more. Returns whether it could.
     pub fn unmark(&mut self, worker: WorkerId, hash: SequenceHash, checks: &mut Checks) -> bool {
         if checks.follows(worker) {

@@ -84,11 +84,13 @@ impl Selector {
                     sharing.routes(&self.fleet, &self.pools, (id, pool), now);
                 }
             }
-            match usage.cached_tokens.filter(|_| ending == Ending::Completed) {
-                Some(found) => {
-                    let counts = (found, usage.prompt_tokens);
-                    self.checks.completed(worker, id, counts, now);
-                }
+            let found = usage
+                .cached_tokens
+                .filter(|_| ending == Ending::Completed)
+                .map(|found| (found, usage.prompt_tokens));
+            self.bound(id, pool, found);
+            match found {
+                Some(counts) => self.checks.completed(worker, id, counts, now),
                 None => self.checks.ended(worker, id),
             }
             if let Some(breaker) = self.settings.breaker.filter(|_| !is_proven) {

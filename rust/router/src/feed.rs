@@ -10,6 +10,7 @@ use cachelb_events::{Fault, FeedState, Finding, Heard, Worth};
 use super::Selector;
 use super::checks::Checks;
 use super::fleet::Fleet;
+use super::hidden;
 use super::ledger::Ledger;
 use super::member::{Announced, FeedStatus, Member};
 use super::pool::Pool;
@@ -128,11 +129,20 @@ impl Feed<'_> {
             .shared()
             .filter(|shared| shared.holder() == worker);
         let expires = shared.and_then(|shared| shared.expires(now));
+        let member = self.fleet.member(worker);
+        let awaited = if member.is_some_and(Member::hides_groups) {
+            hidden::awaited(self.pools[home].exact(), worker, hashes)
+        } else {
+            Vec::new()
+        };
         let grown = self.pools.grow(home, hashes.len(), |index, _| {
             let exact = index.exact_mut()?;
             new += exact.announce_until(worker, parent, hashes, medium, expires)?;
             Ok(index.cut().is_none())
         });
+        for hash in awaited {
+            self.mark(hash, medium);
+        }
         if let Some(&last) = hashes.last()
             && self.pools[home].awaits_events()
         {

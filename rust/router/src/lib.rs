@@ -13,6 +13,7 @@
 //! | `trace` | what the latest decisions saw, for explanations |
 //! | `scales` | how many tokens texts have, learned from engines |
 //! | `checks` | whether engines find cached what their events promised |
+//! | `hidden` | what was predicted of engines whose events leave out cache groups |
 //! | `sharing` | what this router publishes and receives |
 //!
 //! | file | job |
@@ -53,6 +54,7 @@ mod decisions;
 mod feed;
 mod fleet;
 mod health;
+mod hidden;
 mod homes;
 mod leases;
 mod ledger;
@@ -119,6 +121,7 @@ use self::blocks::Blocks;
 use self::candidates::{Candidates, condition};
 use self::checks::Checks;
 use self::decisions::Decisions;
+use self::hidden::Predictions;
 use self::homes::Homes;
 
 /// A fleet, its loads, and per model a block index and rules.
@@ -133,6 +136,7 @@ pub struct Selector {
     homes: Homes,
     trace: Trace,
     checks: Checks,
+    predictions: Predictions,
     /// What this router publishes and receives, if it does.
     sharing: Option<Box<Sharing>>,
 }
@@ -152,6 +156,7 @@ impl Selector {
             homes: Homes::default(),
             trace: Trace::default(),
             checks: Checks::default(),
+            predictions: Predictions::default(),
             sharing: None,
             settings,
         }
@@ -184,6 +189,7 @@ impl Selector {
     pub fn forget_bookings(&mut self) -> usize {
         self.trace = Trace::default();
         self.checks = Checks::default();
+        self.predictions = Predictions::default();
         self.sharing = None;
         self.pools.each_rule(|rule| rule.ended_all());
         self.pools.change_all(|_| true, Blocks::forget_bookings);
@@ -260,6 +266,7 @@ impl Selector {
             + self.homes.memory_bytes()
             + self.trace.memory_bytes()
             + self.checks.memory_bytes()
+            + self.predictions.memory_bytes()
             + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
     }
 

@@ -289,12 +289,6 @@ impl Member {
         self.feed.filter(|_| self.profile.home() == pool)
     }
 
-    /// Where blocks of `pool` are that placements brought: apart from what events announce, if there are any.
-    pub fn placed_in(&self, pool: PoolId) -> Medium {
-        self.feed_in(pool)
-            .map_or(Medium::Gpu, |_| Medium::Speculative)
-    }
-
     /// What is known of its engine's blocks.
     pub fn sizes(&self) -> EngineSizes {
         let announced = self.feed.and_then(|feed| feed.engine_block_size);
@@ -305,9 +299,30 @@ impl Member {
     pub fn resuming(&self, pool: PoolId) -> Option<Resuming> {
         let engine = self.profile.engine;
         let rule = self
-            .feed_in(pool)
+            .full_feed_in(pool)
             .map_or(engine.resuming, |feed| feed.resuming);
         rule.map(|rule| engine.retained(rule))
+    }
+
+    /// The media by which placements in `pool` mark blocks: the first that a block is in.
+    pub fn marks(&self, pool: PoolId) -> &'static [Medium] {
+        match self.feed_in(pool) {
+            None => &[Medium::Gpu],
+            // Events mark what they confirm, if they describe all groups.
+            Some(_) if self.hides_groups() => &[Medium::Gpu, Medium::Speculative],
+            Some(_) => &[Medium::Speculative],
+        }
+    }
+
+    /// Whether events of its engine leave out cache groups that resuming depends on.
+    pub fn hides_groups(&self) -> bool {
+        let rule = self.profile.engine.resuming;
+        rule.is_some_and(|rule| rule.is_hidden)
+    }
+
+    /// Its events in `pool`, if they describe all cache groups.
+    fn full_feed_in(&self, pool: PoolId) -> Option<FeedStatus> {
+        self.feed_in(pool).filter(|_| !self.hides_groups())
     }
 
     /// How the index is to answer for it in `pool`, of blocks of `block_size` tokens.
@@ -315,7 +330,7 @@ impl Member {
         let Announced {
             marked_only,
             above_tokens,
-        } = match self.feed_in(pool) {
+        } = match self.full_feed_in(pool) {
             Some(_) => self.announced,
             None => self
                 .resuming(pool)

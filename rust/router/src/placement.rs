@@ -17,7 +17,7 @@ use cachelb_core::tracker::{Depths, Store};
 use super::blocks::Answer;
 use super::checks::Sizes;
 use super::leases::Terms;
-use super::member::FeedStatus;
+use super::member::{FeedStatus, Member};
 use super::request::{Request, Wanted};
 use super::select::Step;
 use super::usable::Usable;
@@ -31,10 +31,10 @@ const PREFILL_TPS: f64 = 1_000.0;
 
 /// A request that was booked on a worker, and the blocks of it that its engine can keep.
 #[derive(Clone, Copy)]
-struct Placed<'r> {
-    worker: WorkerId,
-    booking: BookingId,
-    path: &'r [SequenceHash],
+pub(super) struct Placed<'r> {
+    pub worker: WorkerId,
+    pub booking: BookingId,
+    pub path: &'r [SequenceHash],
 }
 
 impl Step<'_, '_> {
@@ -65,26 +65,36 @@ impl Step<'_, '_> {
             path,
         };
         let feed = member.and_then(|member| member.feed_in(request.pool));
+        let hides_groups = member.is_some_and(Member::hides_groups);
         let rule = member.and_then(|member| member.resuming(request.pool));
         let rule = rule.filter(|rule| rule.needs_marks());
+        let rule = rule.map(|rule| of_blocks(rule, request, size));
         let has_events = feed.is_some();
         let kept = rule.map(|rule| places(rule, request, answer, (worker.slot, has_events), size));
         let kept = kept.unwrap_or_default();
-        let placed_in = member.map_or(Medium::Gpu, |member| member.placed_in(request.pool));
+        let media = member.map_or(&[][..], |member| member.marks(request.pool));
+        let guessed = rule.filter(|_| hides_groups || !has_events);
         if let Some(feed) = feed.filter(|_| !request.is_text()) {
             let confirmed = answer.confirmed(worker.slot) as usize;
-            self.promise(placed, feed, confirmed);
+            match guessed {
+                Some(rule) => self.predict(placed, rule),
+                None => self.promise(placed, feed, confirmed),
+            }
             self.publish(placed, confirmed);
             self.expect(placed, feed, confirmed)?;
-            self.mark(placed, &kept, placed_in);
+            self.mark(placed, &kept, media);
             return Ok(());
         }
         let held = answer.held(worker.slot) as usize;
         let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
         let ttl_ms = pool.placements().ttl_ms;
         let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+        if let Some(rule) = guessed {
+            self.predict(placed, rule);
+        }
+        let pools = &mut self.selector.pools;
         if feed.is_some() {
-            let rule = s.pools[request.pool].rules().get(request.wanted);
+            let rule = pools[request.pool].rules().get(request.wanted);
             if rule.placement_ttl_ms() == Some(0) {
                 return Ok(());
             }
@@ -94,7 +104,7 @@ impl Step<'_, '_> {
                 index.record(worker, path, Some(hint), until)?;
                 Ok(index.cut().is_none())
             };
-            s.pools.grow(request.pool, path.len(), record)?;
+            pools.grow(request.pool, path.len(), record)?;
         }
         if names_paths {
             self.publish(placed, held);
@@ -103,7 +113,7 @@ impl Step<'_, '_> {
                 unconfirmed.placed(worker, booking, (0, path), held);
             }
         }
-        self.mark(placed, &kept, placed_in);
+        self.mark(placed, &kept, media);
         Ok(())
     }
 
@@ -181,8 +191,9 @@ impl Step<'_, '_> {
         Ok(())
     }
 
-    /// Records that what the engine keeps to resume ends behind `kept` leading blocks once the request is computed.
-    fn mark(&mut self, placed: Placed<'_>, kept: &[u32], medium: Medium) {
+    /// Records that what the engine keeps to resume ends behind `kept` leading blocks once the request is computed, by the
+    /// first of `media` that the block may be in.
+    fn mark(&mut self, placed: Placed<'_>, kept: &[u32], media: &[Medium]) {
         if kept.is_empty() {
             return;
         }
@@ -194,7 +205,7 @@ impl Step<'_, '_> {
         let ends: Vec<SequenceHash> = ends.copied().collect();
         s.pools.change(id, |blocks| {
             for &end in &ends {
-                blocks.mark(worker, end, medium);
+                blocks.mark_first(worker, end, media);
             }
         });
         if let Some(sharing) = &mut s.sharing
@@ -221,6 +232,18 @@ impl Step<'_, '_> {
     }
 }
 
+/// A rule as it applies to the blocks of a request, of `size` tokens.
+fn of_blocks(rule: Resuming, request: &Request<'_>, size: u32) -> Resuming {
+    // Blocks of text are none of the engine's: each stands for those that it is made of. So do blocks here for the small
+    // ones of an engine that is only guessed at.
+    let is_coarse = rule.is_hidden && rule.align < size;
+    if request.is_text() || is_coarse {
+        rule.aligned_to(size)
+    } else {
+        rule.in_blocks_of(size)
+    }
+}
+
 /// The numbers of leading blocks behind which what an engine keeps to resume ends once it has computed a request.
 fn places(
     rule: Resuming,
@@ -229,12 +252,6 @@ fn places(
     (slot, has_events): (u32, bool),
     size: u32,
 ) -> Vec<u32> {
-    // Blocks of text are none of the engine's: each stands for those that it is made of.
-    let rule = if request.is_text() {
-        rule.aligned_to(size)
-    } else {
-        rule.in_blocks_of(size)
-    };
     let size = u64::from(size);
     let (units, blocks) = (request.length().units(), answer.held(slot));
     let held = u64::from(blocks) * size;

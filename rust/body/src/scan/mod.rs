@@ -9,11 +9,11 @@ mod strings;
 
 use crate::error::{BodyError, ErrorKind, Result};
 pub use skip::check;
-pub(crate) use strings::Output;
+pub use strings::Output;
 
 /// What a value is, by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Token {
+pub enum Token {
     /// `{`
     Object,
     /// `[`
@@ -32,7 +32,7 @@ pub(crate) enum Token {
 ///
 /// `open` enters an object or array, whose content [`Reader::key`] or [`Reader::element`] then walk to its end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader at the beginning of `bytes` that enters at most `most_depth` objects and arrays at a time.
     #[must_use]
-    pub(crate) fn new(bytes: &'a [u8], most_depth: usize) -> Self {
+    pub fn new(bytes: &'a [u8], most_depth: usize) -> Self {
         Self {
             bytes,
             at: 0,
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
 
     /// An error at this place.
     #[must_use]
-    pub(crate) fn error(&self, kind: ErrorKind) -> BodyError {
+    pub fn error(&self, kind: ErrorKind) -> BodyError {
         let end = self.at >= self.bytes.len() && kind == ErrorKind::Syntax;
         BodyError {
             kind: if end { ErrorKind::Truncated } else { kind },
@@ -65,8 +65,11 @@ impl<'a> Reader<'a> {
     }
 
     /// What the next value is.
+    ///
+    /// # Errors
+    /// With what stands here instead.
     #[inline]
-    pub(crate) fn peek(&mut self) -> Result<Token> {
+    pub fn peek(&mut self) -> Result<Token> {
         Ok(match self.next_byte() {
             b'"' => Token::String,
             b'{' => Token::Object,
@@ -79,8 +82,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Enters the object or array whose bracket [`Reader::peek`] found.
+    ///
+    /// # Errors
+    /// With what stands here instead.
     #[inline]
-    pub(crate) fn open(&mut self) -> Result<()> {
+    pub fn open(&mut self) -> Result<()> {
         if self.depth >= self.most_depth {
             return Err(self.error(ErrorKind::TooDeep));
         }
@@ -91,14 +97,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether another element follows; leaves the array if not.
+    ///
+    /// # Errors
+    /// With what stands here instead.
     #[inline]
-    pub(crate) fn element(&mut self) -> Result<bool> {
+    pub fn element(&mut self) -> Result<bool> {
         self.follows(b']')
     }
 
     /// Whether another key follows, which is then read into `out`, with its colon; leaves the object if not.
+    ///
+    /// # Errors
+    /// With what stands here instead.
     #[inline]
-    pub(crate) fn key<O: Output>(&mut self, out: &mut O) -> Result<bool> {
+    pub fn key<O: Output>(&mut self, out: &mut O) -> Result<bool> {
         if !self.follows(b'}')? {
             return Ok(false);
         }
@@ -114,7 +126,10 @@ impl<'a> Reader<'a> {
     }
 
     /// The literal that [`Reader::peek`] found.
-    pub(crate) fn literal(&mut self) -> Result<&'static [u8]> {
+    ///
+    /// # Errors
+    /// With what stands here instead.
+    pub fn literal(&mut self) -> Result<&'static [u8]> {
         let word: &[u8] = match self.bytes[self.at] {
             b't' => b"true",
             b'f' => b"false",
@@ -130,7 +145,10 @@ impl<'a> Reader<'a> {
     }
 
     /// The number that [`Reader::peek`] found, as it is written.
-    pub(crate) fn number(&mut self) -> Result<&'a [u8]> {
+    ///
+    /// # Errors
+    /// With what stands here instead.
+    pub fn number(&mut self) -> Result<&'a [u8]> {
         let start = self.at;
         if self.byte() == b'-' {
             self.at += 1;
@@ -170,7 +188,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks that nothing follows.
-    pub(crate) fn end(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// With what stands here instead.
+    pub fn end(&mut self) -> Result<()> {
         self.next_byte();
         if self.at < self.bytes.len() {
             return Err(self.error(ErrorKind::Trailing));

@@ -8,7 +8,10 @@ pub(super) const MOST_DEPTH: usize = 128;
 
 impl Reader<'_> {
     /// Checks the next value and moves behind it.
-    pub(crate) fn skip(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// With the first thing that is wrong.
+    pub fn skip(&mut self) -> Result<()> {
         let base = self.depth;
         // The kinds of what is open above `base`, the innermost in the lowest bit: 1 is an object.
         let mut objects = 0_u128;

@@ -4,7 +4,7 @@ use super::Reader;
 use crate::error::{ErrorKind, Result};
 
 /// Where the text of a string goes.
-pub(crate) trait Output {
+pub trait Output {
     /// Takes the next bytes of UTF-8.
     fn put(&mut self, bytes: &[u8]);
 
@@ -130,7 +130,10 @@ fn run<const ASCII: bool>(bytes: &[u8], mut at: usize) -> usize {
 
 impl Reader<'_> {
     /// Reads the string at this quote.
-    pub(crate) fn string<O: Output>(&mut self, out: &mut O) -> Result<()> {
+    ///
+    /// # Errors
+    /// With what stands here instead.
+    pub fn string<O: Output>(&mut self, out: &mut O) -> Result<()> {
         self.at += 1;
         let rest = &self.bytes[self.at..];
         let count = ascii_run(rest);

@@ -187,7 +187,10 @@ proptest! {
         let resuming = Resuming::of(&groups, retention, eagle).unwrap();
         let above = u64::from(resuming.above);
         prop_assert_eq!(u64::from(resuming.align), engine.align);
-        prop_assert_eq!(Resuming::from_numbers(resuming.to_numbers()), Some(resuming));
+        for is_hidden in [false, true] {
+            let resuming = resuming.hidden(is_hidden);
+            prop_assert_eq!(Resuming::from_numbers(resuming.to_numbers()), Some(resuming));
+        }
         let mut marks: HashSet<Vec<u8>> = HashSet::new();
         let mut said: Vec<Vec<u8>> = vec![vec![0; 3]];
         for (from, keep, more) in prompts {

@@ -71,6 +71,17 @@ impl BlockIndex {
         Ok(marks.take(block..block + 1, worker.slot, &Medium::ALL) > 0)
     }
 
+    /// Whether a block has a speculative mark of the worker.
+    ///
+    /// # Errors
+    /// [`crate::Error::UnknownWorker`].
+    pub fn is_expected_mark(&self, worker: WorkerId, hash: SequenceHash) -> Result<bool> {
+        self.worker(worker)?;
+        let (marks, speculative) = (&self.held.shape.marks, kin(Medium::Speculative));
+        let block = self.chains().find(hash);
+        Ok(block.is_some_and(|block| marks.rank(block, worker.slot, speculative).is_some()))
+    }
+
     /// Marks of the worker.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod encode;
 mod fields;
 mod fuzz;
 mod identity;
+mod objects;
 
 use cachelb_core::ids::Medium;
 

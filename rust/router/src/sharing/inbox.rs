@@ -517,12 +517,11 @@ impl Inbox<'_> {
             return;
         };
         let s = &mut *self.selector;
-        let Some(medium) = s.fleet.member(worker).map(|member| member.placed_in(pool)) else {
-            return;
-        };
+        let member = s.fleet.member(worker);
+        let media = member.map_or(&[][..], |member| member.marks(pool));
         s.pools.change(pool, |held| {
             for hash in blocks.iter() {
-                held.mark(worker, hash, medium);
+                held.mark_first(worker, hash, media);
             }
         });
     }

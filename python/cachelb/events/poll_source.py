@@ -1,0 +1,156 @@
+"""The source of KV cache events that engines do not publish but hand out on request."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cachelb.arguments import require, seconds, whole
+from cachelb.events.stats import PollSourceStats
+from cachelb.extras import need
+from cachelb.runs import Runs
+from cachelb.sources.http import metrics_address
+
+if TYPE_CHECKING:
+    from cachelb.events.polling import PollRun
+    from cachelb.events.sink import KvSink
+
+Events: TypeAlias = "Sequence[Mapping[str, Any]] | bytes | str | None"
+"""The next events of a worker: dicts, the JSON array of them, or None for no events."""
+
+Fetch: TypeAlias = "Callable[[str], Events | Awaitable[Events]]"
+
+_LARGEST_BLOCK = 1 << 16
+
+
+class PollSource:
+    """Polls the KV cache events of every TensorRT-LLM worker and applies them to the router's index.
+
+    TensorRT-LLM buffers its events until they are fetched, once: poll a worker from one place only. It needs
+    `kv_cache_config` with `enable_block_reuse: true` and an `event_buffer_max_size` that holds the events of one
+    interval: it forgets the oldest, and a missed event makes all known blocks of the worker doubtful.
+
+    One thread polls all workers of the router, as they change. A slow or dead worker delays only itself: it is polled
+    again after 2, 4, 8... intervals, up to 5 seconds.
+
+    Events do not name adapters, nor salts in some versions. A block counts as one without them only if its hash
+    (`v1_block_key`, `v2_sha256`) shows that; other blocks match no request. The largest attention window of a model
+    counts as full attention; prompts resume where the others keep their last tokens.
+
+    Args:
+        fetch: Function from a worker's key, with the credentials in it, to its next events, as dicts or JSON; may be
+            `async`, else it runs in a thread per worker. A call that takes longer than `timeout_s` is not repeated
+            before it returns. Default: `POST /kv_cache_events` of `trtllm-serve`, which needs
+            `pip install 'cachelb[http]'`.
+        interval_s: Seconds between an answer and the next request.
+        timeout_s: Seconds a worker has for one answer; `trtllm-serve` takes up to 2 to see that there are no events.
+        block_size: Tokens per block of the engines; by default that of a block which another one follows.
+        verify: Whether hashes are checked. False counts all blocks as ones without adapter and salt, unless events
+            name them: for engines that use neither.
+        url: Without `fetch`: function from a worker's key to the URL of its events, or to None for a worker that is
+            not polled. Default: scheme, host and port of the key with `/kv_cache_events`.
+        headers: Without `fetch`: headers to send, such as `Authorization`.
+        tls: Without `fetch`: context that verifies `https` servers. Default: the system's certificates.
+
+    Raises:
+        ModuleNotFoundError: aiohttp is not installed, and there is no `fetch`.
+        TypeError: An argument is of another type.
+        ValueError: An argument is out of range, or of no use beside `fetch`.
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.events import PollSource
+        >>> def fetch(key):
+        ...     return []  # such as llm.get_kv_cache_events(timeout=0.1)
+        >>> with Router(policy="kv-aware") as router:
+        ...     router.attach(PollSource(fetch))  # router.close() stops it
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch | None = None,
+        *,
+        interval_s: float = 0.05,
+        timeout_s: float = 10.0,
+        block_size: int | None = None,
+        verify: bool = True,
+        url: Callable[[str], str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        _check_http(fetch, url=url, headers=headers, tls=tls)
+        if not isinstance(verify, bool):
+            raise TypeError(f"verify must be True or False, got {type(verify).__name__}")
+        if block_size is not None:
+            whole("block_size", block_size, 1, _LARGEST_BLOCK)
+        from cachelb.events.polling import PollSettings
+
+        self._settings = PollSettings(
+            fetch=fetch,
+            interval_s=seconds("interval_s", interval_s),
+            timeout_s=seconds("timeout_s", timeout_s),
+            block_size=block_size,
+            verify=verify,
+            url=url,
+            headers=dict(headers or {}),
+            tls=tls,
+        )
+        self._runs: Runs[PollRun] = Runs()
+
+    def start(self, router: KvSink, /) -> None:
+        """Start polling.
+
+        Args:
+            router: The router to feed; its workers are followed.
+
+        Raises:
+            RuntimeError: The source is running already; one source feeds one router.
+        """
+        from cachelb.events.polling import PollRun
+
+        self._runs.claim(self)
+        self._runs.latest = PollRun(self._settings, router)
+        self._runs.latest.start()
+
+    def stop(self) -> None:
+        """Stop polling: close every connection and wait for the thread. Idempotent."""
+        self._runs.stop()
+
+    def stats(self) -> PollSourceStats:
+        """Return the counters of the source.
+
+        Returns:
+            Counters since the start; all zero before it.
+        """
+        run = self._runs.latest
+        return PollSourceStats(0, 0, {}) if run is None else run.stats()
+
+
+def _check_http(
+    fetch: object,
+    *,
+    url: object,
+    headers: Mapping[str, str] | None,
+    tls: ssl.SSLContext | None,
+) -> None:
+    """Refuse what cannot be used, alone or together."""
+    if fetch is not None:
+        if not callable(fetch):
+            found = type(fetch).__name__
+            raise TypeError(f"fetch must be a function from a worker's key to its events, got {found}")
+        for name, value in (("url", url), ("headers", headers), ("tls", tls)):
+            if value is not None:
+                raise ValueError(f"{name} is of no use beside fetch, which does without it; give one of them")
+        return
+    need("PollSource without fetch", "aiohttp")
+    if url is not None and not callable(url):
+        raise TypeError(f"url must be a function from a worker's key to a URL, got {type(url).__name__}")
+    if tls is not None:
+        require("tls", tls, ssl.SSLContext, "an ssl.SSLContext")
+    headers = {} if headers is None else headers
+    require("headers", headers, Mapping, "a mapping of names to values")
+    for name, text in headers.items():
+        require("a header's name", name, str, "text")
+        require(f"header {name!r}", text, str, "text")
+    metrics_address("http://host/", headers)  # bad headers are refused here, not per poll

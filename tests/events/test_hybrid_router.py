@@ -149,7 +149,7 @@ def test_what_an_engine_finds_bounds_predictions_where_its_events_leave_groups_o
     for prompt, answer in chats(seed=3):
         decision = router.select_worker(tokens=prompt)
         kept = cache.keep(np.array(prompt, np.uint32), None)
-        cached = kept.request.cached_tokens
+        cached = kept.cached_tokens
         cache.extend(kept, list(answer))
         cache.release(kept)
         decision.on_complete(cached_tokens=cached, output_tokens=len(answer))

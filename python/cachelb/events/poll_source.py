@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cachelb.arguments import require, seconds, whole
+from cachelb.arguments import require, seconds, text_headers, whole
 from cachelb.events.stats import PollSourceStats
 from cachelb.extras import need
 from cachelb.runs import Runs
@@ -149,9 +149,4 @@ def _check_http(
         raise TypeError(f"url must be a function from a worker's key to a URL, got {type(url).__name__}")
     if tls is not None:
         require("tls", tls, ssl.SSLContext, "an ssl.SSLContext")
-    headers = {} if headers is None else headers
-    require("headers", headers, Mapping, "a mapping of names to values")
-    for name, text in headers.items():
-        require("a header's name", name, str, "text")
-        require(f"header {name!r}", text, str, "text")
-    metrics_address("http://host/", headers)  # bad headers are refused here, not per poll
+    metrics_address("http://host/", text_headers(headers))  # bad headers are refused here, not per poll

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import require, seconds, whole
+from cachelb.arguments import seconds, text_headers, whole
 from cachelb.extras import need
 from cachelb.runs import Runs
 from cachelb.sources.http import default_metrics_url, metrics_address
@@ -98,12 +98,7 @@ class MetricsSource:
         need("MetricsSource", "aiohttp")
         interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
         whole("max_concurrency", max_concurrency, 1)
-        headers = {} if headers is None else headers
-        require("headers", headers, Mapping, "a mapping of names to values")
-        for name, text in headers.items():
-            require("a header's name", name, str, "text")
-            require(f"header {name!r}", text, str, "text")
-        self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)
+        self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, text_headers(headers), tls)
         self._max_concurrency = max_concurrency
         metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
         self._runs: Runs[PolledRun[WorkerPolls]] = Runs()

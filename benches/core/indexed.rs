@@ -18,7 +18,7 @@ impl Holdings for Indexed<'_> {
         medium: Medium,
     ) -> u32 {
         self.0
-            .announce(self.1, parent, hashes, medium)
+            .announce(self.1, parent, hashes, medium, None)
             .expect(REGISTERED)
     }
 

@@ -84,7 +84,7 @@ impl Holdings for Both {
     ) -> u32 {
         self.write(
             |sets| sets.store(parent, hashes, medium),
-            |index| index.announce(WORKER, parent, hashes, medium),
+            |index| index.announce(WORKER, parent, hashes, medium, None),
         )
     }
 

@@ -137,7 +137,7 @@ impl Feed<'_> {
         };
         let grown = self.pools.grow(home, hashes.len(), |index, _| {
             let exact = index.exact_mut()?;
-            new += exact.announce_until(worker, parent, hashes, medium, expires)?;
+            new += exact.announce(worker, parent, hashes, medium, expires)?;
             Ok(index.cut().is_none())
         });
         for hash in awaited {

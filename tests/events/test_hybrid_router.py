@@ -95,6 +95,9 @@ def test_events_say_exactly_where_an_engine_resumes(name: str, evicts: bool) -> 
         engine.serve(prompt, answer)
     assert [each for each in engine.found if each[0] != each[1]] == []
     assert sum(cached for _, cached in engine.found) > 2_000
+    stats = engine.router.stats().workers[0].kv_events
+    assert stats is not None
+    assert stats.drafts == layout.eagle
     removed = sum(event["type"] == "BlockRemoved" for events in engine.sent for event in events)
     assert (removed > 0) == evicts
     engine.router.validate()
@@ -109,6 +112,9 @@ def test_answers_show_that_an_engine_drafts(name: str) -> None:
     wrong = [predicted > cached for predicted, cached in engine.found]
     assert 8 <= sum(wrong[:REQUESTS]) < REQUESTS // 2
     assert not any(wrong[REQUESTS:])
+    stats = engine.router.stats().workers[0].kv_events
+    assert stats is not None
+    assert stats.drafts
     assert [each for each in engine.found[REQUESTS:] if each[0] != each[1]] == []
 
 

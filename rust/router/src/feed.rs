@@ -218,13 +218,18 @@ impl Feed<'_> {
 
     /// A message of the engine was applied. Returns what is known of the engine besides.
     pub fn applied(&mut self, message: Heard) -> Finding {
-        let fault = self.fault(message);
+        Finding {
+            fault: self.fault(message),
+            eagle: self.drafts(),
+        }
+    }
+
+    /// Whether the engine drafts with EAGLE or MTP, as it is said to or found to.
+    #[must_use]
+    pub fn drafts(&self) -> bool {
         let member = self.fleet.member(self.worker);
         let stated = member.is_some_and(|member| member.profile().engine.drafts());
-        Finding {
-            fault,
-            eagle: stated || self.checks.drafts(self.worker),
-        }
+        stated || self.checks.drafts(self.worker)
     }
 
     /// Why what the engine announced cannot be true, if so.

@@ -6,10 +6,12 @@ use super::{Entry, Key, Marks, WORD};
 use crate::ids::Medium;
 use crate::index::blocks::CHUNK;
 
-/// How many entries are on blocks before `end`. The search begins where it would end if all blocks had as many.
+/// How many entries are on blocks before `end`. The search begins where it would end if all blocks up to the last
+/// marked one had as many.
 #[inline]
 fn before(entries: &[Entry], end: u32) -> usize {
-    let guess = entries.len() * end as usize / CHUNK;
+    let span = entries.last().map_or(1, |e| e.key.block() + 1);
+    let guess = entries.len() * end.min(span) as usize / span as usize;
     let is_before = |at: usize| entries[at].key.block() < end;
     let (mut low, mut high, mut step) = (guess, guess, 1);
     if guess < entries.len() && is_before(guess) {

@@ -32,11 +32,15 @@ struct Wanted<'a> {
     left: &'a mut Vec<u64>,
     open: usize,
     most: u32,
+    marks: &'a Marks,
+    /// Whether no worker needs blocks above.
+    is_plain: bool,
 }
 
 impl Wanted<'_> {
     /// Workers that resume only behind marks have no depth until one is found, those that need blocks above less.
-    fn begin(&mut self, marks: &Marks) {
+    fn begin(&mut self) {
+        let marks = self.marks;
         self.depths.split(self.held, marks.marked_only(), self.left);
         self.open = self.left.iter().filter(|slots| **slots != 0).count();
         for (slot, above) in (0..).zip(marks.above()) {
@@ -49,44 +53,27 @@ impl Wanted<'_> {
 
     /// There are marks of some slots, of the word `at`, at a depth.
     #[inline]
-    fn find(&mut self, marks: &Marks, at: usize, slots: u64, depth: u32) {
-        let Some(left) = self.left.get_mut(at) else {
-            return;
-        };
-        let wanted = slots & *left;
+    fn find(&mut self, at: usize, slots: u64, depth: u32) {
+        let wanted = slots & self.left.get(at).copied().unwrap_or(0);
         if wanted != 0 {
-            let is_one = wanted.is_power_of_two();
-            let found = if is_one && marks.above().is_empty() {
+            // Most marks are of one worker, or of many that are answered at once.
+            let found = if self.is_plain && wanted.is_power_of_two() {
                 self.depths.reach(at, wanted, depth, self.held)
             } else {
-                Self::find_some(
-                    self.depths,
-                    self.held,
-                    marks,
-                    (at, wanted),
-                    depth,
-                    self.most,
-                )
+                self.find_some(at, wanted, depth)
             };
-            *left ^= found;
-            self.open -= usize::from(*left == 0);
+            self.left[at] ^= found;
+            self.open -= usize::from(self.left[at] == 0);
         }
     }
 
     #[inline(never)]
-    fn find_some(
-        depths: &mut Leading,
-        held: &Leading,
-        marks: &Marks,
-        (at, wanted): (usize, u64),
-        depth: u32,
-        most: u32,
-    ) -> u64 {
-        let (held, above) = (held.word(at), marks.above());
-        if above.is_empty() && depths.set_all(at, wanted, depth, held) {
+    fn find_some(&mut self, at: usize, wanted: u64, depth: u32) -> u64 {
+        let (held, above, most) = (self.held.word(at), self.marks.above(), self.most);
+        if self.is_plain && self.depths.set_all(at, wanted, depth, held) {
             return wanted;
         }
-        depths.set_some(at, wanted, |bit| {
+        self.depths.set_some(at, wanted, |bit| {
             let above = above.get(at * 64 + bit).copied().unwrap_or(0);
             let resumed = depth
                 .checked_sub(above)
@@ -108,7 +95,7 @@ struct Climb<'a> {
 impl Climb<'_> {
     #[inline]
     fn find(&mut self, key: Key, slots: u64, depth: u32) {
-        let (marks, at) = (&self.index.held.shape.marks, key.slots() as usize);
+        let at = key.slots() as usize;
         let is_confirmed = key.rank() == Medium::Gpu;
         if !is_confirmed && !self.separate {
             self.separate = true;
@@ -116,17 +103,16 @@ impl Climb<'_> {
             self.confirmed.left.clone_from(self.any.left);
             self.confirmed.open = self.any.open;
         }
-        self.any.find(marks, at, slots, depth);
+        self.any.find(at, slots, depth);
         if is_confirmed && self.separate {
-            self.confirmed.find(marks, at, slots, depth);
+            self.confirmed.find(at, slots, depth);
         }
     }
 
     fn begin(&mut self) {
-        let marks = &self.index.held.shape.marks;
-        self.any.begin(marks);
+        self.any.begin();
         if self.separate {
-            self.confirmed.begin(marks);
+            self.confirmed.begin();
         }
     }
 
@@ -161,11 +147,13 @@ impl Overlaps {
         let unrefined = &mut self.unrefined;
         if !unrefined.is_used {
             std::mem::swap(&mut self.usable, &mut unrefined.held);
-            std::mem::swap(&mut self.confirmed, &mut unrefined.confirmed);
+            if self.several_media {
+                std::mem::swap(&mut self.confirmed, &mut unrefined.confirmed);
+            }
             unrefined.is_used = true;
         }
         self.separate = self.several_media;
-        let held = &unrefined.held;
+        let (held, is_plain) = (&unrefined.held, marks.above().is_empty());
         let mut climb = Climb {
             index,
             any: Wanted {
@@ -174,6 +162,8 @@ impl Overlaps {
                 left: &mut unrefined.held_left,
                 open: 0,
                 most,
+                marks,
+                is_plain,
             },
             confirmed: Wanted {
                 held: if self.separate {
@@ -185,6 +175,8 @@ impl Overlaps {
                 left: &mut unrefined.confirmed_left,
                 open: 0,
                 most,
+                marks,
+                is_plain,
             },
             separate: self.separate,
         };

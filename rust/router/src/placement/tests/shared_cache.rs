@@ -1,4 +1,6 @@
-//! What loading takes, and caches that all workers read.
+//! What loading takes, and caches that workers read.
+
+use std::collections::HashSet;
 
 use cachelb_core::error::Error;
 use cachelb_policy::{
@@ -7,7 +9,7 @@ use cachelb_policy::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Offer, Offers, PoolId, SharedTerms};
+use crate::{Offer, Offers, PoolId, Readers, SharedTerms};
 
 /// When computing a token was measured to take 1 ms.
 pub(super) const MEASURED: u64 = 10_000;
@@ -277,6 +279,7 @@ proptest! {
         device in prop::collection::vec(0_u32..=12, 3),
         host in prop::collection::vec(segment(12), 3),
         shared in prop::collection::vec(segment(12), 0..4),
+        readers in prop::option::of(prop::collection::hash_set(0..3_usize, 0..3)),
         ms in 0.0_f64..1.5,
     ) {
         let (mut fleet, path) = (Fleet::new(adaptive()), prompt(0, 12));
@@ -289,7 +292,13 @@ proptest! {
             fleet.announce(worker, &path[..end as usize], start as usize, Medium::Cpu, 0);
         }
         let before = fleet.credited(&path, MEASURED);
-        fleet.share(terms(ms), &path, &shared);
+        let reads = |worker: usize| readers.as_ref().is_none_or(|of| of.contains(&worker));
+        let keys = |of: &HashSet<usize>| of.iter().map(|at| NAMES[*at].to_owned()).collect();
+        let terms = SharedTerms {
+            readers: readers.as_ref().map_or_else(Readers::default, |of| Readers::of(keys(of))),
+            ..terms(ms)
+        };
+        fleet.share(terms, &path, &shared);
         let after = fleet.credited(&path, MEASURED);
         let held = runs(&shared, 12);
         for worker in 0..3 {
@@ -301,7 +310,8 @@ proptest! {
                 cpu: (gpu, cpu),
                 ..Media::on_device(cpu)
             };
-            let blocks = SharedBlocks { held: &held, loading: loading(ms) };
+            let held: &[Segment] = if reads(worker) { &held } else { &[] };
+            let blocks = SharedBlocks { held, loading: loading(ms) };
             let prompt = Prompt { most: 12, block_size: 16, token_ms: Some(1.0) };
             let loads = adaptive().properties().loads.unwrap();
             let expected = loads.matched(&media, blocks, prompt) / 16.0;

@@ -37,6 +37,7 @@ class Signals:
 
     Attributes:
         kv_events: Whether engines publish KV events; None publishes them for policies that use them.
+        pool_known: Whether gateways know the pool of a fleet: who shares it, and from its events what it holds.
         event_lag_s: From the end of a pass to the arrival of its events.
         event_loss: Share of their messages that is lost: of each worker the same ones by number,
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own
@@ -78,6 +79,7 @@ class Signals:
     detection_delay_s: float = 1.0
     sharing_lag_s: float = 0.005
     decision_s: float = 0.0
+    pool_known: bool = True
     oracle: bool = False
 
     def __post_init__(self) -> None:
@@ -221,7 +223,13 @@ def simulate(
     events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
 
     def make(clock: Callable[[], float]) -> Router[str]:
-        return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
+        router = _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
+        if fleet.pool is not None and signals.pool_known:
+            pool, members = fleet.pool
+            blocks = pool.blocks(workload.block_size)
+            ms = pool.load_ms_per_token
+            router.add_shared_cache("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
+        return router
 
     if gateway is not None and (gateways != 1 or sharing):
         raise ValueError(

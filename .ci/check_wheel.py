@@ -17,7 +17,7 @@ import venv
 import zipfile
 from pathlib import Path
 
-MAX_WHEEL_BYTES = 2_700_000  # the target is 2 MiB: keyed hashes, adaptive, the reader of bodies, cache groups
+MAX_WHEEL_BYTES = 2_750_000  # the target is 2 MiB: keyed hashes, adaptive, bodies, cache groups, polled events
 WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.so", "cachelb/py.typed")
 LICENCES = ("LICENSE", "NOTICE", "rust/THIRD-PARTY-LICENSES.txt")
 MANIFESTS = sorted(Path("rust").glob("*/Cargo.toml"))

@@ -129,7 +129,7 @@ def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str) -> Non
     router.validate()
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "full-eagle"])
 def test_what_an_engine_finds_bounds_predictions_where_its_events_leave_groups_out(name: str) -> None:
     layout, few = LAYOUTS[name]
     router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)

@@ -107,21 +107,31 @@ def test_an_engine_that_keeps_finding_less_is_believed_anew() -> None:
 def test_reports_that_contradict_nothing_change_nothing(cached: int | None, counts: dict[str, int]) -> None:
     fleet = Fleet()
     fleet.learn()
-    for name in range(30, 40):
+    for name in range(30, 37):
         fleet.answer(cached, **counts)
         fleet.say(other(name))
     assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
 
 
-def test_caches_with_further_groups_reuse_less_and_are_not_suspected() -> None:
+def test_an_engine_that_is_always_a_block_short_drafts_and_is_not_suspected() -> None:
     fleet = Fleet()
     fleet.learn()
-    side = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 16}
-    fleet.say(blocks(5, 6, **side))
+    for name in range(30, 40):
+        fleet.answer(REUSABLE - 16)
+        fleet.say(other(name))
+    assert (fleet.believed, fleet.told.found_less) == (REUSABLE - 16, 0)
+
+
+@pytest.mark.parametrize(("kind", "repairs"), [("cross_attention", 0), ("sliding_window", 1)])
+def test_only_groups_that_are_followed_say_what_is_found(kind: str, repairs: int) -> None:
+    fleet = Fleet()
+    fleet.learn()
+    fleet.say(blocks(5, 6, group_idx=1, kv_cache_spec_kind=kind, kv_cache_spec_sliding_window=16))
+    assert fleet.believed == REUSABLE
     for name in range(30, 40):
         fleet.answer(0)
         fleet.say(other(name))
-    assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
+    assert fleet.told.repairs["cached-tokens"] == repairs
 
 
 def test_copies_count_as_often_as_there_are() -> None:

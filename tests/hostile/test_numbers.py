@@ -14,7 +14,7 @@ from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
 from cachelb import NoWorkerAvailable, Router, doctor, events, learned, records, sim, sources, state, testing
 from cachelb.config import KvEventsConfig, WorkerConfig
-from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
 from cachelb.records import JsonlRecords
@@ -40,6 +40,7 @@ CASES: dict[str, Case] = {
     "MetricsSource": Case(MetricsSource, {}, _attached),
     "LoadReport": Case(LoadReport),
     "ZmqSource": Case(ZmqSource),
+    "PollSource": Case(PollSource),
     "Relay": Case(Relay, {"bind": PORT}),
     "Relay.add_worker": Case(Relay(PORT).add_worker, {"key": "http://a"}),
     "Endpoint.of_rank": Case(Endpoint("tcp://a:1", "tcp://a:2").of_rank, {"rank": 0}),
@@ -59,6 +60,7 @@ CASES: dict[str, Case] = {
 }
 MADE_HERE = {
     *("PeerStats", "StateStats", "SnapshotFileStats", "RelayStats", "StreamStats", "ZmqSourceStats", "MetricsPage"),
+    *("PollStats", "PollSourceStats"),
     *("MetricsSourceStats", "WorkerPolls", "BadLine", "RecordFiles", "RecordsStats", "Samples", "Spread", "Best"),
     *("Found", "Operation", "operations", "assert_agrees", "EventPublisher"),
 }

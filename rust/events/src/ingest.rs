@@ -153,6 +153,7 @@ impl Ingest {
         self.drop_blocks(to);
         self.mirror = Mirror::new(&self.settings);
         self.sender.clear();
+        self.resuming = None;
         self.set_resumes(to);
     }
 

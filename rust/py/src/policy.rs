@@ -42,6 +42,8 @@ pub struct NativePolicy {
     reader: Reader,
     key: Option<Py<PyAny>>,
     configured: Configured,
+    /// CPython tracks an instance of a Python subclass before it is made: the collector may see one that is all zeros.
+    is_made: bool,
 }
 
 impl NativePolicy {
@@ -230,6 +232,7 @@ impl NativePolicy {
             ..Settings::default()
         };
         Ok(Self {
+            is_made: true,
             engine: Arc::new(Engine::new(
                 Selector::new(settings, pool),
                 Clock::new(clock)?,
@@ -388,6 +391,9 @@ impl NativePolicy {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if !self.is_made {
+            return Ok(());
+        }
         visit.call(&self.key)?;
         self.engine.traverse(&visit)?;
         self.roster

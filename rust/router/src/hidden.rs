@@ -8,7 +8,7 @@
 //! with events that leave groups out even they are doubtful, as some engines keep a state where an answer ends instead.
 
 use cachelb_core::groups::Resuming;
-use cachelb_core::ids::{SequenceHash, WorkerId};
+use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
 use cachelb_core::load::BookingId;
 
@@ -146,7 +146,8 @@ pub(super) fn awaited(
     worker: WorkerId,
     hashes: &[SequenceHash],
 ) -> Vec<SequenceHash> {
-    let is_awaited = |index: &BlockIndex, hash| index.is_expected_mark(worker, hash);
+    let is_awaited =
+        |index: &BlockIndex, hash| index.is_marked(worker, hash, &[Medium::Speculative]);
     let awaited =
         |hash: &SequenceHash| index.is_some_and(|index| is_awaited(index, *hash).unwrap_or(false));
     hashes.iter().copied().filter(awaited).collect()

@@ -71,15 +71,19 @@ impl BlockIndex {
         Ok(marks.take(block..block + 1, worker.slot, &Medium::ALL) > 0)
     }
 
-    /// Whether a block has a speculative mark of the worker.
+    /// Whether a block has a mark of the worker of one of some ranks.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
-    pub fn is_expected_mark(&self, worker: WorkerId, hash: SequenceHash) -> Result<bool> {
+    pub fn is_marked(
+        &self,
+        worker: WorkerId,
+        hash: SequenceHash,
+        among: &[Medium],
+    ) -> Result<bool> {
         self.worker(worker)?;
-        let (marks, speculative) = (&self.held.shape.marks, kin(Medium::Speculative));
-        let block = self.chains().find(hash);
-        Ok(block.is_some_and(|block| marks.rank(block, worker.slot, speculative).is_some()))
+        let (marks, block) = (&self.held.shape.marks, self.chains().find(hash));
+        Ok(block.is_some_and(|block| marks.rank(block, worker.slot, among).is_some()))
     }
 
     /// Marks of the worker.

@@ -32,6 +32,7 @@ impl Ingest {
         self.stats.side_unresolved += dropped;
         let unknown = &mut self.stats.unknown_kinds;
         *unknown = groups.unknown_kinds().max(*unknown);
+        self.resuming = groups.resuming(self.settings.eagle);
         self.set_resumes(to);
     }
 
@@ -52,7 +53,6 @@ impl Ingest {
 
     /// Says how the engine resumes, if that is news.
     pub(super) fn set_resumes(&mut self, to: &mut dyn Holdings) {
-        self.resuming = self.sender.groups.resuming(self.settings.eagle);
         let mut above = 0;
         if self.settings.eagle {
             let aside = self.mirror.links.as_ref().map(|links| links.above());

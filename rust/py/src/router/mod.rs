@@ -73,6 +73,8 @@ pub struct NativeRouter {
     /// When a request goes to two workers.
     pub terms: PairTerms,
     pub bodies: Bodies,
+    /// CPython tracks an instance of a Python subclass before it is made: the collector may see one that is all zeros.
+    is_made: bool,
 }
 
 #[pymethods]
@@ -126,6 +128,7 @@ impl NativeRouter {
             kv: Py::new(py, KvEvents(fleet.clone_ref(py)))?,
             state: Py::new(py, State(fleet.clone_ref(py)))?,
             readings: Py::new(py, Readings(fleet.clone_ref(py)))?,
+            is_made: true,
             engine,
             fleet,
             bodies: Bodies::of(&Options(bodies), keys.seed, keys.sessions)?,
@@ -249,6 +252,9 @@ impl NativeRouter {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if !self.is_made {
+            return Ok(());
+        }
         visit.call(&self.fleet)?;
         visit.call(&self.kv)?;
         visit.call(&self.state)?;

@@ -221,6 +221,20 @@ impl Exchange<'_> {
                     chain: Chain::default(),
                 };
                 parts.put(entry, chain);
+                let is_marked = |hash: &SequenceHash| {
+                    index
+                        .is_marked(worker, *hash, &Medium::ALL)
+                        .unwrap_or(false)
+                };
+                let marked: Vec<_> = chain.iter().copied().filter(is_marked).collect();
+                if !marked.is_empty() {
+                    let entry = Entry::Resumed {
+                        pool,
+                        worker: worker.slot,
+                        blocks: Chain::default(),
+                    };
+                    parts.put(entry, &marked);
+                }
             };
             done += stretch.telling.go_on(index, until, left, put);
             if let Some(age) = stretch.age(pools) {

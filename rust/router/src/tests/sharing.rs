@@ -17,6 +17,7 @@ mod network;
 #[path = "sharing_routes.rs"]
 mod routes;
 
+use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::Telling;
 use cachelb_core::tracker::Origin;
@@ -26,7 +27,7 @@ use super::*;
 use crate::PoolId;
 use crate::ledger::{Ending, Usage};
 use crate::tests::with_workers;
-use crate::{Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings};
+use crate::{Facts, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings};
 
 const WORKERS: [&str; 4] = ["a", "b", "c", "d"];
 const TTL_MS: u64 = 1_000_000;
@@ -417,6 +418,40 @@ fn a_snapshot_keeps_the_order_of_evictions() {
     }
     a.validate().unwrap();
     b.validate().unwrap();
+}
+
+#[test]
+fn news_and_snapshots_tell_where_workers_resume() {
+    let group = |kind| CacheGroup {
+        kind,
+        block_size: 16,
+    };
+    let groups = [group(GroupKind::Mamba), group(GroupKind::Full)];
+    let profile = Profile {
+        engine: Facts {
+            resuming: Resuming::of(&groups, Retention::Ends, false),
+            ..Facts::default()
+        },
+        ..Profile::default()
+    };
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|origin| {
+        let mut selector = router(origin, 100);
+        selector.workers_mut().add("a", profile.clone(), Millis(0));
+        selector
+    });
+    let path = prompt(1, 6, 1, 9);
+    let booking = ask_one_of(&["a"], &mut a, &path, 1);
+    complete(&mut a, booking, 2);
+    hear_all(&mut b, &tell(&mut a), 3);
+    hear_all(&mut c, &snapshot(&mut a, Millis(3)), 3);
+    for selector in [&mut a, &mut b, &mut c] {
+        let worker = selector.fleet.find("a").unwrap();
+        let index = selector.pools[PoolId(0)].exact().unwrap();
+        let marked = |hash: &&SequenceHash| index.is_marked(worker, **hash, &Medium::ALL).unwrap();
+        let marked: Vec<_> = path.iter().filter(marked).collect();
+        assert_eq!(marked, [&path[8]]);
+        selector.validate().unwrap();
+    }
 }
 
 #[test]

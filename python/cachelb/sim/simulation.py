@@ -16,7 +16,7 @@ from cachelb.arguments import listed, number, whole
 from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.sim.checks import check_fields, seconds_or_for_ever
-from cachelb.sim.contender import KV_EVENTS, ORACLE, YARDSTICKS, Contender
+from cachelb.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.gateway import Gateway, RouterGateway
 from cachelb.sim.result import SimResult
@@ -26,6 +26,14 @@ _LEAST_INTERVAL_S = 1e-4
 _MOST_SAMPLES = 100_000_000
 
 _SHARED_TTL_S, _SHARED_BYTES = 3600.0, 16 << 20  # the defaults of cachelb.state.ZmqMesh
+
+_SIGNALS_OF = {
+    "": {},
+    KV_EVENTS: {"kv_events": True},
+    POOL_BLIND: {"kv_events": True, "pool_known": False},
+    ORACLE: {"kv_events": True, "oracle": True},
+}
+"""By the ending of a policy's name."""
 
 MOST_GATEWAYS = 4_096
 """That share one fleet."""
@@ -156,7 +164,8 @@ def simulate(
         workload: The requests.
         fleet: The workers; blocks as large as the workload's.
         policy: A name, or a policy. A name may have options, as in ``prefill-times-batch(crowding=1)``, and may end in
-            ``+events``: engines publish KV events; or in ``+oracle``: caches and loads are known at once and exactly.
+            ``+events``: engines publish KV events; in ``+events+pool-blind``: they do, and nothing is known of a pool
+            that they share; or in ``+oracle``: caches and loads are known at once and exactly.
             ``learned`` trains in the call by default, so that runs repeat.
         seed: Seed of the routers, of the gateway of each request, and of losses.
         signals: The signals of gateways, and their delays.
@@ -210,12 +219,9 @@ def simulate(
     if isinstance(policy, str):
         contender = Contender.parse(policy)
         policy, router_options = contender.name, {**router_options, **contender.options}
-        if contender.ending == ORACLE:
-            signals = replace(signals, oracle=True, kv_events=True)
-        elif contender.ending in YARDSTICKS:
+        if contender.ending not in _SIGNALS_OF:
             raise ValueError(f"{name} places the requests of a window; give it to a league that has one")
-        elif contender.ending == KV_EVENTS:
-            signals = replace(signals, kv_events=True)
+        signals = replace(signals, **_SIGNALS_OF[contender.ending])
     if policy == "learned":
         # A thread would train in real time, which runs otherwise than the simulated one.
         router_options = {"training": "inline", **router_options}

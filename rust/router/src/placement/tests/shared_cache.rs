@@ -160,6 +160,26 @@ fn tokens_that_a_shared_cache_holds_are_matched() {
     assert_eq!(load.unwrap().pending_prefill_tokens, 193 - 144);
 }
 
+/// A pass takes 40 ms whatever there is to compute: a block is not worth its part of that, which would be 6.1 blocks.
+#[test]
+fn what_a_first_token_takes_in_any_case_is_not_saved_by_loading() {
+    let (mut fleet, path) = (Fleet::new(adaptive()), prompt(0, 12));
+    let mut now = 0;
+    for number in 1..400 {
+        let blocks = 4 + number % 20;
+        let pick = fleet.select(&prompt(1_000 * number, blocks), now);
+        now += 40 + 4 * blocks;
+        let booking = pick.booking.unwrap();
+        fleet.selector.first_token(booking, Millis(now));
+        fleet.close(booking, Ending::Completed, now);
+    }
+    fleet.share(terms(0.2), &path, &[(0, 12)]);
+    for (credited, ..) in fleet.credited(&path, now) {
+        // A token takes 0.25 ms, to which the estimate comes close.
+        assert!((12.0 * 0.2..12.0 * 0.3).contains(&credited), "{credited}");
+    }
+}
+
 #[test]
 fn kept_rows_keep_no_credit_of_the_request_before() {
     let (mut fleet, path) = (Fleet::new(adaptive()), prompt(0, 12));

@@ -220,6 +220,20 @@ def test_stop_returns_while_a_worker_hangs(attach: Attach) -> None:
         assert not any(thread.name == "cachelb-metrics" for thread in threading.enumerate())
 
 
+def test_a_report_may_stop_the_source_it_comes_from() -> None:
+    class Stopping(RecordingRouter):
+        def update_load(self, worker: str, /, **report: Any) -> None:
+            source.stop()
+            super().update_load(worker, **report)
+
+    source = MetricsSource(interval_s=0.005, timeout_s=20.0)
+    with FakeEngine(vllm_page()) as engine:
+        router = Stopping(engine.key)
+        source.start(router)
+        eventually(lambda: all(thread.name != "cachelb-metrics" for thread in threading.enumerate()))
+        assert router.count(engine.key) == 1
+
+
 def test_source_stops_twice_and_starts_again(attach: Attach) -> None:
     with FakeEngine(vllm_page()) as engine:
         router = RecordingRouter(engine.key)

@@ -13,6 +13,7 @@ use std::hint::black_box;
 use std::io::Result;
 use std::time::{Duration, Instant};
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Scheme};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
@@ -256,7 +257,7 @@ impl Holdings for Nothing {
         vec![hash]
     }
 
-    fn set_resumes(&mut self, _: bool, _: u32) {}
+    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
 
     fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
         false

@@ -99,7 +99,7 @@ fn measure_announce(fleets: &mut [Fleet], blocks: usize, expected: bool) -> Resu
         }
         let parent = held.checked_sub(1).map(|last| hashes[last]);
         let new = black_box(&hashes[*held..]);
-        let announce = || fleet.index.announce(worker, parent, new, Medium::Gpu);
+        let announce = || fleet.index.announce(worker, parent, new, Medium::Gpu, None);
         let stored = samples.time(announce);
         assert_eq!(stored.ok(), Some(blocks as u32), "they are new there");
         *held += blocks;

@@ -14,6 +14,7 @@ use std::io::Result;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{
@@ -258,7 +259,7 @@ impl Holdings for Worker<'_> {
         self.feed(|feed| feed.pool().path_to(hash))
     }
 
-    fn set_resumes(&mut self, _: bool, _: u32) {}
+    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
 
     fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
         false

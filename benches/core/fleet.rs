@@ -229,7 +229,7 @@ impl Fleet {
             Some(per_cent) => {
                 let confirmed = depth - depth * per_cent / 100;
                 let (some, medium) = (&hashes[..confirmed as usize], Medium::Gpu);
-                let announced = index.announce(id, None, some, medium);
+                let announced = index.announce(id, None, some, medium, None);
                 let expected = index.expect(id, hashes, confirmed, None, None);
                 announced.and_then(|announced| Ok(announced + expected?))
             }

@@ -1,5 +1,6 @@
 //! One worker of a block index, as an ingester sees it.
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
 use cachelb_events::Holdings;
@@ -18,7 +19,7 @@ impl Holdings for Indexed<'_> {
         medium: Medium,
     ) -> u32 {
         self.0
-            .announce(self.1, parent, hashes, medium)
+            .announce(self.1, parent, hashes, medium, None)
             .expect(REGISTERED)
     }
 
@@ -44,7 +45,7 @@ impl Holdings for Indexed<'_> {
         self.0.chains().to(hash).unwrap_or_default()
     }
 
-    fn set_resumes(&mut self, _: bool, _: u32) {}
+    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
 
     fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
         false

@@ -111,17 +111,32 @@ class Decision(Generic[_W]):
             ValueError: `n` is negative.
         """
     def on_complete(
-        self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
+        self,
+        *,
+        cached_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        output_ids: Tokens | None = None,
     ) -> None:
         """Tell that the request finished, which releases its load.
 
         Args:
             cached_tokens: Prompt tokens the engine took from its cache, as it reports them.
             prompt_tokens: Prompt tokens the engine counted.
-            output_tokens: Output tokens the engine counted.
+            output_tokens: Output tokens the engine counted; if None, as many as `output_ids`.
+            output_ids: The output tokens themselves. A worker without KV events is known to hold them from then on,
+                behind the prompt, if that was given as `tokens=`, which is read again.
 
-        The counts are an engine's: one that is no whole number from 0 to 2^40 is left out and counted
-        (`RouterStats.unread_usage`).
+        What an engine says is not believed unseen: a count that is no whole number from 0 to 2^40, and ids that cannot
+        be read, are left out and counted (`RouterStats.unread_usage`).
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["http://gpu0:8000"])
+            >>> decision = router.select_worker(tokens=list(range(40)))
+            >>> decision.on_complete(output_ids=[7] * 25)
+            >>> router.select_worker(tokens=[*range(40), *[7] * 25, 1, 2, 3]).matched_tokens
+            64
         """
     def on_response(self, response_id: str) -> None:
         """Tell the id of a response that the worker stores, before `on_complete`; `track` does it by itself.

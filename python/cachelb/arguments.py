@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
 
@@ -59,6 +59,16 @@ def require(name: str, value: object, kind: type | tuple[type, ...], words: str)
     """Refuse an argument of another type; the value is not named, as it may be a secret."""
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
+
+
+def text_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Copy headers to send; refuse what is no mapping of text to text."""
+    headers = {} if headers is None else headers
+    require("headers", headers, Mapping, "a mapping of names to values")
+    for name, value in headers.items():
+        require("a header's name", name, str, "text")
+        require(f"header {name!r}", value, str, "text")
+    return dict(headers)
 
 
 def listed(name: str, items: Iterable[T], most: int = MOST_ITEMS) -> list[T]:

@@ -64,6 +64,7 @@ class KvEventStats:
         restarts: Restarts of the engine.
         checked: Requests whose cached tokens, as the engine reported them, were compared with the events' prediction.
         found_less: Those with fewer cached tokens, by more than a block, that no event explains.
+        drafts: Whether its engine drafts with EAGLE or MTP, by its cache layout or as its answers are a block short.
         repairs: Times that the worker's blocks were dropped as inconsistent, and requested again where possible:
             "capacity", more blocks than `kv_blocks`; "cached-tokens", too many of `found_less`.
         dropped: Entries that could not be applied, by reason.
@@ -96,6 +97,7 @@ class KvEventStats:
     restarts: int
     checked: int
     found_less: int
+    drafts: bool
     repairs: dict[str, int]
     dropped: dict[str, int]
     memory_bytes: int

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-from cachelb.arguments import require, seconds, whole
+from cachelb.arguments import require, seconds, text_headers, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,10 +152,7 @@ class EngineRenderer:
         self._pause_s = seconds("pause_s", pause_s, least=0.0)
         self._host, self._port, self._tls, authority = _server(url, tls)
         lines = {"Host": authority, "Content-Type": "application/json", "User-Agent": "cachelb"}
-        require("headers", headers or {}, Mapping, "a mapping of names to values")
-        for name, value in (headers or {}).items():
-            require("a header's name", name, str, "text")
-            require(f"header {name!r}", value, str, "text")
+        for name, value in text_headers(headers or None).items():
             if _CONTROL.search(name + value):
                 raise ValueError(f"header {name!r} has a control character in it")
             lines[name] = value

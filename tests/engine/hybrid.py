@@ -165,13 +165,16 @@ class Routers:
         self._engine = engine
         self._routers = kinds
 
-    def place(self, prompt: Prefix) -> tuple[dict[str, int], Callable[[int, int], None]]:
+    def place(self, prompt: Prefix) -> tuple[dict[str, int], Callable[[int, Sequence[int]], None]]:
         """Book a request; return what each router predicts, and how it ends with its cached and generated tokens."""
         decisions = {kind: router.select_worker(tokens=prompt) for kind, router in self._routers.items()}
 
-        def complete(cached: int, generated: int) -> None:
-            for decision in decisions.values():
-                decision.on_complete(cached_tokens=cached, prompt_tokens=len(prompt), output_tokens=generated)
+        def complete(cached: int, generated: Sequence[int]) -> None:
+            for kind, decision in decisions.items():
+                ids = generated if kind == "answers" else None
+                decision.on_complete(
+                    cached_tokens=cached, prompt_tokens=len(prompt), output_tokens=len(generated), output_ids=ids
+                )
 
         return {kind: predicted_tokens(decision) for kind, decision in decisions.items()}, complete
 
@@ -224,7 +227,7 @@ def chat(engine: Engine, requests: int, *, seed: int, blocks: int, routers: Rout
         by_routers, complete = ({}, None) if routers is None else routers.place(prompt)
         answer = engine.complete(prompt, max_tokens=length)
         if complete is not None:
-            complete(answer.cached_tokens, len(answer.output))
+            complete(answer.cached_tokens, answer.output)
         computed = (*prompt, *answer.output[:-1])
         view.settle(computed)
         if routers is not None:

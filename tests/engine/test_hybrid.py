@@ -105,13 +105,14 @@ def _routers(engine: Engine, layout: CacheLayout, stack: ExitStack) -> Routers:
     """Make routers that learn of the cache in different ways."""
     routers = {
         kind: Router([engine.url], policy="kv-aware", block_size=BLOCK_SIZE, seed=SEED)
-        for kind in ("events", "placements")
+        for kind in ("events", "placements", "answers")
     }
     for router in routers.values():
         stack.callback(router.close)
     endpoint = Endpoint(engine.events_endpoint, replay=engine.replay_endpoint)
     routers["events"].attach(ZmqSource(endpoints={engine.url: endpoint}, replay_timeout_s=30.0))
-    routers["placements"].add_worker(engine.url, cache_layout=layout)
+    for kind in ("placements", "answers"):
+        routers[kind].add_worker(engine.url, cache_layout=layout)
     return Routers(engine, routers)
 
 
@@ -134,6 +135,13 @@ def test_modelled_cache_serves_what_the_engine_serves(outcomes: Outcomes, name: 
 def test_router_with_events_predicts_what_the_engine_serves(outcomes: Outcomes, name: str) -> None:
     found = outcomes.by_model[name]
     assert [each for each in found if each.by_routers["events"] != each.cached] == []
+
+
+@pytest.mark.parametrize("outcomes", ["many"], indirect=True)
+@pytest.mark.parametrize("name", MODELS)
+def test_router_that_is_given_the_answers_predicts_what_the_engine_serves(outcomes: Outcomes, name: str) -> None:
+    found = outcomes.by_model[name]
+    assert [each for each in found if each.by_routers["answers"] != each.cached] == []
 
 
 @pytest.mark.parametrize("outcomes", ["many"], indirect=True)

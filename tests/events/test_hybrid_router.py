@@ -95,6 +95,9 @@ def test_events_say_exactly_where_an_engine_resumes(name: str, evicts: bool) -> 
         engine.serve(prompt, answer)
     assert [each for each in engine.found if each[0] != each[1]] == []
     assert sum(cached for _, cached in engine.found) > 2_000
+    stats = engine.router.stats().workers[0].kv_events
+    assert stats is not None
+    assert stats.drafts == layout.eagle
     removed = sum(event["type"] == "BlockRemoved" for events in engine.sent for event in events)
     assert (removed > 0) == evicts
     engine.router.validate()
@@ -109,23 +112,30 @@ def test_answers_show_that_an_engine_drafts(name: str) -> None:
     wrong = [predicted > cached for predicted, cached in engine.found]
     assert 8 <= sum(wrong[:REQUESTS]) < REQUESTS // 2
     assert not any(wrong[REQUESTS:])
+    stats = engine.router.stats().workers[0].kv_events
+    assert stats is not None
+    assert stats.drafts
     assert [each for each in engine.found[REQUESTS:] if each[0] != each[1]] == []
 
 
+@pytest.mark.parametrize("given", [1.0, 0.5, 0.0], ids=["given", "sometimes", "unseen"])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str) -> None:
+def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str, given: float) -> None:
     layout, _ = LAYOUTS[name]
     router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
     router.add_worker("gpu0", cache_layout=layout)
-    engine, exact = GroupedEngine(layout), 0
+    engine, exact, rng = GroupedEngine(layout), 0, random.Random(5)
     for prompt, answer in chats(seed=5):
         decision = router.select_worker(tokens=prompt)
         cached, _ = engine.serve(prompt + answer[:-1], len(prompt))
         assert decision.matched_tokens <= cached
         exact += decision.matched_tokens == cached
-        decision.on_complete(output_tokens=len(answer))
-    # What follows an answer that the router has not seen may be less.
-    assert exact >= REQUESTS * (0.8 if all(group.is_full for group in layout.groups) else 0.9)
+        decision.on_complete(output_ids=answer if rng.random() < given else None)
+    # What follows an answer that the router has not seen may be less, and where an engine that drafts keeps in the
+    # answer what it resumes a prompt with.
+    unseen = 0.8 if all(group.is_full for group in layout.groups) else 0.9
+    seen = 0.95 if layout.eagle else 1.0
+    assert exact >= REQUESTS * (seen if given == 1 else unseen)
     router.validate()
 
 

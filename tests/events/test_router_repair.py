@@ -40,10 +40,12 @@ class Fleet:
         self.router.apply_kv_events("a", encode_batch(events, ts=self.ts, dp_rank=None), seq=self._seq)
         self._seq += 1
 
-    def answer(self, cached_tokens: int | None, *, times: int = 1, **counts: int) -> None:
+    def answer(self, cached_tokens: int | None, *, times: int = 1, prompt_tokens: int | None = None) -> None:
         """Let the engine answer requests."""
         for _ in range(times):
-            self.router.select_worker(tokens=PROMPT).on_complete(cached_tokens=cached_tokens, **counts)
+            self.router.select_worker(tokens=PROMPT).on_complete(
+                cached_tokens=cached_tokens, prompt_tokens=prompt_tokens
+            )
 
     def learn(self) -> None:
         """Let the engine say that it holds the prompt, and find it."""

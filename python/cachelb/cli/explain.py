@@ -158,6 +158,10 @@ def _funnel(analysis: Analysis) -> Table:
         ("held by the best candidate", analysis.best_matched_tokens),
         ("held by the picked worker", analysis.selected_matched_tokens),
     ]
+    if analysis.selected_held_tokens > analysis.selected_matched_tokens:
+        steps.insert(2, ("held there for full attention", analysis.selected_held_tokens))
+    if analysis.selected_shared_tokens:
+        steps.append(("of these, in the shared cache", analysis.selected_shared_tokens))
     if analysis.reported:
         steps.append(("cached by its engine", analysis.engine_cached_tokens))
     for name, tokens in steps:

@@ -6,15 +6,16 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cachelb.arguments import require, seconds, whole
+from cachelb.arguments import require, seconds, text_headers, whole
 from cachelb.events.stats import PollSourceStats
 from cachelb.extras import need
 from cachelb.runs import Runs
 from cachelb.sources.http import metrics_address
 
 if TYPE_CHECKING:
-    from cachelb.events.polling import PollRun
     from cachelb.events.sink import KvSink
+    from cachelb.events.stats import PollStats
+    from cachelb.sources.polled_run import PolledRun
 
 Events: TypeAlias = "Sequence[Mapping[str, Any]] | bytes | str | None"
 """The next events of a worker: dicts, the JSON array of them, or None for no events."""
@@ -96,7 +97,7 @@ class PollSource:
             headers=dict(headers or {}),
             tls=tls,
         )
-        self._runs: Runs[PollRun] = Runs()
+        self._runs: Runs[PolledRun[PollStats]] = Runs()
 
     def start(self, router: KvSink, /) -> None:
         """Start polling.
@@ -107,10 +108,10 @@ class PollSource:
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
         """
-        from cachelb.events.polling import PollRun
+        from cachelb.events.polling import poll_run
 
         self._runs.claim(self)
-        self._runs.latest = PollRun(self._settings, router)
+        self._runs.latest = poll_run(self._settings, router)
         self._runs.latest.start()
 
     def stop(self) -> None:
@@ -124,7 +125,7 @@ class PollSource:
             Counters since the start; all zero before it.
         """
         run = self._runs.latest
-        return PollSourceStats(0, 0, {}) if run is None else run.stats()
+        return PollSourceStats(*((0, 0, {}) if run is None else run.totals()))
 
 
 def _check_http(
@@ -148,9 +149,4 @@ def _check_http(
         raise TypeError(f"url must be a function from a worker's key to a URL, got {type(url).__name__}")
     if tls is not None:
         require("tls", tls, ssl.SSLContext, "an ssl.SSLContext")
-    headers = {} if headers is None else headers
-    require("headers", headers, Mapping, "a mapping of names to values")
-    for name, text in headers.items():
-        require("a header's name", name, str, "text")
-        require(f"header {name!r}", text, str, "text")
-    metrics_address("http://host/", headers)  # bad headers are refused here, not per poll
+    metrics_address("http://host/", text_headers(headers))  # bad headers are refused here, not per poll

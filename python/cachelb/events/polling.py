@@ -1,25 +1,22 @@
-"""The thread that polls the events of all workers."""
+"""Polls the events of workers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import json
 import logging
-import os
-import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb._core import PolledEvents, worker_name
 from cachelb.events.calls import Caller, Calls
-from cachelb.events.stats import PollSourceStats, PollStats
-from cachelb.sources.http import PageError, address_of, metrics_address
+from cachelb.events.stats import PollStats
+from cachelb.sources.http import PageError, metrics_address
+from cachelb.sources.polled_run import Place, PolledRun
 
 if TYPE_CHECKING:
     import ssl
@@ -60,7 +57,7 @@ class PollSettings:
 class WorkerPoller:
     """Polls one worker; lives on the event loop of the source."""
 
-    def __init__(self, key: str, place: tuple[str, int], settings: PollSettings, sink: KvSink) -> None:
+    def __init__(self, key: str, place: Place, settings: PollSettings, sink: KvSink, calls: Calls) -> None:
         address, ranks = self.place = place
         self.stats = PollStats()  # replaced whole, so that any thread may read it
         self.is_gone = False  # whether the router did not know the worker
@@ -68,16 +65,17 @@ class WorkerPoller:
         self._address = address
         self._settings = settings
         self._sink = sink
+        self._calls = calls
         self._ranks: list[int | None] = [None] if ranks == 1 else list(range(ranks))
         self._polled = PolledEvents(ranks=ranks, block_size=settings.block_size, verify=settings.verify)
         self._failures = 0
         self._connected = False
 
-    async def poll_forever(self, calls: Calls) -> None:
+    async def poll_forever(self) -> None:
         """Poll until cancelled, or until the worker is gone."""
         fetch, address = self._settings.fetch, self._address
         if fetch is not None:
-            with Caller(lambda: fetch(address), calls) as caller:
+            with Caller(lambda: fetch(address), self._calls) as caller:
                 is_async = inspect.iscoroutinefunction(fetch)
                 await self._poll_with(lambda: _call(fetch(address) if is_async else caller.call()))
             return
@@ -194,104 +192,17 @@ def _as_json(answer: object) -> bytes:
     return json.dumps(list(islice(answer, _MOST_EVENTS + 1))).encode()
 
 
-class PollRun:
-    """One run of the source's thread, from start to stop."""
-
-    def __init__(self, settings: PollSettings, sink: KvSink) -> None:
-        self.pid = os.getpid()
-        self._settings = settings
-        self._sink = sink
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._work, name="cachelb-kv-polls", daemon=True)
-        self._main: asyncio.Task[None] | None = None
-        self._pollers: dict[str, WorkerPoller] = {}
-        self._calls = Calls()
-        self._past = (0, 0)
-        self._is_lost = False
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._main = self._loop.create_task(self._follow())
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Cancel everything and wait for the thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended by itself
-            self._loop.call_soon_threadsafe(self._cancel)
-        if threading.current_thread() is self._thread:  # in a finalizer, which may run in any thread
-            return
-        self._thread.join(_JOIN_S)
-        if self._thread.is_alive():
-            _log.warning("the polling thread is still inside a call of the router; it ends when that returns")
-        self._calls.join(_GRACE_S)
-
-    def stats(self) -> PollSourceStats:
-        """Return the counters."""
-        workers = {key: poller.stats for key, poller in list(self._pollers.items())}
-        polls, failures = self._past
-        return PollSourceStats(
-            polls + sum(worker.polls for worker in workers.values()),
-            failures + sum(worker.failures for worker in workers.values()),
-            workers,
-        )
-
-    def _cancel(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
-
-    def _work(self) -> None:
-        assert self._main is not None  # noqa: S101 - set before the thread starts
-        names = ThreadPoolExecutor(_NAME_THREADS, thread_name_prefix="cachelb-kv-poll-names")
-        self._loop.set_default_executor(names)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._main)
-        finally:
-            names.shutdown(wait=False, cancel_futures=True)  # a hanging name server must not hold up `stop`
-            self._loop.close()
-
-    async def _follow(self) -> None:
-        """Keep one task per worker of the router."""
-        tasks: dict[str, asyncio.Task[None]] = {}
-        leaving: set[asyncio.Task[None]] = set()
-        try:
-            while True:
-                places = self._places()
-                pollers = self._pollers
-                for key in [key for key in tasks if pollers[key].is_gone or places.get(key) != pollers[key].place]:
-                    task = tasks.pop(key)
-                    task.cancel()
-                    leaving.add(task)
-                    task.add_done_callback(leaving.discard)
-                    gone = self._pollers.pop(key).stats
-                    self._past = (self._past[0] + gone.polls, self._past[1] + gone.failures)
-                for key in places.keys() - tasks.keys():
-                    poller = self._pollers[key] = WorkerPoller(key, places[key], self._settings, self._sink)
-                    tasks[key] = asyncio.create_task(poller.poll_forever(self._calls))
-                    tasks[key].add_done_callback(_log_crash)
-                await asyncio.sleep(_FOLLOW_S)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), *leaving, return_exceptions=True)
-
-    def _places(self) -> dict[str, tuple[str, int]]:
-        """Return address and number of ranks of the router's workers, or the last known ones if that fails."""
-        found = {}
-        try:
-            for key, ranks in self._sink._kv.ranks():
-                with contextlib.suppress(KeyError):  # removed a moment ago
-                    found[key] = (address_of(self._sink, key), ranks)
-        except Exception:  # noqa: BLE001 - logged; a failing router must not end polling
-            if not self._is_lost:
-                _log.exception("the router does not name its workers; polling goes on with the ones known")
-            self._is_lost = True
-            return {key: poller.place for key, poller in self._pollers.items()}
-        self._is_lost = False
-        return found
-
-
-def _log_crash(task: asyncio.Task[None]) -> None:
-    """Log that a worker is no longer polled; only an error of this package ends a task by itself."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("polling the events of a worker has ended", exc_info=error)
+def poll_run(settings: PollSettings, sink: KvSink) -> PolledRun[PollStats]:
+    """Prepare one run of the source's thread."""
+    calls = Calls()
+    return PolledRun(
+        "cachelb-kv-polls",
+        sink,
+        sink._kv.ranks,
+        lambda key, place: WorkerPoller(key, place, settings, sink, calls),
+        follow_s=_FOLLOW_S,
+        join_s=_JOIN_S,
+        name_threads=_NAME_THREADS,
+        log=_log,
+        ended=lambda: calls.join(_GRACE_S),
+    )

@@ -22,6 +22,7 @@ _ADVICE = {
     (NOT_CACHED, "only-one"): "One worker took part: nobody else could hold it. Look at readiness, `among`, roles.",
     (NOT_CACHED, "retry"): "The workers tried before are left out, whatever they hold. Look at what failed.",
     (NOT_CACHED, "no-key"): "Nothing to hash: pass tokens, text, messages or session.",
+    (NOT_CACHED, "cannot-resume"): "The worker holds it, but its windows or states resume no deeper: a hybrid model.",
     (NOT_CACHED, "text-only"): "Only text came, which events do not speak of: tokenize, and pass tokens.",
     (NOT_CACHED, "stale-events"): "The worker's events were behind: look at its stream and its replay socket.",
     (NOT_PICKED, "spill"): "The holder had too much to do: raise load_factor.",
@@ -87,6 +88,8 @@ class Analysis:
     prompt_tokens: int = 0
     best_matched_tokens: int = 0  # held by the best candidates
     selected_matched_tokens: int = 0  # held by the picked workers
+    selected_held_tokens: int = 0  # more than matched where a hybrid model holds what it cannot resume
+    selected_shared_tokens: int = 0  # of the matched ones, those to be read from a shared cache
     engine_cached_tokens: int = 0  # 0 if none reported any
     left_out: dict[str, int] = field(default_factory=dict)  # requests that do not count, by reason
     losses: list[Loss] = field(default_factory=list)  # the most tokens first
@@ -148,12 +151,16 @@ class _Sums:
 
     def add(self, record: DecisionRecord) -> None:
         analysis, worker = self.analysis, self.workers[record.key]
-        prompt, best, selected = _in_engine_tokens(record)
+        prompt, best, selected, held, shared = _in_engine_tokens(record)
         analysis.requests += 1
         analysis.prompt_tokens += prompt
         analysis.best_matched_tokens += best
         analysis.selected_matched_tokens += selected
-        self._lose(NOT_CACHED, _why_not_cached(record), prompt - best)
+        analysis.selected_held_tokens += held
+        analysis.selected_shared_tokens += shared
+        stuck = max(0, held - best)
+        self._lose(NOT_CACHED, "cannot-resume", stuck)
+        self._lose(NOT_CACHED, _why_not_cached(record), prompt - best - stuck)
         self._lose(NOT_PICKED, record.reason, best - selected)
         worker.requests += 1
         worker.prompt_tokens += prompt
@@ -174,13 +181,14 @@ class _Sums:
             loss.requests += 1
 
 
-def _in_engine_tokens(record: DecisionRecord) -> tuple[int, int, int]:
-    """Return prompt, best and selected in the engine's tokens: those of a prompt given as text are an estimate."""
-    own, best, selected = record.prompt_tokens, record.best_matched_tokens, record.matched_tokens
+def _in_engine_tokens(record: DecisionRecord) -> tuple[int, ...]:
+    """Return prompt, best, selected, held and shared in the engine's tokens: a text's own count is an estimate."""
+    own, matched = record.prompt_tokens, record.matched_tokens
     prompt = own if record.engine_prompt_tokens is None else record.engine_prompt_tokens
-    if own in (0, prompt):
-        return prompt, best, selected
-    return prompt, best * prompt // own, selected * prompt // own
+    # Older records do not say what is held.
+    held = max(matched, record.held_tokens or 0)
+    parts = (record.best_matched_tokens, matched, held, record.shared_tokens or 0)
+    return prompt, *(part if own in (0, prompt) else part * prompt // own for part in parts)
 
 
 def _why_not_cached(record: DecisionRecord) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import require, seconds, whole
+from cachelb.arguments import seconds, text_headers, whole
 from cachelb.extras import need
 from cachelb.runs import Runs
-from cachelb.sources.http import address_of, default_metrics_url, metrics_address
+from cachelb.sources.http import default_metrics_url, metrics_address
+from cachelb.sources.polled_run import PolledRun
 from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
 
 if TYPE_CHECKING:
@@ -101,15 +98,10 @@ class MetricsSource:
         need("MetricsSource", "aiohttp")
         interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
         whole("max_concurrency", max_concurrency, 1)
-        headers = {} if headers is None else headers
-        require("headers", headers, Mapping, "a mapping of names to values")
-        for name, text in headers.items():
-            require("a header's name", name, str, "text")
-            require(f"header {name!r}", text, str, "text")
-        self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, dict(headers or {}), tls)
+        self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, text_headers(headers), tls)
         self._max_concurrency = max_concurrency
         metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
-        self._runs: Runs[_Run] = Runs()
+        self._runs: Runs[PolledRun[WorkerPolls]] = Runs()
 
     def start(self, router: LoadTarget, /) -> None:
         """Start polling.
@@ -120,8 +112,18 @@ class MetricsSource:
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
         """
+        settings, slots = self._settings, asyncio.Semaphore(self._max_concurrency)
         self._runs.claim(self)
-        self._runs.latest = _Run(self._settings, self._max_concurrency, router)
+        self._runs.latest = PolledRun(
+            "cachelb-metrics",
+            router,
+            lambda: [(key, 1) for key in tuple(router.keys())],
+            lambda key, place: Poller(key, place, settings, router, slots),
+            follow_s=min(settings.interval_s, _LONGEST_FOLLOW_S),
+            join_s=_JOIN_S,
+            name_threads=_NAME_THREADS,
+            log=_log,
+        )
         self._runs.latest.start()
 
     def stop(self) -> None:
@@ -135,107 +137,4 @@ class MetricsSource:
             Counters since the start; all zero before it.
         """
         run = self._runs.latest
-        return MetricsSourceStats(0, 0, {}) if run is None else run.stats()
-
-
-def _log_crash(task: asyncio.Task[None]) -> None:
-    """Log that a worker is no longer polled; only an error of this package ends a task by itself."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("polling of a worker has ended", exc_info=error)
-
-
-class _Run:
-    """One run of the source's thread, from start to stop."""
-
-    def __init__(self, settings: PollSettings, max_concurrency: int, router: LoadTarget) -> None:
-        self.pid = os.getpid()
-        self._settings = settings
-        self._max_concurrency = max_concurrency
-        self._router = router
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._work, name="cachelb-metrics", daemon=True)
-        self._main: asyncio.Task[None] | None = None
-        self._pollers: dict[str, Poller] = {}
-        self._past_polls = 0
-        self._past_failures = 0
-        self._is_lost = False
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._main = self._loop.create_task(self._follow())
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Cancel everything and wait for the thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended by itself
-            self._loop.call_soon_threadsafe(self._cancel)
-        self._thread.join(_JOIN_S)
-        if self._thread.is_alive():
-            _log.warning("the polling thread is still inside a call of the router; it ends when that returns")
-
-    def stats(self) -> MetricsSourceStats:
-        """Return the counters."""
-        workers = {key: poller.stats for key, poller in list(self._pollers.items())}
-        return MetricsSourceStats(
-            polls=self._past_polls + sum(worker.polls for worker in workers.values()),
-            failures=self._past_failures + sum(worker.failures for worker in workers.values()),
-            workers=workers,
-        )
-
-    def _cancel(self) -> None:
-        """Ask the main task to end, on the loop's thread."""
-        if self._main is not None:
-            self._main.cancel()
-
-    def _work(self) -> None:
-        """Run the loop until cancelled."""
-        assert self._main is not None  # noqa: S101 - set before the thread starts
-        names = ThreadPoolExecutor(_NAME_THREADS, thread_name_prefix="cachelb-metrics-names")
-        self._loop.set_default_executor(names)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._main)
-        finally:
-            names.shutdown(wait=False, cancel_futures=True)  # a hanging name server must not hold up `stop`
-            self._loop.close()
-
-    async def _follow(self) -> None:
-        """Keep one task per worker of the router."""
-        slots = asyncio.Semaphore(self._max_concurrency)
-        tasks: dict[str, asyncio.Task[None]] = {}
-        leaving: set[asyncio.Task[None]] = set()
-        try:
-            while True:
-                addresses = self._addresses()
-                for key in [key for key in tasks if addresses.get(key) != self._pollers[key].address]:
-                    task = tasks.pop(key)
-                    task.cancel()
-                    leaving.add(task)
-                    task.add_done_callback(leaving.discard)
-                    gone = self._pollers.pop(key).stats
-                    self._past_polls += gone.polls
-                    self._past_failures += gone.failures
-                for key in addresses.keys() - tasks.keys():
-                    poller = self._pollers[key] = Poller(key, addresses[key], self._settings, self._router)
-                    tasks[key] = asyncio.create_task(poller.poll_forever(slots))
-                    tasks[key].add_done_callback(_log_crash)
-                await asyncio.sleep(min(self._settings.interval_s, _LONGEST_FOLLOW_S))
-        finally:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), *leaving, return_exceptions=True)
-
-    def _addresses(self) -> dict[str, str]:
-        """Return the addresses of the router's workers, or the last known ones if that fails."""
-        addresses = {}
-        try:
-            for key in tuple(self._router.keys()):
-                with contextlib.suppress(KeyError):  # removed a moment ago
-                    addresses[key] = address_of(self._router, key)
-        except Exception:  # noqa: BLE001 - logged; a failing router must not end polling
-            if not self._is_lost:
-                _log.exception("the router does not name its workers; polling goes on with the ones known")
-            self._is_lost = True
-            return {key: poller.address for key, poller in self._pollers.items()}
-        self._is_lost = False
-        return addresses
+        return MetricsSourceStats(*((0, 0, {}) if run is None else run.totals()))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cachelb.sources.base import LoadTarget
     from cachelb.sources.http import Address
     from cachelb.sources.pages import PageClient
+    from cachelb.sources.polled_run import Place
     from cachelb.sources.prometheus_text import MetricsPage
 
 _log = logging.getLogger("cachelb.sources.metrics")
@@ -79,29 +80,30 @@ class PollSettings:
 class Poller:
     """Polls one worker and reports to the router; lives on the event loop of the source."""
 
-    def __init__(self, key: str, address: str, settings: PollSettings, router: LoadTarget) -> None:
+    def __init__(
+        self, key: str, place: Place, settings: PollSettings, router: LoadTarget, slots: asyncio.Semaphore
+    ) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
             key: Key of the worker.
-            address: The same with its credentials.
+            place: Where it is; its ranks have one page.
             settings: How to poll.
             router: What to feed.
+            slots: Limits the polls under way at once.
         """
         self._key = key
-        self.address = address
+        self.place = place
+        self.is_gone = False  # a worker that the router does not know is one that it does not name
         self._settings = settings
         self._router = router
+        self._slots = slots
         self._throughput = Throughput()
         self._published: tuple[object, ...] = _NO_FACTS
         self.stats = WorkerPolls()  # replaced whole, so that any thread may read it
 
-    async def poll_forever(self, slots: asyncio.Semaphore) -> None:
-        """Poll until cancelled.
-
-        Args:
-            slots: Limits the polls under way at once.
-        """
+    async def poll_forever(self) -> None:
+        """Poll until cancelled."""
         from cachelb.sources.pages import PageClient
 
         address = self._address()
@@ -112,7 +114,7 @@ class Poller:
         async with PageClient(address, self._settings.tls) as client:
             await asyncio.sleep(random.random() * interval_s)  # so that a fleet is not polled in one burst
             while True:
-                async with slots:
+                async with self._slots:
                     begun_s = asyncio.get_running_loop().time()
                     failures = 0 if await self._poll(client) else failures + 1
                     took_s = asyncio.get_running_loop().time() - begun_s
@@ -121,7 +123,7 @@ class Poller:
     def _address(self) -> Address | None:
         """Work out where the page is; None if the worker is not to be polled or has no usable URL."""
         try:
-            url = self._settings.url(self.address)
+            url = self._settings.url(self.place[0])
             return None if url is None else metrics_address(url, self._settings.headers)
         except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are polled all the same
             reason = str(error) if isinstance(error, ValueError) else type(error).__name__

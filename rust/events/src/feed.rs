@@ -1,6 +1,5 @@
 //! One stream: its messages read, brought in order and applied.
 
-use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis};
 
 use super::batch::{Batch, Event, Place};
@@ -23,8 +22,6 @@ pub enum Worth {
         state: FeedState,
         /// Tokens per block of the engine, once it is known.
         engine_block_size: Option<u32>,
-        /// How the engine resumes, by its cache groups.
-        resuming: Option<Resuming>,
     },
 }
 
@@ -393,7 +390,6 @@ impl Feed {
             Worth::Believed {
                 state: self.follower.state(),
                 engine_block_size: self.ingest.engine_block_size(),
-                resuming: self.ingest.resuming(),
             }
         };
         if self.told != Some(worth) {

@@ -1,5 +1,6 @@
 //! What an ingester needs of the index: one worker's blocks, by our own hashes.
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
 
 use super::batch::Place;
@@ -33,8 +34,9 @@ pub trait Holdings {
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash>;
 
     /// Whether the engine resumes only where all its groups can: then [`Self::mark`] says where. In any case it resumes only
-    /// where blocks of `above_tokens` beyond the point are held too.
-    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32);
+    /// where blocks of `above_tokens` beyond the point are held too. `rule`: where prompts leave what resuming takes, as far
+    /// as that is known.
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>);
 
     /// All groups accept resuming behind `hash`, with what they hold in media up to `medium`; the faster one of two marks
     /// stays. A mark goes with its block, and becomes doubtful with it. False if the worker does not hold the block: for

@@ -38,9 +38,7 @@ pub struct Ingest {
     orphans: Orphans,
     foresight: Foresight,
     /// What the holdings were told of how the engine resumes.
-    resumes: (bool, u32),
-    /// How it resumes as far as that is known.
-    resuming: Option<Resuming>,
+    resumes: (bool, u32, Option<Resuming>),
 }
 
 impl Ingest {
@@ -55,8 +53,7 @@ impl Ingest {
             mirror: Mirror::new(&settings),
             orphans: Orphans::new(settings.orphan_blocks, settings.orphan_ttl_ms),
             foresight: Foresight::default(),
-            resumes: (false, 0),
-            resuming: None,
+            resumes: (false, 0, None),
         }
     }
 
@@ -153,8 +150,7 @@ impl Ingest {
         self.drop_blocks(to);
         self.mirror = Mirror::new(&self.settings);
         self.sender.clear();
-        self.resuming = None;
-        self.set_resumes(to);
+        self.set_resumes(None, to);
     }
 
     /// Forgets the blocks, not what was learned of their size and kind.
@@ -220,12 +216,6 @@ impl Ingest {
     #[must_use]
     pub fn engine_block_size(&self) -> Option<u32> {
         self.mirror.spaces.block_size()
-    }
-
-    /// How the engine resumes, by its cache groups; `None` if any leading blocks will do.
-    #[must_use]
-    pub fn resuming(&self) -> Option<Resuming> {
-        self.resuming
     }
 
     /// What is known once what the engine announced up to `until` is applied.

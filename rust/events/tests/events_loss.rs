@@ -6,6 +6,7 @@ mod events_model;
 
 use std::collections::HashSet;
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
 use cachelb_core::rng::Rng;
@@ -84,7 +85,7 @@ impl Holdings for Both {
     ) -> u32 {
         self.write(
             |sets| sets.store(parent, hashes, medium),
-            |index| index.announce(WORKER, parent, hashes, medium),
+            |index| index.announce(WORKER, parent, hashes, medium, None),
         )
     }
 
@@ -125,7 +126,7 @@ impl Holdings for Both {
         .unwrap_or_default()
     }
 
-    fn set_resumes(&mut self, _: bool, _: u32) {}
+    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
 
     fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
         false

@@ -1,6 +1,7 @@
 //! How a router remembers placements: the structure, its size and its life.
 
 use cachelb_core::hashing::Scheme;
+use cachelb_core::ids::Millis;
 use cachelb_core::index::Matcher;
 
 /// How placements are remembered.
@@ -14,6 +15,14 @@ pub struct Placements {
     pub matcher: Matcher,
     /// How long a recorded placement is believed, `None` for until evicted.
     pub ttl_ms: Option<u64>,
+}
+
+impl Placements {
+    /// Until when one that is recorded now is believed.
+    #[must_use]
+    pub fn until(&self, now: Millis) -> Option<Millis> {
+        self.ttl_ms.map(|ttl| Millis(now.0.saturating_add(ttl)))
+    }
 }
 
 impl Default for Placements {

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cachelb_core::load::BookingId;
 use cachelb_policy::Reason;
 use cachelb_router::{Pick, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -35,6 +36,9 @@ pub trait Owner: Debug + Send + Sync {
     fn released(&self) -> PyResult<()> {
         Ok(())
     }
+
+    /// The worker of a booking computed the tokens of `call`, those that it generated too.
+    fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()>;
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
@@ -204,13 +208,14 @@ impl Decision {
     }
 
     #[doc = stub!("Decision.on_complete")]
-    #[pyo3(signature = (*, cached_tokens=None, prompt_tokens=None, output_tokens=None))]
+    #[pyo3(signature = (*, cached_tokens=None, prompt_tokens=None, output_tokens=None, output_ids=None))]
     fn on_complete(
         &self,
         py: Python<'_>,
         cached_tokens: Option<&Bound<'_, PyAny>>,
         prompt_tokens: Option<&Bound<'_, PyAny>>,
         output_tokens: Option<&Bound<'_, PyAny>>,
+        output_ids: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let mut refused = 0;
         let mut count = |value: Option<&Bound<'_, PyAny>>| {
@@ -221,11 +226,17 @@ impl Decision {
             refused += u64::from(count.is_none());
             count
         };
-        let usage = Usage {
+        let mut usage = Usage {
             cached_tokens: count(cached_tokens),
             prompt_tokens: count(prompt_tokens),
             output_tokens: count(output_tokens),
         };
+        if let Some(ids) = output_ids.filter(|ids| !ids.is_none()) {
+            match self.attempt.answered(ids) {
+                Ok(tokens) => usage.output_tokens = usage.output_tokens.or(Some(tokens)),
+                Err(_) => refused += 1,
+            }
+        }
         if refused > 0 {
             self.attempt.refuse(py, refused)?;
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cachelb_core::Error;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
-use cachelb_core::load::Report;
+use cachelb_core::load::{BookingId, Report};
 use cachelb_policy::{Configured, Setup};
 use cachelb_router::{
     Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
@@ -136,6 +136,19 @@ impl Owner for Py<NativePolicy> {
 
     fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
         self.getattr(py, intern!(py, "name"))?.extract(py)
+    }
+
+    fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()> {
+        let (this, now) = (self.get(), self.get().engine.now(py)?);
+        with_scratch(|scratch| {
+            let prompt = call.prompt(py, &this.reader, Model::Own, &this.engine.scales, scratch)?;
+            let request = Request {
+                now,
+                ..call.request(&prompt, &[], scratch)
+            };
+            this.engine
+                .checked(py, |selector| selector.answered(booking, &request))
+        })
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -11,6 +11,7 @@ use cachelb_core::tracker::{Depths, Origin, Store};
 use cachelb_policy::{Ended, Placements, Segment};
 
 use super::checks::Checks;
+use super::known_ends::KnownEnds;
 use super::leases::Leases;
 
 /// The blocks of one model.
@@ -24,6 +25,8 @@ pub(super) struct Blocks {
     unconfirmed: Owners<SequenceHash>,
     /// Placements on workers with events.
     leases: Leases,
+    /// Where answers of workers without events ended that are known.
+    known_ends: KnownEnds,
     /// Whether blocks were ever to expire: by their time to live, since another router placed them, or since they are
     /// doubtful.
     expires: bool,
@@ -132,6 +135,7 @@ impl Blocks {
             is_answered: false,
             unconfirmed: Owners::new(placements.max_blocks_per_worker as usize),
             leases: Leases::default(),
+            known_ends: KnownEnds::default(),
             expires: placements.ttl_ms.is_some(),
             is_doubtful: false,
             lost: Lost::default(),
@@ -151,6 +155,16 @@ impl Blocks {
     /// Bookings that wait for placements on workers without events.
     pub fn unconfirmed_mut(&mut self) -> &mut Owners<SequenceHash> {
         &mut self.unconfirmed
+    }
+
+    /// Where answers of workers without events ended that are known.
+    pub fn known_ends(&self) -> &KnownEnds {
+        &self.known_ends
+    }
+
+    /// The same, to change it.
+    pub fn known_ends_mut(&mut self) -> &mut KnownEnds {
+        &mut self.known_ends
     }
 
     /// Placements on workers with events.
@@ -226,6 +240,7 @@ impl Blocks {
     fn forget_placements(&mut self, worker: WorkerId) {
         self.unconfirmed.forget(worker.slot);
         self.leases.forget(worker.slot);
+        self.known_ends.forget(worker.slot);
     }
 
     /// All bookings are forgotten, and counts begin anew.
@@ -338,7 +353,7 @@ impl Blocks {
     /// Heap bytes.
     pub fn memory_bytes(&self) -> usize {
         let waiting = self.unconfirmed.memory_bytes() + self.leases.memory_bytes();
-        waiting + self.index.memory_bytes()
+        waiting + self.known_ends.memory_bytes() + self.index.memory_bytes()
     }
 
     /// Recounts index and placements.

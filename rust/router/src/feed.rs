@@ -4,6 +4,7 @@
 //! it and nothing else. Once a message is lost, the blocks it may concern are doubtful: they are believed as placements
 //! are, and new placements as on a worker without events, until events settle it.
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{Fault, FeedState, Finding, Heard, Worth};
 
@@ -63,11 +64,9 @@ impl Feed<'_> {
             Worth::Believed {
                 state,
                 engine_block_size,
-                resuming,
             } => Some(FeedStatus {
                 state,
                 engine_block_size,
-                resuming,
             }),
         };
         // What lost messages may have announced stays doubtful.
@@ -137,7 +136,7 @@ impl Feed<'_> {
         };
         let grown = self.pools.grow(home, hashes.len(), |index, _| {
             let exact = index.exact_mut()?;
-            new += exact.announce_until(worker, parent, hashes, medium, expires)?;
+            new += exact.announce(worker, parent, hashes, medium, expires)?;
             Ok(index.cut().is_none())
         });
         for hash in awaited {
@@ -190,11 +189,12 @@ impl Feed<'_> {
     }
 
     /// The engine resumes only where all its cache groups can, if `marked_only`, and only where so many tokens beyond the
-    /// place are held.
-    pub fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
+    /// place are held; `rule`: where prompts leave what that takes, as far as it is known.
+    pub fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>) {
         let announced = Announced {
             marked_only,
             above_tokens,
+            rule,
         };
         if let Some(member) = self.fleet.announced(self.worker, announced) {
             self.pools.add_worker(self.worker, member);
@@ -218,13 +218,18 @@ impl Feed<'_> {
 
     /// A message of the engine was applied. Returns what is known of the engine besides.
     pub fn applied(&mut self, message: Heard) -> Finding {
-        let fault = self.fault(message);
+        Finding {
+            fault: self.fault(message),
+            eagle: self.drafts(),
+        }
+    }
+
+    /// Whether the engine drafts with EAGLE or MTP, as it is said to or found to.
+    #[must_use]
+    pub fn drafts(&self) -> bool {
         let member = self.fleet.member(self.worker);
         let stated = member.is_some_and(|member| member.profile().engine.drafts());
-        Finding {
-            fault,
-            eagle: stated || self.checks.drafts(self.worker),
-        }
+        stated || self.checks.drafts(self.worker)
     }
 
     /// Why what the engine announced cannot be true, if so.

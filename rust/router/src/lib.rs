@@ -56,6 +56,7 @@ mod fleet;
 mod health;
 mod hidden;
 mod homes;
+mod known_ends;
 mod leases;
 mod ledger;
 mod member;

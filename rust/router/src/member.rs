@@ -127,8 +127,6 @@ pub struct FeedStatus {
     pub state: FeedState,
     /// Tokens per block of the engine, once it is known.
     pub engine_block_size: Option<u32>,
-    /// How the engine resumes, by its cache groups.
-    pub resuming: Option<Resuming>,
 }
 
 impl FeedStatus {
@@ -144,12 +142,14 @@ impl FeedStatus {
 }
 
 /// How an engine resumes, by its events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Announced {
     /// Only where all its cache groups can, which its events say.
     pub marked_only: bool,
     /// Tokens that must be held beyond the place.
     pub above_tokens: u32,
+    /// The rule of its cache groups; `None` if any leading blocks will do, or while it is not known.
+    pub rule: Option<Resuming>,
 }
 
 /// A new worker begins at this share of its weight.
@@ -184,6 +184,7 @@ impl Member {
         announced: Announced {
             marked_only: false,
             above_tokens: 0,
+            rule: None,
         },
         profile: Profile {
             role: Role::Both,
@@ -300,7 +301,7 @@ impl Member {
         let engine = self.profile.engine;
         let rule = self
             .full_feed_in(pool)
-            .map_or(engine.resuming, |feed| feed.resuming);
+            .map_or(engine.resuming, |_| self.announced.rule);
         rule.map(|rule| engine.retained(rule))
     }
 
@@ -327,17 +328,11 @@ impl Member {
 
     /// How the index is to answer for it in `pool`, of blocks of `block_size` tokens.
     pub fn resumes(&self, pool: PoolId, block_size: u32) -> Resumes {
-        let Announced {
-            marked_only,
-            above_tokens,
-        } = match self.full_feed_in(pool) {
-            Some(_) => self.announced,
+        let (marked_only, above_tokens) = match self.full_feed_in(pool) {
+            Some(_) => (self.announced.marked_only, self.announced.above_tokens),
             None => self
                 .resuming(pool)
-                .map_or_else(Announced::default, |rule| Announced {
-                    marked_only: rule.needs_marks(),
-                    above_tokens: rule.above,
-                }),
+                .map_or((false, 0), |rule| (rule.needs_marks(), rule.above)),
         };
         Resumes {
             marked_only,

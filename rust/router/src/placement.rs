@@ -12,12 +12,14 @@ use cachelb_core::error::Result;
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, LoadBook};
-use cachelb_core::tracker::{Depths, Store};
+use cachelb_core::tracker::Store;
 
-use super::blocks::Answer;
+use super::Selector;
+use super::blocks::{Answer, Blocks};
 use super::checks::Sizes;
 use super::leases::Terms;
 use super::member::{FeedStatus, Member};
+use super::pool::Pool;
 use super::request::{Request, Wanted};
 use super::select::Step;
 use super::usable::Usable;
@@ -37,6 +39,46 @@ pub(super) struct Placed<'r> {
     pub path: &'r [SequenceHash],
 }
 
+impl Selector {
+    /// The answer of a booking is known: `request` has the blocks of the prompt, and of the tokens that were generated and
+    /// computed behind it. An engine without events holds them now; others say so.
+    ///
+    /// # Errors
+    ///
+    /// See [`cachelb_core::index::BlockIndex::record`].
+    pub fn answered(&mut self, booking: BookingId, request: &Request<'_>) -> Result<()> {
+        let booked = self.decisions.get(booking);
+        let Some((worker, id, false)) = booked.filter(|booked| booked.1 == request.pool) else {
+            return Ok(());
+        };
+        let (Some(member), Some((hashes, _))) = (self.fleet.member(worker), request.blocks) else {
+            return Ok(());
+        };
+        let path = kept(&self.pools[id], Some(member), request, hashes);
+        let (Some(last), None) = (path.last(), member.feed_in(id)) else {
+            return Ok(());
+        };
+        let rule = member.resuming(id);
+        self.pools[id].look_up(request);
+        let Some(answer) = self.pools[id].answer() else {
+            return Ok(());
+        };
+        let held = answer.held(worker.slot) as usize;
+        self.pools.record(id, worker, path, request.now)?;
+        if rule.is_some_and(Resuming::needs_marks)
+            && let Some(blocks) = self.pools[id].blocks_mut()
+        {
+            blocks.known_ends_mut().add(worker.slot, *last);
+        }
+        if let Some(sharing) = &mut self.sharing
+            && self.pools[id].exact().is_some()
+        {
+            sharing.placed(&self.fleet, (booking, worker), id, path, held);
+        }
+        Ok(())
+    }
+}
+
 impl Step<'_, '_> {
     /// Records that the worker will hold the request's blocks, as far as its engine keeps them.
     pub(super) fn place(&mut self, worker: WorkerId, booking: BookingId) -> Result<()> {
@@ -47,18 +89,10 @@ impl Step<'_, '_> {
         };
         let member = s.fleet.member(worker);
         let size = pool.block_size();
-        // How many tokens a text has is an estimate.
-        let counted = member.filter(|_| !request.is_text());
-        if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
-            // Its engine refuses what its memory cannot hold, and keeps what it has.
+        let path = kept(pool, member, request, hashes);
+        let Some(last) = path.last() else {
             return Ok(());
-        }
-        let coarse = member.filter(|_| pool.is_coarse());
-        let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
-        let path = &hashes[..hashes.len() - hashes.len() % per_block as usize];
-        if path.is_empty() {
-            return Ok(());
-        }
+        };
         let placed = Placed {
             worker,
             booking,
@@ -70,7 +104,13 @@ impl Step<'_, '_> {
         let rule = rule.filter(|rule| rule.needs_marks());
         let rule = rule.map(|rule| of_blocks(rule, request, size));
         let has_events = feed.is_some();
-        let kept = rule.map(|rule| places(rule, request, answer, (worker.slot, has_events), size));
+        let held = answer.held(worker.slot) as usize;
+        let known_ends = pool.blocks().map(Blocks::known_ends);
+        let is_known_end = held
+            .checked_sub(1)
+            .is_some_and(|at| known_ends.is_some_and(|ends| ends.has(worker.slot, hashes[at])));
+        let is_complete = has_events || is_known_end;
+        let kept = rule.map(|rule| places(rule, request, answer, (worker.slot, is_complete), size));
         let kept = kept.unwrap_or_default();
         let media = member.map_or(&[][..], |member| member.marks(request.pool));
         let guessed = rule.filter(|_| hides_groups || !has_events);
@@ -85,14 +125,18 @@ impl Step<'_, '_> {
             self.mark(placed, &kept, media);
             return Ok(());
         }
-        let held = answer.held(worker.slot) as usize;
         let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
-        let ttl_ms = pool.placements().ttl_ms;
-        let until = ttl_ms.map(|ttl| Millis(request.now.0.saturating_add(ttl)));
+        let until = pool.placements().until(request.now);
         if let Some(rule) = guessed {
             self.predict(placed, rule);
         }
         let pools = &mut self.selector.pools;
+        if rule.is_some()
+            && let Some(blocks) = pools[request.pool].blocks_mut()
+        {
+            // Until the answer is known.
+            blocks.known_ends_mut().remove(worker.slot, *last);
+        }
         if feed.is_some() {
             let rule = pools[request.pool].rules().get(request.wanted);
             if rule.placement_ttl_ms() == Some(0) {
@@ -100,11 +144,7 @@ impl Step<'_, '_> {
             }
             self.expect_from(placed, 0, until)?;
         } else {
-            let record = |index: &mut Store, hint: &Depths| {
-                index.record(worker, path, Some(hint), until)?;
-                Ok(index.cut().is_none())
-            };
-            pools.grow(request.pool, path.len(), record)?;
+            pools.record(request.pool, worker, path, request.now)?;
         }
         if names_paths {
             self.publish(placed, held);
@@ -232,6 +272,25 @@ impl Step<'_, '_> {
     }
 }
 
+/// The leading blocks of a request that a worker's engine keeps once it has computed it.
+fn kept<'r>(
+    pool: &Pool,
+    member: Option<&Member>,
+    request: &Request<'_>,
+    hashes: &'r [SequenceHash],
+) -> &'r [SequenceHash] {
+    let size = pool.block_size();
+    // How many tokens a text has is an estimate.
+    let counted = member.filter(|_| !request.is_text());
+    if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
+        // It refuses what its memory cannot hold, and keeps what it has.
+        return &[];
+    }
+    let coarse = member.filter(|_| pool.is_coarse());
+    let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
+    &hashes[..hashes.len() - hashes.len() % per_block as usize]
+}
+
 /// A rule as it applies to the blocks of a request, of `size` tokens.
 fn of_blocks(rule: Resuming, request: &Request<'_>, size: u32) -> Resuming {
     // Blocks of text are none of the engine's: each stands for those that it is made of. So do blocks here for the small
@@ -249,7 +308,7 @@ fn places(
     rule: Resuming,
     request: &Request<'_>,
     answer: Answer<'_>,
-    (slot, has_events): (u32, bool),
+    (slot, is_complete): (u32, bool),
     size: u32,
 ) -> Vec<u32> {
     let size = u64::from(size);
@@ -258,7 +317,7 @@ fn places(
     let known = |most: u64| u64::from(answer.mark(slot, (most.min(held) / size) as u32)) * size;
     let mut places = Vec::new();
     // A prompt that ends what is known may go on with an answer, which the engine holds and the router never saw.
-    let is_sure = has_events || units.saturating_sub(held) < size || answer.goes_on(slot, blocks);
+    let is_sure = is_complete || units.saturating_sub(held) < size || answer.goes_on(slot, blocks);
     rule.places(units, Some(held).filter(|_| is_sure), known, &mut places);
     places.retain(|at| at % size == 0);
     places.into_iter().map(|at| (at / size) as u32).collect()

@@ -5,7 +5,7 @@
 use std::ops::{Index, IndexMut};
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::ids::{Medium, Millis, WorkerId};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::BookingId;
 use cachelb_core::sorting::sort_rarely;
@@ -168,6 +168,21 @@ impl Pools {
         if !is_proven {
             self.change(id, |blocks| blocks.ended(worker, booking, ended));
         }
+    }
+
+    /// Records that a worker holds a path, as long as placements are believed.
+    pub(super) fn record(
+        &mut self,
+        id: PoolId,
+        worker: WorkerId,
+        path: &[SequenceHash],
+        now: Millis,
+    ) -> Result<()> {
+        let until = self[id].placements().until(now);
+        self.grow(id, path.len(), |index, hint| {
+            index.record(worker, path, Some(hint), until)?;
+            Ok(index.cut().is_none())
+        })
     }
 
     /// Writes to an index until `write` says that it was complete, after what must go for that.

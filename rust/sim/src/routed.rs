@@ -336,16 +336,14 @@ impl Routed<'_> {
     fn believe(&mut self, worker: u32, state: FeedState) {
         let layout = self.layouts.get(worker as usize).and_then(Option::as_deref);
         let size = layout.map_or(self.workload.block_size, CacheLayout::full_block);
-        let resuming = layout.and_then(CacheLayout::resuming);
         let worth = Worth::Believed {
             state,
             engine_block_size: Some(size),
-            resuming,
         };
         if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
             feed.set_trust(worth);
             if let Some(layout) = layout {
-                feed.set_resumes(!layout.is_full(), layout.beyond());
+                feed.set_resumes(!layout.is_full(), layout.beyond(), layout.resuming());
             }
         }
     }

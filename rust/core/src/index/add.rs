@@ -63,26 +63,13 @@ impl BlockIndex {
         Ok(insert.chain(parent, hashes))
     }
 
-    /// Stores what an engine announced: as [`Self::store`], but `hashes` is a chain computed here, which never expires,
-    /// and what was on its way has arrived: blocks held in `medium` are no longer held in [`Medium::Speculative`].
+    /// Stores what an engine announced: as [`Self::store`], but `hashes` is a chain computed here, and what was on its way
+    /// has arrived: blocks held in `medium` are no longer held in [`Medium::Speculative`]. `expires` is for senders that may
+    /// never remove.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
     pub fn announce(
-        &mut self,
-        worker: WorkerId,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> Result<u32> {
-        self.announce_until(worker, parent, hashes, medium, None)
-    }
-
-    /// As [`Self::announce`], for a sender that may never remove: the blocks expire.
-    ///
-    /// # Errors
-    /// [`crate::Error::UnknownWorker`].
-    pub fn announce_until(
         &mut self,
         worker: WorkerId,
         parent: Option<SequenceHash>,
@@ -108,7 +95,7 @@ impl BlockIndex {
         };
         let before = chains.before(block);
         let parent = (before != NONE).then(|| self.held.shape.blocks.hash(before));
-        Ok(self.announce(worker, parent, &[hash], medium)? > 0)
+        Ok(self.announce(worker, parent, &[hash], medium, None)? > 0)
     }
 
     /// Takes back what [`Self::store`] stored of a chain: of its leading blocks that are here, the last `held`, which

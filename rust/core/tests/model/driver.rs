@@ -107,7 +107,7 @@ impl Driver {
             What::Announce(part, medium) => {
                 let parent = before(part.start);
                 let (behind, some) = (parent.map(SequenceHash), &wrapped[part.clone()]);
-                let got = plain(self.index.announce(id, behind, some, *medium))?;
+                let got = plain(self.index.announce(id, behind, some, *medium, None))?;
                 let some = &hashes[part.clone()];
                 prop_assert_eq!(got, self.naive.announce(id, parent, some, *medium));
             }
@@ -199,7 +199,7 @@ impl Driver {
         prop_assert_eq!(plain(self.index.record(id, hashes, None, None))?, None);
         let stored = self.index.store(id, None, hashes, Medium::Cpu, None);
         prop_assert_eq!(plain(stored)?, None);
-        let announced = self.index.announce(id, None, hashes, Medium::Gpu);
+        let announced = self.index.announce(id, None, hashes, Medium::Gpu, None);
         prop_assert_eq!(plain(announced)?, None);
         let expected = self.index.expect(id, hashes, 0, None, Some(Millis(1)));
         prop_assert_eq!(plain(expected)?, None);

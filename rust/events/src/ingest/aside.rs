@@ -1,5 +1,6 @@
 //! Cache groups beside those that attend to the whole prefix.
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::Millis;
 
 use super::super::batch::{Batch, Event};
@@ -32,8 +33,8 @@ impl Ingest {
         self.stats.side_unresolved += dropped;
         let unknown = &mut self.stats.unknown_kinds;
         *unknown = groups.unknown_kinds().max(*unknown);
-        self.resuming = groups.resuming(self.settings.eagle);
-        self.set_resumes(to);
+        let rule = groups.resuming(self.settings.eagle);
+        self.set_resumes(rule, to);
     }
 
     /// The engine drafts with EAGLE or MTP, or not.
@@ -52,16 +53,16 @@ impl Ingest {
     }
 
     /// Says how the engine resumes, if that is news.
-    pub(super) fn set_resumes(&mut self, to: &mut dyn Holdings) {
+    pub(super) fn set_resumes(&mut self, rule: Option<Resuming>, to: &mut dyn Holdings) {
         let mut above = 0;
         if self.settings.eagle {
             let aside = self.mirror.links.as_ref().map(|links| links.above());
             above = aside.or(self.engine_block_size()).unwrap_or(0);
         }
-        let resumes = (self.sender.groups.is_hybrid(), above);
+        let resumes = (self.sender.groups.is_hybrid(), above, rule);
         if resumes != self.resumes {
             self.resumes = resumes;
-            to.set_resumes(resumes.0, resumes.1);
+            to.set_resumes(resumes.0, resumes.1, resumes.2);
         }
     }
 
@@ -119,7 +120,7 @@ impl Ingest {
             self.stats.side_unresolved += waiting.unresolved;
         }
         if self.settings.eagle {
-            self.set_resumes(to);
+            self.set_resumes(self.resumes.2, to);
         }
     }
 

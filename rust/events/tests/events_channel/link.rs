@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::rng::Rng;
 use cachelb_events::{
@@ -76,7 +77,7 @@ impl Holdings for Believed {
         self.sets.path_to(hash)
     }
 
-    fn set_resumes(&mut self, _: bool, _: u32) {}
+    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
 
     fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
         false

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_events::Holdings;
 
@@ -123,7 +124,7 @@ impl Holdings for Sets {
         path
     }
 
-    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, _: Option<Resuming>) {
         self.resumes = (marked_only, above_tokens);
     }
 

@@ -8,10 +8,10 @@ use cachelb_core::load::BookingId;
 use cachelb_router::{Ending, Usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
+use pyo3::types::{PyBytes, PyInt};
 
 use super::Owner;
-use crate::args::type_name;
+use crate::args::{Words, type_name};
 use crate::arguments::Call;
 use crate::body::{Client, response_name};
 use crate::call::{Tried, Try};
@@ -91,6 +91,33 @@ impl Attempt {
                 .locked(py, |selector| selector.responded(booking, name, now))?;
         }
         Ok(())
+    }
+
+    /// The engine generated the tokens `output` behind those of the prompt, which are read again. Nothing is told of prompts
+    /// that were given in another form. Returns how many they are.
+    pub fn answered(&self, output: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let (py, mut copied, mut words) = (output.py(), Vec::new(), Vec::new());
+        let output = Words::<u32>::get(output, "output_ids", &mut copied)?;
+        let count = output.len() as u64;
+        let (Some(tokens), None) = (&self.call.tokens, self.call.prompt_tokens) else {
+            return Ok(count);
+        };
+        // The last one is not computed, as nothing follows it.
+        let (Some((_, computed)), Some(booking)) =
+            (output.as_slice(py).split_last(), self.booking())
+        else {
+            return Ok(count);
+        };
+        let prompt = Words::<u32>::get(tokens.bind(py), "tokens", &mut words)?;
+        let all = prompt.as_slice(py).iter().chain(computed);
+        let all: Vec<u8> = all.flat_map(|token| token.to_le_bytes()).collect();
+        let call = Call {
+            tokens: Some(PyBytes::new(py, &all).into_any().unbind()),
+            boundaries: None,
+            ..self.call.clone_ref(py)
+        };
+        self.owner.answered(py, call, booking)?;
+        Ok(count)
     }
 
     /// Ends the request with an exception or a status.

@@ -57,6 +57,7 @@ fn row<'py>(
     seen: &FeedStats,
     disagreement: Option<Disagreement>,
     (checked, found_less): (u64, u64),
+    drafts: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let row = PyDict::new(py);
     let refused = seen.refused.map(|refused| refused.to_string());
@@ -79,6 +80,7 @@ fn row<'py>(
         groups: groups(py, &seen.groups)?,
         checked: checked,
         found_less: found_less,
+        drafts: drafts,
         repairs: repairs(py, seen.repairs)?,
         dropped: dropped(py, |reason| counted.dropped(reason))?,
     );
@@ -97,14 +99,16 @@ impl KvEvents {
                 let of = |&id| {
                     let feed = selector.feed(id);
                     feed.map_or_else(Default::default, |feed| {
-                        (feed.disagreement(), feed.checked())
+                        (feed.disagreement(), feed.checked(), feed.drafts())
                     })
                 };
                 worker.ids.iter().map(of).collect()
             })?;
             let ranked = stats.len() > 1;
-            for (rank, (stats, (disagreement, checked))) in stats.iter().zip(known).enumerate() {
-                let row = row(py, stats, disagreement, checked)?;
+            for (rank, (stats, (disagreement, checked, drafts))) in
+                stats.iter().zip(known).enumerate()
+            {
+                let row = row(py, stats, disagreement, checked, drafts)?;
                 rows.append((&*key, ranked.then_some(rank), row))?;
             }
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{
     Batch, Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host,
@@ -91,8 +92,8 @@ impl Holdings for Rank<'_> {
         self.feed(|feed| feed.pool().path_to(hash))
     }
 
-    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
-        self.feed(|feed| feed.set_resumes(marked_only, above_tokens));
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>) {
+        self.feed(|feed| feed.set_resumes(marked_only, above_tokens, rule));
     }
 
     fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {

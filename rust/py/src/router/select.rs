@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cachelb_core::ids::Millis;
+use cachelb_core::load::BookingId;
 use cachelb_core::{Error, Result};
 use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Survey, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -19,6 +20,7 @@ use crate::call::{Model, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::pick;
+use crate::error::to_python;
 use crate::explain::explanation;
 use crate::policy::no_worker;
 use crate::prompt::{Prompt, Scratch, with_scratch};
@@ -119,6 +121,26 @@ impl Owner for Py<NativeRouter> {
             Python::attach(|py| self.call_method0(py, intern!(py, "_released")))?;
         }
         Ok(())
+    }
+
+    fn answered(&self, py: Python<'_>, mut call: Call, booking: BookingId) -> PyResult<()> {
+        let this = self.get();
+        with_scratch(|scratch| {
+            let fleet = this.fleet.get();
+            let has_events = fleet.feeds.undeclared.has_events();
+            let room = &mut scratch.room;
+            this.bodies.fill(py, &mut call, room, false, has_events)?;
+            let registered = fleet.roster.now();
+            let ready = Ready::read(this, py, &call, &[], &registered, scratch, true)?;
+            let request = ready.request(&call, &[], scratch);
+            let is_long = ready.prompt.is_long();
+            let recorded = this
+                .engine
+                .locked_for(py, is_long, |selector| selector.answered(booking, &request))?;
+            scratch.room.take_back(&mut call.read);
+            fleet.roster.give_back(ready.offers);
+            recorded.map_err(|error| to_python(&error))
+        })
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {

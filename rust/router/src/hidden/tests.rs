@@ -62,9 +62,8 @@ impl Gateway {
         gateway.feed().set_trust(Worth::Believed {
             state: FeedState::Live,
             engine_block_size: Some(SIZE as u32),
-            resuming: None,
         });
-        gateway.feed().set_resumes(false, 0);
+        gateway.feed().set_resumes(false, 0, None);
         gateway
     }
 

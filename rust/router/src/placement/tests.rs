@@ -91,7 +91,6 @@ impl Fleet {
         self.feed(worker).set_trust(Worth::Believed {
             state,
             engine_block_size: Some(engine_block_size),
-            resuming: None,
         });
     }
 

@@ -217,6 +217,7 @@ fn what_one_said_outlives_it() {
 enum Step {
     Ask(u64, u64, usize),
     First(prop::sample::Index),
+    Answer(prop::sample::Index, u64, usize),
     Close(prop::sample::Index, bool),
     Add(usize, u32),
     Ready(usize, bool),
@@ -233,6 +234,7 @@ fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         5 => (0..4_u64, 0..40_u64, 1..12_usize).prop_map(|(f, o, n)| Step::Ask(f, o, n)),
         2 => index().prop_map(Step::First),
+        2 => (index(), 0..4_u64, 4..12_usize).prop_map(|(i, f, n)| Step::Answer(i, f, n)),
         3 => (index(), any::<bool>()).prop_map(|(i, f)| Step::Close(i, f)),
         3 => (0..6_usize, 1..4_u32).prop_map(|(n, w)| Step::Add(n, w)),
         2 => (0..6_usize, any::<bool>()).prop_map(|(n, r)| Step::Ready(n, r)),
@@ -259,6 +261,16 @@ fn run(plan: &[(usize, Step, Fates)], new: fn(u64) -> Site) -> Outcome {
             Step::First(which) if !site.open.is_empty() => {
                 site.selector
                     .first_token(*which.get(&site.open), Millis(now));
+            }
+            Step::Answer(which, family, length) if !site.open.is_empty() => {
+                let path = prompt(family, 3, 50, length);
+                let computed = Request {
+                    blocks: Some((&path, Origin::Tokens)),
+                    now: Millis(now),
+                    ..Request::default()
+                };
+                let recorded = site.selector.answered(*which.get(&site.open), &computed);
+                prop_assert_eq!(recorded, Ok(()));
             }
             Step::Close(which, failed) if !site.open.is_empty() => {
                 let booking = site.open.swap_remove(which.index(site.open.len()));

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use cachelb_core::groups::Resuming;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
@@ -121,8 +122,8 @@ impl Holdings for Rank<'_> {
         self.selector.pools()[PoolId(0)].path_to(hash)
     }
 
-    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32) {
-        self.feed().set_resumes(marked_only, above_tokens);
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>) {
+        self.feed().set_resumes(marked_only, above_tokens, rule);
     }
 
     fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {

@@ -6,6 +6,25 @@ use super::{Entry, Key, Marks, WORD};
 use crate::ids::Medium;
 use crate::index::blocks::CHUNK;
 
+/// How many entries are on blocks before `end`. The search begins where it would end if all blocks had as many.
+#[inline]
+fn before(entries: &[Entry], end: u32) -> usize {
+    let guess = entries.len() * end as usize / CHUNK;
+    let is_before = |at: usize| entries[at].key.block() < end;
+    let (mut low, mut high, mut step) = (guess, guess, 1);
+    if guess < entries.len() && is_before(guess) {
+        while high < entries.len() && is_before(high) {
+            (low, high, step) = (high + 1, high + step, step * 2);
+        }
+        high = high.min(entries.len());
+    } else {
+        while low > 0 && !is_before(low - 1) {
+            (high, low, step) = (low - 1, low.saturating_sub(step), step * 2);
+        }
+    }
+    low + entries[low..high].partition_point(|e| e.key.block() < end)
+}
+
 impl Marks {
     /// The places of the entries of blocks of one run in their chunk.
     pub(super) fn place(&self, blocks: Range<u32>) -> Range<usize> {
@@ -13,8 +32,7 @@ impl Marks {
         let entries = entries.map_or(&[][..], Vec::as_slice);
         let first = blocks.start % CHUNK as u32;
         let end = first + (blocks.end - blocks.start);
-        let start = entries.partition_point(|e| e.key.block() < first);
-        start..start + entries[start..].partition_point(|e| e.key.block() < end)
+        before(entries, first)..before(entries, end)
     }
 
     /// The entries of blocks of one run.
@@ -36,7 +54,7 @@ impl Marks {
         let chunk = self.chunks.get(blocks.start as usize / CHUNK);
         let entries = chunk.map_or(&[][..], Vec::as_slice);
         let base = blocks.start / CHUNK as u32 * CHUNK as u32;
-        let upto = entries.partition_point(|e| e.key.block() < blocks.end - base);
+        let upto = before(entries, blocks.end - base);
         let entries = entries[..upto].iter().rev();
         let entries = entries.map(move |e| (base + e.key.block(), e.key, e.bits()));
         entries.take_while(move |(block, ..)| *block >= blocks.start)
@@ -71,5 +89,26 @@ impl Entry {
         let bits = self.bits();
         let first = self.key.slots() * WORD;
         (first..first + WORD).filter(move |slot| bits >> (slot - first) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_guess_changes_no_place(
+            blocks in proptest::collection::btree_set(0..CHUNK as u32, 0..300),
+            thinned in 1..200_u32,
+            end in 0..=CHUNK as u32,
+        ) {
+            let blocks = blocks.iter().map(|block| block / thinned);
+            let entries: Vec<Entry> = blocks.map(|block| Entry::new(Key::new(block, 0, Medium::Gpu), 1)).collect();
+            let place = entries.partition_point(|e| e.key.block() < end);
+            prop_assert_eq!(before(&entries, end), place);
+        }
     }
 }

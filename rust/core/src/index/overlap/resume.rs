@@ -55,24 +55,44 @@ impl Wanted<'_> {
         };
         let wanted = slots & *left;
         if wanted != 0 {
-            let (held, above, most) = (self.held.word(at), marks.above(), self.most);
-            // Counting bits takes longer than what it would save.
-            let is_one = wanted.trailing_zeros() + wanted.leading_zeros() == 63;
-            let found =
-                if above.is_empty() && !is_one && self.depths.set_all(at, wanted, depth, held) {
-                    wanted
-                } else {
-                    self.depths.set_some(at, wanted, |bit| {
-                        let above = above.get(at * 64 + bit).copied().unwrap_or(0);
-                        let resumed = depth
-                            .checked_sub(above)
-                            .filter(|at| (1..=most).contains(at));
-                        resumed.filter(|_| held.get(bit).is_some_and(|held| depth <= *held))
-                    })
-                };
+            let is_one = wanted.is_power_of_two();
+            let found = if is_one && marks.above().is_empty() {
+                self.depths.reach(at, wanted, depth, self.held)
+            } else {
+                Self::find_some(
+                    self.depths,
+                    self.held,
+                    marks,
+                    (at, wanted),
+                    depth,
+                    self.most,
+                )
+            };
             *left ^= found;
             self.open -= usize::from(*left == 0);
         }
+    }
+
+    #[inline(never)]
+    fn find_some(
+        depths: &mut Leading,
+        held: &Leading,
+        marks: &Marks,
+        (at, wanted): (usize, u64),
+        depth: u32,
+        most: u32,
+    ) -> u64 {
+        let (held, above) = (held.word(at), marks.above());
+        if above.is_empty() && depths.set_all(at, wanted, depth, held) {
+            return wanted;
+        }
+        depths.set_some(at, wanted, |bit| {
+            let above = above.get(at * 64 + bit).copied().unwrap_or(0);
+            let resumed = depth
+                .checked_sub(above)
+                .filter(|at| (1..=most).contains(at));
+            resumed.filter(|_| held.get(bit).is_some_and(|held| depth <= *held))
+        })
     }
 }
 

@@ -12,7 +12,7 @@ fn chain(len: u64) -> Vec<SequenceHash> {
 /// The worker announces a path in device memory.
 fn gpu(index: &mut BlockIndex, blocks: &[SequenceHash]) {
     index
-        .announce(worker(0), None, blocks, Medium::Gpu)
+        .announce(worker(0), None, blocks, Medium::Gpu, None)
         .unwrap();
 }
 
@@ -29,7 +29,7 @@ fn confirmations_bit_by_bit_leave_one_run_and_count_each_block_once() {
     for at in (0..128_usize).step_by(32) {
         let parent = at.checked_sub(1).map(|last| blocks[last]);
         let some = &blocks[at..at + 32];
-        let held = index.announce(worker(0), parent, some, Medium::Gpu);
+        let held = index.announce(worker(0), parent, some, Medium::Gpu, None);
         assert_eq!(held, Ok(32));
         index.validate().unwrap();
         let confirmed = at as u64 + 32;
@@ -98,7 +98,7 @@ fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
     let blocks = chain(20);
     gpu(&mut index, &blocks[..10]);
     index.evict_worker(worker(0), 5).unwrap();
-    let held = index.announce(worker(0), Some(blocks[9]), &blocks[10..], Medium::Gpu);
+    let held = index.announce(worker(0), Some(blocks[9]), &blocks[10..], Medium::Gpu, None);
     assert_eq!(held, Ok(0));
     assert_eq!(index.stats().orphans, 1);
     assert_eq!((index.len(), counts(&index)), (5, [5, 0, 0, 0]));
@@ -134,7 +134,7 @@ fn each_medium_continues_where_the_faster_one_ended() {
     let blocks = chain(20);
     let mut put = |medium, from: usize, to: usize| {
         let parent = from.checked_sub(1).map(|at| blocks[at]);
-        let stored = index.announce(worker(0), parent, &blocks[from..to], medium);
+        let stored = index.announce(worker(0), parent, &blocks[from..to], medium, None);
         assert_eq!(stored, Ok((to - from) as u32));
     };
     put(Medium::Gpu, 0, 4);
@@ -155,7 +155,7 @@ fn each_medium_continues_where_the_faster_one_ended() {
     // After a change the answer no longer fits the runs.
     index.clear(worker(0)).unwrap();
     index
-        .announce(worker(0), None, &blocks[..1], Medium::Disk)
+        .announce(worker(0), None, &blocks[..1], Medium::Disk, None)
         .unwrap();
     assert_eq!(index.media(&out, 0), Reach::on_device(4));
 }
@@ -190,7 +190,7 @@ fn what_there_is_no_room_to_confirm_stays_expected() {
     let blocks = chain(4);
     index.expect(worker(0), &blocks, 0, None, None).unwrap();
     index.set_limit(0, 1);
-    let held = index.announce(worker(0), None, &blocks, Medium::Gpu);
+    let held = index.announce(worker(0), None, &blocks, Medium::Gpu, None);
     assert_eq!((held, counts(&index)), (Ok(0), [0, 4, 0, 0]));
     index.validate().unwrap();
 }
@@ -228,10 +228,10 @@ fn a_limit_holds_with_speculative_blocks() {
                     }
                 }
                 0 | 1 => drop(index.expect(w, &blocks, from as u32, None, Some(Millis(step + 50)))),
-                2 => drop(index.announce(w, None, &blocks, Medium::Gpu)),
+                2 => drop(index.announce(w, None, &blocks, Medium::Gpu, None)),
                 3 => {
                     let parent = from.checked_sub(1).map(|at| blocks[at]);
-                    drop(index.announce(w, parent, &blocks[from..], Medium::Cpu));
+                    drop(index.announce(w, parent, &blocks[from..], Medium::Cpu, None));
                 }
                 _ => {
                     let end = (from + 3).min(blocks.len());
@@ -269,7 +269,7 @@ fn chains_that_grow_in_turns_are_few_runs() {
     for at in 0..64_usize {
         for chain in &chains {
             let parent = at.checked_sub(1).map(|before| chain[before]);
-            let new = index.announce(worker(0), parent, &chain[at..=at], Medium::Gpu);
+            let new = index.announce(worker(0), parent, &chain[at..=at], Medium::Gpu, None);
             assert_eq!(new, Ok(1));
         }
     }
@@ -287,7 +287,7 @@ fn blocks_are_removed_in_any_order() {
     for order in orders {
         let mut index = index(1000);
         assert_eq!(
-            index.announce(worker(0), None, &hashes, Medium::Gpu),
+            index.announce(worker(0), None, &hashes, Medium::Gpu, None),
             Ok(100)
         );
         let told: Vec<_> = order.iter().map(|at| hashes[*at]).collect();

@@ -16,7 +16,7 @@ fn marked(blocks: &[SequenceHash], full: &[u32], marks: &[u32]) -> BlockIndex {
     let mut index = index(1000);
     index.set_resumes(worker(0), MARKED).unwrap();
     index
-        .announce(worker(0), None, blocks, Medium::Gpu)
+        .announce(worker(0), None, blocks, Medium::Gpu, None)
         .unwrap();
     for depth in marks {
         let hash = blocks[*depth as usize - 1];
@@ -78,7 +78,7 @@ fn a_gap_that_closes_gives_back_the_marks_behind_it() {
     let blocks = path(&(0..9).collect::<Vec<_>>());
     let mut index = marked(&blocks, &[1, 2, 3, 4, 5, 7, 8, 9], &[9]);
     index
-        .announce(worker(0), Some(blocks[4]), &blocks[5..6], Medium::Gpu)
+        .announce(worker(0), Some(blocks[4]), &blocks[5..6], Medium::Gpu, None)
         .unwrap();
     assert_eq!(reused(&index, &blocks, 288, 300), (288, 288));
     // But a mark does not outlive its own block.
@@ -86,7 +86,7 @@ fn a_gap_that_closes_gives_back_the_marks_behind_it() {
         .remove(worker(0), &blocks[8..], Some(Medium::Gpu))
         .unwrap();
     index
-        .announce(worker(0), Some(blocks[7]), &blocks[8..], Medium::Gpu)
+        .announce(worker(0), Some(blocks[7]), &blocks[8..], Medium::Gpu, None)
         .unwrap();
     assert_eq!(reused(&index, &blocks, 288, 300), (0, 288));
 }
@@ -141,7 +141,7 @@ fn a_mark_takes_sixteen_bytes_at_most() {
             let blocks = path(&(0..length).map(|at| first ^ at).collect::<Vec<_>>());
             for slot in 0..workers {
                 let w = worker(slot);
-                index.announce(w, None, &blocks, Medium::Gpu).unwrap();
+                index.announce(w, None, &blocks, Medium::Gpu, None).unwrap();
             }
             let before = index.memory_bytes();
             for hash in blocks.iter().skip(every - 1).step_by(every) {

@@ -16,7 +16,9 @@ impl Fleet {
         let (held, marks, above) = own;
         for worker in 0..3 {
             let marked_only = above == 0 || !marks.is_empty();
-            fleet.feed(worker).set_resumes(marked_only, above * 16);
+            fleet
+                .feed(worker)
+                .set_resumes(marked_only, above * 16, None);
         }
         fleet.store(0, &path[..held as usize], 0);
         // So that the index knows what is behind gaps.
@@ -159,9 +161,8 @@ fn marks_of_a_cache_count_for_engines_that_draft_alike() {
         feed.set_trust(Worth::Believed {
             state: FeedState::Live,
             engine_block_size: Some(16),
-            resuming: None,
         });
-        feed.set_resumes(true, above * 16);
+        feed.set_resumes(true, above * 16, None);
         fleet.fill(pool, &path, &[(0, 8)], &[8]);
         assert_near(&fleet.credited(&path, MEASURED)[..1], &[expected], "EAGLE");
     }

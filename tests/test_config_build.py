@@ -52,19 +52,23 @@ def test_options_of_router_and_policy_take_effect() -> None:
 
 def test_shared_caches_are_registered_with_their_options() -> None:
     cache = {"name": "store", "load-ms-per-token": 0.01, "media": ["cpu"]}
-    other = {"name": "other", "model": "m", "ttl_s": None}
+    other = {"name": "other", "model": "m", "ttl_s": None, "workers": ["b", "c"]}
     data = {"router": {"models": {"m": 32}}, "workers": ["a", "b"], "shared_caches": [cache, other]}
     loaded = config.load(data, environ={})
     assert loaded.shared_caches == (
         config.SharedCacheConfig("store", {"load_ms_per_token": 0.01, "media": ("cpu",)}),
-        config.SharedCacheConfig("other", {"model": "m", "ttl_s": None}),
+        config.SharedCacheConfig("other", {"model": "m", "ttl_s": None, "workers": ("b", "c")}),
     )
     shown = {row.path: (row.value, row.origin) for row in config.show(loaded)}
     assert shown["shared_caches[0].load_ms_per_token"] == (0.01, "mapping as shared_caches[0].load-ms-per-token")
     assert shown["shared_caches[0].ttl_s"] == (1800.0, "default")
+    assert [shown[f"shared_caches[{n}].workers"][0] for n in (0, 1)] == [None, ["b", "c"]]
     with loaded.build() as router:
         router.apply_kv_events("a", batch(stored([1, 2], range(32), medium="cpu")), seq=0)
         assert router.shared_caches() == {"store": 2, "other": 0}
+        router.apply_kv_events("other", batch(stored([1, 2], range(32))), seq=0)
+        views = router.explain(tokens=range(65), model="m").candidates
+        assert [view.shared_blocks for view in views] == [0, 1]
 
 
 def test_cache_layout_of_a_worker_takes_effect() -> None:

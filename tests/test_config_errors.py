@@ -48,6 +48,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"shared_caches": [{"name": "x"}, {"name": "y"}]},
         "shared_caches[1].name: the model has the shared cache 'x' (shared_caches[0].name); it reads one",
     ),
+    (
+        {"shared_caches": [{"name": "x", "workers": []}]},
+        "shared_caches[0].workers: workers names nobody who reads the shared cache",
+    ),
+    ({"shared_caches": [{"name": "x", "workers": "a"}]}, "shared_caches[0].workers: workers must be several, got one"),
     ({"workers": ["x"], "shared_caches": [{"name": "x"}]}, "shared_caches[0].name: is the key of a worker; a shared"),
     (
         {"shared_caches": [{"name": "x", "model": "m"}]},

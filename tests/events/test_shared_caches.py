@@ -1,4 +1,4 @@
-"""Caches that all workers of a model read: fed by their own events or those of workers, credited to every candidate."""
+"""Caches that workers of a model read: fed by their own events or those of workers, credited to every candidate."""
 
 from __future__ import annotations
 
@@ -171,6 +171,34 @@ def test_a_state_that_the_cache_removed_resumes_nothing() -> None:
         assert seen(routed)["a"] == (round(4 + 0.6 * left, 6), 4, left)
 
 
+def test_only_its_workers_read_and_feed_it() -> None:
+    routed = router()
+    routed.add_shared_cache("store", media=["cpu"], workers=["b", "c"])
+    routed.apply_kv_events("a", batch(whole(2), whole(4, medium="cpu")), seq=0)
+    routed.apply_kv_events("a", batch(whole(12, medium="EXTERNAL")), seq=1)
+    assert routed.stats().dropped["shared-pool"] == 1
+    assert (routed.shared_caches(), seen(routed)) == ({"store": 0}, {"a": (3.6, 4, 0), "b": (0.0, 0, 0)})
+    routed.apply_kv_events("b", batch(whole(12, medium="cpu")), seq=0)
+    expected = {"a": (3.6, 4, 0), "b": (7.2, 0, 12)}
+    assert (routed.shared_caches(), seen(routed)) == ({"store": 12}, expected)
+    # Slots are used again, by keys that are listed and by such that are not.
+    for key, read in (("c", 12), ("d", 0)):
+        routed.remove_worker("b")
+        routed.add_worker(key)
+        assert seen(routed)[key][2] == read
+        routed.remove_worker(key)
+        routed.add_worker("b")
+        assert seen(routed) == expected
+    routed.add_worker("b", dp_size=2)
+    assert {key: read for key, (*_, read) in seen(routed).items()} == {"a": 0, "b#0": 12, "b#1": 12}
+    routed.add_worker("b")
+    routed.add_shared_cache("store", media=["cpu"], workers=["a"])
+    assert [read for *_, read in seen(routed).values()] == [8, 0]
+    routed.add_shared_cache("store", media=["cpu"])
+    assert [read for *_, read in seen(routed).values()] == [8, 12]
+    routed.validate()
+
+
 def test_each_model_has_its_own() -> None:
     routed = router(models={"m": 16})
     routed.add_shared_cache("first")
@@ -194,6 +222,9 @@ def test_each_model_has_its_own() -> None:
         ("x", {"model": "m", "ttl_s": 0}, ValueError, "ttl_s"),
         ("x", {"model": "m", "kv_blocks": 0}, ValueError, "kv_blocks"),
         ("x", {"model": "m", "media": [3]}, TypeError, "media|str"),
+        ("x", {"model": "m", "workers": []}, ValueError, "workers names nobody who reads the shared cache"),
+        ("x", {"model": "m", "workers": "a"}, TypeError, "workers must be several, got one str"),
+        ("x", {"model": "m", "workers": [3]}, TypeError, r"workers\[0\] is a int"),
         ("", {"model": "m"}, ValueError, "must not be empty"),
         (3, {"model": "m"}, TypeError, "name"),
     ],
@@ -238,11 +269,11 @@ def test_a_snapshot_holds_workers_only() -> None:
 
 def test_the_child_of_a_fork_has_it_too() -> None:
     routed = router()
-    routed.add_shared_cache("store", media=["cpu"])
+    routed.add_shared_cache("store", media=["cpu"], workers=["b"])
 
     def child() -> None:
-        routed.apply_kv_events("a", batch(blocks(6, medium="cpu")), seq=0)
+        routed.apply_kv_events("b", batch(blocks(6, medium="cpu")), seq=0)
         assert routed.shared_caches() == {"store": 6}
-        assert seen(routed, tokens=PROMPT)["b"][2] == 6
+        assert [read for *_, read in seen(routed, tokens=PROMPT).values()] == [0, 6]
 
     in_child(child)

@@ -19,7 +19,7 @@ from tests.models import league_table
 from cachelb.cli.app import app
 from cachelb.sim import FleetSpec, build, simulate
 from cachelb.sim.calls import split_list
-from cachelb.sim.contender import YARDSTICKS, Contender
+from cachelb.sim.contender import KV_EVENTS, POOL_BLIND, YARDSTICKS, Contender
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
 from cachelb.sim.league.capacity import capacity
 from cachelb.sim.league.traces import fingerprint, part_of, roots
@@ -356,7 +356,8 @@ OPTIONS = st.dictionaries(
 )
 
 
-CONTENDERS = st.builds(Contender, st.sampled_from(["a", "b-c"]), OPTIONS, st.sampled_from(["", "+events", *YARDSTICKS]))
+ENDINGS = ["", KV_EVENTS, POOL_BLIND, *YARDSTICKS]
+CONTENDERS = st.builds(Contender, st.sampled_from(["a", "b-c"]), OPTIONS, st.sampled_from(ENDINGS))
 
 
 @given(st.lists(CONTENDERS, min_size=1))

@@ -71,7 +71,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class SharedCacheConfig:
-    """A cache that all workers of a model read.
+    """A cache that workers of a model read.
 
     Attributes:
         name: Its name.
@@ -140,7 +140,7 @@ class RouterConfig:
         decode_policy: The policy that picks decode workers, likewise.
         shadow: Policies that decide beside the first, without effect.
         workers: The workers, in the order given.
-        shared_caches: The caches that all workers of a model read.
+        shared_caches: The caches that workers of a model read.
         kv_events: Endpoints of the engines' KV cache events, if given.
         load: Options of the source that polls the engines for their load; None for no such source.
         bodies: How request bodies are read; None for the defaults.

@@ -1,4 +1,4 @@
-"""Caches that every worker of a model can read, such as a Mooncake store."""
+"""Caches that workers of a model can read, such as a Mooncake store."""
 
 from __future__ import annotations
 
@@ -30,29 +30,33 @@ class SharedCaches(Observation[W]):
         media: Iterable[Literal["cpu", "disk"]] = (),
         ttl_s: float | None = TTL_S,
         kv_blocks: int | None = None,
+        workers: Iterable[W | str] | None = None,
     ) -> None:
-        """Register the cache that all workers of a model can read, or update it; its known blocks stay.
+        """Register the cache that workers of a model can read, or update it; its known blocks stay.
 
-        Every candidate is credited the blocks that continue its own, so a shared cache narrows the gap between workers
-        and never makes one look worse. Its blocks come from its own events (`apply_kv_events` with its name) and from
-        those of the workers: events that say "external" or "remote", and the media named here. Under `adaptive` a block
-        counts by what loading it saves of computing it; `overlap-cost` has `shared_cache_multiplier`.
+        Every candidate that reads it is credited the blocks that continue its own, so a shared cache narrows the gap
+        between those and never makes one look worse by itself. Its blocks come from its own events (`apply_kv_events`
+        with its name) and from those of its workers: events that say "external" or "remote", and the media named here.
+        Under `adaptive` a block counts by what loading it saves of computing it; `overlap-cost` has
+        `shared_cache_multiplier`.
 
         Args:
             name: Its name, which no worker has as its key.
-            model: The model whose workers read it; None is the first one. A model has at most one shared cache.
+            model: The model that it holds blocks of; None is the first one. A model has at most one shared cache.
             load_ms_per_token: Milliseconds that loading takes per prompt token; None counts a block as 0.6 of one in
                 device memory.
             startup_ms: Milliseconds before the first token is loaded.
-            media: Media that mean this cache in the events of workers: vLLM's Mooncake store connector says "cpu".
+            media: Media that mean this cache in the events of its workers: vLLM's Mooncake store connector says "cpu".
             ttl_s: Seconds that a block is trusted after an event announced it, for senders that never remove; None
                 trusts it until it is removed.
             kv_blocks: Blocks it holds, as its events count them; None is as many as a worker may hold.
+            workers: Those that read it and whose events feed it, or their keys, registered or yet to come; None is all
+                of the model. One that leaves and comes back reads it again.
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: An argument is out of range, the name is that of a worker or of another model's shared cache, or
-                the model has another shared cache; the message says what to do.
+            ValueError: An argument is out of range, `workers` is empty, the name is that of a worker or of another
+                model's shared cache, or the model has another shared cache; the message says what to do.
 
         Example:
             >>> from cachelb import Router
@@ -70,6 +74,7 @@ class SharedCaches(Observation[W]):
             ttl_s=ttl_s,
             kv_blocks=kv_blocks,
             media=names,
+            workers=None if workers is None else listed("workers", workers),
         )
 
     def remove_shared_cache(self, name: str) -> bool:

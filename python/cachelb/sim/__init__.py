@@ -14,6 +14,7 @@ from cachelb.sim.compare import compare
 from cachelb.sim.comparison import Comparison
 from cachelb.sim.fleet import FleetSpec, WorkerSpec
 from cachelb.sim.metrics import Metrics, Slo
+from cachelb.sim.pool import PoolSpec
 from cachelb.sim.result import SimResult, Status
 from cachelb.sim.simulation import Incident, Signals, prepare, simulate
 from cachelb.sim.sweep import Sweep
@@ -26,6 +27,7 @@ __all__ = [
     "Incident",
     "Measurement",
     "Metrics",
+    "PoolSpec",
     "Signals",
     "SimResult",
     "Slo",

@@ -11,13 +11,16 @@ from cachelb.sim.calls import Call
 KV_EVENTS, ORACLE = "+events", "+oracle"
 """Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""
 
+POOL_BLIND = "+events+pool-blind"
+"""The same, except that nothing is known of a pool that workers share."""
+
 ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
 """Endings of a name where a league has a window: `cachelb.sim.league.yardsticks`."""
 
 YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
 """Endings that no real router could have."""
 
-_ENDINGS = (KV_EVENTS, *YARDSTICKS)
+_ENDINGS = (KV_EVENTS, POOL_BLIND, *YARDSTICKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Contender:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)  # of the policy, or of the router
-    ending: str = ""  # ``""``, ``"+events"``, ``"+oracle"``, ``"+rollout"`` or ``"+clairvoyant"``
+    ending: str = ""  # ``""``, or one of the endings above
 
     @classmethod
     def parse(cls, text: str) -> Contender:

@@ -13,6 +13,7 @@ from cachelb.cache_groups import CacheLayout
 from cachelb.sim.cache_groups import describe_layout, parse_layout
 from cachelb.sim.checks import check_fields, pairs
 from cachelb.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
+from cachelb.sim.pool import PoolSpec, describe_pool, split_pool
 from cachelb.sim.timing import Polynomial, Roofline, Scaled, Table
 
 DEFAULT_MODEL = "llama-3-8b"
@@ -61,6 +62,8 @@ class WorkerSpec:
             usual beside it.
         link_latency_s: Until the first byte of a transfer.
         slowdown: From which second on passes take how many times as long.
+        pool: The pool that it shares with the others of the fleet that have one; None for none. Not with
+            ``cache_layout``, nor without ``prefix_caching``.
 
     Raises:
         ValueError: A setting makes no sense, or the model does not fit.
@@ -92,6 +95,7 @@ class WorkerSpec:
     link_bytes_per_s: float | None = None
     link_latency_s: float = 0.001
     slowdown: tuple[tuple[float, float], ...] = ()
+    pool: PoolSpec | None = None
 
     def __post_init__(self) -> None:
         whole("tensor_parallel", self.tensor_parallel, 1, MOST_DEVICES)
@@ -115,18 +119,34 @@ class WorkerSpec:
         times = [second for second, _ in pairs("slowdown", self.slowdown)]
         if times != sorted(set(times)) or any(s < 0 or factor <= 0 for s, factor in self.slowdown):
             raise ValueError(f"slowdown needs ascending seconds and positive factors, got {self.slowdown}")
-        if self.cache_layout is not None:
-            self._check_layout(self.cache_layout)
+        self._check_layout()
+        self._check_pool()
         if self.kv_blocks < 1:
             raise ValueError(f"kv_tokens {self.kv_tokens} holds no block of {self.block_size} tokens; raise it")
 
-    def _check_layout(self, layout: CacheLayout) -> None:
+    def _check_layout(self) -> None:
+        layout = self.cache_layout
+        if layout is None:
+            return
         require("cache_layout", layout, CacheLayout, "a CacheLayout or None")
         if layout.hash_block != self.block_size:
             raise ValueError(
                 f"block_size is {self.block_size}, but the blocks of cache_layout are multiples of "
                 f"{layout.hash_block}: pass block_size={layout.hash_block}"
             )
+
+    def _check_pool(self) -> None:
+        if self.pool is None:
+            return
+        require("pool", self.pool, PoolSpec, "a PoolSpec or None")
+        if self.cache_layout is not None or not self._caches_prefixes:
+            raise ValueError(
+                "pool is for workers that cache prefixes, with full attention in every layer; leave it out"
+            )
+
+    @property
+    def _caches_prefixes(self) -> bool:
+        return self.gpu.prefix_caching if self.prefix_caching is None else self.prefix_caching
 
     @property
     def cache_tokens(self) -> int:
@@ -163,7 +183,6 @@ class WorkerSpec:
         if isinstance(own, Roofline) and own.pass_seconds is None and self.tensor_parallel >= _TP4:
             own = replace(own, pass_seconds=_TP4_PASS_SECONDS)
             timing = replace(timing, timing=own) if isinstance(timing, Scaled) else own
-        caching = self.gpu.prefix_caching if self.prefix_caching is None else self.prefix_caching
         return {
             "block_size": self.block_size,
             "kv_blocks": self.kv_blocks,
@@ -173,7 +192,7 @@ class WorkerSpec:
             "watermark": self.watermark,
             "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
             "hold_after_preemption": self.hold_after_preemption,
-            "prefix_caching": caching,
+            "prefix_caching": self._caches_prefixes,
             "commit": self.commit,
             "prefill_only": self.prefill_only,
             "role": self.role,
@@ -183,6 +202,7 @@ class WorkerSpec:
             "slowdown": list(self.slowdown),
             "timing": timing.native(self.gpu, self.model, self.tensor_parallel, self.cache_tokens),
             **({} if self.cache_layout is None else {"cache_layout": asdict(self.cache_layout)}),
+            **({} if self.pool is None else {"pool": self.pool.native(self.block_size)}),
         }
 
 
@@ -194,7 +214,7 @@ class FleetSpec:
         workers: Each of them.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is none, or their pools differ.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -203,6 +223,9 @@ class FleetSpec:
         object.__setattr__(self, "workers", tuple(listed("workers", self.workers, _MOST_WORKERS)))
         if not self.workers:
             raise ValueError("a fleet needs at least one worker")
+        pools = {(worker.pool, worker.block_size) for worker in self.workers if worker.pool is not None}
+        if len(pools) > 1:
+            raise ValueError("the workers of a fleet share one pool: give those that have one the same")
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -225,7 +248,8 @@ class FleetSpec:
         Args:
             text: Groups of ``COUNTxGPU``, joined by ``+``; ``:tpN`` behind a device lets N of them
                 share the model, ``@prefill`` or ``@decode`` behind that gives the group a role. A hybrid model's
-                cache groups end it, as `parse_layout` reads them.
+                cache groups end it, as `parse_layout` reads them, or the pool that its workers share, as
+                ``/pool=0.01``: milliseconds per token that loading takes, ``:TOKENS`` behind them what it holds.
             model: Name of the model.
             mfu: Factor on every device's share of its peak; not together with ``timing``.
             all_reduce: Whether devices that share a model lose time to each other, as `Roofline` says; not together
@@ -247,6 +271,8 @@ class FleetSpec:
             '4 x h100-80:tp4'
             >>> FleetSpec.parse("2xh100/window=1024*5").describe()
             '2 x h100-80/window=1024*5'
+            >>> FleetSpec.parse("2xa30/pool=0.01:65536+2xa30").describe()
+            '2 x a30/pool=0.01:65536 + 2 x a30'
             >>> FleetSpec.parse("2xh100@prefill+6xh100@decode").describe()
             '2 x h100-80@prefill + 6 x h100-80@decode'
         """
@@ -259,8 +285,11 @@ class FleetSpec:
             own = {**settings, "tensor_parallel": int(found[3] or 1)}
             if found[4]:
                 own["role"] = found[4]
-            if found[5]:
-                own["cache_layout"] = parse_layout(found[5], own.get("block_size", _BLOCK_SIZE))
+            pool, layout = split_pool(found[5] or "")
+            if pool is not None:
+                own["pool"] = pool
+            if layout:
+                own["cache_layout"] = parse_layout(layout, own.get("block_size", _BLOCK_SIZE))
             worker = WorkerSpec(find_gpu(found[2]), find_model(model), **own)
             count = int(found[1] or 1)
             if len(workers) + count > _MOST_WORKERS:
@@ -272,6 +301,12 @@ class FleetSpec:
     def pairs(self) -> bool:
         """Return whether prompts are computed on other workers than answers are generated."""
         return any(worker.role == "prefill" for worker in self.workers)
+
+    @property
+    def pool(self) -> tuple[PoolSpec, list[str]] | None:
+        """Return the pool that workers share and who they are; None if there is none."""
+        members = [(worker.pool, name) for worker, name in zip(self.workers, self.names, strict=True) if worker.pool]
+        return (members[0][0], [name for _, name in members]) if members else None
 
     @property
     def names(self) -> list[str]:
@@ -302,6 +337,7 @@ class FleetSpec:
             + (f":tp{worker.tensor_parallel}" if worker.tensor_parallel > 1 else "")
             + (f"@{worker.role}" if worker.role != "both" else "")
             + describe_layout(worker.cache_layout)
+            + describe_pool(worker.pool)
             for worker in self.workers
         )
         return " + ".join(f"{count} x {kind}" for kind, count in kinds.items())

@@ -16,7 +16,7 @@ from cachelb.arguments import listed, number, whole
 from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.sim.checks import check_fields, seconds_or_for_ever
-from cachelb.sim.contender import KV_EVENTS, ORACLE, YARDSTICKS, Contender
+from cachelb.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.gateway import Gateway, RouterGateway
 from cachelb.sim.result import SimResult
@@ -26,6 +26,14 @@ _LEAST_INTERVAL_S = 1e-4
 _MOST_SAMPLES = 100_000_000
 
 _SHARED_TTL_S, _SHARED_BYTES = 3600.0, 16 << 20  # the defaults of cachelb.state.ZmqMesh
+
+_SIGNALS_OF = {
+    "": {},
+    KV_EVENTS: {"kv_events": True},
+    POOL_BLIND: {"kv_events": True, "pool_known": False},
+    ORACLE: {"kv_events": True, "oracle": True},
+}
+"""By the ending of a policy's name."""
 
 MOST_GATEWAYS = 4_096
 """That share one fleet."""
@@ -37,6 +45,7 @@ class Signals:
 
     Attributes:
         kv_events: Whether engines publish KV events; None publishes them for policies that use them.
+        pool_known: Whether gateways know the pool of a fleet: who shares it, and from its events what it holds.
         event_lag_s: From the end of a pass to the arrival of its events.
         event_loss: Share of their messages that is lost: of each worker the same ones by number,
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own
@@ -78,6 +87,7 @@ class Signals:
     detection_delay_s: float = 1.0
     sharing_lag_s: float = 0.005
     decision_s: float = 0.0
+    pool_known: bool = True
     oracle: bool = False
 
     def __post_init__(self) -> None:
@@ -154,7 +164,8 @@ def simulate(
         workload: The requests.
         fleet: The workers; blocks as large as the workload's.
         policy: A name, or a policy. A name may have options, as in ``prefill-times-batch(crowding=1)``, and may end in
-            ``+events``: engines publish KV events; or in ``+oracle``: caches and loads are known at once and exactly.
+            ``+events``: engines publish KV events; in ``+events+pool-blind``: they do, and nothing is known of a pool
+            that they share; or in ``+oracle``: caches and loads are known at once and exactly.
             ``learned`` trains in the call by default, so that runs repeat.
         seed: Seed of the routers, of the gateway of each request, and of losses.
         signals: The signals of gateways, and their delays.
@@ -208,12 +219,9 @@ def simulate(
     if isinstance(policy, str):
         contender = Contender.parse(policy)
         policy, router_options = contender.name, {**router_options, **contender.options}
-        if contender.ending == ORACLE:
-            signals = replace(signals, oracle=True, kv_events=True)
-        elif contender.ending in YARDSTICKS:
+        if contender.ending not in _SIGNALS_OF:
             raise ValueError(f"{name} places the requests of a window; give it to a league that has one")
-        elif contender.ending == KV_EVENTS:
-            signals = replace(signals, kv_events=True)
+        signals = replace(signals, **_SIGNALS_OF[contender.ending])
     if policy == "learned":
         # A thread would train in real time, which runs otherwise than the simulated one.
         router_options = {"training": "inline", **router_options}
@@ -221,7 +229,13 @@ def simulate(
     events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
 
     def make(clock: Callable[[], float]) -> Router[str]:
-        return _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
+        router = _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
+        if fleet.pool is not None and signals.pool_known:
+            pool, members = fleet.pool
+            blocks = pool.blocks(workload.block_size)
+            ms = pool.load_ms_per_token
+            router.add_shared_cache("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
+        return router
 
     if gateway is not None and (gateways != 1 or sharing):
         raise ValueError(

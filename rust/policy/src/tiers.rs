@@ -5,6 +5,9 @@
 //! c = max(0, 1 - load ms / recompute ms)      startup in blocks: startup ms / recompute ms
 //! ```
 //!
+//! Recompute ms are those that one token less saves: without the time that a pass takes for other requests anyway, which
+//! would make any load look free beside short prompts.
+//!
 //! Each medium continues the chain from where the one before ended, so the order matters, and to leave one out may be
 //! better: a start-up must pay. A worker has at most three media beside its device, 15 chains. Taking the fastest medium
 //! first, and whatever gains, is the same unless start-ups or gaps make another chain better: such a medium would make
@@ -50,7 +53,7 @@ pub struct Prompt {
     pub most: u32,
     /// Tokens per block.
     pub block_size: u32,
-    /// Milliseconds a token of it takes to compute; `None` if not measured.
+    /// Milliseconds that a token of it less to compute saves; `None` if not measured.
     pub token_ms: Option<f64>,
 }
 

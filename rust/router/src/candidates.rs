@@ -243,14 +243,16 @@ impl Candidates {
         let usable = Usable::by_slot(from.fleet, from.pool, request);
         let speeds = Speeds::of([(&self.rows[..], loads)]);
         // A token of the middle of the prompt.
-        let context = from.book.pace().per_context() * request.prompt_tokens as f64 / 2.0;
+        let pace = from.book.pace();
+        let context = pace.per_context() * request.prompt_tokens as f64 / 2.0;
+        let saved = pace.marginal_share() * (1.0 + context);
         self.rows.reprice(|row, media| {
             let token_ms = speeds.known_token_ms(row, load_of(loads, row));
             let usable = usable(row.slot);
             let prompt = Prompt {
                 most: usable.blocks(u32::MAX),
                 block_size: from.pool.block_size(),
-                token_ms: token_ms.map(|ms| ms * (1.0 + context)),
+                token_ms: token_ms.map(|ms| ms * saved),
             };
             let matched = match shared {
                 Some(shared) => shared.matched(&costs, row.slot, media, &usable, prompt),

@@ -26,7 +26,7 @@
 //! | `bookings` | what happens to a booking after it |
 //! | `workers` | workers come, change and go |
 //! | `feed` | what KV events of an engine change |
-//! | `shared_cache` | caches that all workers of a model read |
+//! | `shared_cache`, `readers` | caches that workers of a model read, and which |
 //!
 //! | file | values |
 //! |---|---|
@@ -67,6 +67,7 @@ mod pair;
 mod placement;
 mod pool;
 mod pools;
+mod readers;
 mod request;
 mod rows;
 mod rules;
@@ -100,6 +101,7 @@ pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use pool::Pool;
 pub use pools::Pools;
+pub use readers::Readers;
 pub use request::{Family, FamilyName, Pick, PoolId, Request, Wanted};
 pub use scales::{Sample, Scales};
 pub use settings::{PoolSettings, Settings, Veto};

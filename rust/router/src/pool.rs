@@ -30,7 +30,7 @@ pub struct Pool {
     counts_active: bool,
     /// Whether a rule that picks has placements recorded.
     knows_placements: bool,
-    /// The cache that all workers of the model read.
+    /// The cache that workers of the model read.
     shared: Option<SharedCache>,
 }
 
@@ -127,10 +127,15 @@ impl Pool {
         self.blocks()?.answer()
     }
 
-    /// The cache that all workers of the model read.
+    /// The cache that workers of the model read.
     #[must_use]
     pub fn shared(&self) -> Option<&SharedCache> {
         self.shared.as_ref()
+    }
+
+    /// The same, to change it.
+    pub(super) fn shared_mut(&mut self) -> Option<&mut SharedCache> {
+        self.shared.as_mut()
     }
 
     /// Sets that.

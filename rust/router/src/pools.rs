@@ -18,6 +18,7 @@ use super::budget::Budget;
 use super::member::Member;
 use super::pool::Pool;
 use super::request::PoolId;
+use super::shared_cache::SharedCache;
 
 /// All models.
 #[derive(Debug)]
@@ -64,6 +65,11 @@ impl Pools {
     /// The model of a number, if there is one.
     pub(super) fn get(&self, id: PoolId) -> Option<&Pool> {
         self.list.get(id.0 as usize)
+    }
+
+    /// The shared caches of all models, to change them.
+    pub(super) fn shared_mut(&mut self) -> impl Iterator<Item = &mut SharedCache> {
+        self.list.iter_mut().filter_map(Pool::shared_mut)
     }
 
     /// Calls `each` with every rule of every model.

@@ -1,10 +1,11 @@
 //! What the shared cache of a model adds to its candidates.
 
 use cachelb_core::index::Resumes;
-use cachelb_policy::{Loading, Loads, Media, Prompt, Segment, SharedBlocks};
+use cachelb_policy::{Loads, Media, Prompt, Segment, SharedBlocks};
 
 use super::blocks::Answer;
 use super::pool::Pool;
+use super::shared_cache::SharedCache;
 use super::usable::Usable;
 
 /// What a shared cache holds of the latest lookup.
@@ -15,7 +16,7 @@ pub(super) struct SharedAnswer<'a> {
     answer: Answer<'a>,
     slot: u32,
     held: Vec<Segment>,
-    loading: Loading,
+    cache: &'a SharedCache,
 }
 
 impl<'a> SharedAnswer<'a> {
@@ -28,19 +29,22 @@ impl<'a> SharedAnswer<'a> {
             answer,
             slot,
             held,
-            loading: cache.loading(),
+            cache,
         })
     }
 
     fn blocks(&self) -> SharedBlocks<'_> {
         SharedBlocks {
             held: &self.held,
-            loading: self.loading,
+            loading: self.cache.loading(),
         }
     }
 
     /// `media` of the worker in `slot`, where it can resume by itself, continued to where it can with this cache.
     pub fn extended(&self, slot: u32, media: Media, usable: &Usable) -> Media {
+        if !self.cache.serves(slot) {
+            return media;
+        }
         let (resumes, shared) = (self.answer.resumes(slot), self.blocks());
         if resumes == Resumes::default() {
             return usable.extended(media, shared);
@@ -78,6 +82,9 @@ impl<'a> SharedAnswer<'a> {
         usable: &Usable,
         prompt: Prompt,
     ) -> f64 {
+        if !self.cache.serves(slot) {
+            return costs.matched(media, SharedBlocks::default(), prompt);
+        }
         let shared = self.blocks();
         if self.answer.resumes(slot) == Resumes::default() {
             return costs.matched(media, shared, prompt);

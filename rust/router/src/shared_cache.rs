@@ -1,6 +1,6 @@
-//! A cache that every worker of a model can read, such as a Mooncake store: one holder in the index, and no candidate.
+//! A cache that workers of a model can read, such as a Mooncake store: one holder in the index, and no candidate.
 //!
-//! Its blocks are indexed once. Each candidate is credited those that continue its own, so a shared cache never makes a
+//! Its blocks are indexed once. Each candidate that reads it is credited those that continue its own, so a shared cache never makes a
 //! worker look worse, and shrinks what a worker that holds more is ahead by.
 
 use cachelb_core::error::{Error, Result};
@@ -9,12 +9,13 @@ use cachelb_policy::Loading;
 
 use super::fleet::APART;
 use super::member::Profile;
+use super::readers::{Readers, Seats};
 use super::request::PoolId;
 use super::sizes::Facts;
 use super::workers::Workers;
 
 /// What is known of a shared cache beside its blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct SharedTerms {
     /// What loading from it takes.
     pub loading: Loading,
@@ -22,6 +23,8 @@ pub struct SharedTerms {
     pub ttl_ms: Option<u64>,
     /// Blocks that it holds, as its events count them; `None` for as many as a worker may hold.
     pub kv_blocks: Option<u32>,
+    /// Who reads it.
+    pub readers: Readers,
 }
 
 /// The shared cache of a model.
@@ -30,6 +33,7 @@ pub struct SharedCache {
     name: Box<str>,
     holder: WorkerId,
     terms: SharedTerms,
+    seats: Seats,
 }
 
 impl SharedCache {
@@ -43,6 +47,15 @@ impl SharedCache {
     #[must_use]
     pub fn holder(&self) -> WorkerId {
         self.holder
+    }
+
+    /// Whether the worker in `slot` reads it.
+    pub(super) fn serves(&self, slot: u32) -> bool {
+        self.seats.has(slot)
+    }
+
+    pub(super) fn seats_mut(&mut self) -> &mut Seats {
+        &mut self.seats
     }
 
     pub(super) fn loading(&self) -> Loading {
@@ -112,10 +125,12 @@ impl Workers<'_> {
         {
             blocks.expect_expiry();
         }
+        let seats = Seats::new(terms.readers.clone(), &s.fleet);
         s.pools[pool].set_shared(Some(SharedCache {
             name: name.into(),
             holder,
             terms,
+            seats,
         }));
         Ok(holder)
     }

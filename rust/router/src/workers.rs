@@ -32,6 +32,7 @@ impl Workers<'_> {
                 member.set_profile(profile);
                 s.pools.add_worker(id, member);
             }
+            self.seat_reader(name, id);
             return id;
         }
         let id = s.fleet.add(name, profile, now);
@@ -40,6 +41,7 @@ impl Workers<'_> {
             s.pools.add_worker(id, member);
         }
         s.sharing_mut().book_waiting(now);
+        self.seat_reader(name, id);
         id
     }
 

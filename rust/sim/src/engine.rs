@@ -24,6 +24,7 @@ use crate::change::Change;
 use crate::cost::{Pass, Timing};
 use crate::kv::KvPool;
 use crate::layout::Hit;
+use crate::pool::PoolMember;
 use crate::tables::Tables;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::SequenceHash;
@@ -40,6 +41,9 @@ pub struct Engine {
     admitted: Vec<Output>,
     in_step: bool,
     spare: Vec<Tables>,
+    pool: Option<PoolMember>,
+    /// Seconds that the pass at work waits for what it loads.
+    loading: f64,
 }
 
 impl Engine {
@@ -58,7 +62,22 @@ impl Engine {
             admitted: Vec::new(),
             in_step: false,
             spare: Vec::new(),
+            pool: None,
+            loading: 0.0,
         })
+    }
+
+    /// It shares a pool, if its cache finds prefixes by their first blocks alone.
+    pub fn join(&mut self, pool: PoolMember) {
+        if self.cache.settings.prefix_caching && self.cache.layout.groups().len() == 1 {
+            self.pool = Some(pool);
+        }
+    }
+
+    /// The pool that it shares.
+    #[must_use]
+    pub fn shared_pool(&self) -> Option<&PoolMember> {
+        self.pool.as_ref()
     }
 
     /// The cache.
@@ -88,12 +107,6 @@ impl Engine {
     #[must_use]
     pub fn in_step(&self) -> bool {
         self.in_step
-    }
-
-    /// Whether changes of the cache are recorded.
-    #[must_use]
-    pub fn is_followed(&self) -> bool {
-        self.cache.settings.followed
     }
 
     /// Whether the request could ever be served.
@@ -139,6 +152,7 @@ impl Engine {
     /// Schedules a pass; returns its seconds, or `None` if there is nothing to do.
     pub fn begin_step(&mut self, content: &impl Content) -> Option<f64> {
         self.cache.fresh.clear();
+        self.loading = 0.0;
         let mut left = self.cache.settings.max_num_batched_tokens;
         let mut pass = Pass::default();
         let preempted = self.continue_running(content, &mut left, &mut pass);
@@ -147,7 +161,8 @@ impl Engine {
             self.admit(content, &mut left, &mut pass);
         }
         self.in_step = pass.tokens > 0;
-        self.in_step.then(|| self.timing.seconds(&pass))
+        self.in_step
+            .then(|| self.timing.seconds(&pass) + self.loading)
     }
 
     /// The pass is over. Appends what it brought.
@@ -291,11 +306,24 @@ impl Engine {
             head.tables.points = cache
                 .layout
                 .points(head.job.prompt_tokens, found.junction());
-            let chunk = head.chunk(hit, *left, cache);
+            let loads = self
+                .pool
+                .as_ref()
+                .filter(|_| !head.remote)
+                .map_or(0, |pool| {
+                    let block_size = cache.settings.block_size;
+                    pool.loads(
+                        (names, block_size),
+                        (hit, head.total()),
+                        (pass, &self.timing),
+                    )
+                });
+            let known = hit + loads;
+            let chunk = head.chunk(known, *left, cache);
             if !head.remote && (chunk == 0 || cache.is_fresh(names, hit)) {
                 return;
             }
-            if !cache.has_room(head, names, (hit, chunk), pass.sequences > 0) {
+            if !cache.has_room(head, names, (hit, loads + chunk), pass.sequences > 0) {
                 self.waiting.block(&cache.pool);
                 return;
             }
@@ -308,8 +336,12 @@ impl Engine {
                 continue;
             }
             sequence.admit(hit, cache);
+            if let Some(pool) = self.pool.as_ref().filter(|_| loads > 0) {
+                sequence.load(loads, pool, cache, content);
+                self.loading += pool.seconds(loads);
+            }
             if sequence.cached.is_none() {
-                let cached_tokens = hit.min(sequence.job.prompt_tokens);
+                let cached_tokens = known.min(sequence.job.prompt_tokens);
                 sequence.cached = Some(cached_tokens);
                 self.admitted.push(Output::Admitted {
                     id: sequence.job.id,

@@ -151,6 +151,15 @@ pub trait Gateway {
     /// Whatever ends the run.
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Self::Error>;
 
+    /// What changed in the pool that workers share, in order.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), Self::Error> {
+        let _ = (changes, now);
+        Ok(())
+    }
+
     /// Changes in a worker's cache are lost for good: what it holds is known no longer.
     ///
     /// # Errors

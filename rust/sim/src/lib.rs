@@ -9,6 +9,7 @@
 //! | `engine` | its scheduler |
 //! | `workload` | requests, as columns |
 //! | `change` | what gateways see of a worker's cache |
+//! | `pool` | blocks that workers share |
 //! | `announcer` | what a worker publishes of its cache |
 //! | `served` | that cache without its scheduler |
 //! | `gateway` | what stands between requests and engines: the router under test |
@@ -27,6 +28,7 @@ mod kv;
 mod layout;
 mod options;
 mod outcome;
+mod pool;
 mod routed;
 mod run;
 mod served;
@@ -42,6 +44,7 @@ pub use kv::{Announced, KvChange, KvPool};
 pub use layout::{CacheLayout, Hit, Points};
 pub use options::{Incident, Link, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};
+pub use pool::{BlockPool, PoolMember, PoolTerms};
 pub use routed::{Keys, Routed};
 pub use run::{Run, Stopped, run};
 pub use served::{ServedCache, Step, StepChange};

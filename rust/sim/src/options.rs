@@ -5,6 +5,7 @@ use cachelb_router::Role;
 
 use crate::cost::Timing;
 use crate::engine::EngineSettings;
+use crate::pool::PoolTerms;
 
 /// The way from one worker's cache to another's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,6 +41,8 @@ pub struct WorkerSettings {
     pub link: Link,
     /// By how much its passes take longer from some second on: `(seconds, factor)`, ascending.
     pub slowdown: Vec<(f64, f64)>,
+    /// The pool that it shares with the others of the fleet that have one.
+    pub pool: Option<PoolTerms>,
 }
 
 /// What happens to a worker.

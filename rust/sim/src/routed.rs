@@ -12,7 +12,7 @@ use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Worth};
 use cachelb_router::{
     Eligibility, Ending, Facts, Offer, Offers, PairTerms, Pick, PoolId, Receipt, Request, Selector,
-    Usage,
+    SharedCache, Usage,
 };
 
 use crate::change::Change;
@@ -245,6 +245,28 @@ impl Gateway for Routed<'_> {
             }
         }
         self.announce(worker, before, &mut chain, now);
+        Ok(())
+    }
+
+    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), Error> {
+        let shared = self.selector.pools()[PoolId(0)].shared();
+        let Some(mut feed) = shared
+            .map(SharedCache::holder)
+            .and_then(|holder| self.selector.feed(holder))
+        else {
+            return Ok(());
+        };
+        for change in changes {
+            match *change {
+                Change::Stored { hash, parent } => {
+                    feed.announce(parent, &[hash], Medium::Cpu, millis(now));
+                }
+                Change::Removed { hash } => {
+                    feed.withdraw(&[hash], Medium::Cpu);
+                }
+                Change::Cleared | Change::Marked { .. } | Change::Unmarked { .. } => {}
+            }
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@
 //! | `notices` | what gateways hear of answers, and when |
 //! | `pairs` | requests whose prompt another worker computes |
 //! | `passes` | passes of engines and what they bring |
+//! | `pooled` | the pool that workers share |
 //! | `feeds` | KV events that may get lost |
 //! | `faults` | what happens to workers |
 //! | `check` | a recount of everything |
@@ -23,6 +24,7 @@ mod heap;
 mod notices;
 mod pairs;
 mod passes;
+mod pooled;
 mod requests;
 mod worker;
 
@@ -119,7 +121,8 @@ impl<'a, G: Gateway> Run<'a, G> {
         options.check(fleet.len())?;
         let workers = (0..).zip(fleet);
         let workers = workers.map(|(at, settings)| Worker::new(at, settings, workload));
-        let workers = workers.collect::<Result<Vec<_>>>()?;
+        let mut workers = workers.collect::<Result<Vec<_>>>()?;
+        pooled::join(&mut workers, fleet)?;
         let lossy = options.event_loss > 0.0;
         let feeds = (0..workers.len() as u32).filter(|_| lossy);
         let mut heap = Heap::default();
@@ -183,6 +186,7 @@ impl<'a, G: Gateway> Run<'a, G> {
                 }
             }
             Kind::Changes(worker, changes) => self.gateway.changed(worker, &changes, now)?,
+            Kind::PoolChanges(changes) => self.gateway.pool_changed(&changes, now)?,
             Kind::Message(life, seq) => {
                 self.feeds[life.worker as usize].receive(life, seq);
                 self.relay(life.worker, now)?;

@@ -147,6 +147,12 @@ impl<G: Gateway> Gateway for Several<'_, G> {
             .try_for_each(|gateway| gateway.changed(worker, changes, now))
     }
 
+    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), G::Error> {
+        self.gateways
+            .iter_mut()
+            .try_for_each(|gateway| gateway.pool_changed(changes, now))
+    }
+
     fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
         self.gateways
             .iter_mut()

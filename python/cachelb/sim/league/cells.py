@@ -27,6 +27,7 @@ _LATER_SIGNALS = (
     "first_token_delay_s",
     "sharing_lag_s",
     "decision_s",
+    "pool_known",
 )
 _MOST = 65_536
 _MOST_LOAD = 100.0

@@ -9,6 +9,8 @@
 pub(super) const MOST: u64 = 1 << 20;
 /// First tokens of the fleet that the factor of the context is learned from, about.
 const FLEET_MEMORY: f64 = 512.0;
+/// So many of them outweigh that their time is taken to be proportional to the work.
+const FIRST_TOKENS: f64 = 8.0;
 /// Requests of a worker that its speeds are learned from, about.
 const WORKER_MEMORY: f64 = 32.0;
 /// A token takes no longer than twice as long per so many tokens of context.
@@ -95,6 +97,46 @@ impl Speed {
     }
 }
 
+/// How the time of first tokens grows with the work before them: a regression of milliseconds on work. The rest of the
+/// pass at work and the decodes of the next one take their time whatever there is to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Growth {
+    count: f64,
+    work: f64,
+    ms: f64,
+    squares: f64,
+    products: f64,
+}
+
+impl Growth {
+    fn observe(&mut self, work: f64, ms: f64) {
+        let keep = 1.0 - 1.0 / FLEET_MEMORY;
+        for (sum, value) in [
+            (&mut self.count, 1.0),
+            (&mut self.work, work),
+            (&mut self.ms, ms),
+            (&mut self.squares, work * work),
+            (&mut self.products, work * ms),
+        ] {
+            *sum = *sum * keep + value;
+        }
+    }
+
+    /// The slope, as a share of that of a line through 0.
+    fn share(&self) -> f64 {
+        if self.products <= 0.0 {
+            return 1.0;
+        }
+        let proportional = self.products / self.squares;
+        // That line is what is believed before the work of first tokens differs.
+        let doubt = FIRST_TOKENS * self.squares;
+        let spread = (self.count * self.squares - self.work * self.work).max(0.0);
+        let together = self.count * self.products - self.work * self.ms;
+        let slope = (together + doubt * proportional) / (spread + doubt);
+        (slope / proportional).clamp(0.0, 1.0)
+    }
+}
+
 /// By how much a token takes longer per token of context: a weighted regression of milliseconds per token on context.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pace {
@@ -103,6 +145,7 @@ pub struct Pace {
     ms: f64,
     context_squared: f64,
     context_times_ms: f64,
+    growth: Growth,
     /// Output tokens of the requests that ended, in the mean; 0 before the first.
     output_tokens: f64,
 }
@@ -146,7 +189,16 @@ impl Pace {
         ] {
             *sum = *sum * keep + weight * value;
         }
-        speed.observe(ahead.work(self.per_context()), took_ms);
+        let work = ahead.work(self.per_context());
+        self.growth.observe(work, took_ms);
+        speed.observe(work, took_ms);
+    }
+
+    /// What one token less to compute saves, as a share of what a worker takes per token by its [`Speed`], from 0 to 1;
+    /// 1 before anything is known.
+    #[must_use]
+    pub fn marginal_share(&self) -> f64 {
+        self.growth.share()
     }
 
     /// By what share of its time without context a token takes longer per token of context; 0 before anything is known.
@@ -201,6 +253,30 @@ mod tests {
             prop_assert!((2.5..3.5).contains(&ratio), "{ratio}");
             let learned = pace.per_context();
             prop_assert!((0.0..=1.0 / LEAST_CONTEXT).contains(&learned));
+        }
+    }
+
+    #[test]
+    fn what_first_tokens_take_in_any_case_is_no_part_of_what_a_token_saves() {
+        // 0.1 ms a token, beside what is taken in any case; as a share of what a line through 0 says.
+        let cases: [(u64, &[u64], _); 4] = [
+            (0, &[100, 1_000, 4_000], 0.999..1.001),
+            (200, &[100, 1_000, 4_000], 0.6..0.7), // 0.625
+            (200, &[1_000], 0.999..1.001),         // nothing shows it
+            (4_000, &[10, 20, 30], 0.0..0.25),
+        ];
+        for (fixed, prompts, share) in cases {
+            let (mut pace, mut speed) = (Pace::default(), Speed::UNKNOWN);
+            assert!((pace.marginal_share() - 1.0).abs() < 1e-9);
+            for tokens in prompts.iter().cycle().take(300) {
+                pace.observe(
+                    &mut speed,
+                    Prefill::of(*tokens, *tokens),
+                    fixed + tokens / 10,
+                );
+            }
+            let learned = pace.marginal_share();
+            assert!(share.contains(&learned), "{fixed} {prompts:?}: {learned}");
         }
     }
 

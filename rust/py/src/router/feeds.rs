@@ -44,6 +44,11 @@ pub struct SharedCache {
 }
 
 impl SharedCache {
+    /// Whether the worker called `key` reads it.
+    pub fn serves(&self, key: &str) -> bool {
+        self.terms.readers.has(key)
+    }
+
     /// Whether what a worker announces in `place` is held here.
     pub fn holds(&self, place: Place) -> bool {
         match place {

@@ -245,7 +245,7 @@ impl KvEvents {
         let shared = feeds.shared(streams.home);
         let shared = shared
             .as_ref()
-            .filter(|cache| cache.holder() != streams.ids[0]);
+            .filter(|cache| cache.holder() != streams.ids[0] && cache.serves(key));
         py.detach(|| {
             enter(|| {
                 let host = |rank: usize| Rank {

@@ -1,4 +1,4 @@
-//! Caches that all workers of a model read: registered by name, fed by their own events or by those of the workers.
+//! Caches that workers of a model read: registered by name, fed by their own events or by those of the workers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use cachelb_core::ids::{Medium, WorkerId};
 use cachelb_events::{FeedSettings, FollowerSettings, IngestSettings, Streams};
 use cachelb_policy::Loading;
-use cachelb_router::{PoolId, SharedTerms};
+use cachelb_router::{PoolId, Readers, SharedTerms};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -14,6 +14,7 @@ use super::feeds::{SharedCache, WorkerStreams};
 use super::fleet::{Fleet, count};
 use crate::args::{named, number_or_none};
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
+use crate::workers::keys_of;
 
 /// The media of workers' events that mean a shared cache.
 fn media(given: Vec<String>) -> PyResult<Arc<[Medium]>> {
@@ -40,7 +41,7 @@ impl Fleet {
         let now = self.engine.now(py)?;
         let holder = self.engine.checked(py, |selector| {
             let mut workers = selector.workers_mut();
-            workers.add_shared_cache(name, pool, terms, now)
+            workers.add_shared_cache(name, pool, terms.clone(), now)
         })?;
         let known = self
             .feeds
@@ -80,6 +81,19 @@ impl Fleet {
         }
     }
 
+    /// The workers given by their keys or themselves, registered or yet to come.
+    fn readers_of(&self, workers: &Bound<'_, PyAny>) -> PyResult<Readers> {
+        let key = self.key.as_ref().map(|key| key.bind(workers.py()));
+        let now = self.roster.now();
+        let keys = keys_of(workers, key, self.tags(), |name| now.seat(name).is_some())?;
+        if keys.is_empty() {
+            return Err(PyValueError::new_err(
+                "workers names nobody who reads the shared cache; name one, or pass None for all of the model",
+            ));
+        }
+        Ok(Readers::of(keys))
+    }
+
     /// Registers those of the parent again, in the child of a fork, whose streams are gone.
     pub(super) fn reopen_shared(&self, py: Python<'_>) -> PyResult<()> {
         for (pool, cache) in self.feeds.take_shared() {
@@ -92,7 +106,7 @@ impl Fleet {
 #[pymethods]
 impl Fleet {
     /// Registers the shared cache of a model, or changes what is known of it.
-    #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, ttl_s=None, kv_blocks=None, media=vec![]))]
+    #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, ttl_s=None, kv_blocks=None, media=vec![], workers=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add_shared_cache(
         &self,
@@ -104,6 +118,7 @@ impl Fleet {
         ttl_s: Option<&Bound<'_, PyAny>>,
         kv_blocks: Option<&Bound<'_, PyAny>>,
         media: Vec<String>,
+        workers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let startup = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
         let terms = SharedTerms {
@@ -113,6 +128,8 @@ impl Fleet {
             },
             ttl_ms: number_or_none(ttl_s, "ttl_s", ABOVE_ZERO)?.map(millis),
             kv_blocks: count("kv_blocks", kv_blocks)?,
+            readers: workers
+                .map_or_else(|| Ok(Readers::default()), |keys| self.readers_of(keys))?,
         };
         let media = self::media(media)?;
         if name.is_empty() {

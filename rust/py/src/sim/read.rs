@@ -6,8 +6,8 @@ use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_router::Role;
 use cachelb_sim::{
-    Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, Roofline, Scaled,
-    Table, Timing, WorkerSettings, Workload,
+    Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, PoolTerms, Roofline,
+    Scaled, Table, Timing, WorkerSettings, Workload,
 };
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
@@ -174,11 +174,20 @@ fn unscaled(given: &Options<'_, '_>) -> PyResult<Timing> {
     })
 }
 
+fn pool(given: &Bound<'_, PyAny>) -> PyResult<PoolTerms> {
+    let given = Options(given.cast::<PyDict>()?);
+    Ok(PoolTerms {
+        blocks: given.integer("blocks", 1, MANY)? as u32,
+        seconds_per_token: given.number("seconds_per_token", NOT_NEGATIVE)?,
+    })
+}
+
 fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
     let given = Options(given);
     let threshold = given.optional("long_prefill_token_threshold")?;
     let threshold = threshold.map(|_| given.integer("long_prefill_token_threshold", 1, MANY));
     let layout = given.0.get_item("cache_layout")?;
+    let pool = given.0.get_item("pool")?;
     let layout = layout.map(|given| crate::cache_layout::layout(&given));
     let engine = EngineSettings {
         block_size: given.integer("block_size", 1, MANY)? as u32,
@@ -211,6 +220,7 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
             latency: given.number("link_latency_s", NOT_NEGATIVE)?,
         },
         slowdown: pairs("slowdown", &given.required("slowdown")?)?,
+        pool: pool.map(|given| self::pool(&given)).transpose()?,
     })
 }
 

@@ -93,6 +93,10 @@ impl<G: Gateway> Gateway for Timed<G> {
         self.inner.changed(worker, changes, now)
     }
 
+    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), G::Error> {
+        self.inner.pool_changed(changes, now)
+    }
+
     fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
         self.inner.lost(worker, now)
     }

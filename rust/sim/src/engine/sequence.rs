@@ -2,6 +2,7 @@
 
 use super::{Cache, Commit, Content, Job};
 use crate::cost::Pass;
+use crate::pool::PoolMember;
 use crate::tables::Tables;
 
 #[derive(Debug, Default)]
@@ -60,6 +61,25 @@ impl Sequence {
         let (layout, found) = (&cache.layout, &cache.found);
         let tokens = (self.computed, computed);
         self.tables.admit(&mut cache.pool, layout, found, tokens);
+    }
+
+    /// The next `tokens` come from a pool, into blocks for which there is room.
+    pub fn load(
+        &mut self,
+        tokens: u32,
+        pool: &PoolMember,
+        cache: &mut Cache,
+        content: &impl Content,
+    ) {
+        let fits = self.reserve(tokens, cache);
+        debug_assert!(fits, "checked before");
+        let size = cache.settings.block_size;
+        let blocks = self.computed / size..(self.computed + tokens) / size;
+        let names = content.blocks(self.job.id);
+        let loaded = names.get(blocks.start as usize..blocks.end as usize);
+        pool.pool().touch(loaded.unwrap_or_default());
+        self.computed += tokens;
+        self.commit(cache, self.computed, content);
     }
 
     /// Takes the blocks that the next `chunk` tokens need. Returns whether there were enough.

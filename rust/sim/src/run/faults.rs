@@ -37,7 +37,7 @@ impl<G: Gateway> Run<'_, G> {
             return Ok(());
         }
         worker.alive = true;
-        let (life, followed) = (worker.life, worker.engine.is_followed());
+        let (life, followed) = (worker.life, worker.publishes);
         if let Some(feed) = self.feeds.get_mut(at as usize) {
             feed.restart(life, self.options.replay_delay.is_some());
             self.relay(at, now)?;

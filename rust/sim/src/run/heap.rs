@@ -45,6 +45,8 @@ pub(super) enum Kind {
     Incident(u32, Incident),
     /// What a worker sends, and by number where messages are lost.
     Changes(u32, Vec<Change>),
+    /// What the pool of the fleet says.
+    PoolChanges(Vec<Change>),
     Message(Life, u64),
     /// From a number on.
     Replay(Life, u64),
@@ -76,6 +78,7 @@ impl Kind {
             | Self::Abort(..)
             | Self::Drop(..) => 4,
             Self::Changes(..)
+            | Self::PoolChanges(..)
             | Self::Message(..)
             | Self::Replay(..)
             | Self::Reports(..)

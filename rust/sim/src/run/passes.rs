@@ -32,7 +32,8 @@ impl<G: Gateway> Run<'_, G> {
         let engine = &mut self.workers[at as usize].engine;
         if engine.pool().has_changes() {
             let changes = engine.changes();
-            if !changes.is_empty() {
+            self.fill_pool(at, &changes, now);
+            if !changes.is_empty() && self.workers[at as usize].publishes {
                 self.publish(at, changes, now);
             }
         }

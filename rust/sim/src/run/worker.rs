@@ -15,6 +15,8 @@ pub(super) struct Worker {
     pub prefill_only: bool,
     pub role: Role,
     pub link: Link,
+    /// Whether gateways hear of changes in its cache.
+    pub publishes: bool,
     slowdown: Vec<(f64, f64)>,
     pub alive: bool,
     /// Passes of an earlier one end nowhere.
@@ -30,8 +32,12 @@ impl Worker {
                 got: settings.engine.block_size.to_string(),
             });
         }
+        let mut engine = settings.engine.clone();
+        // What it computes goes into its pool.
+        engine.followed |= settings.pool.is_some();
         Ok(Self {
-            engine: Engine::new(settings.engine.clone(), settings.timing.clone())?,
+            engine: Engine::new(engine, settings.timing.clone())?,
+            publishes: settings.engine.followed,
             prefill_only: settings.prefill_only,
             role: settings.role,
             link: settings.link,

@@ -24,7 +24,7 @@ fn step(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
     out
 }
 
-fn drain(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
+pub fn drain(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
     let mut all = Vec::new();
     for _ in 0..10_000 {
         if is_idle(engine) {
@@ -35,7 +35,7 @@ fn drain(engine: &mut Engine, prompts: &Prompts) -> Vec<Output> {
     panic!("never idle: {:?}", engine.load());
 }
 
-fn cached(outputs: &[Output], id: u32) -> u32 {
+pub fn cached(outputs: &[Output], id: u32) -> u32 {
     let of = |output: &Output| match *output {
         Output::Admitted {
             id: at,

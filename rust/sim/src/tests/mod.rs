@@ -7,6 +7,7 @@ mod groups;
 mod hybrid;
 mod notices;
 mod pairs;
+mod pool;
 mod random;
 mod routed;
 mod run;

@@ -171,6 +171,7 @@ pub fn fleet(workers: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
             latency: 0.5,
         },
         slowdown: Vec::new(),
+        pool: None,
     };
     vec![worker; workers]
 }

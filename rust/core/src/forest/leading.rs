@@ -74,7 +74,7 @@ impl Leading {
 
     /// Sets the depth of the one slot of `bits` in a word if it reaches so far in `held`; returns it then.
     #[inline]
-    pub(crate) fn reach(&mut self, at: usize, bits: u64, depth: u32, held: &Self) -> u64 {
+    pub(crate) fn set_one(&mut self, at: usize, bits: u64, depth: u32, held: &Self) -> u64 {
         let slot = at * 64 + bits.trailing_zeros() as usize;
         if held.depth.get(slot).is_some_and(|held| depth <= *held) {
             self.depth[slot] = depth;

@@ -58,7 +58,7 @@ impl Wanted<'_> {
         if wanted != 0 {
             // Most marks are of one worker, or of many that are answered at once.
             let found = if self.is_plain && wanted.is_power_of_two() {
-                self.depths.reach(at, wanted, depth, self.held)
+                self.depths.set_one(at, wanted, depth, self.held)
             } else {
                 self.find_some(at, wanted, depth)
             };

@@ -70,6 +70,19 @@ def test_only_the_worker_of_a_request_holds_its_answer() -> None:
     assert router.select_worker(tokens=NEXT).matched_tokens == 0
 
 
+def test_the_decode_worker_of_a_pair_holds_the_answer() -> None:
+    router: Router[str] = Router(policy="kv-aware", seed=1)
+    router.add_worker("p", role="prefill")
+    router.add_worker("d", role="decode")
+    pair = router.select_pair(tokens=PROMPT)
+    assert pair.prefill is not None
+    pair.on_complete(cached_tokens=0, output_ids=ANSWER)
+    again = router.select_pair(tokens=NEXT)
+    assert again.prefill is not None
+    assert (again.prefill.matched_tokens, again.decode.matched_tokens) == (32, 64)
+    again.cancel()
+
+
 def test_engines_with_events_say_themselves_what_they_hold() -> None:
     router = Router(["a"], policy="kv-aware", seed=1)
     router.apply_kv_events("a", encode_batch([{"type": "AllBlocksCleared"}], ts=1.0), seq=0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from cachelb.answers import Usage
-    from cachelb.types import Outcome
+    from cachelb.types import Outcome, Tokens
 
 __all__ = ["Decision", "PairDecision"]
 
@@ -89,7 +89,12 @@ class PairDecision(Generic[W]):
         self.decode.on_tokens(n)
 
     def on_complete(
-        self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
+        self,
+        *,
+        cached_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        output_ids: Tokens | None = None,
     ) -> None:
         """Report that the request finished, which releases both loads.
 
@@ -98,14 +103,17 @@ class PairDecision(Generic[W]):
                 whole prompt, which it received from the prefill worker.
             prompt_tokens: Prompt tokens the engine counted.
             output_tokens: Output tokens the engine counted.
+            output_ids: The output tokens themselves, which the decode worker holds.
         """
-        if self.prefill is None:
-            self.decode.on_complete(
-                cached_tokens=cached_tokens, prompt_tokens=prompt_tokens, output_tokens=output_tokens
-            )
-            return
-        self.prefill.on_complete(cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
-        self.decode.on_complete(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        if self.prefill is not None:
+            self.prefill.on_complete(cached_tokens=cached_tokens, prompt_tokens=prompt_tokens)
+            cached_tokens = None
+        self.decode.on_complete(
+            cached_tokens=cached_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            output_ids=output_ids,
+        )
 
     def on_response(self, response_id: str) -> None:
         """Report the id of a response that the decode worker stores, as `Decision.on_response`."""

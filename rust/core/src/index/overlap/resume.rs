@@ -32,15 +32,11 @@ struct Wanted<'a> {
     left: &'a mut Vec<u64>,
     open: usize,
     most: u32,
-    marks: &'a Marks,
-    /// Whether no worker needs blocks above.
-    is_plain: bool,
 }
 
 impl Wanted<'_> {
     /// Workers that resume only behind marks have no depth until one is found, those that need blocks above less.
-    fn begin(&mut self) {
-        let marks = self.marks;
+    fn begin(&mut self, marks: &Marks) {
         self.depths.split(self.held, marks.marked_only(), self.left);
         self.open = self.left.iter().filter(|slots| **slots != 0).count();
         for (slot, above) in (0..).zip(marks.above()) {
@@ -53,27 +49,44 @@ impl Wanted<'_> {
 
     /// There are marks of some slots, of the word `at`, at a depth.
     #[inline]
-    fn find(&mut self, at: usize, slots: u64, depth: u32) {
-        let wanted = slots & self.left.get(at).copied().unwrap_or(0);
+    fn find(&mut self, marks: &Marks, at: usize, slots: u64, depth: u32) {
+        let Some(left) = self.left.get_mut(at) else {
+            return;
+        };
+        let wanted = slots & *left;
         if wanted != 0 {
-            // Most marks are of one worker, or of many that are answered at once.
-            let found = if self.is_plain && wanted.is_power_of_two() {
+            let is_one = wanted.is_power_of_two();
+            let found = if is_one && marks.above().is_empty() {
                 self.depths.set_one(at, wanted, depth, self.held)
             } else {
-                self.find_some(at, wanted, depth)
+                Self::find_some(
+                    self.depths,
+                    self.held,
+                    marks,
+                    (at, wanted),
+                    depth,
+                    self.most,
+                )
             };
-            self.left[at] ^= found;
-            self.open -= usize::from(self.left[at] == 0);
+            *left ^= found;
+            self.open -= usize::from(*left == 0);
         }
     }
 
     #[inline(never)]
-    fn find_some(&mut self, at: usize, wanted: u64, depth: u32) -> u64 {
-        let (held, above, most) = (self.held.word(at), self.marks.above(), self.most);
-        if self.is_plain && self.depths.set_all(at, wanted, depth, held) {
+    fn find_some(
+        depths: &mut Leading,
+        held: &Leading,
+        marks: &Marks,
+        (at, wanted): (usize, u64),
+        depth: u32,
+        most: u32,
+    ) -> u64 {
+        let (held, above) = (held.word(at), marks.above());
+        if above.is_empty() && depths.set_all(at, wanted, depth, held) {
             return wanted;
         }
-        self.depths.set_some(at, wanted, |bit| {
+        depths.set_some(at, wanted, |bit| {
             let above = above.get(at * 64 + bit).copied().unwrap_or(0);
             let resumed = depth
                 .checked_sub(above)
@@ -95,7 +108,7 @@ struct Climb<'a> {
 impl Climb<'_> {
     #[inline]
     fn find(&mut self, key: Key, slots: u64, depth: u32) {
-        let at = key.slots() as usize;
+        let (marks, at) = (&self.index.held.shape.marks, key.slots() as usize);
         let is_confirmed = key.rank() == Medium::Gpu;
         if !is_confirmed && !self.separate {
             self.separate = true;
@@ -103,16 +116,17 @@ impl Climb<'_> {
             self.confirmed.left.clone_from(self.any.left);
             self.confirmed.open = self.any.open;
         }
-        self.any.find(at, slots, depth);
+        self.any.find(marks, at, slots, depth);
         if is_confirmed && self.separate {
-            self.confirmed.find(at, slots, depth);
+            self.confirmed.find(marks, at, slots, depth);
         }
     }
 
     fn begin(&mut self) {
-        self.any.begin();
+        let marks = &self.index.held.shape.marks;
+        self.any.begin(marks);
         if self.separate {
-            self.confirmed.begin();
+            self.confirmed.begin(marks);
         }
     }
 
@@ -153,7 +167,7 @@ impl Overlaps {
             unrefined.is_used = true;
         }
         self.separate = self.several_media;
-        let (held, is_plain) = (&unrefined.held, marks.above().is_empty());
+        let held = &unrefined.held;
         let mut climb = Climb {
             index,
             any: Wanted {
@@ -162,8 +176,6 @@ impl Overlaps {
                 left: &mut unrefined.held_left,
                 open: 0,
                 most,
-                marks,
-                is_plain,
             },
             confirmed: Wanted {
                 held: if self.separate {
@@ -175,8 +187,6 @@ impl Overlaps {
                 left: &mut unrefined.confirmed_left,
                 open: 0,
                 most,
-                marks,
-                is_plain,
             },
             separate: self.separate,
         };

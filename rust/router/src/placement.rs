@@ -20,7 +20,7 @@ use super::checks::Sizes;
 use super::leases::Terms;
 use super::member::{FeedStatus, Member};
 use super::pool::Pool;
-use super::request::{Request, Wanted};
+use super::request::{PoolId, Request, Wanted};
 use super::select::Step;
 use super::usable::Usable;
 
@@ -70,12 +70,23 @@ impl Selector {
         {
             blocks.known_ends_mut().add(worker.slot, *last);
         }
+        let placed = Placed {
+            worker,
+            booking,
+            path,
+        };
+        self.publish(id, placed, held);
+        Ok(())
+    }
+
+    /// Other routers learn of the path, of which the worker held the first `held` blocks before.
+    fn publish(&mut self, id: PoolId, placed: Placed<'_>, held: usize) {
         if let Some(sharing) = &mut self.sharing
             && self.pools[id].exact().is_some()
         {
-            sharing.placed(&self.fleet, (booking, worker), id, path, held);
+            let booked = (placed.booking, placed.worker);
+            sharing.placed(&self.fleet, booked, id, placed.path, held);
         }
-        Ok(())
     }
 }
 
@@ -104,13 +115,10 @@ impl Step<'_, '_> {
         let rule = rule.filter(|rule| rule.needs_marks());
         let rule = rule.map(|rule| of_blocks(rule, request, size));
         let has_events = feed.is_some();
-        let held = answer.held(worker.slot) as usize;
-        let known_ends = pool.blocks().map(Blocks::known_ends);
-        let is_known_end = held
-            .checked_sub(1)
-            .is_some_and(|at| known_ends.is_some_and(|ends| ends.has(worker.slot, hashes[at])));
-        let is_complete = has_events || is_known_end;
-        let kept = rule.map(|rule| places(rule, request, answer, (worker.slot, is_complete), size));
+        let kept = rule.map(|rule| {
+            let is_complete = has_events || is_known_end(pool, answer, worker.slot, hashes);
+            places(rule, request, answer, (worker.slot, is_complete), size)
+        });
         let kept = kept.unwrap_or_default();
         let media = member.map_or(&[][..], |member| member.marks(request.pool));
         let guessed = rule.filter(|_| hides_groups || !has_events);
@@ -120,11 +128,12 @@ impl Step<'_, '_> {
                 Some(rule) => self.predict(placed, rule),
                 None => self.promise(placed, feed, confirmed),
             }
-            self.publish(placed, confirmed);
+            self.selector.publish(request.pool, placed, confirmed);
             self.expect(placed, feed, confirmed)?;
             self.mark(placed, &kept, media);
             return Ok(());
         }
+        let held = answer.held(worker.slot) as usize;
         let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
         let until = pool.placements().until(request.now);
         if let Some(rule) = guessed {
@@ -147,7 +156,7 @@ impl Step<'_, '_> {
             pools.record(request.pool, worker, path, request.now)?;
         }
         if names_paths {
-            self.publish(placed, held);
+            self.selector.publish(request.pool, placed, held);
             if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
                 let unconfirmed = blocks.unconfirmed_mut();
                 unconfirmed.placed(worker, booking, (0, path), held);
@@ -155,17 +164,6 @@ impl Step<'_, '_> {
         }
         self.mark(placed, &kept, media);
         Ok(())
-    }
-
-    /// Other routers learn of the path, of which the worker held the first `held` blocks before.
-    fn publish(&mut self, placed: Placed<'_>, held: usize) {
-        let (s, id) = (&mut *self.selector, self.request.pool);
-        if let Some(sharing) = &mut s.sharing
-            && s.pools[id].exact().is_some()
-        {
-            let booked = (placed.booking, placed.worker);
-            sharing.placed(&s.fleet, booked, id, placed.path, held);
-        }
     }
 
     /// Remembers what the engine of a worker should find cached, to compare it with what it reports.
@@ -289,6 +287,14 @@ fn kept<'r>(
     let coarse = member.filter(|_| pool.is_coarse());
     let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
     &hashes[..hashes.len() - hashes.len() % per_block as usize]
+}
+
+/// Whether all is known that the worker in `slot` computed behind what it holds of a path.
+fn is_known_end(pool: &Pool, answer: Answer<'_>, slot: u32, hashes: &[SequenceHash]) -> bool {
+    let last = (answer.held(slot) as usize).checked_sub(1);
+    let ends = pool.blocks().map(Blocks::known_ends);
+    ends.zip(last)
+        .is_some_and(|(ends, at)| ends.has(slot, hashes[at]))
 }
 
 /// A rule as it applies to the blocks of a request, of `size` tokens.

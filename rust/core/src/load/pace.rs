@@ -97,55 +97,39 @@ impl Speed {
     }
 }
 
-/// How the time of first tokens grows with the work before them: a regression of milliseconds on work. The rest of the
-/// pass at work and the decodes of the next one take their time whatever there is to compute.
+/// Sums of a weighted regression of `y` on `x`, in which observations fade.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Growth {
-    count: f64,
-    work: f64,
-    ms: f64,
-    squares: f64,
-    products: f64,
+struct Sums {
+    weight: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
 }
 
-impl Growth {
-    fn observe(&mut self, work: f64, ms: f64) {
+impl Sums {
+    fn observe(&mut self, weight: f64, x: f64, y: f64) {
         let keep = 1.0 - 1.0 / FLEET_MEMORY;
         for (sum, value) in [
-            (&mut self.count, 1.0),
-            (&mut self.work, work),
-            (&mut self.ms, ms),
-            (&mut self.squares, work * work),
-            (&mut self.products, work * ms),
+            (&mut self.weight, 1.0),
+            (&mut self.x, x),
+            (&mut self.y, y),
+            (&mut self.xx, x * x),
+            (&mut self.xy, x * y),
         ] {
-            *sum = *sum * keep + value;
+            *sum = *sum * keep + weight * value;
         }
-    }
-
-    /// The slope, as a share of that of a line through 0.
-    fn share(&self) -> f64 {
-        if self.products <= 0.0 {
-            return 1.0;
-        }
-        let proportional = self.products / self.squares;
-        // That line is what is believed before the work of first tokens differs.
-        let doubt = FIRST_TOKENS * self.squares;
-        let spread = (self.count * self.squares - self.work * self.work).max(0.0);
-        let together = self.count * self.products - self.work * self.ms;
-        let slope = (together + doubt * proportional) / (spread + doubt);
-        (slope / proportional).clamp(0.0, 1.0)
     }
 }
 
-/// By how much a token takes longer per token of context: a weighted regression of milliseconds per token on context.
+/// What first tokens take, learned from all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pace {
-    weight: f64,
-    context: f64,
-    ms: f64,
-    context_squared: f64,
-    context_times_ms: f64,
-    growth: Growth,
+    /// Milliseconds per token by context: by how much a token takes longer per token of it.
+    per_token: Sums,
+    /// Milliseconds by work: the rest of the pass at work and the decodes of the next one take their time whatever there is
+    /// to compute.
+    first_tokens: Sums,
     /// Output tokens of the requests that ended, in the mean; 0 before the first.
     output_tokens: f64,
 }
@@ -178,19 +162,9 @@ impl Pace {
         }
         let (weight, context) = (ahead.tokens as f64, ahead.context());
         let took_ms = took_ms as f64;
-        let ms = took_ms / weight;
-        let keep = 1.0 - 1.0 / FLEET_MEMORY;
-        for (sum, value) in [
-            (&mut self.weight, 1.0),
-            (&mut self.context, context),
-            (&mut self.ms, ms),
-            (&mut self.context_squared, context * context),
-            (&mut self.context_times_ms, context * ms),
-        ] {
-            *sum = *sum * keep + weight * value;
-        }
+        self.per_token.observe(weight, context, took_ms / weight);
         let work = ahead.work(self.per_context());
-        self.growth.observe(work, took_ms);
+        self.first_tokens.observe(1.0, work, took_ms);
         speed.observe(work, took_ms);
     }
 
@@ -198,21 +172,38 @@ impl Pace {
     /// 1 before anything is known.
     #[must_use]
     pub fn marginal_share(&self) -> f64 {
-        self.growth.share()
+        let Sums {
+            weight: count,
+            x: work,
+            y: ms,
+            xx: squares,
+            xy: products,
+        } = self.first_tokens;
+        if products <= 0.0 {
+            return 1.0;
+        }
+        // A line through 0 is what is believed before the work of first tokens differs.
+        let proportional = products / squares;
+        let doubt = FIRST_TOKENS * squares;
+        let spread = (count * squares - work * work).max(0.0);
+        let together = count * products - work * ms;
+        let slope = (together + doubt * proportional) / (spread + doubt);
+        (slope / proportional).clamp(0.0, 1.0)
     }
 
     /// By what share of its time without context a token takes longer per token of context; 0 before anything is known.
     #[must_use]
     pub fn per_context(&self) -> f64 {
-        if self.weight <= 0.0 {
+        let sums = &self.per_token;
+        if sums.weight <= 0.0 {
             return 0.0;
         }
-        let mean = |sum: f64| sum / self.weight;
-        let (context, ms) = (mean(self.context), mean(self.ms));
-        let spread = mean(self.context_squared) - context * context;
+        let mean = |sum: f64| sum / sums.weight;
+        let (context, ms) = (mean(sums.x), mean(sums.y));
+        let spread = mean(sums.xx) - context * context;
         // Where contexts hardly differ, their effect is taken to be small.
         let doubt = (0.1 * context).powi(2) + LEAST_SPREAD * LEAST_SPREAD;
-        let together = mean(self.context_times_ms) - context * ms;
+        let together = mean(sums.xy) - context * ms;
         let slope = (together / (spread.max(0.0) + doubt)).max(0.0);
         let without_context = (ms - slope * context).max(0.1 * ms);
         (slope / without_context).min(1.0 / LEAST_CONTEXT)

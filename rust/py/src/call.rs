@@ -11,9 +11,9 @@ use pyo3::types::PyString;
 
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{Client, Read};
+use crate::body::{Client, Read, unlocked};
 use crate::hashing::objects;
-use crate::prompt::{Prompt, Reader, Scratch};
+use crate::prompt::{LONG, Prompt, Reader, Scratch};
 
 /// What the name of a model says about the identity of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,17 +40,147 @@ pub fn text<'py>(
         .transpose()
 }
 
+/// What a request says beside its prompt.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hints<'a> {
+    pub model: Option<&'a str>,
+    lora: Option<&'a str>,
+    cache_salt: Option<&'a str>,
+    /// Of the caller, who counted them.
+    prompt_tokens: Option<u64>,
+    expected_output_tokens: Option<u64>,
+    /// Whether the prompt is tokens or blocks of the caller's.
+    is_counted: bool,
+    /// Whether it is a text of the caller's.
+    is_text: bool,
+    read: Option<&'a Read>,
+}
+
+impl<'a> Hints<'a> {
+    /// What body and headers say.
+    pub fn of(read: Option<&'a Read>) -> Self {
+        let text = |text: Option<&'a String>| text.map(String::as_str);
+        Self {
+            model: text(read.and_then(|read| read.model.as_ref())),
+            lora: text(read.and_then(|read| read.lora.as_ref())),
+            cache_salt: text(read.and_then(|read| read.cache_salt.as_ref())),
+            expected_output_tokens: read
+                .and_then(|read| read.expected_output_tokens.or(read.max_output_tokens)),
+            read,
+            ..Self::default()
+        }
+    }
+
+    /// The namespace of the prompt's hashes.
+    pub fn namespace(&self, hasher: &Hasher, model: Model<'_>) -> Namespace {
+        let (model, adapter) = match model {
+            Model::Own | Model::Unknown => (None, None),
+            Model::Mixed(name) => (Some(name), None),
+            Model::Adapter(name) => (None, Some(name)),
+        };
+        hasher.namespace(Identity {
+            lora: self.lora.or(adapter),
+            salt: self.cache_salt,
+            model,
+            beside: self.read.and_then(|read| read.beside.as_deref()),
+        })
+    }
+
+    /// Notes in a `prompt` that was read how long it is, and whose.
+    pub fn complete(
+        &self,
+        prompt: &mut Prompt,
+        model: Model<'_>,
+        scales: &Scales,
+        scratch: &mut Scratch,
+    ) {
+        self.measure(prompt, scales);
+        if model == Model::Unknown {
+            prompt.hide();
+            scratch.boundaries.clear();
+        }
+        if let Some((key, read)) = self.read.and_then(|read| Some((read.family.own?, read))) {
+            prompt.set_key(key, read.is_soft);
+        }
+    }
+
+    /// Notes how many tokens the `prompt` has: as many as the caller says, or as a text like it most likely has.
+    fn measure(&self, prompt: &mut Prompt, scales: &Scales) {
+        if self.is_counted {
+            return;
+        }
+        let units = prompt.units();
+        if units == 0 {
+            prompt.length = prompt.length.max(self.prompt_tokens.unwrap_or(0));
+            return;
+        }
+        let read = self.read.filter(|_| !self.is_text);
+        let (kind, is_measured) = read.map_or((Kind::Text, true), Read::measure);
+        let sample = Sample::new(self.model, kind as u8, units);
+        prompt.sample = is_measured.then_some(sample);
+        prompt.length = self.prompt_tokens.unwrap_or_else(|| scales.tokens(sample));
+    }
+
+    /// The core's request for its `prompt`, whose hashes are in `scratch`.
+    pub fn request(&self, prompt: &'a Prompt, attempt: u32, scratch: &'a Scratch) -> Request<'a> {
+        let hashes = scratch.hashes.as_slice();
+        Request {
+            blocks: prompt.blocks.map(|origin| (hashes, origin)),
+            content: prompt.content(scratch),
+            identity: prompt.identity(),
+            boundaries: &scratch.boundaries,
+            prompt_tokens: prompt.length,
+            prompt_units: prompt.units(),
+            key: prompt.key(),
+            key_is_session: prompt.key_is_session(),
+            convention: self.client(prompt).convention,
+            family: self.read.map(|read| &read.family),
+            expected_output_tokens: self.expected_output_tokens,
+            attempt,
+            ..Request::default()
+        }
+    }
+
+    /// What the decision keeps of body and headers.
+    pub fn client(&self, prompt: &Prompt) -> Client {
+        Client {
+            sample: prompt.sample,
+            ..self.read.map_or_else(Client::default, |read| read.client)
+        }
+    }
+}
+
 impl Call {
+    /// What it says beside the prompt; of the caller first.
+    pub fn hints<'a>(&'a self, py: Python<'a>) -> PyResult<Hints<'a>> {
+        let read = Hints::of(self.read.as_deref());
+        let or_read = |name: &str, given: &'a Option<Py<PyString>>, read: Option<&'a str>| {
+            let given = text(py, name, given.as_ref())?;
+            Ok::<_, PyErr>(given.or(read).filter(|text| !text.is_empty()))
+        };
+        Ok(Hints {
+            model: or_read("model", &self.model, read.model)?,
+            lora: or_read("lora", &self.lora, read.lora)?,
+            cache_salt: text(py, "cache_salt", self.cache_salt.as_ref())?.or(read.cache_salt),
+            prompt_tokens: self.prompt_tokens,
+            expected_output_tokens: self.expected_output_tokens().or(self.max_output_tokens()),
+            is_counted: self.tokens.is_some() || self.blocks.is_some(),
+            is_text: self.text.is_some(),
+            ..read
+        })
+    }
+
     /// Reads the prompt as far as `reader` needs it; its hashes go to `scratch`.
     pub fn prompt(
         &self,
         py: Python<'_>,
+        hints: &Hints<'_>,
         reader: &Reader,
         model: Model<'_>,
         scales: &Scales,
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
-        let namespace = self.namespace(py, &reader.hasher, model)?;
+        let namespace = hints.namespace(&reader.hasher, model);
         let given = [
             self.tokens.is_some(),
             self.text.is_some(),
@@ -62,7 +192,6 @@ impl Call {
                 "give only one of tokens=, text=, messages= and blocks=",
             ));
         }
-        let read = self.read.as_deref();
         let mm = match &self.mm {
             Some(mm) => objects(mm.bind(py))?,
             None => Vec::new(),
@@ -105,81 +234,19 @@ impl Call {
                     "boundaries= goes with tokens=, text= or blocks=; those of messages= and body= are where they end",
                 ));
             }
-            match read {
-                Some(read) => reader.body(py, read, namespace, scratch),
+            match self.read.as_deref() {
+                Some(read) => {
+                    let work = || reader.body(read, namespace, scratch);
+                    unlocked(py, read.length > LONG, work)
+                }
                 None => Prompt::without_tokens(0),
             }
         };
-        self.measure(py, &mut prompt, scales)?;
-        if model == Model::Unknown {
-            prompt.hide();
-            scratch.boundaries.clear();
-        }
-        if let Some((key, read)) = read.and_then(|read| Some((read.family.own?, read))) {
-            prompt.set_key(key, read.is_soft);
-        }
+        hints.complete(&mut prompt, model, scales, scratch);
         if let Some(session) = &self.session {
             prompt.set_session(args::text(session.bind(py), "session")?);
         }
         Ok(prompt)
-    }
-
-    /// Notes how many tokens the `prompt` has: as many as the caller says, or as a text like it most likely has.
-    fn measure(&self, py: Python<'_>, prompt: &mut Prompt, scales: &Scales) -> PyResult<()> {
-        if self.tokens.is_some() || self.blocks.is_some() {
-            return Ok(());
-        }
-        let units = prompt.units();
-        if units == 0 {
-            prompt.length = prompt.length.max(self.prompt_tokens.unwrap_or(0));
-            return Ok(());
-        }
-        let read = self.read.as_deref().filter(|_| self.text.is_none());
-        let (kind, is_measured) = read.map_or((Kind::Text, true), Read::measure);
-        let model = self.model(py)?;
-        let sample = Sample::new(model, kind as u8, units);
-        prompt.sample = is_measured.then_some(sample);
-        prompt.length = self.prompt_tokens.unwrap_or_else(|| scales.tokens(sample));
-        Ok(())
-    }
-
-    /// The core's request for its `prompt`, whose hashes are in `scratch`.
-    pub fn request<'a>(
-        &'a self,
-        prompt: &'a Prompt,
-        tried: &[Try],
-        scratch: &'a Scratch,
-    ) -> Request<'a> {
-        let hashes = scratch.hashes.as_slice();
-        Request {
-            blocks: prompt.blocks.map(|origin| (hashes, origin)),
-            content: prompt.content(scratch),
-            identity: prompt.identity(),
-            boundaries: &scratch.boundaries,
-            prompt_tokens: prompt.length,
-            prompt_units: prompt.units(),
-            key: prompt.key(),
-            key_is_session: prompt.key_is_session(),
-            convention: self.client(prompt).convention,
-            family: self.read.as_ref().map(|read| &read.family),
-            expected_output_tokens: self.expected_output_tokens().or(self.max_output_tokens()),
-            attempt: tried.len() as u32,
-            ..Request::default()
-        }
-    }
-
-    /// The model's name, by the caller or what was read.
-    pub fn model<'a>(&'a self, py: Python<'a>) -> PyResult<Option<&'a str>> {
-        let name = self.given_or_read(py, "model", self.model.as_ref(), |read| {
-            read.model.as_deref()
-        });
-        Ok(name?.filter(|name| !name.is_empty()))
-    }
-
-    /// The adapter's name.
-    pub fn lora<'a>(&'a self, py: Python<'a>) -> PyResult<Option<&'a str>> {
-        let name = self.given_or_read(py, "lora", self.lora.as_ref(), |read| read.lora.as_deref());
-        Ok(name?.filter(|name| !name.is_empty()))
     }
 
     /// The higher first.
@@ -205,45 +272,6 @@ impl Call {
             .filter(|_| self.max_output_tokens.is_none());
         self.expected_output_tokens
             .or_else(|| read?.expected_output_tokens)
-    }
-
-    /// An argument, or what body and headers say in its place.
-    fn given_or_read<'a>(
-        &'a self,
-        py: Python<'a>,
-        name: &str,
-        given: Option<&'a Py<PyString>>,
-        read: impl FnOnce(&'a Read) -> Option<&'a str>,
-    ) -> PyResult<Option<&'a str>> {
-        match given {
-            Some(given) => args::text(given.bind(py), name).map(Some),
-            None => Ok(self.read.as_deref().and_then(read)),
-        }
-    }
-
-    /// What the decision keeps of body and headers.
-    pub fn client(&self, prompt: &Prompt) -> Client {
-        let read = self.read.as_ref();
-        Client {
-            sample: prompt.sample,
-            ..read.map_or_else(Client::default, |read| read.client)
-        }
-    }
-
-    fn namespace(&self, py: Python<'_>, hasher: &Hasher, model: Model<'_>) -> PyResult<Namespace> {
-        let (model, adapter) = match model {
-            Model::Own | Model::Unknown => (None, None),
-            Model::Mixed(name) => (Some(name), None),
-            Model::Adapter(name) => (None, Some(name)),
-        };
-        Ok(hasher.namespace(Identity {
-            lora: self.lora(py)?.or(adapter),
-            salt: self.given_or_read(py, "cache_salt", self.cache_salt.as_ref(), |read| {
-                read.cache_salt.as_deref()
-            })?,
-            model,
-            beside: self.read.as_ref().and_then(|read| read.beside.as_deref()),
-        }))
     }
 }
 

@@ -64,6 +64,11 @@ impl Clock {
         }
     }
 
+    /// Whether it is the process's own.
+    pub(crate) fn is_native(&self) -> bool {
+        self.callable.is_none()
+    }
+
     /// When an entry made now ends.
     pub(crate) fn after(&self, py: Python<'_>, ttl_s: f64) -> PyResult<Millis> {
         if !(ttl_s > 0.0 && ttl_s <= MAX_SECONDS) {

@@ -1,6 +1,7 @@
 //! The result of a selection: owns one booked load until the request ends.
 
 mod attempt;
+mod lease;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,9 @@ use cachelb_router::{Pick, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyMappingProxy};
+use pyo3::types::{IntoPyDict, PyBool, PyMappingProxy};
+
+pub use self::lease::{Lease, MAX_REST_MS};
 
 use self::attempt::Attempt;
 use crate::args::{number_or_none, ranged};
@@ -86,16 +89,13 @@ impl Selected {
         owner: impl Owner + 'static,
         call: Call,
     ) -> Decision {
+        let owner = Arc::new(owner);
+        let booking = self.pick.booking;
         let attempt = Attempt {
-            nonce: engine.nonce(),
-            engine,
-            owner: Box::new(owner),
+            lease: Lease::new(engine, owner, self.client, self.number, booking),
             key: self.key,
             call,
-            client: self.client,
             tried: self.tried,
-            number: self.number,
-            booking: self.pick.booking,
             ended: OnceLock::new(),
             retried: AtomicBool::new(false),
         };
@@ -122,7 +122,7 @@ impl Decision {
     #[doc = stub!("Decision.id")]
     #[getter]
     fn id(&self) -> String {
-        self.attempt.id()
+        self.attempt.lease.id()
     }
 
     #[doc = stub!("Decision.reason")]
@@ -152,44 +152,35 @@ impl Decision {
     #[doc = stub!("Decision.headers")]
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
-        let headers = PyDict::new(py);
-        headers.set_item("x-cachelb-worker", header_value(&self.attempt.key))?;
-        headers.set_item("x-cachelb-decision", self.attempt.id())?;
-        headers.set_item("x-cachelb-reason", self.pick.reason.name())?;
-        headers.set_item(
-            "x-cachelb-matched-tokens",
-            self.pick.matched_tokens.to_string(),
-        )?;
-        if let Some(rank) = self.dp_rank {
-            headers.set_item("x-data-parallel-rank", rank.to_string())?;
-        }
+        let headers = self.header_pairs().into_py_dict(py)?;
         Ok(PyMappingProxy::new(py, headers.as_mapping()))
     }
 
     #[doc = stub!("Decision.is_open")]
     #[getter]
     fn is_open(&self, py: Python<'_>) -> PyResult<bool> {
-        let Some(booking) = self.attempt.booking() else {
+        let Some(booking) = self.attempt.lease.booking() else {
             return Ok(false);
         };
-        self.attempt.engine.locked(py, |selector| {
+        self.attempt.lease.engine.locked(py, |selector| {
             selector.book().bookings().phase(booking).is_some()
         })
     }
 
     #[doc = stub!("Decision.on_first_token")]
     fn on_first_token(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(booking) = self.attempt.booking() else {
+        let Some(booking) = self.attempt.lease.booking() else {
             return Ok(());
         };
-        let now = self.attempt.engine.now(py)?;
+        let now = self.attempt.lease.engine.now(py)?;
         let first = self
             .attempt
+            .lease
             .engine
             .locked(py, |selector| selector.first_token(booking, now))?;
         if first {
             // Its prompt has left the worker's queue.
-            self.attempt.owner.released()?;
+            self.attempt.lease.owner.released()?;
         }
         Ok(())
     }
@@ -197,11 +188,12 @@ impl Decision {
     #[doc = stub!("Decision.on_tokens")]
     fn on_tokens(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<()> {
         let n = ranged(n, "n", 0, MAX_TOKENS)?;
-        let Some(booking) = self.attempt.booking() else {
+        let Some(booking) = self.attempt.lease.booking() else {
             return Ok(());
         };
-        let now = self.attempt.engine.now(py)?;
+        let now = self.attempt.lease.engine.now(py)?;
         self.attempt
+            .lease
             .engine
             .locked(py, |selector| selector.tokens(booking, n, now))?;
         Ok(())
@@ -244,7 +236,7 @@ impl Decision {
             self.cached_tokens
                 .store(cached.saturating_add(1), Ordering::Relaxed);
         }
-        self.attempt.complete(usage, self.attempt.engine.now(py)?)
+        self.attempt.complete(usage, self.attempt.lease.engine.now(py)?)
     }
 
     #[doc = stub!("Decision.on_response")]
@@ -255,7 +247,7 @@ impl Decision {
     /// Whether the answer names a response that its worker stores.
     #[getter]
     fn _stores_response(&self) -> bool {
-        self.attempt.client.responses.is_some()
+        self.attempt.lease.client.responses.is_some()
     }
 
     #[doc = stub!("Decision.on_error")]
@@ -283,7 +275,7 @@ impl Decision {
     fn retry(slf: &Bound<'_, Self>) -> PyResult<Self> {
         let (this, py) = (slf.get(), slf.py());
         this.attempt.try_again(py, |call, tried, dry_run| {
-            this.attempt.owner.select(py, call, tried, dry_run)
+            this.attempt.lease.owner.select(py, call, tried, dry_run)
         })
     }
 
@@ -315,21 +307,22 @@ impl Decision {
 
     #[doc = stub!("Decision.explain")]
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let number = self.attempt.number;
+        let number = self.attempt.lease.number;
         let seen = match &self.seen {
             Some(seen) => seen.clone(),
             None => self
                 .attempt
+                .lease
                 .engine
                 .locked(py, |selector| selector.trace().get(number))?
                 .unwrap_or_default(),
         };
-        let policy = self.attempt.owner.policy_name(py, self.pick.wanted)?;
+        let policy = self.attempt.lease.owner.policy_name(py, self.pick.wanted)?;
         explain::explanation(
             py,
             &policy,
             &self.attempt.key,
-            (self.prompt_tokens, self.attempt.client.convention),
+            (self.prompt_tokens, self.attempt.lease.client.convention),
             &self.pick,
             &seen,
         )
@@ -347,7 +340,7 @@ impl Decision {
     ) -> PyResult<bool> {
         if error.is_none() {
             self.attempt
-                .complete(Usage::default(), self.attempt.engine.now(error.py())?)?;
+                .complete(Usage::default(), self.attempt.lease.engine.now(error.py())?)?;
         } else {
             self.attempt.fail(error, None)?;
         }
@@ -361,15 +354,51 @@ impl Decision {
             self.pick.reason.name(),
             self.prompt_tokens,
             self.pick.matched_tokens,
-            self.attempt.id()
+            self.attempt.lease.id()
         )
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.attempt.owner.traverse(&visit)?;
+        self.attempt.lease.owner.traverse(&visit)?;
         visit.call(&self.worker)?;
         self.attempt.call.traverse(&visit)
     }
+}
+
+impl Decision {
+    /// What `headers` holds.
+    pub fn header_pairs(&self) -> Vec<(&'static str, String)> {
+        header_pairs(
+            &self.attempt.key,
+            self.attempt.lease.id(),
+            self.pick.reason,
+            self.pick.matched_tokens,
+            self.dp_rank,
+        )
+    }
+
+    /// The data-parallel rank.
+    pub fn rank(&self) -> Option<u32> {
+        self.dp_rank
+    }
+}
+
+/// The headers of a decision for a worker called `key`.
+pub fn header_pairs(
+    key: &str,
+    id: String,
+    reason: Reason,
+    matched_tokens: u64,
+    rank: Option<u32>,
+) -> Vec<(&'static str, String)> {
+    let mut headers = vec![
+        ("x-cachelb-worker", header_value(key)),
+        ("x-cachelb-decision", id),
+        ("x-cachelb-reason", reason.name().to_owned()),
+        ("x-cachelb-matched-tokens", matched_tokens.to_string()),
+    ];
+    headers.extend(rank.map(|rank| ("x-data-parallel-rank", rank.to_string())));
+    headers
 }
 
 fn tracking(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {

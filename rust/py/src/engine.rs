@@ -217,6 +217,21 @@ impl Engine {
         self.clock.last()
     }
 
+    /// The time now, for threads that do not have the GIL, which a clock of the caller's takes. If that fails, the time is
+    /// what it was.
+    pub fn any_now(&self) -> Millis {
+        if self.clock.is_native() {
+            return self.clock.last();
+        }
+        let now = Python::attach(|py| self.clock.now(py));
+        now.unwrap_or_else(|_| self.clock.last())
+    }
+
+    /// Whether the time is known without the interpreter.
+    pub fn has_native_clock(&self) -> bool {
+        self.clock.is_native()
+    }
+
     /// A selection begins; the time if it is one of those that are timed.
     pub fn begin(&self, dry_run: bool) -> Option<Instant> {
         (!dry_run && self.timing.is_due()).then(Instant::now)

@@ -38,6 +38,11 @@ pub(crate) fn body_error(error: BodyError) -> PyErr {
     classes::BodyError::new_err((error.kind.name(), error.offset))
 }
 
+/// What is wrong with a body, as the exception says it.
+pub(crate) fn body_text(error: BodyError) -> String {
+    format!("request body: {} at byte {}", error.kind.name(), error.offset)
+}
+
 /// Runs core code; a core error becomes its exception, a panic a `CachelbError` instead of the end of the process.
 pub(crate) fn enter<T>(call: impl FnOnce() -> Result<T>) -> PyResult<T> {
     match catch_unwind(AssertUnwindSafe(call)) {

@@ -24,6 +24,8 @@ mod decision;
 mod engine;
 mod error;
 mod events;
+#[cfg(feature = "ext-proc")]
+mod ext_proc;
 mod explain;
 mod front;
 mod hashing;
@@ -58,6 +60,9 @@ mod _core {
     use crate::decision::Decision;
     #[pymodule_export]
     use crate::events::decode_kv_events;
+    #[cfg(feature = "ext-proc")]
+    #[pymodule_export]
+    use crate::ext_proc::{NativeEndpointPicker, fork_gate};
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]

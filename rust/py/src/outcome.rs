@@ -59,9 +59,14 @@ fn get<'py>(holder: &Bound<'py, PyAny>, name: &str) -> Option<Bound<'py, PyAny>>
     holder.getattr_opt(name).ok().flatten()
 }
 
-/// Answers have statuses up to 599; what an engine makes up beyond is its failure.
 fn of_status(status: &Bound<'_, PyAny>) -> Option<Ending> {
-    match status.extract::<u16>().ok()? {
+    ending_of(status.extract::<u16>().ok()?)
+}
+
+/// How a request ended that was answered with `status`, `None` if that is no error. Answers have statuses up to 599;
+/// what an engine makes up beyond is its failure.
+pub fn ending_of(status: u16) -> Option<Ending> {
+    match status {
         429 | 503 => Some(Ending::Backpressure),
         400..=499 => Some(Ending::Client),
         500..=999 => Some(Ending::Failed),

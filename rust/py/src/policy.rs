@@ -61,7 +61,8 @@ impl NativePolicy {
         scratch: &mut crate::prompt::Scratch,
     ) -> PyResult<Selected> {
         let now = self.engine.now(py)?;
-        let prompt = call.prompt(py, &self.reader, Model::Own, &self.engine.scales, scratch)?;
+        let (hints, scales) = (call.hints(py)?, &self.engine.scales);
+        let prompt = call.prompt(py, &hints, &self.reader, Model::Own, scales, scratch)?;
         let Some(workers) = &call.workers else {
             return Err(PyTypeError::new_err("a policy needs workers"));
         };
@@ -78,7 +79,7 @@ impl NativePolicy {
         let request = Request {
             number,
             now,
-            ..call.request(&prompt, tried, scratch)
+            ..hints.request(&prompt, tried.len() as u32, scratch)
         };
         let (offers, step) = (&mut roster.offers, pick(dry_run));
         let outcome = self
@@ -95,7 +96,7 @@ impl NativePolicy {
             number,
             pick,
             prompt_tokens: prompt.length,
-            client: call.client(&prompt),
+            client: hints.client(&prompt),
             tried: Vec::new(),
             seen,
         };
@@ -141,10 +142,11 @@ impl Owner for Py<NativePolicy> {
     fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()> {
         let (this, now) = (self.get(), self.get().engine.now(py)?);
         with_scratch(|scratch| {
-            let prompt = call.prompt(py, &this.reader, Model::Own, &this.engine.scales, scratch)?;
+            let (hints, scales) = (call.hints(py)?, &this.engine.scales);
+            let prompt = call.prompt(py, &hints, &this.reader, Model::Own, scales, scratch)?;
             let request = Request {
                 now,
-                ..call.request(&prompt, &[], scratch)
+                ..hints.request(&prompt, 0, scratch)
             };
             this.engine
                 .checked(py, |selector| selector.answered(booking, &request))

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape, unlocked};
+use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape};
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ pub struct Scratch {
 }
 
 /// Other threads do not wait while a prompt of more tokens is hashed and looked up.
-const LONG: u64 = 1 << 18;
+pub const LONG: u64 = 1 << 18;
 
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
@@ -89,11 +89,22 @@ thread_local! {
 
 /// Runs `work` on this thread's buffers, or on new ones if they are in use further up.
 pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    with_detached_scratch(|scratch| {
+        let result = work(scratch);
+        if scratch.room.is_large() {
+            let large = std::mem::take(scratch);
+            Python::attach(|py| py.detach(|| drop(large)));
+        }
+        result
+    })
+}
+
+/// The same for threads that do not have the GIL.
+pub fn with_detached_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
     if scratch.room.is_large() {
-        let large = std::mem::take(&mut scratch);
-        Python::attach(|py| py.detach(|| drop(large)));
+        scratch = Scratch::default();
     }
     SCRATCH.set(scratch);
     result
@@ -287,13 +298,7 @@ impl Reader {
     }
 
     /// Reads the prompt of a body, which lies in `room`.
-    pub fn body(
-        &self,
-        py: Python<'_>,
-        read: &Read,
-        namespace: Namespace,
-        scratch: &mut Scratch,
-    ) -> Prompt {
+    pub fn body(&self, read: &Read, namespace: Namespace, scratch: &mut Scratch) -> Prompt {
         let length = read.length;
         match read.shape {
             Shape::Nothing => Prompt {
@@ -302,8 +307,7 @@ impl Reader {
             },
             Shape::Text => {
                 let text = std::mem::take(&mut scratch.room.prompt.text);
-                let work = || self.bytes(&text, namespace, scratch);
-                let mut prompt = unlocked(py, length > LONG, work);
+                let mut prompt = self.bytes(&text, namespace, scratch);
                 scratch.room.prompt.text = text;
                 (prompt.length, prompt.units) = (length, length);
                 if self.need.boundaries {
@@ -320,8 +324,7 @@ impl Reader {
             }
             Shape::Tokens => {
                 let tokens = std::mem::take(&mut scratch.room.prompt.tokens);
-                let work = || self.words(&tokens, namespace, &[], scratch);
-                let mut prompt = unlocked(py, length > LONG, work);
+                let mut prompt = self.words(&tokens, namespace, &[], scratch);
                 scratch.room.prompt.tokens = tokens;
                 prompt.length = prompt.length.max(length);
                 prompt

@@ -91,6 +91,11 @@ impl Registered {
         self.seats.iter().flatten()
     }
 
+    /// Grows with every change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Whether every worker names the models it serves.
     pub fn declared(&self) -> bool {
         !self.by_key.is_empty() && self.undeclared == 0

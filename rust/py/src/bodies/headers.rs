@@ -39,20 +39,33 @@ impl Headers {
             given.clone()
         };
         let mut found = Self::default();
-        let mut name = String::new();
         for pair in Items::of(&pairs, "headers", "a mapping or pairs", MAX_ITEMS)? {
             let (key, value) = pair_of(&pair?)?;
-            name.clear();
-            name.push_str(&text(&key)?);
-            name.make_ascii_lowercase();
-            let value = text(&value)?;
-            if own.contains(&name) {
-                found.0.push((OWN.to_owned(), value.into_owned()));
-            } else if is_read(&name) || is_priority(&name) || name == ENCODING {
-                found.0.push((name.clone(), value.into_owned()));
-            }
+            found.note(&text(&key)?, &text(&value)?, own);
         }
         Ok(found)
+    }
+
+    /// The same of pairs that are texts.
+    pub fn of<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>, own: &[String]) -> Self {
+        let mut found = Self::default();
+        for (name, value) in pairs {
+            found.note(name, value, own);
+        }
+        found
+    }
+
+    fn note(&mut self, name: &str, value: &str, own: &[String]) {
+        let name = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            Cow::Owned(name.to_ascii_lowercase())
+        } else {
+            Cow::Borrowed(name)
+        };
+        if own.iter().any(|own| *own == name) {
+            self.0.push((OWN.to_owned(), value.to_owned()));
+        } else if is_read(&name) || is_priority(&name) || name == ENCODING {
+            self.0.push((name.into_owned(), value.to_owned()));
+        }
     }
 
     /// What they say of the conversation.

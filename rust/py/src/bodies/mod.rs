@@ -91,16 +91,23 @@ impl Bodies {
         }
         outcome?;
         call.read = Some(read);
-        let read = call.read.as_deref();
-        let is_lost = has_events
-            && self.settings.renderer.is_none()
-            && read.is_some_and(|read| read.shape == Shape::Text)
-            && !has_prompt(call);
-        if is_lost && !self.warned.swap(true, Ordering::Relaxed) {
+        match call.read.as_deref() {
+            Some(read) if has_events && !has_prompt(call) => self.warn_once(read),
+            _ => Ok(()),
+        }
+    }
+
+    /// Logs once, where there are events, that the text that was `read` is never among their blocks.
+    pub fn warn_once(&self, read: &Read) -> PyResult<()> {
+        let is_lost = self.settings.renderer.is_none() && read.shape == Shape::Text;
+        if !is_lost || self.warned.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        Python::attach(|py| {
             let module = py.import(intern!(py, "cachelb.bodies"))?;
             module.call_method0(intern!(py, "_warn_of_text"))?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn read_call(
@@ -156,9 +163,50 @@ impl Bodies {
         if let Some(messages) = &call.messages {
             self.read_messages(messages.bind(py), room, read, tally)?;
         }
+        self.rank(&headers, read);
+        Ok(())
+    }
+
+    /// Reads a request that came over a wire: its `body`, if it has one, and `headers`. No renderer is called, and the
+    /// interpreter is not needed.
+    pub fn read_wire<'a>(
+        &self,
+        (path, body): (&str, Option<&[u8]>),
+        headers: impl Iterator<Item = (&'a str, &'a str)>,
+        tenant: Option<&str>,
+        room: &mut Room,
+    ) -> Result<Box<Read>, BodyError> {
+        let headers = Headers::of(headers, &self.settings.session_headers);
+        let context = Context {
+            path,
+            headers: &headers,
+            tenant,
+            session: None,
+            has_salt: false,
+        };
+        let (mut tally, mut read) = (Tally::default(), room.read());
+        let outcome = match body {
+            Some(body) => self.read_bytes(body, context, room, &mut read, &mut tally),
+            None => {
+                self.identify(&headers.clues(), context, &mut read, &mut tally);
+                Ok(())
+            }
+        };
+        self.counts.add(tally);
+        outcome?;
+        self.rank(&headers, &mut read);
+        Ok(read)
+    }
+
+    /// Whether a renderer is to be asked for token ids.
+    pub fn renders(&self) -> bool {
+        self.settings.renderer.is_some()
+    }
+
+    /// Notes the priority, that of headers first.
+    fn rank(&self, headers: &Headers, read: &mut Read) {
         let priority = headers.priority().or(read.priority);
         read.priority = Some(self.own_priority(priority));
-        Ok(())
     }
 
     /// An engine's priority as the router's: engines serve the lower first, the router the higher.

@@ -4,25 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 use cachelb_router::{Ending, Usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
-use super::Owner;
+use super::lease::{Lease, MAX_REST_MS};
 use crate::args::{Words, type_name};
 use crate::arguments::Call;
-use crate::body::{Client, response_name};
 use crate::call::{Tried, Try};
-use crate::engine::Engine;
 use crate::options::read::millis;
 use crate::outcome::{classify, retry_after};
-
-/// The longest that a worker rests because it asked for it.
-const MAX_REST_MS: u64 = 60_000;
-/// Bytes of the id of a response.
-const LONGEST_ID: usize = 256;
 
 /// How the caller ended a decision; the first end counts.
 #[derive(Debug)]
@@ -36,58 +28,25 @@ pub enum End {
 /// What a decision decided for, and the load it owns.
 #[derive(Debug)]
 pub struct Attempt {
-    pub engine: Arc<Engine>,
-    pub owner: Box<dyn Owner>,
+    pub lease: Lease,
     pub key: Arc<str>,
     pub call: Call,
-    pub client: Client,
     pub tried: Tried,
-    pub number: u64,
-    /// The engine's when this was decided.
-    pub nonce: u32,
-    /// `None` for a dry run.
-    pub booking: Option<BookingId>,
     pub ended: OnceLock<End>,
     /// Whether another decision has taken over the request.
     pub retried: AtomicBool,
 }
 
 impl Attempt {
-    /// Identifier of the decision.
-    pub fn id(&self) -> String {
-        Engine::id(self.nonce, self.number)
-    }
-
-    /// The booking, `None` after a dry run and for a decision that the parent of this process made.
-    pub fn booking(&self) -> Option<BookingId> {
-        let is_own = self.nonce == self.engine.nonce();
-        self.booking.filter(|_| is_own)
-    }
-
-    fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
-        let Some(booking) = self.booking() else {
-            return Ok(());
-        };
-        let last = self.client.last;
-        if self.engine.end(booking, (ending, usage), last, now)? {
-            if let Some((text, tokens)) = self.client.sample.zip(usage.prompt_tokens) {
-                self.engine.scales.learn(text, tokens);
-            }
-            self.owner.released()?;
-        } else if usage.cached_tokens.is_some() {
-            self.engine.late_usage(self.number, usage)?;
-        }
-        Ok(())
-    }
-
     /// The engine stored a response called `id`.
     pub fn responded(&self, py: Python<'_>, id: &str) -> PyResult<()> {
-        if id.is_empty() || id.len() > LONGEST_ID {
+        let Ok(named) = self.lease.response(id) else {
             return self.refuse(py, 1);
-        }
-        if let (Some(key), Some(booking)) = (self.client.responses, self.booking()) {
-            let (name, now) = (response_name(key, id), self.engine.now(py)?);
-            self.engine
+        };
+        if let Some((booking, name)) = named {
+            let now = self.lease.engine.now(py)?;
+            self.lease
+                .engine
                 .locked(py, |selector| selector.responded(booking, name, now))?;
         }
         Ok(())
@@ -104,7 +63,7 @@ impl Attempt {
         };
         // The last one is not computed, as nothing follows it.
         let (Some((_, computed)), Some(booking)) =
-            (output.as_slice(py).split_last(), self.booking())
+            (output.as_slice(py).split_last(), self.lease.booking())
         else {
             return Ok(count);
         };
@@ -116,20 +75,20 @@ impl Attempt {
             boundaries: None,
             ..self.call.clone_ref(py)
         };
-        self.owner.answered(py, call, booking)?;
+        self.lease.owner.answered(py, call, booking)?;
         Ok(count)
     }
 
     /// Ends the request with an exception or a status.
     pub fn fail(&self, error: &Bound<'_, PyAny>, retry_after_s: Option<f64>) -> PyResult<Ending> {
         let (py, ending) = (error.py(), classify(error)?);
-        let now = self.engine.now(py)?;
+        let now = self.lease.engine.now(py)?;
         if ending == Ending::Backpressure
-            && let Some(booking) = self.booking()
+            && let Some(booking) = self.lease.booking()
             && let Some(seconds) = retry_after_s.or_else(|| retry_after(error))
         {
             let rest = millis(seconds).min(MAX_REST_MS);
-            self.engine.locked(py, |selector| {
+            self.lease.engine.locked(py, |selector| {
                 selector.workers_mut().rest(booking, rest, now);
             })?;
         }
@@ -142,12 +101,12 @@ impl Attempt {
             // Another thread may have been first.
             let _ = self.ended.set(End::Failed(what.into()));
         }
-        self.end(ending, Usage::default(), now)?;
+        self.lease.end(ending, Usage::default(), now)?;
         Ok(ending)
     }
 
     pub fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
-        self.engine
+        self.lease.engine
             .locked(py, |selector| selector.ledger_mut().unread_usage += counts)
     }
 
@@ -162,7 +121,7 @@ impl Attempt {
             let text = format!("retry() of a request that was {what}: {then}");
             Err(PyValueError::new_err(text))
         };
-        let now = self.engine.now(py)?;
+        let now = self.lease.engine.now(py)?;
         let failed = || End::Failed(Ending::Failed.name().into());
         let outcome = match self.ended.get_or_init(failed) {
             End::Completed => return refused("completed", "select a worker for a new request"),
@@ -181,8 +140,9 @@ impl Attempt {
             outcome,
         });
         let selected = self
+            .lease
             .end(Ending::Failed, Usage::default(), now)
-            .and_then(|()| select(self.call.clone_ref(py), tried, self.booking.is_none()));
+            .and_then(|()| select(self.call.clone_ref(py), tried, self.lease.is_dry()));
         if selected.is_err() {
             // It may be tried again once there is a worker.
             self.retried.store(false, Ordering::Relaxed);
@@ -191,23 +151,13 @@ impl Attempt {
     }
 
     pub fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        let now = self.engine.now(py)?;
+        let now = self.lease.engine.now(py)?;
         self.ended.get_or_init(|| End::Cancelled);
-        self.end(Ending::Cancelled, Usage::default(), now)
+        self.lease.end(Ending::Cancelled, Usage::default(), now)
     }
 
     pub fn complete(&self, usage: Usage, now: Millis) -> PyResult<()> {
         self.ended.get_or_init(|| End::Completed);
-        self.end(Ending::Completed, usage, now)
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        // A finalizer runs no code of the caller, so it asks no clock of the caller's.
-        let now = self.engine.last_now();
-        if let Err(error) = self.end(Ending::Abandoned, Usage::default(), now) {
-            Python::attach(|py| error.write_unraisable(py, None));
-        }
+        self.lease.end(Ending::Completed, usage, now)
     }
 }

@@ -10,6 +10,7 @@ use super::NativeRouter;
 use super::select::Ready;
 use crate::args::ranged;
 use crate::arguments::Call;
+use crate::call::Hints;
 use crate::custom::{Picks, Turn};
 use crate::decision::{Decision, Owner as _, Selected};
 use crate::policy::no_worker;
@@ -62,10 +63,14 @@ impl NativeRouter {
             .iter_mut()
             .map(|ready| std::mem::take(&mut ready.offers))
             .collect();
+        let hints: Vec<Hints<'_>> = calls
+            .iter()
+            .map(|call| call.hints(py))
+            .collect::<PyResult<_>>()?;
         let mut batch: Vec<_> = offers
             .into_iter()
-            .zip(ready.iter().zip(&calls).zip(&scratches))
-            .map(|(offers, ((ready, call), scratch))| (offers, ready.request(call, &[], scratch)))
+            .zip(ready.iter().zip(&hints).zip(&scratches))
+            .map(|(offers, ((ready, hints), scratch))| (offers, ready.request(hints, &[], scratch)))
             .collect();
         let mut beside: Vec<Picks> = batch.iter().map(|_| Picks::default()).collect();
         for (((offers, request), picks), (ready, call)) in batch
@@ -95,12 +100,17 @@ impl NativeRouter {
                 return Err(no_worker(py, offers, &[], &error));
             }
         };
+        let clients: Vec<_> = hints
+            .iter()
+            .zip(&ready)
+            .map(|(hints, ready)| hints.client(&ready.prompt))
+            .collect();
         let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        for (((pick, mut call), ready), offers) in
-            picks.into_iter().zip(calls).zip(&ready).zip(offers)
+        let picks = picks.into_iter().zip(clients);
+        for ((((pick, client), mut call), ready), offers) in
+            picks.zip(calls).zip(&ready).zip(offers)
         {
-            let client = call.client(&ready.prompt);
             call.read = None;
             let seat = registered.seat_of(pick.offer);
             let selected = Selected {

@@ -17,11 +17,12 @@ use super::pools;
 use crate::args::{named, number_or_none, ranged, text};
 use crate::arguments::readable_again;
 use crate::cache_layout;
+use crate::call::Model;
 use crate::engine::{Engine, lock};
 use crate::error::classes::UnknownWorkerError;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
 use crate::prompt::Reader;
-use crate::roster::{Roster, Seat};
+use crate::roster::{Registered, Roster, Seat};
 use crate::workers::{key_of, names_of, raw_of, resolve};
 
 /// A worker may have that many data-parallel ranks.
@@ -76,6 +77,23 @@ impl Fleet {
     /// The model that has a pool to itself.
     pub fn model(&self, pool: PoolId) -> Option<String> {
         self.roster.now().model(pool).map(str::to_owned)
+    }
+
+    /// The pool of the model called `name`, and what the name means there. A model without an index of its own shares the
+    /// first one.
+    pub fn pool_of<'a>(
+        &self,
+        name: Option<&'a str>,
+        registered: &Registered,
+        dry_run: bool,
+    ) -> (PoolId, Model<'a>) {
+        if let Some(pool) = name.and_then(|name| registered.models.get(name)) {
+            return (*pool, Model::Own);
+        }
+        let model = name.map_or(Model::Own, |name| {
+            self.feeds.meaning(name, registered.declared(), dry_run)
+        });
+        (PoolId(0), model)
     }
 
     /// Waits until no other thread changes fleet or models. The selector may let the GIL go between the halves of a

@@ -12,18 +12,18 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::NativeRouter;
+use super::{Fleet, NativeRouter};
 use crate::args::named;
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
 use crate::body::Client;
-use crate::call::{Model, Tried, Try};
+use crate::call::{Hints, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected};
 use crate::engine::pick;
 use crate::error::to_python;
 use crate::explain::explanation;
 use crate::policy::no_worker;
-use crate::prompt::{Prompt, Scratch, with_scratch};
+use crate::prompt::{Prompt, Reader, Scratch, with_scratch};
 use crate::roster::Registered;
 use crate::workers::Limits;
 
@@ -132,7 +132,7 @@ impl Owner for Py<NativeRouter> {
             this.bodies.fill(py, &mut call, room, false, has_events)?;
             let registered = fleet.roster.now();
             let ready = Ready::read(this, py, &call, &[], &registered, scratch, true)?;
-            let request = ready.request(&call, &[], scratch);
+            let request = ready.request(&call.hints(py)?, &[], scratch);
             let is_long = ready.prompt.is_long();
             let recorded = this
                 .engine
@@ -205,10 +205,11 @@ impl Kind {
         let dry_run = self.dry_run;
         let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
         let mut offers = std::mem::take(&mut ready.offers);
-        let request = ready.request(call, tried, scratch);
+        let hints = call.hints(py)?;
+        let request = ready.request(&hints, tried, scratch);
         let asked = ready.asked(call, &request, &registered, dry_run);
         let found = asked.decide(router, py, self, &mut offers, &request, step)?;
-        let client = call.client(&ready.prompt);
+        let client = hints.client(&ready.prompt);
         scratch.room.take_back(&mut call.read);
         match found {
             Ok(found) => Ok(Outcome {
@@ -302,7 +303,7 @@ impl Asked<'_> {
 }
 
 /// A call that was read.
-pub(super) struct Ready {
+pub struct Ready {
     pool: PoolId,
     pub prompt: Prompt,
     pub offers: Offers,
@@ -325,17 +326,12 @@ impl Ready {
     ) -> PyResult<Self> {
         let fleet = router.fleet.get();
         let now = fleet.engine.now(py)?;
-        let name = call.model(py)?;
-        let pool = name.and_then(|name| registered.models.get(name).copied());
-        // A model without an index of its own shares the first one.
-        let undeclared = name.filter(|_| pool.is_none());
-        let model = undeclared.map_or(Model::Own, |name| {
-            fleet.feeds.meaning(name, registered.declared(), dry_run)
-        });
-        let pool = pool.unwrap_or(PoolId(0));
+        let hints = call.hints(py)?;
+        let (pool, model) = fleet.pool_of(hints.model, registered, dry_run);
         let readers = fleet.readers();
         let reader = &readers[pool.0 as usize];
-        let prompt = call.prompt(py, reader, model, &fleet.engine.scales, scratch)?;
+        let scales = &fleet.engine.scales;
+        let prompt = call.prompt(py, &hints, reader, model, scales, scratch)?;
         let key = fleet.key.as_ref().map(|key| key.bind(py));
         let known = |name: &str| registered.seat(name).is_some();
         let limits = Limits::read(py, call, tried, key, fleet.tags(), known)?;
@@ -343,7 +339,18 @@ impl Ready {
         if let Some(limits) = limits {
             limits.apply(&mut offers);
         }
-        Ok(Self {
+        Ok(Self::new(fleet, (pool, reader), prompt, offers, now))
+    }
+
+    /// What was read of a request, the `prompt` by the reader of its pool.
+    pub fn new(
+        fleet: &Fleet,
+        (pool, reader): (PoolId, &Reader),
+        prompt: Prompt,
+        offers: Offers,
+        now: Millis,
+    ) -> Self {
+        Self {
             pool,
             prompt,
             offers,
@@ -351,7 +358,7 @@ impl Ready {
             now,
             block_size: reader.hasher.block_size() as u32,
             hash_seed: reader.hasher.seed(),
-        })
+        }
     }
 
     /// What a policy of the caller's is told of `request`.
@@ -379,7 +386,7 @@ impl Ready {
     /// The core's request; its hashes are in `scratch`.
     pub fn request<'a>(
         &'a self,
-        call: &'a Call,
+        hints: &Hints<'a>,
         tried: &[Try],
         scratch: &'a Scratch,
     ) -> Request<'a> {
@@ -387,7 +394,7 @@ impl Ready {
             pool: self.pool,
             number: self.number,
             now: self.now,
-            ..call.request(&self.prompt, tried, scratch)
+            ..hints.request(&self.prompt, tried.len() as u32, scratch)
         }
     }
 }

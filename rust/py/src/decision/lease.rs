@@ -1,0 +1,106 @@
+//! The load that one attempt has booked, until the request ends.
+
+use std::sync::Arc;
+
+use cachelb_core::ids::Millis;
+use cachelb_core::load::BookingId;
+use cachelb_router::{Ending, Usage};
+use pyo3::prelude::*;
+
+use super::Owner;
+use crate::body::{Client, response_name};
+use crate::engine::Engine;
+
+/// The longest that a worker rests because it asked for it.
+pub const MAX_REST_MS: u64 = 60_000;
+/// Bytes of the id of a response.
+const LONGEST_ID: usize = 256;
+
+/// A booking. If nothing else ends it, it is abandoned when dropped.
+#[derive(Debug)]
+pub struct Lease {
+    pub engine: Arc<Engine>,
+    pub owner: Arc<dyn Owner>,
+    pub client: Client,
+    pub number: u64,
+    /// The engine's when this was decided.
+    nonce: u32,
+    /// `None` for a dry run.
+    booking: Option<BookingId>,
+}
+
+impl Lease {
+    /// The load of decision `number`, booked as `booking`.
+    pub fn new(
+        engine: Arc<Engine>,
+        owner: Arc<dyn Owner>,
+        client: Client,
+        number: u64,
+        booking: Option<BookingId>,
+    ) -> Self {
+        Self {
+            nonce: engine.nonce(),
+            engine,
+            owner,
+            client,
+            number,
+            booking,
+        }
+    }
+
+    /// Identifier of the decision.
+    pub fn id(&self) -> String {
+        Engine::id(self.nonce, self.number)
+    }
+
+    /// Whether it is that of a dry run.
+    pub fn is_dry(&self) -> bool {
+        self.booking.is_none()
+    }
+
+    /// The booking, `None` after a dry run and for a decision that the parent of this process made.
+    pub fn booking(&self) -> Option<BookingId> {
+        let is_own = self.nonce == self.engine.nonce();
+        self.booking.filter(|_| is_own)
+    }
+
+    /// Ends it, if it is open.
+    pub fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
+        let Some(booking) = self.booking() else {
+            return Ok(());
+        };
+        let last = self.client.last;
+        if self.engine.end(booking, (ending, usage), last, now)? {
+            if let Some((text, tokens)) = self.client.sample.zip(usage.prompt_tokens) {
+                self.engine.scales.learn(text, tokens);
+            }
+            self.owner.released()?;
+        } else if usage.cached_tokens.is_some() {
+            self.engine.late_usage(self.number, usage)?;
+        }
+        Ok(())
+    }
+
+    /// The name of the response called `id` that the engine stored, with its booking, if it stores any. An error for an
+    /// `id` that is none.
+    pub fn response(
+        &self,
+        id: &str,
+    ) -> Result<Option<(BookingId, cachelb_router::FamilyName)>, ()> {
+        if id.is_empty() || id.len() > LONGEST_ID {
+            return Err(());
+        }
+        let named = self.client.responses.zip(self.booking());
+        Ok(named.map(|(key, booking)| (booking, response_name(key, id))))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A finalizer runs no code of the caller, so it asks no clock of the caller's.
+        let now = self.engine.last_now();
+        if let Err(error) = self.end(Ending::Abandoned, Usage::default(), now) {
+            Python::attach(|py| error.write_unraisable(py, None));
+        }
+    }
+}

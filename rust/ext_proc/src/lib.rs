@@ -9,6 +9,7 @@ mod host;
 mod options;
 mod read;
 mod replies;
+mod rewrite;
 mod server;
 mod shared;
 mod usage;

@@ -337,6 +337,9 @@ impl Exchange {
             // A proxy that sends two requests in one stream means the last.
             pick.booking.cancel();
             self.forget_prompt();
+            if let Some(answer) = &mut self.answer {
+                answer.detach();
+            }
         }
         let body = body.filter(|body| !body.is_empty());
         let options = &self.shared.options;

@@ -8,6 +8,9 @@ use crate::wire::BodySendMode;
 /// Endpoints that may be named behind the picked one.
 const MOST_FALLBACKS: usize = 3;
 
+/// Thirty years: practically for ever, without overflow of any clock.
+pub(crate) const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
 /// Headers that decisions have, of which some may be shown to clients.
 const DECISION_HEADERS: [&str; 5] = [
     "x-cachelb-decision",
@@ -116,12 +119,15 @@ pub enum InvalidOption {
     #[error("fallbacks must be at most {MOST_FALLBACKS}, got {0}")]
     Fallbacks(usize),
     /// No decision has the header.
-    #[error("no header of decisions is called {0:?}; there are {}", DECISION_HEADERS.join(", "))]
-    Header(String),
+    #[error("no header of decisions is called {name:?}; there are {}", DECISION_HEADERS.join(", "))]
+    Header {
+        /// Its name.
+        name: String,
+    },
 }
 
 impl Options {
-    /// Checks the values and brings names of headers to lower case.
+    /// Checks the values, cuts times to thirty years, and brings names of headers to lower case.
     pub(crate) fn checked(mut self) -> Result<Self, InvalidOption> {
         let is_zero = [
             ("max_body_bytes", self.max_body_bytes == 0),
@@ -138,10 +144,13 @@ impl Options {
         if self.fallbacks > MOST_FALLBACKS {
             return Err(InvalidOption::Fallbacks(self.fallbacks));
         }
+        for time in [&mut self.body_timeout, &mut self.idle_timeout, &mut self.stream_timeout] {
+            *time = LONGEST.min(*time);
+        }
         for name in &mut self.expose_headers {
             name.make_ascii_lowercase();
             if !DECISION_HEADERS.contains(&name.as_str()) {
-                return Err(InvalidOption::Header(name.clone()));
+                return Err(InvalidOption::Header { name: name.clone() });
             }
         }
         Ok(self)

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use tokio::sync::Notify;
+
 use crate::options::Options;
 
 macro_rules! events {
@@ -70,6 +72,7 @@ pub(crate) struct Shared {
     counts: [AtomicU64; Event::ALL.len()],
     held: AtomicUsize,
     streams: AtomicUsize,
+    closed: Notify,
 }
 
 impl Shared {
@@ -79,6 +82,7 @@ impl Shared {
             counts: [const { AtomicU64::new(0) }; Event::ALL.len()],
             held: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
+            closed: Notify::new(),
         }
     }
 
@@ -122,5 +126,13 @@ impl Shared {
 
     pub(crate) fn close_stream(&self) {
         self.streams.fetch_sub(1, Ordering::Relaxed);
+        self.closed.notify_one();
+    }
+
+    /// Waits until no stream is open. For one task alone.
+    pub(crate) async fn all_closed(&self) {
+        while self.streams() > 0 {
+            self.closed.notified().await;
+        }
     }
 }

@@ -21,6 +21,8 @@ const MOST_ID: usize = 256;
 pub(crate) struct PassingAnswer {
     is_stream: bool,
     has_begun: bool,
+    /// Whether it belongs to a request before the one that is booked.
+    is_detached: bool,
     /// The last bytes, of which up to twice as many as needed are kept, so that they move seldom.
     tail: Vec<u8>,
     /// The first bytes, as long as an id is searched for in them.
@@ -33,13 +35,22 @@ impl PassingAnswer {
         Self {
             is_stream,
             has_begun: false,
+            is_detached: false,
             tail: Vec::new(),
             head: booking.stores_response().then(Vec::new),
         }
     }
 
+    /// Reports nothing from here on: the booking is now that of another request.
+    pub(crate) fn detach(&mut self) {
+        self.is_detached = true;
+    }
+
     /// Reads the next bytes.
     pub(crate) fn feed(&mut self, chunk: &[u8], booking: &mut Booking) {
+        if self.is_detached {
+            return;
+        }
         if self.is_stream && !chunk.is_empty() {
             if self.has_begun {
                 booking.tokens(1);
@@ -68,7 +79,9 @@ impl PassingAnswer {
 
     /// Reports that the answer is complete, with the counts at its end.
     pub(crate) fn end(&self, booking: &mut Booking) {
-        booking.complete(read_usage(last(&self.tail)));
+        if !self.is_detached {
+            booking.complete(read_usage(last(&self.tail)));
+        }
     }
 }
 

@@ -1,0 +1,139 @@
+//! Answers: who served the request, how it ended, and the engine's counts.
+
+use std::time::SystemTime;
+
+use super::{DUPLEX, Exchange, Moving, Outgoing};
+use crate::host::{Booking, LARGE_BODY_BYTES, Moved, Usage};
+use crate::read::{self, Headers};
+use crate::replies::{self, Chunks, Side};
+use crate::shared::Event;
+use crate::usage::PassingAnswer;
+use crate::wire::{HttpBody, HttpHeaders, Message};
+
+/// Shown for the tests of the inference extension.
+const TEST_SERVED: &str = "x-conformance-test-served-endpoint";
+
+const CLIENT_ERROR: u16 = 400;
+const SERVER_ERROR: u16 = 500;
+
+/// What the first message about an answer has.
+#[derive(Debug)]
+pub(super) struct AnswerHeaders {
+    headers: Headers,
+    served: Option<String>,
+    details: Option<String>,
+    end: bool,
+}
+
+impl Exchange {
+    pub(super) fn on_response_headers(&mut self, message: &Message, part: HttpHeaders) {
+        let Some(pick) = self.pick.as_mut() else {
+            return self.push(replies::headers(Side::Response, Vec::new()));
+        };
+        let headers = AnswerHeaders {
+            headers: read::headers(part.headers),
+            served: read::served(message).map(str::to_owned),
+            details: read::code_details(message).map(str::to_owned),
+            end: part.end_of_stream,
+        };
+        match headers.served.as_deref().filter(|served| pick.first.as_deref() != Some(served)) {
+            Some(address) if self.kept > LARGE_BODY_BYTES => {
+                let address = address.to_owned();
+                let pick = self.pick.take();
+                self.moving = pick.map(|pick| Box::new(Moving { pick, address }));
+                self.answer_headers = Some(headers);
+            }
+            Some(address) => {
+                let moved = pick.booking.served(address);
+                self.count_move(moved);
+                self.begin_answer(&headers);
+            }
+            None => self.begin_answer(&headers),
+        }
+    }
+
+    pub(super) fn count_move(&self, moved: Moved) {
+        match moved {
+            Moved::Unknown => self.shared.count(Event::ServedUnknown),
+            Moved::Fallback => self.shared.count(Event::ServedFallback),
+            Moved::Unbooked => {
+                self.shared.count(Event::ServedFallback);
+                self.shared.count(Event::ServedUnbooked);
+            }
+        }
+    }
+
+    pub(super) fn begin_answer(&mut self, answer: &AnswerHeaders) {
+        self.forget_prompt();
+        let Some(pick) = &mut self.pick else {
+            return;
+        };
+        let booking = &mut pick.booking;
+        let kind = answer.headers.get("content-type").unwrap_or_default();
+        let is_stream = kind.starts_with("text/event-stream");
+        self.answer = Some(PassingAnswer::new(booking, is_stream));
+        let Some(status) = read::status(&answer.headers) else {
+            self.is_over = true;
+            self.failure = Some("the status of an answer is no number");
+            return;
+        };
+        if status >= CLIENT_ERROR {
+            report_error(booking, status, answer);
+        } else if answer.end {
+            booking.complete(Usage::default());
+        }
+        let options = &self.shared.options;
+        let mut shown = Vec::new();
+        if !options.expose_headers.is_empty() {
+            shown = booking.headers();
+            shown.retain(|(name, _)| options.expose_headers.contains(name));
+        }
+        if options.conformance {
+            let missing = "fail: missing destination endpoint served metadata";
+            let served = answer.served.as_deref().unwrap_or(missing);
+            shown.push((TEST_SERVED.to_owned(), served.to_owned()));
+        }
+        self.push(replies::headers(Side::Response, shown));
+    }
+
+    pub(super) fn on_response_body(&mut self, part: HttpBody) {
+        let (chunk, end) = (part.body, part.end_of_stream);
+        if let (Some(answer), Some(pick)) = (&mut self.answer, &mut self.pick) {
+            answer.feed(&chunk, &mut pick.booking);
+            if end {
+                answer.end(&mut pick.booking);
+            }
+        }
+        if self.answer_mode == DUPLEX {
+            self.outgoing.push_back(Outgoing::Body(Chunks::new(Side::Response, chunk.into(), end)));
+        } else {
+            self.push(replies::body(Side::Response));
+        }
+    }
+
+    pub(super) fn on_response_trailers(&mut self) {
+        if let (Some(answer), Some(pick)) = (&self.answer, &mut self.pick) {
+            answer.end(&mut pick.booking);
+        }
+        self.push(replies::trailers(Side::Response));
+    }
+}
+
+/// Ends a request that failed, and counts the failure only if the worker caused it.
+///
+/// The proxy answers by itself when it cannot connect to a worker, and for many reasons that have nothing to do with
+/// one, such as limits of its own.
+fn report_error(booking: &mut Booking, status: u16, answer: &AnswerHeaders) {
+    let is_of_upstream = |details: &str| {
+        (details.contains("upstream") || details.contains("response_timeout"))
+            && !details.contains("overflow")
+    };
+    match answer.details.as_deref() {
+        None | Some("via_upstream") => {
+            let retry_after_s = read::retry_after(&answer.headers, SystemTime::now());
+            booking.error(status, retry_after_s);
+        }
+        Some(details) if status >= SERVER_ERROR && is_of_upstream(details) => booking.error(502, None),
+        Some(_) => booking.cancel(),
+    }
+}

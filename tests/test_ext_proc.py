@@ -10,7 +10,7 @@ import pytest
 from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, Service, Stream, in_loop, serve, served
 
 from cachelb import Router
-from cachelb.integrations.ext_proc.messages import ProcessingRequest, ProcessingResponse
+from tests.models.ext_proc_messages import ProcessingRequest, ProcessingResponse
 from cachelb.policies.custom import FleetView, RequestView
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"

@@ -22,7 +22,7 @@ from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ext_proc.__main__ import main as command
 from cachelb.integrations.ext_proc.__main__ import parse
 from cachelb.integrations.ext_proc.addresses import address_of
-from cachelb.integrations.ext_proc.messages import SERVICE
+from tests.models.ext_proc_messages import SERVICE
 
 URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
 BODY = json.dumps({"prompt": "Once upon a time"}).encode()

@@ -10,7 +10,8 @@ import pytest
 PROMETHEUS = "import cachelb.metrics as m; m.PrometheusCollector(cachelb.Router(['a']))"
 OTEL = "import cachelb.metrics as m; m.instrument(cachelb.Router(['a']), None)"
 LITELLM = "from cachelb.integrations.litellm import CachelbCallback; CachelbCallback()"
-EXTPROC = "import cachelb.integrations.ext_proc"
+PAGES = "import cachelb.integrations.ext_proc as e; r = cachelb.Router(['a']); e.Pages('127.0.0.1:0', r, e.EndpointPicker(r))"
+SIGNED = "from cachelb.integrations.ext_proc.certificates import self_signed; self_signed(None)"
 EVENTS = "from cachelb.events import ZmqSource, Endpoint; ZmqSource()"
 REDIS = "from cachelb.state import RedisState; RedisState('redis://127.0.0.1')"
 METRICS = "from cachelb.sources import MetricsSource; MetricsSource()"
@@ -28,8 +29,8 @@ COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
         ("prometheus_client", PROMETHEUS, "pip install 'cachelb[prometheus]'"),
         ("opentelemetry", OTEL, "pip install 'cachelb[otel]'"),
         ("litellm", LITELLM, "ModuleNotFoundError: CachelbCallback needs LiteLLM: pip install 'cachelb[litellm]'"),
-        ("google.protobuf", EXTPROC, "pip install 'cachelb[extproc]'"),
-        ("grpc", EXTPROC, "pip install 'cachelb[extproc]'"),
+        ("prometheus_client", PAGES, "Pages needs prometheus-client: pip install 'cachelb[extproc]'"),
+        ("cryptography", SIGNED, "--cert-path needs cryptography: pip install 'cachelb[extproc]'"),
         ("zmq", EVENTS, "ModuleNotFoundError: ZmqSource needs pyzmq: pip install 'cachelb[events]'"),
         ("redis", REDIS, "ModuleNotFoundError: RedisState needs redis-py: pip install 'cachelb[redis]'"),
         ("cryptography", REDIS, "ModuleNotFoundError: RedisState needs cryptography: pip install 'cachelb[redis]'"),

@@ -21,7 +21,6 @@ from cachelb import ConfigError, NoWorkerAvailable, Router, UnknownWorkerError, 
 from cachelb._core import worker_name
 from cachelb.cli.app import app
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.integrations.ext_proc.addresses import Addresses
 from cachelb.integrations.offered import OfferedWorkers
 from cachelb.sources import MetricsSource
 
@@ -272,12 +271,6 @@ def test_endpoints_are_found_by_a_key_with_credentials_and_errors_show_none() ->
         ZmqSource(endpoints={LOGIN: "tcp://127.0.0.1:1"})  # type: ignore[dict-item]  # the point
     assert "xyzzy" not in str(refused.value)
     assert "gpu0" in str(refused.value)
-
-
-def test_an_address_is_read_from_a_name_with_a_tag() -> None:
-    router = Router(["http://me:1@10.0.0.1:8000", "http://you:2@10.0.0.1:8000"], seed=1)
-    addresses = Addresses(router, None)
-    assert [addresses.of(key) for key in list(router.keys())] == ["10.0.0.1:8000"] * 2
 
 
 # --- the command ---

@@ -24,6 +24,7 @@ __all__ = [
     "LearnedModel",
     "Match",
     "Namespace",
+    "NativeEndpointPicker",
     "Policy",
     "PolledEvents",
     "PrefixMatch",
@@ -37,6 +38,7 @@ __all__ = [
     "SimWorkload",
     "SnapshotPieces",
     "decode_kv_events",
+    "fork_gate",
     "hash_blocks",
     "hash_text",
     "message_ends",
@@ -749,6 +751,37 @@ class RouterReadings:
     def learned_model(self, model: str | None = None, part: str = "whole") -> bytes | None: ...
     def worker_rows(self) -> list[dict[str, Any]]: ...
     def records_since(self, cursor: int, limit: int) -> tuple[list[dict[str, Any]], int, int]: ...
+
+@final
+class NativeEndpointPicker:
+    """The server of `cachelb.integrations.ext_proc.EndpointPicker`, which documents its options."""
+
+    def __new__(
+        cls,
+        router: Router[Any],
+        options: Mapping[str, Any],
+        *,
+        address: Callable[[Any], str] | None = None,
+    ) -> NativeEndpointPicker: ...
+    def start(
+        self,
+        listen: str,
+        *,
+        ready: bool = True,
+        health_listen: str | None = None,
+        certificate: tuple[bytes, bytes, bytes | None, str] | None = None,
+    ) -> tuple[int, int | None]: ...
+    def stop(self, grace_s: float) -> None: ...
+    def set_ready(self, ready: bool) -> None: ...
+    def reload_certificate(self, certificate: tuple[bytes, bytes, bytes | None, str]) -> None: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+    @property
+    def open_streams(self) -> int: ...
+    @property
+    def held_bytes(self) -> int: ...
+
+def fork_gate(moment: str) -> None: ...
 
 @final
 class SnapshotPieces:

@@ -16,12 +16,15 @@ _PACKAGES: Final = {
 }
 
 
-def need(who: str, *modules: str) -> None:
-    """Raise ModuleNotFoundError, which names the extra to install, if a module that `who` uses is missing."""
+def need(who: str, *modules: str, extra: str | None = None) -> None:
+    """Raise ModuleNotFoundError, which names the extra to install, if a module that `who` uses is missing.
+
+    `extra` is that of `who`, None for the one that is about the package.
+    """
     for module in modules:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            package, extra = _PACKAGES[module]
-            text = f"{who} needs {package}: pip install 'cachelb[{extra}]'"
+            package, own = _PACKAGES[module]
+            text = f"{who} needs {package}: pip install 'cachelb[{extra or own}]'"
             raise ModuleNotFoundError(text, name=module) from error

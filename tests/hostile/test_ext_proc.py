@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,15 @@ async def begin_body(service: Service, pieces: int) -> Stream:
     return stream
 
 
-async def assert_serves(service: Service) -> None:
+async def assert_serves(router: Router[str], service: Service) -> None:
     """Another client's request is served, and its prompt is read."""
-    errors = service.picker._picker._router.stats().bodies.errors
+    errors = router.stats().bodies.errors
     stream = service.stream()
     assert (await stream.request(BODY)).body == BODY
     await stream.answer_headers()
     await stream.answer_body(b"{}")
     await stream.finish()
-    assert service.picker._picker._router.stats().bodies.errors == errors
+    assert router.stats().bodies.errors == errors
 
 
 @pytest.mark.parametrize("large", ["pass", "refuse"])
@@ -58,9 +57,9 @@ async def assert_serves(service: Service) -> None:
 async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
     router = Router(URLS, seed=1)
     async with serve(router, max_held_bytes=10 * len(PIECE), large_bodies=large) as service:
-        held = service.picker._picker
+        held = service.picker
         streams = [await begin_body(service, 2) for _ in range(5)]
-        await until(lambda: held.held == 10 * len(PIECE))
+        await until(lambda: held.held_bytes == 10 * len(PIECE))
         over = await begin_body(service, 1)
         if large == "refuse":
             status, headers, _ = await over.read_refusal()
@@ -68,12 +67,12 @@ async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: An
         else:
             assert len((await over.read_picked(body=False)).endpoints) == 3
         assert service.picker.counts["full"] == 1
-        await until(lambda: held.held == 10 * len(PIECE))
+        await until(lambda: held.held_bytes == 10 * len(PIECE))
         for stream in [*streams, over]:
             stream.call.cancel()
         await service.settled()
-        assert (held.held, router.stats().open_requests) == (0, 0)
-        await assert_serves(service)
+        assert (held.held_bytes, router.stats().open_requests) == (0, 0)
+        await assert_serves(router, service)
 
 
 MARGIN = 32 << 20
@@ -136,25 +135,25 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
 async def test_prompts_are_held_until_the_answer_begins_if_there_is_room(*, room: bool) -> None:
     router = Router(URLS, seed=1)
     async with serve(router, max_held_bytes=10 * len(BODY) if room else len(BODY)) as service:
-        held = service.picker._picker
+        held = service.picker
         stream = service.stream()
         endpoints = (await stream.request(BODY)).endpoints
         if room:
-            await until(lambda: len(BODY) * 0.9 < held.held < len(BODY) * 1.1)
+            await until(lambda: len(BODY) * 0.9 < held.held_bytes < len(BODY) * 1.1)
         else:
-            await until(lambda: held.held == 0)
+            await until(lambda: held.held_bytes == 0)
         await stream.answer_headers(served=endpoints[1])
-        assert held.held == 0
+        assert held.held_bytes == 0
         await stream.answer_body(b"{}")
         await stream.finish()
         await service.settled()
-        assert (held.held, service.picker.counts["served-fallback"]) == (0, 1)
+        assert (held.held_bytes, service.picker.counts["served-fallback"]) == (0, 1)
         found = router.select_worker(text=json.loads(BODY)["prompt"], dry_run=True)
         assert (f"{found.key}".endswith(endpoints[1]) and found.matched_tokens > 0) == room
 
 
 @served(max_streams=4)
-async def test_streams_are_bounded(service: Service) -> None:
+async def test_streams_are_bounded(router: Router[str], service: Service) -> None:
     streams = [await begin_body(service, 1) for _ in range(4)]
     await until(lambda: service.picker.open_streams == 4)
     status, headers, body = await service.stream().read_refusal()
@@ -162,7 +161,7 @@ async def test_streams_are_bounded(service: Service) -> None:
     assert json.loads(body)["error"]["type"] == "too_many_streams"
     streams[0].call.cancel()
     await until(lambda: service.picker.open_streams == 3)
-    await assert_serves(service)
+    await assert_serves(router, service)
 
 
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
@@ -180,50 +179,35 @@ async def test_request_that_takes_too_long_to_arrive_is_408(service: Service, mo
     assert status == 408
     assert service.picker.counts == {"slow-body": 1}
     await service.settled()
-    assert service.picker._picker.held == 0
-
-
-def limit_to(service: Service, **limits: float) -> None:
-    """Give streams less time, from the next message of each on: what was before may have taken any."""
-    picker = service.picker._picker
-    picker.options = replace(picker.options, **limits)  # type: ignore[arg-type]
+    assert service.picker.held_bytes == 0
 
 
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "stream_timeout_s"])
-@pytest.mark.parametrize("answered", [False, True], ids=["no answer", "half an answer"])
-@served()
-async def test_stream_that_falls_silent_ends_and_releases_its_load(
-    router: Router[str], service: Service, limit: str, answered: bool
-) -> None:
-    stream = service.stream()
-    if answered:
+@in_loop
+async def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str) -> None:
+    router = Router(URLS, seed=1)
+    async with serve(router, **{limit: 0.3}) as service:
+        stream = service.stream()
         await stream.request(BODY)
-        await stream.answer_headers(kind="text/event-stream")
-        limit_to(service, **{limit: 0.3})
-        await stream.answer_body(b"data: {}\n\n", end=False)
-    else:
-        await stream.send_headers()
-        limit_to(service, **{limit: 0.3})
-        await stream.send_body(BODY)
-        await stream.read_picked()
-    assert await stream.read() is None
-    await service.settled()
-    assert service.picker.counts["expired"] == 1
-    assert router.stats().open_requests == 0
-    assert router.stats().endings["cancelled"] == 1
+        assert await stream.read() is None
+        await service.settled()
+        assert service.picker.counts == {"picked": 1, "expired": 1}
+        assert router.stats().open_requests == 0
+        assert router.stats().endings["cancelled"] == 1
 
 
-@served()
-async def test_answer_that_passes_elsewhere_may_be_silent(router: Router[str], service: Service) -> None:
-    stream = service.stream({"request": 4, "answer": 0})
-    await stream.request(BODY)
-    limit_to(service, idle_timeout_s=0.1)
-    await stream.answer_headers()
-    await asyncio.sleep(0.3)  # three times what ends any other stream
-    assert router.stats().open_requests == 1
-    await stream.finish()
-    await service.settled()
-    assert router.stats().endings["completed"] == 1
+@in_loop
+async def test_answer_that_passes_elsewhere_may_be_silent() -> None:
+    router = Router(URLS, seed=1)
+    async with serve(router, idle_timeout_s=2.0) as service:
+        stream = service.stream({"request": 4, "answer": 0})
+        await stream.request(BODY)
+        await stream.answer_headers()
+        await asyncio.sleep(2.5)  # longer than what ends any other stream
+        assert router.stats().open_requests == 1
+        await stream.finish()
+        await service.settled()
+        assert router.stats().endings["completed"] == 1
 
 
 # Many small tools took half a second where each was rendered on its own.

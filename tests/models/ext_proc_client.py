@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import grpc
 from tests import waiting
 from tests.loops import wanted, without
+from tests.models.ext_proc_messages import METHOD, ProcessingRequest, ProcessingResponse
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
-from cachelb.integrations.ext_proc.messages import METHOD, ProcessingRequest, ProcessingResponse
 
 DEADLINE_S = 120.0
 until = waiting.until

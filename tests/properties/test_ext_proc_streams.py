@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cachelb import Router
 from cachelb.integrations.ext_proc.addresses import Addresses
 from cachelb.integrations.ext_proc.exchange import Exchange
-from cachelb.integrations.ext_proc.messages import ProcessingRequest
+from tests.models.ext_proc_messages import ProcessingRequest
 from cachelb.integrations.ext_proc.picking import Options, Picker
 
 URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]

@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from cachelb.metrics.families import Measured
+    from cachelb.metrics.family import Family
+
+
+def metric_of(family: Family) -> Metric:
+    """Return a family as a collector yields it."""
+    import prometheus_client.core as core
+
+    kind = core.CounterMetricFamily if family.kind == "counter" else core.GaugeMetricFamily
+    metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
+    for labels, value in family.rows:
+        metric.add_metric(labels, value)
+    return metric
 
 
 class PrometheusCollector:
@@ -51,11 +63,7 @@ class PrometheusCollector:
         """
         stats = self._router.stats()
         for family in families(stats):
-            kind = self._core.CounterMetricFamily if family.kind == "counter" else self._core.GaugeMetricFamily
-            metric: Metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
-            for labels, value in family.rows:
-                metric.add_metric(labels, value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
-            yield metric
+            yield metric_of(family)
         selection = durations(stats)
         histogram = self._core.HistogramMetricFamily(f"cachelb_{selection.name}", selection.help)
         buckets, total = [], 0

@@ -38,7 +38,11 @@ pub fn address_of(key: &str) -> Option<String> {
         _ => return None,
     };
     // Port 0 is none.
-    let port = if port == 0 { default_port(scheme)? } else { port };
+    let port = if port == 0 {
+        default_port(scheme)?
+    } else {
+        port
+    };
     Some(match host {
         IpAddr::V4(ip) => format!("{ip}:{port}"),
         IpAddr::V6(ip) => format!("[{ip}]:{port}"),
@@ -79,7 +83,12 @@ impl Subset {
     /// ```
     #[must_use]
     pub fn admits(&self, address: &str) -> bool {
-        let host = || address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+        let host = || {
+            address
+                .rsplit_once(':')
+                .map_or("", |(host, _)| host)
+                .trim_matches(['[', ']'])
+        };
         self.0.contains(address) || self.0.contains(host())
     }
 }

@@ -271,7 +271,11 @@ impl Exchange {
         let end = began + options.stream_timeout;
         // An answer whose body passes elsewhere is silent until it ends.
         let is_silent = self.answer.is_some() && self.answer_mode == NONE;
-        if is_silent { end } else { end.min(now + options.idle_timeout) }
+        if is_silent {
+            end
+        } else {
+            end.min(now + options.idle_timeout)
+        }
     }
 
     /// Handles a deadline that passed: answers the client if it has not sent the whole request.
@@ -361,7 +365,9 @@ impl Exchange {
             tenant: filled(read::TENANT).map(str::to_owned),
             priority,
             model: filled(read::MODEL).map(str::to_owned),
-            shed_inflight: options.shed_inflight.filter(|_| priority.is_some_and(|priority| priority < 0)),
+            shed_inflight: options
+                .shed_inflight
+                .filter(|_| priority.is_some_and(|priority| priority < 0)),
             fallbacks: options.fallbacks,
             headers: self.headers.clone(),
         };

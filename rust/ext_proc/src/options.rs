@@ -128,7 +128,7 @@ pub enum InvalidOption {
 
 impl Options {
     /// Checks the values, cuts times to thirty years, and brings names of headers to lower case.
-    pub(crate) fn checked(mut self) -> Result<Self, InvalidOption> {
+    pub fn checked(mut self) -> Result<Self, InvalidOption> {
         let is_zero = [
             ("max_body_bytes", self.max_body_bytes == 0),
             ("max_held_bytes", self.max_held_bytes == 0),
@@ -144,7 +144,11 @@ impl Options {
         if self.fallbacks > MOST_FALLBACKS {
             return Err(InvalidOption::Fallbacks(self.fallbacks));
         }
-        for time in [&mut self.body_timeout, &mut self.idle_timeout, &mut self.stream_timeout] {
+        for time in [
+            &mut self.body_timeout,
+            &mut self.idle_timeout,
+            &mut self.stream_timeout,
+        ] {
             *time = LONGEST.min(*time);
         }
         for name in &mut self.expose_headers {

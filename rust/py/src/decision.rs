@@ -236,7 +236,8 @@ impl Decision {
             self.cached_tokens
                 .store(cached.saturating_add(1), Ordering::Relaxed);
         }
-        self.attempt.complete(usage, self.attempt.lease.engine.now(py)?)
+        self.attempt
+            .complete(usage, self.attempt.lease.engine.now(py)?)
     }
 
     #[doc = stub!("Decision.on_response")]

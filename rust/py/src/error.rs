@@ -40,7 +40,11 @@ pub(crate) fn body_error(error: BodyError) -> PyErr {
 
 /// What is wrong with a body, as the exception says it.
 pub(crate) fn body_text(error: BodyError) -> String {
-    format!("request body: {} at byte {}", error.kind.name(), error.offset)
+    format!(
+        "request body: {} at byte {}",
+        error.kind.name(),
+        error.offset
+    )
 }
 
 /// Runs core code; a core error becomes its exception, a panic a `CachelbError` instead of the end of the process.

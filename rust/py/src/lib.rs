@@ -24,9 +24,9 @@ mod decision;
 mod engine;
 mod error;
 mod events;
+mod explain;
 #[cfg(feature = "ext-proc")]
 mod ext_proc;
-mod explain;
 mod front;
 mod hashing;
 mod index;

@@ -1,10 +1,11 @@
 """An endpoint picker for Envoy, Envoy AI Gateway, Istio, llm-d, KServe and other gateways that speak ext_proc.
 
-Needs the extra ``cachelb[extproc]``. `python -m cachelb.integrations.ext_proc --help` runs it from a configuration.
+`python -m cachelb.integrations.ext_proc --help` runs it from a configuration.
 """
 
 from __future__ import annotations
 
-from cachelb.integrations.ext_proc.server import EndpointPicker
+from cachelb.integrations.ext_proc.pages import Pages
+from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
 
-__all__ = ["EndpointPicker"]
+__all__ = ["Certificate", "EndpointPicker", "Pages"]

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from cachelb.errors import ConfigError
-from cachelb.integrations.ext_proc.server import EndpointPicker
+from cachelb.integrations.ext_proc.certificates import self_signed, watch
+from cachelb.integrations.ext_proc.pages import Pages
+from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
 from cachelb.router import Router
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _log = logging.getLogger("cachelb.ext_proc")
-_OWN = frozenset({"config", "listen", "grace_s", "max_body_mb", "max_held_mb", "priority"})
-"""Options that `EndpointPicker` does not have by this name."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -25,53 +32,103 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description="Pick workers for Envoy and other gateways that speak ext_proc.",
         epilog="example: python -m cachelb.integrations.ext_proc --config gateway.toml --listen 0.0.0.0:9002",
     )
-    parser.add_argument(
-        "--config", required=True, metavar="FILE", help="TOML, YAML or JSON file with router and workers"
-    )
-    parser.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help="default: %(default)s")
-    parser.add_argument("--fallbacks", type=int, default=2, metavar="N", help="workers named behind the picked one")
-    parser.add_argument("--max-body-mb", type=float, default=2, metavar="MB", help="default: %(default)s")
-    parser.add_argument("--large-bodies", choices=["refuse", "pass"], default="pass", help="default: %(default)s")
-    parser.add_argument("--max-held-mb", type=float, default=256, metavar="MB", help="of all that is held; %(default)s")
-    parser.add_argument("--max-streams", type=int, default=4096, metavar="N", help="default: %(default)s")
-    parser.add_argument("--body-timeout-s", type=float, default=30, metavar="S", help="default: %(default)s")
-    parser.add_argument("--idle-timeout-s", type=float, default=600, metavar="S", help="default: %(default)s")
-    parser.add_argument("--stream-timeout-s", type=float, default=3600, metavar="S", help="default: %(default)s")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--config", required=True, metavar="FILE", help="TOML, YAML or JSON file with router and workers")
+    address = parser.add_mutually_exclusive_group()
+    address.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help="default: %(default)s")
+    address.add_argument("--grpc-port", dest="listen", type=_anywhere, metavar="PORT", help="the same on all addresses")
+    add("--grpc-health-port", type=_anywhere, metavar="PORT", help="health checks alone, without TLS")
+    add("--metrics-port", type=_anywhere, metavar="PORT", help="/metrics, /healthz and /readyz over HTTP")
+    add("--secure-serving", action="store_true", help="TLS; signs a certificate itself without --cert-path")
+    add("--cert-path", type=Path, metavar="FOLDER", help="of tls.crt and tls.key; implies --secure-serving")
+    add("--client-ca", type=Path, metavar="FILE", help="PEM; only clients with a certificate of it are served")
+    add("--enable-cert-reload", action="store_true", help="use changed files of --cert-path for new connections")
+    add("--tls-min-version", choices=["1.2", "1.3"], default="1.2", help="default: %(default)s")
+    add("--fallbacks", type=int, default=2, metavar="N", help="workers named behind the picked one")
+    add("--max-body-mb", type=float, default=2, metavar="MB", help="default: %(default)s")
+    add("--large-bodies", choices=["refuse", "pass"], default="pass", help="default: %(default)s")
+    add("--max-held-mb", type=float, default=256, metavar="MB", help="of all that is held; default: %(default)s")
+    add("--max-streams", type=int, default=4096, metavar="N", help="default: %(default)s")
+    add("--body-timeout-s", type=float, default=30, metavar="S", help="default: %(default)s")
+    add("--idle-timeout-s", type=float, default=600, metavar="S", help="default: %(default)s")
+    add("--stream-timeout-s", type=float, default=3600, metavar="S", help="default: %(default)s")
+    add("--policy-timeout-s", type=float, default=1, metavar="S", help="for policies in Python; default: %(default)s")
+    add(
         "--priority",
         action="append",
         type=_priority,
         default=[],
         metavar="NAME=N",
-        help="priority of an x-gateway-inference-objective; may be repeated",
+        help="priority of an x-llm-d-inference-objective or x-gateway-inference-objective; may be repeated",
     )
-    parser.add_argument("--shed-inflight", type=int, metavar="N", help="answer 429 to negative priorities from N on")
-    parser.add_argument("--rewrite-model", action="store_true", help="follow x-gateway-model-name-rewrite in the body")
-    parser.add_argument("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
-    parser.add_argument("--conformance", action="store_true", help="obey and show test headers; never in production")
-    parser.add_argument("--grace-s", type=float, default=30, metavar="S", help="for open streams at the end")
+    add("--shed-inflight", type=int, metavar="N", help="answer 429 to negative priorities from N on")
+    add("--rewrite-model", action="store_true", help="follow x-gateway-model-name-rewrite in the body")
+    add("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
+    add("--conformance", action="store_true", help="obey and show test headers; never in production")
+    add(
+        "--drain-timeout",
+        "--grace-s",
+        type=float,
+        default=30,
+        metavar="S",
+        help="for open streams at the end; default: %(default)s",
+    )
     return parser.parse_args(arguments)
+
+
+def _picker(router: Router[str], options: argparse.Namespace) -> EndpointPicker[str]:
+    return EndpointPicker(
+        router,
+        max_body_bytes=int(options.max_body_mb * (1 << 20)),
+        large_bodies=options.large_bodies,
+        max_held_bytes=int(options.max_held_mb * (1 << 20)),
+        max_streams=options.max_streams,
+        body_timeout_s=options.body_timeout_s,
+        idle_timeout_s=options.idle_timeout_s,
+        stream_timeout_s=options.stream_timeout_s,
+        policy_timeout_s=options.policy_timeout_s,
+        fallbacks=options.fallbacks,
+        priorities=dict(options.priority),
+        shed_inflight=options.shed_inflight,
+        rewrite_model=options.rewrite_model,
+        expose_headers=options.expose_headers,
+        conformance=options.conformance,
+    )
+
+
+@contextlib.contextmanager
+def _certificate(options: argparse.Namespace) -> Iterator[Certificate | None]:
+    with TemporaryDirectory() as own:
+        folder = options.cert_path
+        if folder is None and options.secure_serving:
+            folder = self_signed(Path(own))
+        yield None if folder is None else Certificate(
+            folder / "tls.crt", folder / "tls.key", options.client_ca, options.tls_min_version
+        )
 
 
 async def serve(options: argparse.Namespace) -> None:
     """Serve until a signal comes."""
-    with Router.from_config(options.config) as router:
-        settings = {name: value for name, value in vars(options).items() if name not in _OWN}
-        picker = EndpointPicker(
-            router,
-            max_body_bytes=int(options.max_body_mb * (1 << 20)),
-            max_held_bytes=int(options.max_held_mb * (1 << 20)),
-            priorities=dict(options.priority),
-            **settings,
-        )
-        end = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, end.set)
+    end = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    with contextlib.ExitStack() as stack:
+        router = stack.enter_context(Router.from_config(options.config))
+        picker = _picker(router, options)
+        certificate = stack.enter_context(_certificate(options))
+        if options.metrics_port is not None:
+            pages = stack.enter_context(Pages(options.metrics_port, router, picker))
+            _log.info("metrics on port %d", pages.port)
         async with picker:
-            port = await picker.start(options.listen)
+            port = await picker.start(options.listen, health_listen=options.grpc_health_port, certificate=certificate)
             _log.info("listening on %s:%d, %d workers", options.listen.rpartition(":")[0], port, len(router.keys()))
+            watching = None
+            if certificate is not None and options.enable_cert_reload:
+                watching = asyncio.create_task(watch(picker, certificate))
             await end.wait()
-            await picker.stop(options.grace_s)
+            if watching is not None:
+                watching.cancel()
+            await picker.stop(options.drain_timeout)
     _log.info("stopped: %s", picker.counts)
 
 
@@ -81,10 +138,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     try:
         asyncio.run(serve(options))
-    except (ConfigError, OSError, RuntimeError, ValueError) as error:
+    except (ConfigError, ModuleNotFoundError, OSError, RuntimeError, ValueError) as error:
         _log.error("%s", error)
         return 1
     return 0
+
+
+def _anywhere(port: str) -> str:
+    if not port.isascii() or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{port!r} is no port")
+    return f"0.0.0.0:{port}"  # noqa: S104 - where the proxies of a cluster are
 
 
 def _priority(text: str) -> tuple[str, int]:

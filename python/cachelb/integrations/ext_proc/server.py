@@ -1,50 +1,79 @@
-"""The gRPC server around it: streams, health, start and end."""
+"""The endpoint picker as an object of an event loop; its server is native."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
-from cachelb.integrations.ext_proc.addresses import Addresses
-from cachelb.integrations.ext_proc.exchange import Exchange
-from cachelb.integrations.ext_proc.messages import SERVICE, ProcessingRequest, ProcessingResponse
-from cachelb.integrations.ext_proc.picking import Options, Picker
-from cachelb.integrations.ext_proc.replies import refusal_reply
-
-try:
-    import grpc
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "cachelb.integrations.ext_proc needs grpcio and grpcio-health-checking: pip install 'cachelb[extproc]'",
-        name=error.name,
-    ) from error
+from cachelb._core import NativeEndpointPicker, fork_gate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from typing import Literal, Self
+    from collections.abc import Callable, Sequence
+    from typing import Self
 
-    from cachelb.integrations.ext_proc.picking import BodyMode
     from cachelb.router import Router
 
 W = TypeVar("W")
 
-LIVENESS = "liveness"
-READINESS = "readiness"
+BodyMode: TypeAlias = Literal["none", "streamed", "buffered", "duplex"]
 
-_MESSAGE_OVERHEAD = 1 << 20
-"""Bytes of headers and metadata that may come with the longest body."""
+_log = logging.getLogger("cachelb.ext_proc")
 
-_LAST_WORDS_S = 1.0
-"""For the proxy to take the reply to a request that did not arrive."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: fork_gate("before"),
+        after_in_parent=lambda: fork_gate("parent"),
+        after_in_child=lambda: fork_gate("child"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The certificate of a service, read anew whenever it is used.
+
+    Example:
+        >>> Certificate("tls.crt", "tls.key", min_version="1.3").min_version
+        '1.3'
+    """
+
+    cert_path: str | os.PathLike[str]
+    """PEM file with the chain, the service's own certificate first."""
+
+    key_path: str | os.PathLike[str]
+    """PEM file with its key."""
+
+    client_ca_path: str | os.PathLike[str] | None = None
+    """PEM file with those who sign the certificates of clients; None asks clients for none."""
+
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    """The lowest version of TLS that is spoken."""
+
+    def read(self) -> tuple[bytes, bytes, bytes | None, str]:
+        """Read the files: chain, key, the clients' CA, and the version.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        chain, key = (_read(path) for path in (self.cert_path, self.key_path))
+        return chain, key, None if self.client_ca_path is None else _read(self.client_ca_path), self.min_version
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(1 << 20)
 
 
 class EndpointPicker(Generic[W]):
     """Picks workers for Envoy and everything built on it, over Envoy's external processing protocol.
 
-    It follows the endpoint picker protocol of the Gateway API inference extension. Everything runs in the event loop
-    that `start` is called in. Workers need an IP address and a port: `http://10.0.0.1:8000` or `10.0.0.1:8000`.
+    It follows the endpoint picker protocol of the Gateway API inference extension. The server is native and has a
+    thread of its own: it shares the router with everything else in the process, and takes the interpreter's lock only
+    for policies, renderers and clocks in Python. Workers need an IP address and a port: `http://10.0.0.1:8000` or
+    `10.0.0.1:8000`.
 
     Example:
         >>> import asyncio
@@ -71,6 +100,7 @@ class EndpointPicker(Generic[W]):
         body_timeout_s: float = 30.0,
         idle_timeout_s: float = 600.0,
         stream_timeout_s: float = 3600.0,
+        policy_timeout_s: float = 1.0,
         fallbacks: int = 2,
         priorities: Mapping[str, int] | None = None,
         shed_inflight: int | None = None,
@@ -83,7 +113,7 @@ class EndpointPicker(Generic[W]):
 
         Args:
             router: Picks the workers, and receives the outcome of requests.
-            address: Gives a worker's `ip:port`, None to read it from the worker's key.
+            address: Gives a worker's `ip:port`, None to read it from the worker's key. Called once for each worker.
             max_body_bytes: Bytes of a request's body that are held and read at most.
             large_bodies: Treatment of longer ones, and of those for which there is no room: "pass" picks without
                 reading them, "refuse" answers 413 or 503.
@@ -93,12 +123,15 @@ class EndpointPicker(Generic[W]):
             body_timeout_s: Seconds that a request may take to arrive, before it is answered with 408.
             idle_timeout_s: Seconds without a message after which a stream ends and its load is released.
             stream_timeout_s: Seconds that a request and its answer may take in all.
+            policy_timeout_s: Seconds that a request waits for a policy or a renderer in Python. Beyond it the worker
+                with the least load is picked by the text of the prompt, which counts as "policy-timeout".
             fallbacks: Workers to name behind the picked one, for the proxy to try in turn, at most 3.
-            priorities: Priorities by the value of the header `x-gateway-inference-objective`; 0 for the others.
+            priorities: Priorities by the value of the header `x-llm-d-inference-objective` or
+                `x-gateway-inference-objective`; 0 for the others.
             shed_inflight: A request of a negative priority is answered with 429 if the worker it would go to has this
                 many requests in flight. None sheds nothing.
-            rewrite_model: Put the name in the header `x-gateway-model-name-rewrite` into the body. Without it the name
-                counts for the pick only, and the body stays as it is.
+            rewrite_model: Put the name in the header `x-llm-d-model-name-rewrite` or `x-gateway-model-name-rewrite`
+                into the body. Without it the name counts for the pick only, and the body stays as it is.
             default_body_mode: The mode in which a proxy that does not name it sends bodies.
             expose_headers: Which headers of decisions clients get, such as "x-cachelb-worker". They name workers and
                 show what is cached.
@@ -111,85 +144,80 @@ class EndpointPicker(Generic[W]):
         """
         if not isinstance(priorities, Mapping | None):
             raise TypeError(f"priorities must be a mapping of names to numbers, got {type(priorities).__name__}")
-        options = Options(
-            max_body_bytes=max_body_bytes,
-            large_bodies=large_bodies,
-            max_held_bytes=max_held_bytes,
-            max_streams=max_streams,
-            body_timeout_s=body_timeout_s,
-            idle_timeout_s=idle_timeout_s,
-            stream_timeout_s=stream_timeout_s,
-            fallbacks=fallbacks,
-            priorities=dict(priorities or {}),
-            shed_inflight=shed_inflight,
-            rewrite_model=rewrite_model,
-            default_body_mode=default_body_mode,
-            expose_headers=expose_headers,
-            conformance=conformance,
-        )
-        self._picker = Picker(router, Addresses(router, address), options)
-        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - imported in a condition
-        self._server: Any = None
-        self._streams = 0
+        options = {
+            "max_body_bytes": max_body_bytes,
+            "large_bodies": large_bodies,
+            "max_held_bytes": max_held_bytes,
+            "max_streams": max_streams,
+            "body_timeout_s": body_timeout_s,
+            "idle_timeout_s": idle_timeout_s,
+            "stream_timeout_s": stream_timeout_s,
+            "policy_timeout_s": policy_timeout_s,
+            "fallbacks": fallbacks,
+            "priorities": dict(priorities or {}),
+            "shed_inflight": shed_inflight,
+            "rewrite_model": rewrite_model,
+            "default_body_mode": default_body_mode,
+            "expose_headers": [expose_headers] if isinstance(expose_headers, str) else expose_headers,
+            "conformance": conformance,
+        }
+        self._native = NativeEndpointPicker(router, options, address=address)
+        self._health_port: int | None = None
+        self._ready = False
 
     async def start(
         self,
         listen: str = "127.0.0.1:9002",
         *,
         ready: bool = True,
-        credentials: grpc.ServerCredentials | None = None,
+        health_listen: str | None = None,
+        certificate: Certificate | None = None,
     ) -> int:
         """Open the service.
 
         Args:
             listen: Address to listen on; port 0 takes a free one.
             ready: Whether requests may come at once. If not, call `set_ready` later, such as after state was restored.
-            credentials: For TLS, as `grpc.ssl_server_credentials` makes them.
+            health_listen: A second address, for health checks alone and without TLS; see `health_port`.
+            certificate: For TLS; None serves without.
 
         Returns:
             The port.
 
         Raises:
-            RuntimeError: The address cannot be listened on, or the service was started before.
+            RuntimeError: The address cannot be listened on, the service was started before, or the process was forked
+                since it was made.
+            OSError: The certificate cannot be read.
+            ValueError: It cannot be used.
         """
-        if self._server is not None:
-            raise RuntimeError("an EndpointPicker starts once: make another one")
-        self._server = grpc.aio.server(
-            options=[
-                # Two services on one port would share the requests, unaware of each other's.
-                ("grpc.so_reuseport", 0),
-                # Windows stay at 64 KB per stream; they grow to megabytes otherwise.
-                ("grpc.http2.bdp_probe", 0),
-                ("grpc.max_receive_message_length", 2 * self._picker.options.max_body_bytes + _MESSAGE_OVERHEAD),
-                ("grpc.max_send_message_length", -1),
-            ]
+        read = None if certificate is None else await asyncio.to_thread(certificate.read)
+        port, self._health_port = await asyncio.to_thread(
+            self._native.start, listen, ready=ready, health_listen=health_listen, certificate=read
         )
-        handler = grpc.stream_stream_rpc_method_handler(
-            self._process,
-            request_deserializer=ProcessingRequest.FromString,
-            response_serializer=ProcessingResponse.SerializeToString,
-        )
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        if credentials is None:
-            port = self._server.add_insecure_port(listen)
-        else:
-            port = self._server.add_secure_port(listen, credentials)
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-        await self.set_ready(ready)
-        await self._server.start()
-        return int(port)
+        self._ready = ready
+        return port
+
+    async def reload_certificate(self, certificate: Certificate) -> None:
+        """Use a certificate from the next connection on.
+
+        Args:
+            certificate: In the place of the one that the service was started with.
+
+        Raises:
+            RuntimeError: The service has not started.
+            OSError: The certificate cannot be read.
+            ValueError: It cannot be used, or the service was started without one. What was there remains.
+        """
+        self._native.reload_certificate(await asyncio.to_thread(certificate.read))
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """End the service: readiness goes, no stream begins, and those that are open may end; idempotent.
+        """End the service: readiness goes, requests that come are refused, and open ones may end; idempotent.
 
         Args:
             grace_s: How long to wait for them, in seconds. The rest is broken off and its load released.
         """
-        if self._server is None:
-            return
-        await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        self._ready = False
+        await asyncio.to_thread(self._native.stop, grace_s)
 
     async def set_ready(self, ready: bool) -> None:  # noqa: FBT001 - as `Router.set_ready`
         """Set the readiness reported to health checks.
@@ -197,55 +225,52 @@ class EndpointPicker(Generic[W]):
         Args:
             ready: Whether they may.
         """
-        states = health_pb2.HealthCheckResponse
-        state = states.SERVING if ready else states.NOT_SERVING
-        for name in ("", READINESS, SERVICE):
-            await self._health.set(name, state)
+        await asyncio.to_thread(self._native.set_ready, ready)
+        self._ready = ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether health checks see it ready for requests."""
+        return self._ready
+
+    @property
+    def health_port(self) -> int | None:
+        """The port for health checks alone, None without `health_listen`."""
+        return self._health_port
 
     @property
     def open_streams(self) -> int:
         """Requests that the proxies have open here."""
-        return self._streams
+        return self._native.open_streams
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies and prompts that are held."""
+        return self._native.held_bytes
 
     @property
     def counts(self) -> dict[str, int]:
         """Counters of the endpoint picker.
 
-        "picked"; refused as "no-worker", "shed", "slow-body" or "too-many-streams"; refused or passed unread as
-        "too-large" or because held bodies were "full"; picked by headers alone because the body is "no-json",
-        "unroutable" (no request for a completion), "body-not-sent" or was "unread" for want of time; "expired" streams;
-        served by a "served-fallback", by somebody "served-unknown", or by one that could not be booked,
-        "served-unbooked"; "observed" streams that want no reply.
+        "picked"; refused as "no-worker", "shed", "bad-body", "slow-body", "too-many-streams", "draining" or because the
+        pick "failed"; refused or passed unread as "too-large" or because held bodies were "full"; picked by headers
+        alone because the body is not sent, "body-not-sent"; picked without the policy or renderer in Python, which took
+        too long: "policy-timeout"; "expired" streams; served by a "served-fallback", by somebody "served-unknown", or
+        by one that could not be booked, "served-unbooked"; "observed" streams that want no reply.
         """
-        return dict(self._picker.counts)
-
-    async def _process(self, messages: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - untyped in grpc
-        if self._streams >= self._picker.options.max_streams:
-            refusal = self._picker.refuse(503, "too-many-streams", "too many requests are open", 1.0)
-            await context.write(refusal_reply(refusal))
-            return
-        exchange = Exchange(self._picker)
-        clock_s = asyncio.get_running_loop().time
-        began_s = clock_s()
-        self._streams += 1
-        try:
-            async with asyncio.timeout_at(exchange.deadline(began_s, began_s)) as timeout:
-                async for message in messages:
-                    for reply in await exchange.receive(message):
-                        await context.write(reply)
-                    if exchange.over:
-                        return
-                    timeout.reschedule(exchange.deadline(began_s, clock_s()))
-        except TimeoutError:
-            async with asyncio.timeout(_LAST_WORDS_S):
-                for reply in exchange.expire():
-                    await context.write(reply)
-        finally:
-            self._streams -= 1
-            exchange.close()
+        return self._native.counts
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
+
+
+def warn_of(key: str) -> None:
+    """Log that a worker has no address; called by the server, once for each."""
+    _log.warning(
+        "worker %s is never picked: it has no IP address and port; register it by address, or pass `address=` to "
+        "EndpointPicker",
+        key,
+    )

@@ -158,7 +158,8 @@ impl<H: Host> Stream<H> {
                 Step::Move(moving) => match task::spawn_blocking(|| moving.run()).await {
                     Ok((pick, moved)) => self.exchange.moved(pick, moved),
                     Err(_) => {
-                        self.fail(Status::internal("the booking cannot be moved")).await;
+                        self.fail(Status::internal("the booking cannot be moved"))
+                            .await;
                         return Turn::End;
                     }
                 },
@@ -183,10 +184,7 @@ impl<H: Host> Stream<H> {
 }
 
 /// Puts the model into the body, which takes as long as reading it, and gets a pick.
-async fn ask<H: Host>(
-    host: &H,
-    question: Question,
-) -> (Result<Picked, Refusal>, Option<Bytes>) {
+async fn ask<H: Host>(host: &H, question: Question) -> (Result<Picked, Refusal>, Option<Bytes>) {
     let Question { asked, rename } = question;
     let mut rewritten = None;
     if let (Some(body), Some(model)) = (asked.body.clone(), rename) {

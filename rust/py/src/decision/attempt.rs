@@ -106,7 +106,8 @@ impl Attempt {
     }
 
     pub fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
-        self.lease.engine
+        self.lease
+            .engine
             .locked(py, |selector| selector.ledger_mut().unread_usage += counts)
     }
 

@@ -42,8 +42,8 @@ use crate::roster::Roster;
 
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
-pub use self::select::Ready;
 pub use self::kv::KvEvents;
+pub use self::select::Ready;
 pub use self::share::{State, message_origin};
 pub use self::views::Readings;
 

@@ -362,7 +362,7 @@ impl Ready {
     }
 
     /// What a policy of the caller's is told of `request`.
-    pub fn asked<'a>(
+    pub(super) fn asked<'a>(
         &'a self,
         call: &'a Call,
         request: &Request<'_>,

@@ -12,21 +12,21 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from cachelb.answers import PassingAnswer, retry_after
-from cachelb.integrations.ext_proc import replies
-from cachelb.integrations.ext_proc.messages import (
+from tests.models.python_picker import replies
+from tests.models.python_picker.messages import (
     BODY_BUFFERED,
     BODY_BUFFERED_PARTIAL,
     BODY_DUPLEX,
     BODY_NONE,
     BODY_STREAMED,
 )
-from cachelb.integrations.ext_proc.picking import Pick, Refusal
+from tests.models.python_picker.picking import Pick, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from cachelb.decision import Decision
-    from cachelb.integrations.ext_proc.picking import Picker
+    from tests.models.python_picker.picking import Picker
 
 _MODES = {"none": BODY_NONE, "streamed": BODY_STREAMED, "buffered": BODY_BUFFERED, "duplex": BODY_DUPLEX}
 _WHOLE = frozenset({BODY_BUFFERED, BODY_BUFFERED_PARTIAL})

@@ -39,6 +39,15 @@ def address_of(key: str) -> str | None:
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"  # noqa: PLR2004 - the version
 
 
+def warn_of(key: str) -> None:
+    """Log that a worker has no address."""
+    _log.warning(
+        "worker %s is never picked: it has no IP address and port; register it by address, or pass `address=` to "
+        "EndpointPicker",
+        key,
+    )
+
+
 class Addresses:
     """Maps workers to addresses and back. It follows the router's list of workers.
 
@@ -90,9 +99,5 @@ class Addresses:
             if address is not None:
                 self._by_key[key] = address
             elif key not in known:
-                _log.warning(
-                    "worker %s is never picked: it has no IP address and port; register it by address, or pass "
-                    "`address=` to EndpointPicker",
-                    key,
-                )
+                warn_of(key)
         self._by_address = {address: key for key, address in self._by_key.items()}

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cachelb.integrations.ext_proc.messages import OVERWRITE_OR_ADD, ProcessingResponse
-from cachelb.integrations.ext_proc.picking import Pick, Refusal
+from tests.models.python_picker.messages import OVERWRITE_OR_ADD, ProcessingResponse
+from tests.models.python_picker.picking import Pick, Refusal
 
 DESTINATION = "x-gateway-destination-endpoint"
 NAMESPACE = "envoy.lb"

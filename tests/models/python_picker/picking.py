@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cachelb.decision import Decision
-    from cachelb.integrations.ext_proc.addresses import Addresses
+    from tests.models.python_picker.addresses import Addresses
     from cachelb.router import Router
     from cachelb.types import RequestArguments
 

@@ -1,0 +1,125 @@
+"""Metrics and probes of an endpoint picker, as pages of plain HTTP."""
+
+from __future__ import annotations
+
+import threading
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from cachelb.extras import need
+from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
+from cachelb.metrics.family import Family
+from cachelb.metrics.prometheus import metric_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
+
+    from prometheus_client import Metric
+
+    from cachelb.integrations.ext_proc.server import EndpointPicker
+    from cachelb.router import Router
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10  # seconds that a client may take
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Log nothing: probes come every few seconds."""
+
+
+class Pages:
+    """`/metrics`, `/healthz` and `/readyz` of a picker, on a thread of their own. Needs `cachelb[extproc]`.
+
+    Example:
+        >>> import asyncio
+        >>> import urllib.request
+        >>> import cachelb
+        >>> from cachelb.integrations.ext_proc import EndpointPicker, Pages
+        >>> router = cachelb.Router(["http://10.0.0.1:8000"])
+        >>> with Pages("127.0.0.1:0", router, EndpointPicker(router)) as pages:
+        ...     page = urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/metrics").read().decode()
+        >>> "cachelb_ext_proc_open_streams 0.0" in page
+        True
+    """
+
+    def __init__(self, listen: str, router: Router[Any], picker: EndpointPicker[Any]) -> None:
+        """Listen, and serve.
+
+        Args:
+            listen: `host:port`; port 0 takes a free one.
+            router: Whose metrics are shown.
+            picker: Likewise; `/readyz` answers 503 until it is ready for requests.
+
+        Raises:
+            ModuleNotFoundError: The extra is not installed.
+            OSError: The address cannot be listened on.
+            ValueError: It is none.
+        """
+        need("Pages", "prometheus_client", extra="extproc")
+        import prometheus_client
+
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(PrometheusCollector(router))
+        registry.register(_PickerCollector(picker))
+        host, found, port = listen.rpartition(":")
+        if not found or not port.isascii() or not port.isdigit():
+            raise ValueError(f"an address must be HOST:PORT, got {listen!r}")
+
+        def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+            status, kind, body = "200 OK", "text/plain; charset=utf-8", b"ok\n"
+            match environ["PATH_INFO"]:
+                case "/metrics":
+                    kind, body = CONTENT_TYPE, prometheus_client.generate_latest(registry)
+                case "/readyz" if not picker.is_ready:
+                    status, body = "503 Service Unavailable", b"not ready\n"
+                case "/healthz" | "/readyz":
+                    pass
+                case _:
+                    status, body = "404 Not Found", b"there are /metrics, /healthz and /readyz\n"
+            start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+            return [body]
+
+        self._server = make_server(host.strip("[]"), int(port), answer, _Server, _Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="cachelb-ext-proc-pages", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """End; idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class _PickerCollector:
+    """What a picker counts."""
+
+    def __init__(self, picker: EndpointPicker[Any]) -> None:
+        self._picker = picker
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the picker; called by the registry."""
+        picker = self._picker
+        events = [((name,), float(count)) for name, count in picker.counts.items()]
+        text = "Requests of the endpoint picker by what became of them; one may be several."
+        yield metric_of(Family("ext_proc_events", "counter", text, "{request}", ("event",), events))
+        text = "Requests that proxies have open at the endpoint picker."
+        yield metric_of(Family("ext_proc_open_streams", "gauge", text, "{request}", (), [((), picker.open_streams)]))
+        text = "Bodies and prompts that the endpoint picker holds."
+        yield metric_of(Family("ext_proc_held_bytes", "gauge", text, "By", (), [((), picker.held_bytes)]))

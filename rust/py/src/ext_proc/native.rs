@@ -1,0 +1,167 @@
+//! Selections without the interpreter.
+
+use std::sync::Arc;
+
+use cachelb_core::Error;
+use cachelb_core::ids::Millis;
+use cachelb_ext_proc::{Asked, Refusal};
+use cachelb_router::{Eligibility, Offers};
+use pyo3::PyErr;
+
+use super::booked::{Chosen, Load};
+use super::picking::{Query, Selecting};
+use crate::body::Read;
+use crate::call::Hints;
+use crate::decision::{Lease, Owner};
+use crate::engine::pick;
+use crate::error::{body_text, enter};
+use crate::prompt::{Scratch, with_detached_scratch};
+use crate::roster::Registered;
+use crate::router::{NativeRouter, Ready};
+
+/// When a client that gets no worker may try again.
+pub const RETRY_AFTER_S: f64 = 1.0;
+
+/// One request whose body was read.
+pub struct Natively<'a> {
+    router: &'a NativeRouter,
+    owner: &'a Arc<dyn Owner>,
+    registered: &'a Registered,
+    read: &'a Read,
+    hints: Hints<'a>,
+    scratch: &'a mut Scratch,
+}
+
+/// Reads the request, then has `pick` select for it.
+pub fn natively<R>(
+    router: &NativeRouter,
+    owner: &Arc<dyn Owner>,
+    registered: &Registered,
+    asked: &Asked,
+    pick: impl FnOnce(&mut Natively<'_>) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
+    with_detached_scratch(|scratch| {
+        let headers = asked.headers.iter();
+        let body = asked.body.as_deref();
+        let tenant = asked.tenant.as_deref();
+        let room = &mut scratch.room;
+        let read = router
+            .bodies
+            .read_wire((asked.path(), body), headers, tenant, room);
+        let read = read.map_err(|error| Refusal::bad_body(body_text(error)))?;
+        if router.fleet.get().feeds.undeclared.has_events() {
+            router
+                .bodies
+                .warn_once(&read)
+                .map_err(|error| failed(&error))?;
+        }
+        let mut hints = Hints::of(Some(&read));
+        hints.model = asked.model.as_deref().or(hints.model);
+        let found = pick(&mut Natively {
+            router,
+            owner,
+            registered,
+            read: &read,
+            hints,
+            scratch,
+        });
+        scratch.room.take_back(&mut Some(read));
+        found
+    })
+}
+
+/// What nobody foresaw.
+pub fn failed(error: &PyErr) -> Refusal {
+    pyo3::Python::attach(|py| error.clone_ref(py).write_unraisable(py, None));
+    Refusal::failed()
+}
+
+impl Natively<'_> {
+    fn ready(&mut self, now: Millis, dry_run: bool) -> Ready {
+        let fleet = self.router.fleet.get();
+        let hints = self.hints;
+        let (pool, model) = fleet.pool_of(hints.model, self.registered, dry_run);
+        let readers = fleet.readers();
+        let reader = &readers[pool.0 as usize];
+        let namespace = hints.namespace(&reader.hasher, model);
+        self.scratch.boundaries.clear();
+        let mut prompt = reader.body(self.read, namespace, self.scratch);
+        hints.complete(&mut prompt, model, &fleet.engine.scales, self.scratch);
+        let offers = fleet.roster.offers(self.registered);
+        Ready::new(fleet, (pool, reader), prompt, offers, now)
+    }
+}
+
+/// Rules out offers that `query` does not want.
+fn limit(offers: &mut Offers, query: Query<'_>) {
+    if query.among.is_none() && query.exclude.is_empty() {
+        return;
+    }
+    for at in 0..offers.len() {
+        let key = &offers[at].key;
+        if query.among.is_some_and(|among| !among.contains(key)) {
+            offers.set_eligibility(at, Eligibility::NotAmong);
+        } else if query.exclude.contains(key) {
+            offers.set_eligibility(at, Eligibility::Excluded);
+        }
+    }
+}
+
+impl Selecting for Natively<'_> {
+    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Refusal> {
+        let fleet = self.router.fleet.get();
+        let engine = &fleet.engine;
+        let begun = engine.begin(query.dry_run);
+        let mut ready = self.ready(engine.any_now(), query.dry_run);
+        let mut offers = std::mem::take(&mut ready.offers);
+        limit(&mut offers, query);
+        let hints = self.hints;
+        let client = hints.client(&ready.prompt);
+        let request = ready.request(&hints, &[], self.scratch);
+        let step = pick(query.dry_run);
+        let found = enter(|| Ok(engine.held(|selector| step(selector, &mut offers, &request))));
+        let found = match found {
+            Ok(Ok((found, _))) => Ok(found),
+            Ok(Err(Error::NoCandidate | Error::Refused(_))) => {
+                Err(Refusal::no_worker(Some(RETRY_AFTER_S)))
+            }
+            Ok(Err(error)) => Err(failed(&crate::error::to_python(&error))),
+            Err(error) => Err(failed(&error)),
+        };
+        let chosen = found.map(|found| {
+            let seat = self.registered.seat_of(found.offer);
+            let lease = |booking| {
+                let (engine, owner) = (Arc::clone(engine), Arc::clone(self.owner));
+                Lease::new(engine, owner, client, ready.number, Some(booking))
+            };
+            Chosen {
+                key: Arc::clone(&seat.key),
+                rank: offers[found.offer].rank,
+                load: found.booking.map(|booking| Load::Native {
+                    lease: lease(booking),
+                    reason: found.reason,
+                    matched_tokens: found.matched_tokens,
+                }),
+            }
+        });
+        fleet.roster.give_back(offers);
+        engine.selected(begun);
+        chosen
+    }
+
+    fn inflight(&mut self, chosen: &Chosen) -> u64 {
+        inflight(self.router, chosen)
+    }
+}
+
+/// Requests in flight on a worker, as `Router.loads` has them.
+pub fn inflight(router: &NativeRouter, chosen: &Chosen) -> u64 {
+    let name = match chosen.rank {
+        Some(rank) => format!("{}#{rank}", chosen.key),
+        None => chosen.key.to_string(),
+    };
+    router.engine.held(|selector| {
+        let id = selector.fleet().find(&name);
+        id.map_or(0, |id| u64::from(selector.book().loads().inflight(id)))
+    })
+}

@@ -1,0 +1,68 @@
+//! From a request to endpoints: the worker that is booked, and the next best ones behind it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cachelb_ext_proc::{Asked, Refusal};
+
+use super::addresses::Known;
+use super::booked::Chosen;
+
+/// Which workers a selection is among.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// `None` for all.
+    pub among: Option<&'a HashSet<Arc<str>>>,
+    pub exclude: &'a [Arc<str>],
+    pub dry_run: bool,
+}
+
+/// Selects for one request, whichever way.
+pub trait Selecting {
+    /// Picks a worker, and books its load unless it is a dry run.
+    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Refusal>;
+
+    /// Requests in flight on a worker that was picked.
+    fn inflight(&mut self, chosen: &Chosen) -> u64;
+}
+
+/// Picks for a request: its endpoints, and the booked one.
+pub fn pick(
+    selecting: &mut dyn Selecting,
+    asked: &Asked,
+    known: &Known,
+) -> Result<(Vec<String>, Chosen), Refusal> {
+    let among = known.among(asked.subset.as_ref());
+    let among = among.as_ref();
+    let dry = Query {
+        among,
+        exclude: &[],
+        dry_run: true,
+    };
+    if let Some(limit) = asked.shed_inflight {
+        let chosen = selecting.select(dry)?;
+        if selecting.inflight(&chosen) >= limit {
+            return Err(Refusal::shed());
+        }
+    }
+    let chosen = selecting.select(Query {
+        dry_run: false,
+        ..dry
+    })?;
+    // The header with the rank goes to any worker that serves the request, but is right for one only.
+    let most = chosen.rank.map_or(asked.fallbacks, |_| 0);
+    let mut tried = vec![Arc::clone(&chosen.key)];
+    while tried.len() <= most {
+        let next = Query {
+            exclude: &tried,
+            ..dry
+        };
+        // Asking the router again costs less than an explanation, which has no ranks for policies without scores.
+        let Ok(found) = selecting.select(next) else {
+            break;
+        };
+        tried.push(found.key);
+    }
+    let endpoints = tried.iter().filter_map(|key| known.of(key));
+    Ok((endpoints.map(str::to_owned).collect(), chosen))
+}

@@ -1,0 +1,1 @@
+"""The endpoint picker in Python that the native one replaces: its model."""

@@ -230,22 +230,19 @@ impl Exchange {
             booking,
         });
         self.keep_prompt(asking.prompt);
-        match asking.giving {
-            Some((body, end)) => {
-                self.push(replies::picked(asking.at, &endpoints, rank, None));
-                let body = rewritten.map_or(body, |rewritten| {
-                    self.release_body();
-                    self.hold(rewritten.len());
-                    rewritten
-                });
-                self.give_back(body, end);
-            }
-            None => {
-                self.hold(rewritten.as_ref().map_or(0, Bytes::len));
-                self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
-                if asking.at == PickedAt::Body {
-                    self.outgoing.push_back(Outgoing::Release);
-                }
+        if let Some((body, end)) = asking.giving {
+            self.push(replies::picked(asking.at, &endpoints, rank, None));
+            let body = rewritten.map_or(body, |rewritten| {
+                self.release_body();
+                self.hold(rewritten.len());
+                rewritten
+            });
+            self.give_back(body, end);
+        } else {
+            self.hold(rewritten.as_ref().map_or(0, Bytes::len));
+            self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
+            if asking.at == PickedAt::Body {
+                self.outgoing.push_back(Outgoing::Release);
             }
         }
         if asking.trailers {
@@ -271,7 +268,11 @@ impl Exchange {
         let end = began + options.stream_timeout;
         // An answer whose body passes elsewhere is silent until it ends.
         let is_silent = self.answer.is_some() && self.answer_mode == NONE;
-        if is_silent { end } else { end.min(now + options.idle_timeout) }
+        if is_silent {
+            end
+        } else {
+            end.min(now + options.idle_timeout)
+        }
     }
 
     /// Handles a deadline that passed: answers the client if it has not sent the whole request.
@@ -361,7 +362,9 @@ impl Exchange {
             tenant: filled(read::TENANT).map(str::to_owned),
             priority,
             model: filled(read::MODEL).map(str::to_owned),
-            shed_inflight: options.shed_inflight.filter(|_| priority.is_some_and(|priority| priority < 0)),
+            shed_inflight: options
+                .shed_inflight
+                .filter(|_| priority.is_some_and(|priority| priority < 0)),
             fallbacks: options.fallbacks,
             headers: self.headers.clone(),
         };

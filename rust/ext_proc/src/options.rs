@@ -144,7 +144,11 @@ impl Options {
         if self.fallbacks > MOST_FALLBACKS {
             return Err(InvalidOption::Fallbacks(self.fallbacks));
         }
-        for time in [&mut self.body_timeout, &mut self.idle_timeout, &mut self.stream_timeout] {
+        for time in [
+            &mut self.body_timeout,
+            &mut self.idle_timeout,
+            &mut self.stream_timeout,
+        ] {
             *time = LONGEST.min(*time);
         }
         for name in &mut self.expose_headers {

@@ -37,7 +37,9 @@ impl Headers {
 
     /// Returns names and values in any order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Returns the first of the headers that is there.
@@ -47,7 +49,9 @@ impl Headers {
 
     /// Returns the first of the headers that is there and not empty.
     pub(crate) fn first_filled(&self, names: [&str; 2]) -> Option<&str> {
-        names.into_iter().find_map(|name| self.get(name).filter(|value| !value.is_empty()))
+        names
+            .into_iter()
+            .find_map(|name| self.get(name).filter(|value| !value.is_empty()))
     }
 }
 
@@ -66,7 +70,11 @@ pub(crate) fn headers(map: Option<HeaderMap>) -> Headers {
     let headers = map.into_iter().flat_map(|map| map.headers);
     headers
         .map(|header| {
-            let name = if header.key.bytes().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii()) {
+            let name = if header
+                .key
+                .bytes()
+                .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii())
+            {
                 header.key.to_lowercase()
             } else {
                 header.key
@@ -86,7 +94,11 @@ pub(crate) fn headers(map: Option<HeaderMap>) -> Headers {
 pub(crate) fn subset(message: &Message) -> Option<Vec<String>> {
     let value = metadata(message, SUBSET_NAMESPACE, SUBSET)?;
     let entries = match &value.kind {
-        Some(Kind::ListValue(list)) => list.values.iter().flat_map(|value| split(text(value))).collect(),
+        Some(Kind::ListValue(list)) => list
+            .values
+            .iter()
+            .flat_map(|value| split(text(value)))
+            .collect(),
         _ => split(text(value)).collect(),
     };
     Some(entries)
@@ -94,7 +106,10 @@ pub(crate) fn subset(message: &Message) -> Option<Vec<String>> {
 
 /// Returns the parts between commas that are not blank.
 pub(crate) fn split(text: &str) -> impl Iterator<Item = String> {
-    text.split(',').map(trimmed).filter(|part| !part.is_empty()).map(str::to_owned)
+    text.split(',')
+        .map(trimmed)
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
 }
 
 /// Removes white space at both ends, as Python does.
@@ -104,22 +119,32 @@ pub(crate) fn trimmed(text: &str) -> &str {
 
 /// Reads the address that served the request, `None` if the proxy does not name it.
 pub(crate) fn served(message: &Message) -> Option<&str> {
-    metadata(message, NAMESPACE, SERVED).map(text).filter(|address| !address.is_empty())
+    metadata(message, NAMESPACE, SERVED)
+        .map(text)
+        .filter(|address| !address.is_empty())
 }
 
 /// Reads the source of the answer, `None` if the proxy does not name it.
 pub(crate) fn code_details(message: &Message) -> Option<&str> {
-    message.attributes.values().find_map(|attributes| attributes.fields.get(CODE_DETAILS)).map(text)
+    message
+        .attributes
+        .values()
+        .find_map(|attributes| attributes.fields.get(CODE_DETAILS))
+        .map(text)
 }
 
 /// Reads a status, `None` if it is no number. Absent means success.
 pub(crate) fn status(headers: &Headers) -> Option<u16> {
-    headers.get(":status").map_or(Some(200), |status| trimmed(status).parse().ok())
+    headers
+        .get(":status")
+        .map_or(Some(200), |status| trimmed(status).parse().ok())
 }
 
 /// Reads how many seconds an answer asks to wait: a number, or a date.
 pub(crate) fn retry_after(headers: &Headers, now: SystemTime) -> Option<f64> {
-    let text = headers.get("retry-after")?.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
+    let text = headers
+        .get("retry-after")?
+        .trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let is_number = |digits: &str| {
         (1..=9).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -128,7 +153,10 @@ pub(crate) fn retry_after(headers: &Headers, now: SystemTime) -> Option<f64> {
         return text.parse().ok();
     }
     let when = httpdate::parse_http_date(text).ok()?;
-    Some(when.duration_since(now).map_or(0.0, |wait| wait.as_secs_f64()))
+    Some(
+        when.duration_since(now)
+            .map_or(0.0, |wait| wait.as_secs_f64()),
+    )
 }
 
 fn metadata<'a>(message: &'a Message, namespace: &str, name: &str) -> Option<&'a Value> {

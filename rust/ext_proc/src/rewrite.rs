@@ -80,12 +80,27 @@ mod tests {
     #[test]
     fn only_the_model_changes() {
         for (body, expected) in [
-            (r#"{"model":"a" , "x":[1.50]}"#, Some(r#"{"model":"n\u00e9w" , "x":[1.50]}"#)),
-            (r#"{"x": {"model": 1}}"#, Some(r#"{"x": {"model": 1}, "model": "n\u00e9w"}"#)),
+            (
+                r#"{"model":"a" , "x":[1.50]}"#,
+                Some(r#"{"model":"n\u00e9w" , "x":[1.50]}"#),
+            ),
+            (
+                r#"{"x": {"model": 1}}"#,
+                Some(r#"{"x": {"model": 1}, "model": "n\u00e9w"}"#),
+            ),
             (" {} ", Some(r#" {"model": "n\u00e9w"} "#)),
-            (r#"{"\u006dodel": null}"#, Some(r#"{"\u006dodel": "n\u00e9w"}"#)),
-            (r#"{"model":"a","model":2}"#, Some(r#"{"model":"n\u00e9w","model":"n\u00e9w"}"#)),
-            (r#"{"\ud800": 1, "model": "a"}"#, Some(r#"{"\ud800": 1, "model": "n\u00e9w"}"#)),
+            (
+                r#"{"\u006dodel": null}"#,
+                Some(r#"{"\u006dodel": "n\u00e9w"}"#),
+            ),
+            (
+                r#"{"model":"a","model":2}"#,
+                Some(r#"{"model":"n\u00e9w","model":"n\u00e9w"}"#),
+            ),
+            (
+                r#"{"\ud800": 1, "model": "a"}"#,
+                Some(r#"{"\ud800": 1, "model": "n\u00e9w"}"#),
+            ),
             (r#"{"model":"a","model":"n\u00e9w"}"#, None),
             ("[1]", None),
             (r#"{"model": "#, None),
@@ -93,7 +108,11 @@ mod tests {
             ("", None),
         ] {
             let written = with_model(body.as_bytes(), "néw").map(String::from_utf8);
-            assert_eq!(written.transpose().expect("is UTF-8").as_deref(), expected, "{body}");
+            assert_eq!(
+                written.transpose().expect("is UTF-8").as_deref(),
+                expected,
+                "{body}"
+            );
         }
         let deep = format!("{{\"x\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         let written = with_model(deep.as_bytes(), "m").expect("has a model");

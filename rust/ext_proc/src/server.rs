@@ -21,8 +21,8 @@ use tonic_health::server::HealthReporter;
 
 use self::connection::connections;
 use self::stream::{Phase, Processor};
-pub use self::tls::{Tls, TlsVersion};
 use self::tls::{Certificates, TlsError};
+pub use self::tls::{Tls, TlsVersion};
 use crate::host::Host;
 use crate::options::{InvalidOption, LONGEST, Options};
 use crate::shared::{Event, Shared};
@@ -110,13 +110,20 @@ impl Server {
         listen: &Listen,
     ) -> Result<Started, StartError> {
         let options = options.checked()?;
-        let certificates = listen.tls.as_ref().map(Certificates::new).transpose()?.map(Arc::new);
+        let certificates = listen
+            .tls
+            .as_ref()
+            .map(Certificates::new)
+            .transpose()?
+            .map(Arc::new);
         let (listener, port) = bind(&listen.address)?;
         let health_listener = listen.health_address.as_deref().map(bind).transpose()?;
         let health_port = health_listener.as_ref().map(|(_, port)| *port);
         let runtime = Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(thread::available_parallelism().map_or(2, |count| count.get().max(2)))
+            .max_blocking_threads(
+                thread::available_parallelism().map_or(2, |count| count.get().max(2)),
+            )
             .thread_name("cachelb-ext-proc-pick")
             .build()
             .map_err(StartError::Thread)?;
@@ -157,7 +164,11 @@ fn bind(address: &str) -> Result<(TcpListener, u16), StartError> {
         // Without SO_REUSEPORT: two services on one port would share the requests, unaware of each other's.
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        let port = listener.local_addr().as_ref().map(SocketAddr::port).unwrap_or_default();
+        let port = listener
+            .local_addr()
+            .as_ref()
+            .map(SocketAddr::port)
+            .unwrap_or_default();
         Ok((listener, port))
     };
     listen().map_err(|error| StartError::Listen {
@@ -168,9 +179,15 @@ fn bind(address: &str) -> Result<(TcpListener, u16), StartError> {
 
 /// Sets what health checks get.
 fn report(handle: &Handle, health: &HealthReporter, is_ready: bool) {
-    let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+    let status = if is_ready {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
     handle.block_on(async {
-        health.set_service_status(LIVENESS, ServingStatus::Serving).await;
+        health
+            .set_service_status(LIVENESS, ServingStatus::Serving)
+            .await;
         for name in ["", READINESS, SERVICE] {
             health.set_service_status(name, status).await;
         }
@@ -194,14 +211,16 @@ impl<H: Host> Run<H> {
             let shared = self.shared;
             let options = &shared.options;
             let most = MESSAGE_OVERHEAD.saturating_add(options.max_body_bytes.saturating_mul(2));
-            let picker = ExternalProcessorServer::new(self.processor).max_decoding_message_size(most);
-            let services = transport(options.max_streams).add_service(picker).add_service(health.clone());
+            let picker =
+                ExternalProcessorServer::new(self.processor).max_decoding_message_size(most);
+            let services = transport(options.max_streams)
+                .add_service(picker)
+                .add_service(health.clone());
             let serving = serve(services, self.listener, self.certificates, phases.clone());
             let health_services = transport(1).add_service(health);
             let serving_health = async {
-                match self.health_listener {
-                    Some(listener) => serve(health_services, listener, None, phases.clone()).await,
-                    None => {}
+                if let Some(listener) = self.health_listener {
+                    serve(health_services, listener, None, phases.clone()).await;
                 }
             };
             let serving = async { tokio::join!(serving, serving_health) };
@@ -221,7 +240,9 @@ impl<H: Host> Run<H> {
 }
 
 fn transport(max_streams: usize) -> tonic::transport::Server {
-    let streams = u32::try_from(max_streams).unwrap_or(u32::MAX).saturating_add(REFUSED_STREAMS);
+    let streams = u32::try_from(max_streams)
+        .unwrap_or(u32::MAX)
+        .saturating_add(REFUSED_STREAMS);
     // So that streams which wait for a slow proxy leave room for the others.
     let window = u64::from(streams) * u64::from(STREAM_WINDOW);
     let window = u32::try_from(window).unwrap_or(u32::MAX).min(u32::MAX >> 1);
@@ -245,7 +266,9 @@ async fn serve(
     };
     let incoming = connections(listener, certificates);
     // It fails with the listener only, which does not.
-    let _ = services.serve_with_incoming_shutdown(incoming, stopped(phases)).await;
+    let _ = services
+        .serve_with_incoming_shutdown(incoming, stopped(phases))
+        .await;
 }
 
 /// Waits until the service is to end, and then for the streams that are open, within the grace.

@@ -92,8 +92,16 @@ impl Shared {
 
     /// Returns the counters that are not 0.
     pub(crate) fn counts(&self) -> Vec<(Event, u64)> {
-        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        (Event::ALL.iter().copied().zip(counts).filter(|(_, count)| *count > 0)).collect()
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        (Event::ALL
+            .iter()
+            .copied()
+            .zip(counts)
+            .filter(|(_, count)| *count > 0))
+        .collect()
     }
 
     /// Returns the bytes of bodies and prompts that are held.

@@ -111,7 +111,11 @@ fn read_usage(tail: &[u8]) -> Usage {
         ControlFlow::Continue(())
     });
     let [cached, prompt, completion, read, input, output, created] = counts;
-    let beside = [read, created].into_iter().flatten().map(|count| count.max(0)).sum::<i128>();
+    let beside = [read, created]
+        .into_iter()
+        .flatten()
+        .map(|count| count.max(0))
+        .sum::<i128>();
     let bounded = |count: i128| u64::try_from(count).unwrap_or(u64::MAX);
     Usage {
         cached_tokens: read.or(cached).map(bounded),
@@ -149,13 +153,24 @@ fn fields<'a, T>(text: &'a [u8], mut read: impl FnMut(&'a [u8], &'a [u8]) -> Con
 /// Reads a whole number that nothing of a longer word or number follows.
 fn number(text: &[u8]) -> Option<i128> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let follows = digits.get(count).is_some_and(|byte| is_word(*byte) || *byte == b'.');
+    let count = digits
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let follows = digits
+        .get(count)
+        .is_some_and(|byte| is_word(*byte) || *byte == b'.');
     if !(1..=MOST_DIGITS).contains(&count) || follows {
         return None;
     }
-    let value = digits[..count].iter().fold(0, |value, digit| value * 10 + i128::from(digit - b'0'));
-    Some(if digits.len() < text.len() { -value } else { value })
+    let value = digits[..count]
+        .iter()
+        .fold(0, |value, digit| value * 10 + i128::from(digit - b'0'));
+    Some(if digits.len() < text.len() {
+        -value
+    } else {
+        value
+    })
 }
 
 fn identifier(text: &[u8]) -> Option<&str> {
@@ -163,7 +178,9 @@ fn identifier(text: &[u8]) -> Option<&str> {
     let is_of_one = |byte: &u8| is_word(*byte) || b".:-".contains(byte);
     let length = text.iter().take_while(|byte| is_of_one(byte)).count();
     let is_whole = (1..=MOST_ID).contains(&length) && text.get(length) == Some(&b'"');
-    std::str::from_utf8(&text[..length]).ok().filter(|_| is_whole)
+    std::str::from_utf8(&text[..length])
+        .ok()
+        .filter(|_| is_whole)
 }
 
 fn is_word(byte: u8) -> bool {
@@ -179,5 +196,10 @@ fn trim_start(text: &[u8]) -> &[u8] {
 }
 
 fn trim_end(text: &[u8]) -> &[u8] {
-    &text[..text.len() - text.iter().rev().take_while(|byte| is_space(**byte)).count()]
+    &text[..text.len()
+        - text
+            .iter()
+            .rev()
+            .take_while(|byte| is_space(**byte))
+            .count()]
 }

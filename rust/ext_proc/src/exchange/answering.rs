@@ -36,7 +36,11 @@ impl Exchange {
             details: read::code_details(message).map(str::to_owned),
             end: part.end_of_stream,
         };
-        match headers.served.as_deref().filter(|served| pick.first.as_deref() != Some(served)) {
+        match headers
+            .served
+            .as_deref()
+            .filter(|served| pick.first.as_deref() != Some(served))
+        {
             Some(address) if self.kept > LARGE_BODY_BYTES => {
                 let address = address.to_owned();
                 let pick = self.pick.take();
@@ -105,7 +109,11 @@ impl Exchange {
             }
         }
         if self.answer_mode == DUPLEX {
-            self.outgoing.push_back(Outgoing::Body(Chunks::new(Side::Response, chunk.into(), end)));
+            self.outgoing.push_back(Outgoing::Body(Chunks::new(
+                Side::Response,
+                chunk.into(),
+                end,
+            )));
         } else {
             self.push(replies::body(Side::Response));
         }
@@ -133,7 +141,9 @@ fn report_error(booking: &mut Booking, status: u16, answer: &AnswerHeaders) {
             let retry_after_s = read::retry_after(&answer.headers, SystemTime::now());
             booking.error(status, retry_after_s);
         }
-        Some(details) if status >= SERVER_ERROR && is_of_upstream(details) => booking.error(502, None),
+        Some(details) if status >= SERVER_ERROR && is_of_upstream(details) => {
+            booking.error(502, None);
+        }
         Some(_) => booking.cancel(),
     }
 }

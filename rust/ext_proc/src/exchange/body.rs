@@ -16,7 +16,11 @@ impl Exchange {
         let (chunk, end) = (part.body, part.end_of_stream);
         if self.pick.is_some() {
             if self.request_mode == DUPLEX {
-                self.outgoing.push_back(Outgoing::Body(Chunks::new(Side::Request, chunk.into(), end)));
+                self.outgoing.push_back(Outgoing::Body(Chunks::new(
+                    Side::Request,
+                    chunk.into(),
+                    end,
+                )));
             } else {
                 self.push(replies::body(Side::Request));
             }
@@ -73,7 +77,8 @@ impl Exchange {
     /// Gives a body back, which counts as held until all of it is sent: a proxy may be slow to read, and the parts
     /// share one allocation.
     pub(super) fn give_back(&mut self, body: Bytes, end: bool) {
-        self.outgoing.push_back(Outgoing::Body(Chunks::new(Side::Request, body, end)));
+        self.outgoing
+            .push_back(Outgoing::Body(Chunks::new(Side::Request, body, end)));
         self.outgoing.push_back(Outgoing::Release);
     }
 

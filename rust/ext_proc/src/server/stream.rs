@@ -155,13 +155,14 @@ impl<H: Host> Stream<H> {
                     let (picked, rewritten) = ask(&*self.host, *question).await;
                     self.exchange.answered(picked, rewritten);
                 }
-                Step::Move(moving) => match task::spawn_blocking(|| moving.run()).await {
-                    Ok((pick, moved)) => self.exchange.moved(pick, moved),
-                    Err(_) => {
-                        self.fail(Status::internal("the booking cannot be moved")).await;
+                Step::Move(moving) => {
+                    let Ok((pick, moved)) = task::spawn_blocking(|| moving.run()).await else {
+                        self.fail(Status::internal("the booking cannot be moved"))
+                            .await;
                         return Turn::End;
-                    }
-                },
+                    };
+                    self.exchange.moved(pick, moved);
+                }
                 Step::Fail(reason) => {
                     self.fail(Status::invalid_argument(reason)).await;
                     return Turn::End;
@@ -183,10 +184,7 @@ impl<H: Host> Stream<H> {
 }
 
 /// Puts the model into the body, which takes as long as reading it, and gets a pick.
-async fn ask<H: Host>(
-    host: &H,
-    question: Question,
-) -> (Result<Picked, Refusal>, Option<Bytes>) {
+async fn ask<H: Host>(host: &H, question: Question) -> (Result<Picked, Refusal>, Option<Bytes>) {
     let Question { asked, rename } = question;
     let mut rewritten = None;
     if let (Some(body), Some(model)) = (asked.body.clone(), rename) {

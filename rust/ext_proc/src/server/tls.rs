@@ -35,7 +35,9 @@ pub struct Tls {
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without the key.
-        (f.debug_struct("Tls").field("min_version", &self.min_version)).finish_non_exhaustive()
+        (f.debug_struct("Tls")
+            .field("min_version", &self.min_version))
+        .finish_non_exhaustive()
     }
 }
 
@@ -78,7 +80,8 @@ impl Certificates {
 fn read(tls: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
     let refused = |error: &dyn std::fmt::Display| TlsError::Refused(error.to_string());
     let chain = certificates(&tls.certificate, "the certificate")?;
-    let key = PrivateKeyDer::from_pem_slice(&tls.key).map_err(|_| TlsError::Unreadable("the key"))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&tls.key).map_err(|_| TlsError::Unreadable("the key"))?;
     let provider = Arc::new(ring::default_provider());
     let versions: &[_] = match tls.min_version {
         TlsVersion::V1_2 => &[&version::TLS13, &version::TLS12],
@@ -98,12 +101,17 @@ fn read(tls: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
             builder.with_client_cert_verifier(verifier.build().map_err(|error| refused(&error))?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| refused(&error))?;
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| refused(&error))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }
 
 fn certificates(pem: &[u8], name: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or(TlsError::Unreadable(name))
+    found
+        .ok()
+        .filter(|found| !found.is_empty())
+        .ok_or(TlsError::Unreadable(name))
 }

@@ -1,5 +1,6 @@
 //! A host whose bookings check their own calls, messages as Envoy sends them, and replies as short text.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::host::{
     Asked, Booked, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
 };
 use crate::wire::{
-    HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, Kind, Message, Mutation, Part,
-    Reply, ReplyPart, Struct, Value,
+    HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Kind, Message,
+    Mutation, Part, Reply, ReplyPart, Struct, Value,
 };
 
 pub(crate) const A: &str = "10.0.0.1:8000";
@@ -267,7 +268,7 @@ pub(crate) fn request_body(body: &[u8], end: bool) -> Message {
 }
 
 pub(crate) fn request_trailers() -> Message {
-    message(Part::RequestTrailers(Default::default()))
+    message(Part::RequestTrailers(HttpTrailers::default()))
 }
 
 pub(crate) fn response(headers: &[(&str, &str)], end: bool) -> Message {
@@ -279,7 +280,7 @@ pub(crate) fn response_body(body: &[u8], end: bool) -> Message {
 }
 
 pub(crate) fn response_trailers() -> Message {
-    message(Part::ResponseTrailers(Default::default()))
+    message(Part::ResponseTrailers(HttpTrailers::default()))
 }
 
 pub(crate) fn with_modes(mut message: Message, request: i32, answer: i32) -> Message {
@@ -343,7 +344,7 @@ pub(crate) fn show(reply: &Reply) -> String {
             let body = String::from_utf8_lossy(&answer.body);
             return format!("{status} {}{set} {body}", answer.details);
         }
-        other => panic!("no reply of ours: {other:?}"),
+        other @ ReplyPart::StreamedImmediateResponse(_) => panic!("no reply of ours: {other:?}"),
     };
     let common = common.expect("a reply has a response");
     let mut line = format!("{part}{}", show_headers(common.header_mutation.as_ref()));
@@ -367,9 +368,11 @@ pub(crate) fn show(reply: &Reply) -> String {
         .as_ref()
         .and_then(|mutation| mutation.mutation.as_ref())
     {
-        Some(Mutation::Body(body)) => line += &format!(" body={}", String::from_utf8_lossy(body)),
+        Some(Mutation::Body(body)) => {
+            let _ = write!(line, " body={}", String::from_utf8_lossy(body));
+        }
         Some(Mutation::StreamedResponse(streamed)) => {
-            line += &format!(" {:?}", String::from_utf8_lossy(&streamed.body));
+            let _ = write!(line, " {:?}", String::from_utf8_lossy(&streamed.body));
             line += if streamed.end_of_stream { " end" } else { "" };
         }
         _ => {}
@@ -386,7 +389,7 @@ fn show_headers(mutation: Option<&HeaderMutation>) -> String {
         assert_eq!(option.append_action, 2, "overwrite or add");
         let header = option.header.as_ref().expect("a header");
         let value: String = header.raw_value.iter().copied().map(char::from).collect();
-        line += &format!(" {}={value}", header.key);
+        let _ = write!(line, " {}={value}", header.key);
     }
     line
 }

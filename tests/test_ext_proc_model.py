@@ -34,7 +34,7 @@ def options_of(round_: int) -> dict[str, Any]:
         "priorities": {"batch": -1, "chat": 3},
         "shed_inflight": 1 if round_ % 2 else None,
         "policy_timeout_s": 60.0,
-        "expose_headers": ["x-cachelb-worker", "x-cachelb-reason", "x-cachelb-matched-tokens", "x-data-parallel-rank"],
+        "expose_headers": ["x-cachelb-worker", "x-cachelb-reason", "x-cachelb-matched-tokens"],
     }
 
 

@@ -1,7 +1,7 @@
 //! Addresses that a proxy knows workers by: `ip:port`, or `[ip]:port` for IPv6.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::read::trimmed;
 
@@ -20,16 +20,12 @@ pub fn address_of(key: &str) -> Option<String> {
     let (scheme, rest) = key.split_once("://").unwrap_or(("", key));
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let place = rest[..end].rsplit('@').next()?;
-    let (host, port) = match place.strip_prefix('[') {
-        Some(inner) => {
-            let (host, rest) = inner.split_once(']')?;
-            // Names of interfaces mean nothing elsewhere.
-            (IpAddr::V6(host.parse::<Ipv6Addr>().ok()?), rest)
-        }
-        None => {
-            let end = place.find(':').unwrap_or(place.len());
-            (place[..end].parse().ok()?, &place[end..])
-        }
+    let (host, port) = if let Some(inner) = place.strip_prefix('[') {
+        let (host, rest) = inner.split_once(']')?;
+        (IpAddr::V6(host.parse().ok()?), rest)
+    } else {
+        let end = place.find(':').unwrap_or(place.len());
+        (IpAddr::V4(place[..end].parse().ok()?), &place[end..])
     };
     let digits = port.strip_prefix(':').unwrap_or(port);
     let port = match digits.bytes().all(|byte| byte.is_ascii_digit()) {

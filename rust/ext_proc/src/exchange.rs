@@ -230,22 +230,19 @@ impl Exchange {
             booking,
         });
         self.keep_prompt(asking.prompt);
-        match asking.giving {
-            Some((body, end)) => {
-                self.push(replies::picked(asking.at, &endpoints, rank, None));
-                let body = rewritten.map_or(body, |rewritten| {
-                    self.release_body();
-                    self.hold(rewritten.len());
-                    rewritten
-                });
-                self.give_back(body, end);
-            }
-            None => {
-                self.hold(rewritten.as_ref().map_or(0, Bytes::len));
-                self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
-                if asking.at == PickedAt::Body {
-                    self.outgoing.push_back(Outgoing::Release);
-                }
+        if let Some((body, end)) = asking.giving {
+            self.push(replies::picked(asking.at, &endpoints, rank, None));
+            let body = rewritten.map_or(body, |rewritten| {
+                self.release_body();
+                self.hold(rewritten.len());
+                rewritten
+            });
+            self.give_back(body, end);
+        } else {
+            self.hold(rewritten.as_ref().map_or(0, Bytes::len));
+            self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
+            if asking.at == PickedAt::Body {
+                self.outgoing.push_back(Outgoing::Release);
             }
         }
         if asking.trailers {

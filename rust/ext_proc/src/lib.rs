@@ -12,6 +12,8 @@ mod replies;
 mod rewrite;
 mod server;
 mod shared;
+#[cfg(test)]
+mod testing;
 mod usage;
 mod wire;
 

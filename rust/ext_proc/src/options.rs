@@ -15,9 +15,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 const DECISION_HEADERS: [&str; 5] = [
     "x-cachelb-decision",
     "x-cachelb-matched-tokens",
+    "x-cachelb-prefill-worker",
     "x-cachelb-reason",
     "x-cachelb-worker",
-    "x-data-parallel-rank",
 ];
 
 /// How a proxy sends bodies.

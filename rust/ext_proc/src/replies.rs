@@ -1,5 +1,6 @@
 //! Replies of the endpoint picker to the proxy, built from plain values.
 
+use std::fmt::Write as _;
 use std::iter;
 
 use bytes::Bytes;
@@ -173,7 +174,8 @@ pub(crate) fn json_text(text: &str) -> String {
             written.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut units) {
-                written.push_str(&format!("\\u{unit:04x}"));
+                // Text takes whatever is written.
+                let _ = write!(written, "\\u{unit:04x}");
             }
         }
     }

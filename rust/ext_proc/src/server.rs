@@ -219,9 +219,8 @@ impl<H: Host> Run<H> {
             let serving = serve(services, self.listener, self.certificates, phases.clone());
             let health_services = transport(1).add_service(health);
             let serving_health = async {
-                match self.health_listener {
-                    Some(listener) => serve(health_services, listener, None, phases.clone()).await,
-                    None => {}
+                if let Some(listener) = self.health_listener {
+                    serve(health_services, listener, None, phases.clone()).await;
                 }
             };
             let serving = async { tokio::join!(serving, serving_health) };

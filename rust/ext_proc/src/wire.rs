@@ -22,3 +22,6 @@ pub(crate) use envoy_types::pb::google::protobuf::{Struct, Value};
 
 /// Full name of the service, which is also the name of its health check.
 pub(crate) const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
+
+#[cfg(test)]
+pub(crate) use envoy_types::pb::envoy::service::ext_proc::v3::HttpTrailers;

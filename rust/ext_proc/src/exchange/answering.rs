@@ -142,7 +142,7 @@ fn report_error(booking: &mut Booking, status: u16, answer: &AnswerHeaders) {
             booking.error(status, retry_after_s);
         }
         Some(details) if status >= SERVER_ERROR && is_of_upstream(details) => {
-            booking.error(502, None)
+            booking.error(502, None);
         }
         Some(_) => booking.cancel(),
     }

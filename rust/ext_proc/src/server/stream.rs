@@ -155,14 +155,14 @@ impl<H: Host> Stream<H> {
                     let (picked, rewritten) = ask(&*self.host, *question).await;
                     self.exchange.answered(picked, rewritten);
                 }
-                Step::Move(moving) => match task::spawn_blocking(|| moving.run()).await {
-                    Ok((pick, moved)) => self.exchange.moved(pick, moved),
-                    Err(_) => {
+                Step::Move(moving) => {
+                    let Ok((pick, moved)) = task::spawn_blocking(|| moving.run()).await else {
                         self.fail(Status::internal("the booking cannot be moved"))
                             .await;
                         return Turn::End;
-                    }
-                },
+                    };
+                    self.exchange.moved(pick, moved);
+                }
                 Step::Fail(reason) => {
                     self.fail(Status::invalid_argument(reason)).await;
                     return Turn::End;

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DESTINATION, DUPLEX, URLS, Service, Stream, in_loop, serve, served
+from tests.models.ext_proc_client import (
+    BUFFERED,
+    DEADLINE_S,
+    DESTINATION,
+    DUPLEX,
+    URLS,
+    Service,
+    Stream,
+    in_loop,
+    serve,
+    served,
+    until,
+)
 
-from cachelb import Router
+from tests.models.own_policy import Own
+
+from cachelb import RequestBodies, Router
 from tests.models.ext_proc_messages import ProcessingRequest, ProcessingResponse
 from cachelb.policies.custom import FleetView, RequestView
 
@@ -219,7 +234,8 @@ async def test_nobody_eligible_is_503_and_names_no_worker(router: Router[str], s
     for url in URLS if subset is None else URLS[1:2]:
         router.set_ready(url, False)
     status, headers, error = await refused(service, subset=subset)
-    assert (status, headers) == (503, {"content-type": "application/json", "retry-after": "1"})
+    reason = {"x-llm-d-request-dropped-reason": "rejected-no-endpoints"}
+    assert (status, headers) == (503, {"content-type": "application/json", "retry-after": "1"} | reason)
     assert error["message"] == "no worker is available"
     assert service.picker.counts == {"no-worker": 1}
     assert router.stats().open_requests == 0
@@ -236,27 +252,18 @@ async def test_workers_without_an_ip_address_are_never_named(caplog: pytest.LogC
     assert [record.args[0] for record in caplog.records] == ["http://gpu0:8000", "unix:///run/gpu1.sock"]  # type: ignore[index]
 
 
-class GrowingRouter(Router[str]):
-    """Gets a worker right after somebody asked who there is."""
-
-    late: str | None = None
-
-    def keys(self) -> list[str]:
-        keys = super().keys()
-        if self.late is not None:
-            late, self.late = self.late, None
-            self.add_worker(late)
-        return keys
-
-
-@pytest.mark.parametrize(("late", "named"), [("http://gpu9:8000", [A]), (URLS[1], [B, A])])
+@pytest.mark.parametrize("late", ["http://gpu9:8000", URLS[1]])
 @in_loop
-async def test_worker_that_joins_during_a_pick_is_named_only_if_it_has_an_address(late: str, named: list[str]) -> None:
-    router = GrowingRouter(URLS[:1], policy="least-loaded", seed=1)
-    async with serve(router) as service:
-        await service.stream().request(body_of())
-        router.late = late
-        assert (await service.stream().request(body_of())).endpoints == named
+async def test_worker_that_joins_during_a_pick_is_not_named_yet(late: str) -> None:
+    def joined(fleet: FleetView) -> int:
+        if len(router.keys()) == 1:
+            router.add_worker(late)
+        return len(fleet.keys) - 1
+
+    router = Router(URLS[:1], policy=Own(joined), seed=1)
+    async with serve(router, policy_timeout_s=DEADLINE_S) as service:
+        assert (await service.stream().request(body_of())).endpoints == [A]
+        assert (await service.stream().request(body_of())).endpoints == ([B, A] if late == URLS[1] else [A])
         assert router.stats().open_requests == 2
 
 
@@ -416,3 +423,45 @@ async def test_proxy_that_only_watches_gets_no_pick(service: Service) -> None:
     await stream.send(ProcessingRequest(observability_mode=True))
     assert await stream.read() is None
     assert service.picker.counts == {"observed": 1}
+
+
+# --- the interpreter ---
+
+
+@in_loop
+async def test_policy_in_python_picks_and_one_that_hangs_is_not_waited_for() -> None:
+    held, hung = threading.Event(), threading.Event()
+
+    def last(fleet: FleetView) -> int:
+        if hung.is_set():
+            held.wait(DEADLINE_S)
+        return len(fleet.keys) - 1
+
+    router = Router(URLS, policy=Own(last), seed=1)
+    async with serve(router, policy_timeout_s=DEADLINE_S) as service:
+        assert (await service.stream().request(body_of())).endpoints == [C, B, A]
+    hung.set()
+    async with serve(router, policy_timeout_s=0.05) as service:
+        picks = [(await service.stream().request(body_of())).endpoints for _ in range(3)]
+        assert sorted(pick[0] for pick in picks) == [A, B, C]  # of the least load
+        assert service.picker.counts == {"picked": 3, "policy-timeout": 3}
+        held.set()
+        hung.clear()
+        await until(lambda: router.stats().open_requests == 3)  # what came too late is given back
+
+
+@in_loop
+async def test_renderer_in_python_gives_the_tokens_to_match() -> None:
+    bodies = RequestBodies(renderer=lambda body, _path: list(json.loads(body)["prompt"].encode()))
+    router = Router(URLS, bodies=bodies, seed=1, block_size=16)
+    async with serve(router, expose_headers=["x-cachelb-matched-tokens"], policy_timeout_s=DEADLINE_S) as service:
+        first = await service.stream().request(body_of("a" * 64))
+        stream = service.stream()
+        assert (await stream.request(body_of("a" * 64 + "b" * 8))).endpoints[0] == first.endpoints[0]
+        assert (await stream.answer_headers())["x-cachelb-matched-tokens"] == "64"
+        # Served elsewhere, the prompt is rendered again: its tokens are there from now on.
+        fallback = service.stream()
+        picked = await fallback.request(body_of("c" * 64))
+        await fallback.answer_headers(served=picked.endpoints[1])
+        found = router.select_worker(tokens=list(b"c" * 64), dry_run=True)
+        assert (f"http://{picked.endpoints[1]}", 64) == (found.key, found.matched_tokens)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,14 @@ import grpc
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.certificates import certificate
 from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served
 from tests.programs import running
 
 from cachelb import Router
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb.integrations.ext_proc import Certificate, EndpointPicker, Pages
 from cachelb.integrations.ext_proc.__main__ import main as command
 from cachelb.integrations.ext_proc.__main__ import parse
-from cachelb.integrations.ext_proc.addresses import address_of
 from tests.models.ext_proc_messages import SERVICE
 
 URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
@@ -75,33 +78,92 @@ async def test_service_starts_once_and_at_a_free_port_and_stops_twice() -> None:
 
 
 @in_loop
-async def test_credentials_protect_the_port() -> None:
+async def test_certificate_protects_the_port_and_another_one_takes_its_place(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    certificates = [Certificate(*certificate(folder)) for folder in folders]
+
+    async def connects(port: int, folder: Path) -> bool:
+        trusted = grpc.ssl_channel_credentials((folder / "cert.pem").read_bytes())
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", trusted) as channel:
+            try:
+                stream = Service(picker, Proxy(channel), channel).stream()
+                assert (await stream.request(BODY)).body == BODY
+                await stream.finish()
+            except grpc.aio.AioRpcError:
+                return False
+            return True
+
     async with EndpointPicker(Router(URLS, seed=1)) as picker:
-        port = await picker.start("127.0.0.1:0", credentials=grpc.local_server_credentials())
-        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.local_channel_credentials()) as channel:
-            stream = Service(picker, Proxy(channel), channel).stream()
-            assert (await stream.request(BODY)).body == BODY
+        port = await picker.start("127.0.0.1:0", health_listen="127.0.0.1:0", certificate=certificates[0])
+        assert [await connects(port, folder) for folder in folders] == [True, False]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.health_port}") as channel:
+            assert await health_of(channel, "readiness") == "SERVING"
+        (folders[1] / "broken.pem").write_text("no certificate")
+        with pytest.raises(ValueError, match="cannot read the certificate: it must be PEM"):
+            await picker.reload_certificate(Certificate(folders[1] / "broken.pem", folders[1] / "key.pem"))
+        await picker.reload_certificate(certificates[1])
+        assert [await connects(port, folder) for folder in folders] == [False, True]
+
+
+@in_loop
+async def test_pages_show_metrics_and_readiness() -> None:
+    router = Router(URLS, seed=1)
+
+    def read(path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", pages.port, timeout=DEADLINE_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    async with serve(router, ready=False) as service:
+        with Pages("127.0.0.1:0", router, service.picker) as pages:
+            stream = service.stream()
+            await stream.request(BODY)
+            assert [(await asyncio.to_thread(read, path))[0] for path in ("/healthz", "/readyz", "/")] == [200, 503, 404]
+            await service.picker.set_ready(True)
+            assert (await asyncio.to_thread(read, "/readyz"))[0] == 200
+            _, page = await asyncio.to_thread(read, "/metrics")
+            for line in ('ext_proc_events_total{event="picked"} 1.0', "ext_proc_open_streams 1.0", "open_requests 1.0"):
+                assert f"\ncachelb_{line}\n" in page
             await stream.finish()
 
 
-@pytest.mark.parametrize(
-    ("key", "address"),
-    [
-        ("http://10.0.0.1:8000", "10.0.0.1:8000"),
-        ("10.0.0.1:8000", "10.0.0.1:8000"),
-        ("http://10.0.0.1", "10.0.0.1:80"),
-        ("https://10.0.0.1/v1", "10.0.0.1:443"),
-        ("http://[FD00:0::1]:8000/", "[fd00::1]:8000"),
-        ("10.0.0.1", None),
-        ("http://gpu0:8000", None),
-        ("http://10.0.0.1:99999", None),
-        ("unix:///run/vllm.sock", None),
-        ("http://[::1", None),
-        ("", None),
-    ],
-)
-def test_address_of_a_key(key: str, address: str | None) -> None:
-    assert address_of(key) == address
+CHILD = """
+import asyncio, os, sys
+from cachelb import Router
+from cachelb.integrations.ext_proc import EndpointPicker
+
+router = Router(["http://10.0.0.1:8000"])
+picker = EndpointPicker(router)
+asyncio.run(picker.start("127.0.0.1:0"))
+if (child := os.fork()) == 0:
+    assert router.select_worker(text="word " * 99).key == "http://10.0.0.1:8000"
+    assert (picker.open_streams, picker.counts) == (0, {})
+    asyncio.run(picker.stop())
+    for each in (picker, EndpointPicker(router)):
+        try:
+            asyncio.run(each.start("127.0.0.1:0"))
+        except RuntimeError as error:
+            print(error, flush=True)
+        else:
+            print("started", flush=True)
+            asyncio.run(each.stop())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+asyncio.run(picker.stop())
+"""
+
+
+def test_child_of_a_fork_has_no_service_and_may_start_one() -> None:
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "an EndpointPicker does not start in a process that was forked: make another one",
+        "started",
+    ]
 
 
 # --- the command ---
@@ -128,7 +190,7 @@ def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) 
         assert "stopped: {'picked': 1}" in output.read()
 
 
-OPTIONS = ("config", "listen", "fallbacks", "max-body-mb", "large-bodies", "priority")
+OPTIONS = ("config", "listen", "grpc-port", "grpc-health-port", "metrics-port", "cert-path", "drain-timeout", "fallbacks", "max-body-mb", "large-bodies", "priority")
 
 
 @pytest.mark.parametrize(

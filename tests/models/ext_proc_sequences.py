@@ -85,7 +85,7 @@ def answer_body(random_: random.Random) -> bytes:
     return b"".join([*events, b"data: " + counts + b"\n\n", random_.choice([b"data: [DONE]\n\n", b""])])
 
 
-def sequence(seed: int) -> list[bytes]:
+def sequence(seed: int, *, errors: bool = True) -> list[bytes]:
     """Make the messages of one stream."""
     random_ = random.Random(seed)
     messages: list[Any] = []
@@ -119,7 +119,7 @@ def sequence(seed: int) -> list[bytes]:
             message("request_trailers")
     if random_.random() < 0.9:
         answer = message("response_headers")
-        status = random_.choice([b"200"] * 6 + [b"302", b"404", b"429", b"500", b"503"])
+        status = random_.choice([b"200"] * 6 + [b"302", b"404", b"429", b"500", b"503"] * errors)
         kind = random_.choice([b"application/json", b"text/event-stream; charset=utf-8"])
         pairs = [(":status", status), ("content-type", kind)]
         if random_.random() < 0.2:

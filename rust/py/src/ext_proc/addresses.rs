@@ -21,9 +21,10 @@ pub struct Known {
 }
 
 impl Known {
-    /// Keys of the workers that may be picked: of a subset, or of all that have an address. `None` for all there are.
-    pub fn among(&self, subset: Option<&Subset>) -> Option<HashSet<Arc<str>>> {
-        if subset.is_none() && self.by_key.values().all(Option::is_some) {
+    /// Keys of the workers that may be picked: of a subset, or of all that have an address. `None` for all there are,
+    /// unless others may come in between.
+    pub fn among(&self, subset: Option<&Subset>, may_grow: bool) -> Option<HashSet<Arc<str>>> {
+        if subset.is_none() && !may_grow && self.by_key.values().all(Option::is_some) {
             return None;
         }
         let admitted = self.by_key.iter().filter(|(_, address)| {

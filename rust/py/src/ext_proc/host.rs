@@ -80,6 +80,7 @@ impl RouterHost {
             among: Some(&among),
             exclude: &[],
             dry_run: false,
+            pinned: self.router.get().customs.decides(Wanted::Whole),
         };
         // Of one candidate no policy has anything to choose, but a prompt that was rendered is rendered again.
         let way = if self.renders(asked) {
@@ -92,15 +93,20 @@ impl RouterHost {
 
     /// Whether the interpreter takes part in the selection for a request.
     fn way(&self, asked: &Asked) -> Way {
-        let turn = Turn {
-            wanted: Wanted::Whole,
-            dry_run: false,
-        };
-        if self.renders(asked) || self.router.get().customs.are_asked(turn) {
+        if self.renders(asked) || self.is_asked() {
             Way::Interpreted
         } else {
             Way::Native
         }
+    }
+
+    /// Whether a policy of the caller's, or one beside, is asked.
+    fn is_asked(&self) -> bool {
+        let turn = Turn {
+            wanted: Wanted::Whole,
+            dry_run: false,
+        };
+        self.router.get().customs.are_asked(turn)
     }
 
     fn renders(&self, asked: &Asked) -> bool {

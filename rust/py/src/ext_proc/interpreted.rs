@@ -67,6 +67,10 @@ impl Selecting for Interpreted<'_> {
         })
     }
 
+    fn may_grow(&self) -> bool {
+        true
+    }
+
     fn inflight(&mut self, chosen: &Chosen) -> u64 {
         let (py, router) = (self.router.py(), self.router.get());
         py.detach(|| inflight(router, chosen))

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_ext_proc::{Asked, Refusal};
-use cachelb_router::{Eligibility, Offers};
+use cachelb_policy::Reason;
+use cachelb_router::{Eligibility, Offer, Offers, Request};
 use pyo3::PyErr;
 
 use super::booked::{Chosen, Load};
@@ -117,12 +118,22 @@ impl Selecting for Natively<'_> {
         limit(&mut offers, query);
         let hints = self.hints;
         let client = hints.client(&ready.prompt);
-        let request = ready.request(&hints, &[], self.scratch);
+        let first = |offers: &Offers| {
+            let candidate = |offer: &Offer| offer.eligibility == Eligibility::Candidate;
+            offers
+                .iter()
+                .position(candidate)
+                .map(|at| (at as u32, Reason::Custom))
+        };
+        let request = Request {
+            pinned: first(&offers).filter(|_| query.pinned),
+            ..ready.request(&hints, &[], self.scratch)
+        };
         let step = pick(query.dry_run);
         let found = enter(|| Ok(engine.held(|selector| step(selector, &mut offers, &request))));
         let found = match found {
             Ok(Ok((found, _))) => Ok(found),
-            Ok(Err(Error::NoCandidate | Error::Refused(_))) => {
+            Ok(Err(Error::NoCandidate | Error::Refused(_) | Error::Moved)) => {
                 Err(Refusal::no_worker(Some(RETRY_AFTER_S)))
             }
             Ok(Err(error)) => Err(failed(&crate::error::to_python(&error))),
@@ -145,8 +156,14 @@ impl Selecting for Natively<'_> {
             }
         });
         fleet.roster.give_back(offers);
-        engine.selected(begun);
+        if chosen.is_ok() {
+            engine.selected(begun);
+        }
         chosen
+    }
+
+    fn may_grow(&self) -> bool {
+        false
     }
 
     fn inflight(&mut self, chosen: &Chosen) -> u64 {

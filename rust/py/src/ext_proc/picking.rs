@@ -15,12 +15,17 @@ pub struct Query<'a> {
     pub among: Option<&'a HashSet<Arc<str>>>,
     pub exclude: &'a [Arc<str>],
     pub dry_run: bool,
+    /// Whether the first of them is to be taken, as a policy of the caller's would.
+    pub pinned: bool,
 }
 
 /// Selects for one request, whichever way.
 pub trait Selecting {
     /// Picks a worker, and books its load unless it is a dry run.
     fn select(&mut self, query: Query<'_>) -> Result<Chosen, Refusal>;
+
+    /// Whether it may find workers that were not there when the addresses were read.
+    fn may_grow(&self) -> bool;
 
     /// Requests in flight on a worker that was picked.
     fn inflight(&mut self, chosen: &Chosen) -> u64;
@@ -32,12 +37,13 @@ pub fn pick(
     asked: &Asked,
     known: &Known,
 ) -> Result<(Vec<String>, Chosen), Refusal> {
-    let among = known.among(asked.subset.as_ref());
+    let among = known.among(asked.subset.as_ref(), selecting.may_grow());
     let among = among.as_ref();
     let dry = Query {
         among,
         exclude: &[],
         dry_run: true,
+        pinned: false,
     };
     if let Some(limit) = asked.shed_inflight {
         let chosen = selecting.select(dry)?;

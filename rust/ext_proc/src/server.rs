@@ -2,6 +2,8 @@
 
 mod connection;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 use std::future::pending;

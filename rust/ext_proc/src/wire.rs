@@ -25,3 +25,5 @@ pub(crate) const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
 
 #[cfg(test)]
 pub(crate) use envoy_types::pb::envoy::service::ext_proc::v3::HttpTrailers;
+#[cfg(test)]
+pub(crate) use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_client::ExternalProcessorClient;

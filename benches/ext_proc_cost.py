@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
@@ -21,9 +20,9 @@ ANSWER_CHUNKS = 20
 
 
 def cpu_s(pid: int) -> float:
-    """Read the CPU seconds of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Read the CPU seconds of a process's threads."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text("utf-8").split()[0]) for file in files) / 1e9
 
 
 async def one(proxy: Proxy, body: bytes, modes: dict[str, int], chunks: int) -> None:

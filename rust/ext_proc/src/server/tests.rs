@@ -148,6 +148,9 @@ impl Service {
     }
 }
 
+/// Any thread may use it.
+const fn assert_shared<T: Send + Sync>() {}
+
 fn within<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(async { timeout(DEADLINE, future).await.expect("in time") })
 }
@@ -170,6 +173,7 @@ fn health_of(runtime: &Runtime, channel: &Channel, service: &str) -> Result<Serv
 
 #[test]
 fn a_request_and_its_answer() {
+    const { assert_shared::<Started>() };
     let service = Service::new(Options::default());
     let mut call = service.open();
     service.request(&mut call, &[], &vec![b'x'; 200_000]);

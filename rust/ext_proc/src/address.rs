@@ -88,3 +88,59 @@ impl Subset {
         self.0.contains(address) || self.0.contains(host())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Subset, address_of};
+
+    #[test]
+    fn addresses_of_keys() {
+        for (key, expected) in [
+            ("http://10.0.0.1:8000", Some("10.0.0.1:8000")),
+            ("10.0.0.1:8000", Some("10.0.0.1:8000")),
+            ("http://10.0.0.1", Some("10.0.0.1:80")),
+            ("HTTPS://user:8@10.0.0.1:/v1", Some("10.0.0.1:443")),
+            ("http://10.0.0.1:0", Some("10.0.0.1:80")),
+            ("http://10.0.0.1:8000?x=:1#:2", Some("10.0.0.1:8000")),
+            ("http://[FD00:0::1]:8000/", Some("[fd00::1]:8000")),
+            ("[fd00::1]:8000", Some("[fd00::1]:8000")),
+            ("https://[::1]", Some("[::1]:443")),
+            ("10.0.0.1", None),
+            ("10.0.0.1:", None),
+            ("10.0.0.1:0", None),
+            ("10.0.0.1:+80", None),
+            ("10.0.0.1: 80", None),
+            ("10.0.0.1:80:80", None),
+            ("010.0.0.1:80", None),
+            ("http://10.0.0.1:65536", None),
+            ("http://gpu0:8000", None),
+            ("unix:///run/vllm.sock", None),
+            ("http://[::1", None),
+            ("http://[::1]80", None),
+            ("http://[10.0.0.1]:80", None),
+            ("fd00::1", None),
+            ("", None),
+        ] {
+            assert_eq!(address_of(key).as_deref(), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn entries_of_a_subset_may_have_no_port() {
+        for (entry, admitted) in [
+            ("[fd00::1]:8000", true),
+            ("[FD00:0::1]:8000", true),
+            ("[fd00::1]", true),
+            (" fd00::1 ", true),
+            ("[fd00::1]:1", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                Subset::new([entry]).admits("[fd00::1]:8000"),
+                admitted,
+                "{entry}"
+            );
+        }
+        assert!(!Subset::default().admits("10.0.0.1:8000"));
+    }
+}

@@ -24,7 +24,7 @@ pub trait Host: Send + Sync + 'static {
     /// It runs on the thread that serves all streams. What takes long, such as a body of more than
     /// [`LARGE_BODY_BYTES`] or a policy in another language, belongs into [`off_thread`]; which bodies are, is up to
     /// the host. The future is dropped if the proxy gives the request up or if its time is over: a booking that is
-    /// made nevertheless ends as [`Booking`] is dropped.
+    /// made nevertheless is cancelled as its [`Picked`] is dropped.
     ///
     /// # Errors
     ///

@@ -20,5 +20,5 @@ mod wire;
 pub use host::{Asked, Booked, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread};
 pub use options::{BodyMode, InvalidOption, LargeBodies, Options};
 pub use read::Headers;
-pub use server::{Listen, Server, StartError, Started, Tls, TlsVersion};
+pub use server::{Listen, Server, StartError, Started, Tls, TlsError, TlsVersion};
 pub use shared::Event;

@@ -23,8 +23,8 @@ use tonic_health::server::HealthReporter;
 
 use self::connection::connections;
 use self::stream::{Phase, Processor};
-use self::tls::{Certificates, TlsError};
-pub use self::tls::{Tls, TlsVersion};
+use self::tls::Certificates;
+pub use self::tls::{Tls, TlsError, TlsVersion};
 use crate::host::Host;
 use crate::options::{InvalidOption, LONGEST, Options};
 use crate::shared::{Event, Shared};

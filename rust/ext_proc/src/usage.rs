@@ -69,12 +69,7 @@ impl PassingAnswer {
                 self.head = None;
             }
         }
-        let chunk = last(chunk);
-        if self.tail.len() + chunk.len() > 2 * TAIL_BYTES {
-            let keep = TAIL_BYTES.saturating_sub(chunk.len()).min(self.tail.len());
-            self.tail.drain(..self.tail.len() - keep);
-        }
-        self.tail.extend_from_slice(chunk);
+        keep_last(&mut self.tail, chunk);
     }
 
     /// Reports that the answer is complete, with the counts at its end.
@@ -83,6 +78,14 @@ impl PassingAnswer {
             booking.complete(read_usage(last(&self.tail)));
         }
     }
+}
+
+fn keep_last(tail: &mut Vec<u8>, chunk: &[u8]) {
+    let chunk = last(chunk);
+    if tail.len() + chunk.len() > 2 * TAIL_BYTES {
+        tail.drain(..tail.len().saturating_sub(TAIL_BYTES - chunk.len()));
+    }
+    tail.extend_from_slice(chunk);
 }
 
 fn last(bytes: &[u8]) -> &[u8] {
@@ -202,4 +205,99 @@ fn trim_end(text: &[u8]) -> &[u8] {
             .rev()
             .take_while(|byte| is_space(**byte))
             .count()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Option<u64> = None;
+
+    #[test]
+    fn counts_at_the_end_of_an_answer() {
+        for (tail, expected) in [
+            (
+                r#""prompt_tokens":64,"prompt_tokens_details":{"cached_tokens" : 48}"#,
+                [Some(48), Some(64), NONE],
+            ),
+            (
+                r#""completion_tokens":1,"completion_tokens":2"#,
+                [NONE, NONE, Some(2)],
+            ),
+            // Anthropic's leave out what was cached.
+            (
+                r#""input_tokens":5,"cache_read_input_tokens":7,"cache_creation_input_tokens":-1,"output_tokens":3"#,
+                [Some(7), Some(12), Some(3)],
+            ),
+            (
+                r#""prompt_tokens":1,"input_tokens":-5,"cached_tokens":1"#,
+                [Some(1), Some(u64::MAX), NONE],
+            ),
+            (
+                r#""prompt_tokens":99999999999999999999"#,
+                [NONE, Some(u64::MAX), NONE],
+            ),
+            (r#""prompt_tokens":999999999999999999999"#, [NONE; 3]),
+            (
+                r#""prompt_tokens":1.0,"cached_tokens":1e3,"output_tokens":null"#,
+                [NONE; 3],
+            ),
+            (r#""prompt_tokens":1x"#, [NONE; 3]),
+            (
+                r#"xprompt_tokens":1,"prompt_tokens" 1,\"prompt_tokens\":1,"prompt_tokens":"#,
+                [NONE; 3],
+            ),
+            ("\"prompt_tokens\"\n\x0b:\t-0", [NONE, Some(0), NONE]),
+            (r#"::":":"prompt_tokens":2}"#, [NONE, Some(2), NONE]),
+            (r#""prompt_tokens":--2"#, [NONE; 3]),
+            ("", [NONE; 3]),
+        ] {
+            let found = read_usage(tail.as_bytes());
+            let found = [
+                found.cached_tokens,
+                found.prompt_tokens,
+                found.output_tokens,
+            ];
+            assert_eq!(found, expected, "{tail}");
+        }
+    }
+
+    #[test]
+    fn ids_of_responses() {
+        let longest = "x".repeat(MOST_ID);
+        for (head, expected) in [
+            (r#"{"id":"resp_1"}"#, Some("resp_1")),
+            (r#"{"id" :  "a:b.c-d_9","id":"second""#, Some("a:b.c-d_9")),
+            (r#"{"id":"","id":7,"id":"a b","id":"third"}"#, Some("third")),
+            (r#"{"id":"res"#, None),
+            (r#"{"xid":"a","id":null}"#, None),
+            (&format!(r#""id":"{longest}""#), Some(longest.as_str())),
+            (&format!(r#""id":"x{longest}""#), None),
+            (r#""id":"é""#, None),
+        ] {
+            assert_eq!(response_id(head.as_bytes()), expected, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_last_bytes_are_kept_however_they_are_cut() {
+        let text: Vec<u8> = (0..20_000_u32).map(|number| (number % 251) as u8).collect();
+        for size in [
+            1,
+            7,
+            1000,
+            TAIL_BYTES - 1,
+            TAIL_BYTES,
+            TAIL_BYTES + 1,
+            9000,
+            20_000,
+        ] {
+            let mut tail = Vec::new();
+            for chunk in text.chunks(size) {
+                keep_last(&mut tail, chunk);
+                assert!(tail.len() <= 2 * TAIL_BYTES);
+            }
+            assert!(last(&tail) == last(&text), "{size}");
+        }
+    }
 }

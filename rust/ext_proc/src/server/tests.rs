@@ -148,6 +148,9 @@ impl Service {
     }
 }
 
+/// Any thread may use it.
+const fn assert_shared<T: Send + Sync>() {}
+
 fn within<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
     runtime.block_on(async { timeout(DEADLINE, future).await.expect("in time") })
 }
@@ -170,9 +173,10 @@ fn health_of(runtime: &Runtime, channel: &Channel, service: &str) -> Result<Serv
 
 #[test]
 fn a_request_and_its_answer() {
+    const { assert_shared::<Started>() };
     let service = Service::new(Options::default());
     let mut call = service.open();
-    service.request(&mut call, &[], &[b'x'; 200_000]);
+    service.request(&mut call, &[], &vec![b'x'; 200_000]);
     assert_eq!(service.started.open_streams(), 1);
     service.send(
         &call,
@@ -426,7 +430,7 @@ fn a_client_that_does_not_read_holds_up_no_other_and_nothing_once_it_is_gone() {
         max_body_bytes: 10 << 20,
         ..Options::default()
     });
-    let piece = [b'x'; 60_000];
+    let piece = vec![b'x'; 60_000];
     let calls: Vec<_> = (0..20).map(|_| service.open()).collect();
     for call in &calls {
         service.send(call, request(&[], false));
@@ -453,7 +457,7 @@ fn unfinished_bodies_are_held_up_to_a_bound_on_all_of_them() {
     let calls: Vec<_> = (0..2).map(|_| service.open()).collect();
     for call in &calls {
         service.send(call, request(&[], false));
-        service.send(call, request_body(&[b'x'; 50_000], false));
+        service.send(call, request_body(&vec![b'x'; 50_000], false));
     }
     until(|| service.started.held_bytes() == 100_000);
     let mut over = service.open();

@@ -8,6 +8,7 @@ import http.client
 import json
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +19,14 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.certificates import certificate
-from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served
+from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served, until
 from tests.programs import running
 
 from cachelb import Router
 from cachelb.integrations.ext_proc import Certificate, EndpointPicker, Pages
 from cachelb.integrations.ext_proc.__main__ import main as command
 from cachelb.integrations.ext_proc.__main__ import parse
+from cachelb.integrations.ext_proc.certificates import watch
 from tests.models.ext_proc_messages import SERVICE
 
 URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
@@ -108,6 +110,27 @@ async def test_certificate_protects_the_port_and_another_one_takes_its_place(tmp
 
 
 @in_loop
+async def test_files_of_a_certificate_are_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shown, _ = certificate(tmp_path)
+    read = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    async with EndpointPicker(Router(URLS, seed=1)) as picker:
+        port = await picker.start("127.0.0.1:0", certificate=read)
+        watching = asyncio.create_task(watch(picker, read, interval_s=0.01))
+        shown.write_text("-----BEGIN", "utf-8")
+        await until(lambda: "the certificate was not replaced: cannot read the certificate" in caplog.text)
+        certificate(tmp_path)
+        expected = ssl.PEM_cert_to_DER_cert(shown.read_text("utf-8"))
+
+        async def served() -> bytes:
+            pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+            return ssl.PEM_cert_to_DER_cert(pem)
+
+        while await served() != expected:
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+
+@in_loop
 async def test_pages_show_metrics_and_readiness() -> None:
     router = Router(URLS, seed=1)
 
@@ -173,13 +196,23 @@ def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) 
     config = tmp_path / "gateway.toml"
     config.write_text(f"workers = {json.dumps(URLS)}\n[router]\nseed = 1\n", "utf-8")
     words = ["--config", str(config), "--listen", "127.0.0.1:0", "--fallbacks", "0", "--priority", "batch=-1"]
+    words += ["--secure-serving", "--grpc-health-port", "0", "--metrics-port", "0"]
     with running("-m", MODULE, *words, errors=subprocess.STDOUT) as (process, output):
+        metrics = re.search(r"metrics on port (\d+)", output.readline())
         found = re.search(r"listening on 127\.0\.0\.1:(\d+), 2 workers", output.readline())
         assert found is not None
+        assert metrics is not None
 
         async def main() -> None:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{found[1]}") as channel:
+            pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", int(found[1])))
+            trusted = grpc.ssl_channel_credentials(pem.encode())
+            name = [("grpc.ssl_target_name_override", "localhost")]
+            async with grpc.aio.secure_channel(f"127.0.0.1:{found[1]}", trusted, options=name) as channel:
                 assert await health_of(channel, "readiness") == "SERVING"
+                connection = http.client.HTTPConnection("127.0.0.1", int(metrics[1]), timeout=DEADLINE_S)
+                with contextlib.closing(connection):
+                    await asyncio.to_thread(connection.request, "GET", "/readyz")
+                    assert (await asyncio.to_thread(connection.getresponse)).status == 200
                 stream = Proxy(channel).stream()
                 assert len((await stream.request(BODY)).endpoints) == 1
                 await stream.finish()

@@ -1,1 +1,0 @@
-"""The endpoint picker in Python that the native one replaces: its model."""

@@ -21,11 +21,10 @@ from tests.models.ext_proc_client import (
     served,
     until,
 )
-
+from tests.models.ext_proc_messages import ProcessingRequest, ProcessingResponse
 from tests.models.own_policy import Own
 
 from cachelb import RequestBodies, Router
-from tests.models.ext_proc_messages import ProcessingRequest, ProcessingResponse
 from cachelb.policies.custom import FleetView, RequestView
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"

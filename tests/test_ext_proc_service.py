@@ -20,6 +20,7 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.certificates import certificate
 from tests.models.ext_proc_client import DEADLINE_S, Proxy, Service, in_loop, run, serve, served, until
+from tests.models.ext_proc_messages import SERVICE
 from tests.programs import running
 
 from cachelb import Router
@@ -27,7 +28,6 @@ from cachelb.integrations.ext_proc import Certificate, EndpointPicker, Pages
 from cachelb.integrations.ext_proc.__main__ import main as command
 from cachelb.integrations.ext_proc.__main__ import parse
 from cachelb.integrations.ext_proc.certificates import watch
-from tests.models.ext_proc_messages import SERVICE
 
 URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
 BODY = json.dumps({"prompt": "Once upon a time"}).encode()
@@ -145,7 +145,11 @@ async def test_pages_show_metrics_and_readiness() -> None:
         with Pages("127.0.0.1:0", router, service.picker) as pages:
             stream = service.stream()
             await stream.request(BODY)
-            assert [(await asyncio.to_thread(read, path))[0] for path in ("/healthz", "/readyz", "/")] == [200, 503, 404]
+            assert [(await asyncio.to_thread(read, path))[0] for path in ("/healthz", "/readyz", "/")] == [
+                200,
+                503,
+                404,
+            ]
             await service.picker.set_ready(True)
             assert (await asyncio.to_thread(read, "/readyz"))[0] == 200
             _, page = await asyncio.to_thread(read, "/metrics")
@@ -181,7 +185,9 @@ asyncio.run(picker.stop())
 
 
 def test_child_of_a_fork_has_no_service_and_may_start_one() -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "an EndpointPicker does not start in a process that was forked: make another one",
@@ -223,7 +229,19 @@ def test_command_serves_a_configuration_until_it_is_told_to_end(tmp_path: Path) 
         assert "stopped: {'picked': 1}" in output.read()
 
 
-OPTIONS = ("config", "listen", "grpc-port", "grpc-health-port", "metrics-port", "cert-path", "drain-timeout", "fallbacks", "max-body-mb", "large-bodies", "priority")
+OPTIONS = (
+    "config",
+    "listen",
+    "grpc-port",
+    "grpc-health-port",
+    "metrics-port",
+    "cert-path",
+    "drain-timeout",
+    "fallbacks",
+    "max-body-mb",
+    "large-bodies",
+    "priority",
+)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def _enum_names() -> dict[str, str]:
     return names
 
 
-def _add_field(message: Any, package: str, line: str, enums: dict[str, str]) -> None:  # noqa: ANN401 - a descriptor
+def _add_field(message: Any, package: str, line: str, enums: dict[str, str]) -> None:
     text, _, oneof = line.partition("|")
     number, name, kind = text.split()
     field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
@@ -219,7 +219,7 @@ def _build_pool() -> DescriptorPool:
 _POOL = _build_pool()
 
 
-def _message(name: str) -> Any:  # noqa: ANN401 - made at run time
+def _message(name: str) -> Any:
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
 
 

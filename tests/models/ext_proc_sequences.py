@@ -31,11 +31,18 @@ def body(random_: random.Random) -> bytes:
     elif kind == 6:
         base["prompt"] = [random_.randrange(1000) for _ in range(random_.randrange(200))]
     elif kind == 7:
-        return random_.choice([b"", b"{", b"\xff", b"[1]", b"null", b'{"prompt": "a"} x', b"\xef\xbb\xbf{}", b'{"prompt": [-1]}'])
+        return random_.choice(
+            [b"", b"{", b"\xff", b"[1]", b"null", b'{"prompt": "a"} x', b"\xef\xbb\xbf{}", b'{"prompt": [-1]}']
+        )
     elif kind == 8:
         return json.dumps({**base, "prompt": text}).encode() + b" " * random_.choice([0, 2000, 3000])
     else:
-        base |= {"prompt": [text, "x"], "n": 2, "max_tokens": random_.randrange(100), "cache_salt": random_.choice(["a", "b"])}
+        base |= {
+            "prompt": [text, "x"],
+            "n": 2,
+            "max_tokens": random_.randrange(100),
+            "cache_salt": random_.choice(["a", "b"]),
+        }
     return json.dumps(base).encode()
 
 
@@ -129,7 +136,12 @@ def sequence(seed: int, *, errors: bool = True) -> list[bytes]:
             served = {"x-gateway-destination-endpoint-served": random_.choice(ADDRESSES)}
             answer.metadata_context.filter_metadata["envoy.lb"].update(served)
         if random_.random() < 0.3:
-            details = ["via_upstream", "upstream_reset_before_response_started{}", "overflow upstream", "route_not_found"]
+            details = [
+                "via_upstream",
+                "upstream_reset_before_response_started{}",
+                "overflow upstream",
+                "route_not_found",
+            ]
             answer.attributes["envoy.filters.http.ext_proc"].update({"response.code_details": random_.choice(details)})
         if random_.random() < 0.1:
             answer.response_headers.end_of_stream = True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def metric_of(family: Family) -> Metric:
     """Return a family as a collector yields it."""
-    import prometheus_client.core as core
+    from prometheus_client import core
 
     kind = core.CounterMetricFamily if family.kind == "counter" else core.GaugeMetricFamily
     metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)

@@ -102,8 +102,10 @@ def _certificate(options: argparse.Namespace) -> Iterator[Certificate | None]:
         folder = options.cert_path
         if folder is None and options.secure_serving:
             folder = self_signed(Path(own))
-        yield None if folder is None else Certificate(
-            folder / "tls.crt", folder / "tls.key", options.client_ca, options.tls_min_version
+        yield (
+            None
+            if folder is None
+            else Certificate(folder / "tls.crt", folder / "tls.key", options.client_ca, options.tls_min_version)
         )
 
 
@@ -147,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _anywhere(port: str) -> str:
     if not port.isascii() or not port.isdigit():
         raise argparse.ArgumentTypeError(f"{port!r} is no port")
-    return f"0.0.0.0:{port}"  # noqa: S104 - where the proxies of a cluster are
+    return f"0.0.0.0:{port}"
 
 
 def _priority(text: str) -> tuple[str, int]:

@@ -101,16 +101,14 @@ class KubernetesWorkers(WorkerSource):
         self._namespace = namespace
         self._reader: Reader
         if service is not None:
-            self._kind, shown = (
-                "apis/discovery.k8s.io/v1",
-                f"kubernetes:{namespace + '/' if namespace else ''}{service}",
-            )
-            self._resource, self._selector = "endpointslices", f"kubernetes.io/service-name={service}"
+            kind, name = "kubernetes", service
+            self._group, self._resource = "apis/discovery.k8s.io/v1", "endpointslices"
+            self._selector = f"kubernetes.io/service-name={service}"
             self._reader = SliceReader(scheme, self._ports)
         else:
-            self._selector = _checked_selector(selector)
-            self._kind, shown = "api/v1", f"pods:{namespace + '/' if namespace else ''}{self._selector}"
-            self._resource, self._reader = "pods", PodReader(scheme, self._ports)
+            kind, name = "pods", _checked_selector(selector)
+            self._group, self._resource, self._selector = "api/v1", "pods", name
+            self._reader = PodReader(scheme, self._ports)
         self._access = ClusterAccess(api_url, token_file, ca_file)
         self._silence_s = seconds("silence_s", silence_s)
         shown = f"{kind}:{name}" if namespace is None else f"{kind}:{namespace}/{name}"

@@ -247,7 +247,7 @@ def test_ports_are_those_at_the_pods(router: Router[str], api: FakeKubernetes, p
     api.put(endpoint_slice("s", endpoint("10.0.0.1"), ports=PORTS))
     source = attach(router, api, port=port)
     wait_until(lambda: source.stats().failing or router.keys())
-    found = source.stats().failing or " ".join(sorted(key.rpartition(":")[2] for key in router.keys()))
+    found = source.stats().failing or " ".join(sorted(key.rpartition(":")[2] for key in keys(router)))
     assert found == expected
 
 

@@ -107,7 +107,8 @@ class DnsWorkers(PolledWorkers):
                 answer = await self._ask("AAAA")
             found = [worker_url(self._scheme, record.address, self._port) for record in answer]
         ttl_s = float(answer.chaining_result.minimum_ttl)
-        return found, min(max(ttl_s, _LEAST_TTL_S), self._max_ttl_s)
+        # Name servers turn the order from answer to answer.
+        return sorted(found), min(max(ttl_s, _LEAST_TTL_S), self._max_ttl_s)
 
     async def _ask(self, kind: str) -> Answer:
         import dns.exception
@@ -150,7 +151,7 @@ def _check_name(name: str) -> None:
     except (dns.exception.DNSException, ValueError) as error:
         raise ValueError(f"name must be a DNS name, got {name[:80]!r}: {error}") from error
     if len(made.labels) < 2:  # noqa: PLR2004 - the root alone
-        raise ValueError("name must be a DNS name, got the root")
+        raise ValueError(f"name must be a DNS name, got {name!r}")
 
 
 def _servers(nameservers: Sequence[str]) -> list[tuple[str, int]]:

@@ -222,7 +222,7 @@ class _Follower:
         self._version, self._is_fresh = version, True
 
     def _publish(self, objects: dict[str, Parsed]) -> None:
-        self._findings.found(urls(objects.values(), self._source._ports))
+        self._findings.found(sorted(urls(objects.values(), self._source._ports)))
         self._objects = objects
 
 

@@ -98,8 +98,10 @@ class DiscoveryRun:
         waits = self._guard.waits
         self._found = frozenset(names)
         held = self._guard.answer(self._found, now_s)
-        known = self._urls | dict(zip(names, urls, strict=True))
-        self._urls = {name: known.get(name, name) for name in held}
+        known = {name: name for name in held} | self._urls | dict(zip(names, urls, strict=True))
+        # In the order of the answer, which is the order of registration.
+        order = dict.fromkeys(names) | known
+        self._urls = {name: known[name] for name in order if name in held}
         if self._guard.waits != waits:
             text = "%s finds %d workers after %d; waiting for an answer that confirms it"
             _log.warning(text, self._name, len(self._found), len(held))

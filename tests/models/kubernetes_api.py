@@ -83,7 +83,12 @@ class FakeKubernetes:
 
     def send(self, content: bytes) -> None:
         """Send to open watches what is no change, or end (`END`) or break (`CUT`) them."""
-        self._loop.call_soon_threadsafe(lambda: [queue.put_nowait(content) for queue in self._open])
+
+        def put() -> None:
+            for queue in self._open:
+                queue.put_nowait(content)
+
+        self._loop.call_soon_threadsafe(put)
 
     def expire(self) -> None:
         """Forget the changes so far: older watches get 410."""

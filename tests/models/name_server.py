@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, SRV, A
-from dnslib.server import BaseResolver, DNSLogger, DNSServer
+from dnslib.server import DNSLogger, DNSServer
 
 
-class NameServer(BaseResolver):
+class NameServer:
     """Answers by name and type over UDP and TCP of one port; names it has no record of do not exist."""
 
     def __init__(self) -> None:

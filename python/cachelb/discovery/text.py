@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from cachelb.discovery.base import WorkerSource
@@ -18,6 +20,11 @@ FORMS: Final = (
     "pods:[NAMESPACE/]SELECTOR[:PORT]",
 )
 """What `from_text` takes."""
+
+KINDS: Final[Mapping[str, Callable[..., WorkerSource]]] = MappingProxyType(
+    {"kubernetes": KubernetesWorkers, "dns": DnsWorkers, "file": FileWorkers}
+)
+"""The sources by what a configuration calls them."""
 
 _DNS: Final = re.compile(r"(?P<name>[^:]+):(?P<port>[0-9]{1,5})")
 _KUBERNETES: Final = re.compile(r"(?:(?P<namespace>[a-z0-9-]+)/)?(?P<rest>[^:]+)(?::(?P<port>[a-z0-9,-]+))?")
@@ -47,17 +54,27 @@ def from_text(text: str, **options: Any) -> WorkerSource:  # noqa: ANN401 - opti
         Traceback (most recent call last):
         ValueError: a source of workers is dns:NAME:PORT, srv:NAME, file:PATH, ..., got 'consul:vllm'
     """
+    kind, read = read_text(text)
+    return KINDS[kind](**{**read, **options})
+
+
+def read_text(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the kind of a source that a text describes, one of `KINDS`, and its options."""
     if not isinstance(text, str):
         raise TypeError(f"a source of workers is text, got {type(text).__name__}")
     kind, _, rest = text.strip().partition(":")
     if kind == "dns" and (parts := _DNS.fullmatch(rest)):
-        return DnsWorkers(parts["name"], port=int(parts["port"]), **options)
+        return kind, {"name": parts["name"], "port": int(parts["port"])}
     if kind == "srv" and rest:
-        return DnsWorkers(rest, **options)
+        return "dns", {"name": rest}
     if kind == "file" and rest:
-        return FileWorkers(rest, **options)
+        return kind, {"path": rest}
     if kind in ("kubernetes", "pods") and (parts := _KUBERNETES.fullmatch(rest)):
-        place = {"service" if kind == "kubernetes" else "selector": parts["rest"], "namespace": parts["namespace"]}
-        port = None if parts["port"] is None else tuple(parts["port"].split(","))
-        return KubernetesWorkers(**{**place, "port": port, **options})
+        ports = (parts["port"] or "").split(",")
+        found = {
+            "service" if kind == "kubernetes" else "selector": parts["rest"],
+            "namespace": parts["namespace"],
+            "port": ports[0] if len(ports) == 1 else tuple(ports),
+        }
+        return "kubernetes", {name: value for name, value in found.items() if value}
     raise ValueError(f"a source of workers is {', '.join(FORMS[:-1])} or {FORMS[-1]}, got {text[:80]!r}")

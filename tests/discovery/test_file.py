@@ -124,11 +124,9 @@ def test_nested_yaml_does_not_fill_memory(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    for options, message in (
-        ({"path": ""}, "path must name a file"),
-        ({"scheme": "x"}, "scheme must be http or https"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            FileWorkers(**{"path": tmp_path / "a", **options})
+    with pytest.raises(ValueError, match="path must name a file, got ''"):
+        FileWorkers("")
+    with pytest.raises(ValueError, match="scheme must be http or https, got 'x'"):
+        FileWorkers(tmp_path / "a", scheme="x")
     with pytest.raises(TypeError, match="path must be text or a path of text, got bytes"):
         FileWorkers(b"a")  # type: ignore[arg-type]

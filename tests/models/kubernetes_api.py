@@ -120,6 +120,10 @@ class FakeKubernetes:
         for queue in self._open:
             queue.put_nowait(END)
         await self._runner.cleanup()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}  # such as a handshake that the client gave up
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(f"{request.path}?{request.query.get('labelSelector')}")

@@ -115,8 +115,8 @@ def test_a_refusing_server_keeps_the_workers(
     assert caplog.text.count(f"does not answer: HTTP {status}") == 1
     api.status = 200
     api.put(endpoint_slice("s", endpoint("10.0.0.1"), endpoint("10.0.0.2")))
-    wait_until(lambda: keys(router) == {A, B})
-    assert source.stats().failing == ""
+    wait_until(lambda: source.stats().failing == "")
+    assert keys(router) == {A, B}
     assert caplog.text.count("answers again") == 1
 
 

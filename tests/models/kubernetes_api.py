@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import ssl
 import threading
+import warnings
 from typing import Any, Self
 
 from aiohttp import web
@@ -61,6 +63,10 @@ class FakeKubernetes:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
         self._loop.close()
+        with warnings.catch_warnings():
+            # Of handshakes that a client gives up, asyncio leaves transports for the collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     @property
     def url(self) -> str:
@@ -112,18 +118,25 @@ class FakeKubernetes:
         app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
-        await site.start()
+        self._site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
+        await self._site.start()
         self.port = self._runner.addresses[0][1]
 
     async def _stop(self) -> None:
+        await self._site.stop()
+        await _turns()  # connections that were accepted before
         for queue in self._open:
             queue.put_nowait(END)
+        assert self._runner.server is not None
+        for connection in list(self._runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()  # over TLS, closing waits for the client
         await self._runner.cleanup()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}  # such as a handshake that the client gave up
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await _turns()  # in which transports close
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(f"{request.path}?{request.query.get('labelSelector')}")
@@ -165,3 +178,8 @@ class FakeKubernetes:
         finally:
             self._open.remove(queue)
         return response
+
+
+async def _turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)

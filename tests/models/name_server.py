@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, SRV, A
 from dnslib.server import DNSLogger, DNSServer
+from tests.ports import free_ports
 
 
 class NameServer:
@@ -20,9 +21,10 @@ class NameServer:
         self.questions: list[tuple[str, str]] = []
 
     def __enter__(self) -> Self:
-        self._udp = DNSServer(self, address="127.0.0.1", port=0, logger=DNSLogger("-request,-reply,-truncated,-error"))
-        self.port = self._udp.server.server_address[1]
-        self._tcp = DNSServer(self, address="127.0.0.1", port=self.port, tcp=True, logger=DNSLogger("-request,-reply"))
+        (self.port,) = free_ports(1)
+        quiet = DNSLogger("-request,-reply,-truncated,-error")
+        self._udp = DNSServer(self, address="127.0.0.1", port=self.port, logger=quiet)
+        self._tcp = DNSServer(self, address="127.0.0.1", port=self.port, tcp=True, logger=quiet)
         self._udp.start_thread()
         self._tcp.start_thread()
         return self

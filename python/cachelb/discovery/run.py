@@ -105,19 +105,20 @@ class DiscoveryRun:
         if self._guard.waits != waits:
             text = "%s finds %d workers after %d; waiting for an answer that confirms it"
             _log.warning(text, self._name, len(self._found), len(held))
-        self._answers += 1
-        self._answered_s = now_s
+        self._sync()
         if self._failing:
             _log.info("%s answers again", self._name)
+        # Last, so that statistics show an answer after its effect.
         self._failing = ""
-        self._sync()
+        self._answered_s = now_s
+        self._answers += 1
 
     def failed(self, reason: str) -> None:
         """Count a failure, and log it if it is another one than before. The workers stay."""
-        self._failures += 1
         if reason != self._failing:
             _log.warning("%s does not answer: %s; the workers of the last answer stay", self._name, reason)
         self._failing = reason
+        self._failures += 1
 
     def confirm_in_s(self) -> float | None:
         """Return the seconds until another answer is due, as it can confirm a drop; None if nothing waits for it."""
@@ -139,8 +140,6 @@ class DiscoveryRun:
 
     def _sync(self) -> None:
         """Register the workers. One that was removed by hand is registered again."""
-        if self._answered_s is None:
-            return
         try:
             self._router._discovered.sync(self._router, self._source, self._urls.values(), self._options)
         except Exception:  # noqa: BLE001 - logged; a router in trouble must not end discovery
@@ -189,4 +188,5 @@ class DiscoveryRun:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(_KEEP_S)
-            self._sync()
+            if self._answers:
+                self._sync()

@@ -16,6 +16,9 @@ EVENTS = "from cachelb.events import ZmqSource, Endpoint; ZmqSource()"
 REDIS = "from cachelb.state import RedisState; RedisState('redis://127.0.0.1')"
 METRICS = "from cachelb.sources import MetricsSource; MetricsSource()"
 DISCOVERY = "from cachelb.events import ZmqSource; ZmqSource(discover=True)"
+KUBERNETES = "from cachelb.discovery import KubernetesWorkers; KubernetesWorkers(service='vllm')"
+DNS = "from cachelb.discovery import from_text; from_text('dns:vllm:8000')"
+FILE = "from cachelb.discovery import from_text; from_text('file:workers.yaml')"
 DOCTOR = "import asyncio, cachelb.doctor as d; asyncio.run(d.examine(['http://gpu0:8000']))"
 TESTING = "from cachelb.testing import FakeFleet"
 DOCTOR_COMMAND = "from cachelb.cli.main import main; main(['doctor', 'http://gpu0:8000'])"
@@ -36,6 +39,9 @@ COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
         ("cryptography", REDIS, "ModuleNotFoundError: RedisState needs cryptography: pip install 'cachelb[redis]'"),
         ("aiohttp", METRICS, "ModuleNotFoundError: MetricsSource needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", DISCOVERY, "ModuleNotFoundError: discover=True needs aiohttp: pip install 'cachelb[http]'"),
+        ("aiohttp", KUBERNETES, "ModuleNotFoundError: KubernetesWorkers needs aiohttp: pip install 'cachelb[http]'"),
+        ("dns", DNS, "ModuleNotFoundError: DnsWorkers needs dnspython: pip install 'cachelb[dns]'"),
+        ("yaml", FILE, "FileWorkers of a YAML file needs PyYAML: pip install 'cachelb[yaml]'"),
         ("aiohttp", DOCTOR, "ModuleNotFoundError: the doctor needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", DOCTOR_COMMAND, "Error: the doctor needs aiohttp: pip install 'cachelb[http]'"),
         ("aiohttp", WATCH_COMMAND, "Error: cachelb watch needs aiohttp: pip install 'cachelb[http]'"),
@@ -58,6 +64,8 @@ def test_missing_package_is_named_with_its_extra(package: str, code: str, messag
         ("aiohttp", "cachelb.sources"),
         ("aiohttp", "cachelb.events"),
         ("aiohttp", "cachelb.cli.app"),
+        ("aiohttp", "cachelb.discovery"),
+        ("dns", "cachelb.discovery"),
     ],
 )
 def test_importing_a_module_does_not_import_what_its_extra_brings(package: str, module: str) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 _PACKAGES: Final = {
     "aiohttp": ("aiohttp", "http"),
     "cryptography": ("cryptography", "redis"),
+    "dns": ("dnspython", "dns"),
     "prometheus_client": ("prometheus-client", "prometheus"),
     "redis": ("redis-py", "redis"),
     "yaml": ("PyYAML", "yaml"),

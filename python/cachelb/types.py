@@ -354,6 +354,36 @@ class StateStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoveryStats:
+    """Statistics of a source of workers. Counters only rise.
+
+    Attributes:
+        source: Its name.
+        found: Workers in its latest answer.
+        waiting: Workers kept although the latest answer lacks them, until another one confirms it.
+        answers: Answers, of a watch also those without a change.
+        failures: Failures, after each of which the workers of the last answer stay.
+        waits: Times that an answer lacked more than half of the workers.
+        age_s: Seconds since the latest answer; None before the first.
+        failing: Why there is no answer at the moment; empty when there is.
+
+    Example:
+        >>> from cachelb.discovery import FileWorkers
+        >>> FileWorkers("/etc/cachelb/workers.json").stats().found
+        0
+    """
+
+    source: str
+    found: int = field(default=0, metadata=gauge("discovery_workers", "{worker}", "state", row="found"))
+    waiting: int = field(default=0, metadata=gauge("discovery_workers", "{worker}", "state", row="waiting"))
+    answers: int = field(default=0, metadata=counter("discovery_answers", "{answer}"))
+    failures: int = field(default=0, metadata=counter("discovery_failures", "{failure}"))
+    waits: int = field(default=0, metadata=counter("discovery_drop_waits", "{wait}"))
+    age_s: float | None = field(default=None, metadata=gauge("discovery_answer_age_seconds", "s"))
+    failing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RouterStats:
     """Every counter of a router.
 
@@ -391,6 +421,7 @@ class RouterStats:
         remote_routes: Those of them received from other routers, which are evicted first.
         learned: Statistics of `Learned`, by model and part of the router.
         state: Statistics of sharing with other routers, None where nothing is shared.
+        discovery: Statistics of the attached sources of workers.
     """
 
     workers: list[WorkerStats]
@@ -419,6 +450,7 @@ class RouterStats:
     remote_routes: int = 0
     learned: tuple[LearnedStats, ...] = ()
     state: StateStats | None = None
+    discovery: tuple[DiscoveryStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
-from cachelb import NoWorkerAvailable, Router, doctor, events, learned, records, sim, sources, state, testing
+from cachelb import NoWorkerAvailable, Router, discovery, doctor, events, learned, records, sim, sources, state, testing
 from cachelb.config import KvEventsConfig, WorkerConfig
+from cachelb.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
 from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
@@ -39,6 +40,9 @@ CASES: dict[str, Case] = {
     "SnapshotFile": Case(SnapshotFile, {"path": "kept"}, _attached),
     "MetricsSource": Case(MetricsSource, {}, _attached),
     "LoadReport": Case(LoadReport),
+    "KubernetesWorkers": Case(KubernetesWorkers, {"service": "a", "api_url": "http://127.0.0.1:1"}, _attached),
+    "DnsWorkers": Case(DnsWorkers, {"name": "a.invalid", "nameservers": ["127.0.0.1:1"]}, _attached),
+    "FileWorkers": Case(FileWorkers, {"path": "workers.json"}, _attached),
     "ZmqSource": Case(ZmqSource),
     "PollSource": Case(PollSource),
     "Relay": Case(Relay, {"bind": PORT}),
@@ -59,7 +63,16 @@ CASES: dict[str, Case] = {
     "token_sequences": Case(testing.token_sequences),
 }
 MADE_HERE = {
-    *("PeerStats", "StateStats", "SnapshotFileStats", "RelayStats", "StreamStats", "ZmqSourceStats", "MetricsPage"),
+    *(
+        "PeerStats",
+        "StateStats",
+        "SnapshotFileStats",
+        "RelayStats",
+        "DiscoveryStats",
+        "StreamStats",
+        "ZmqSourceStats",
+        "MetricsPage",
+    ),
     *("PollStats", "PollSourceStats"),
     *("MetricsSourceStats", "WorkerPolls", "BadLine", "RecordFiles", "RecordsStats", "Samples", "Spread", "Best"),
     *("Found", "Operation", "operations", "assert_agrees", "EventPublisher"),
@@ -75,7 +88,9 @@ def test_number_is_refused_or_kept(name: str, tmp_path: Path, monkeypatch: pytes
     CASES[name].vary()
 
 
-@pytest.mark.parametrize("module", [state, events, sources, records, learned, testing], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "module", [state, discovery, events, sources, records, learned, testing], ids=lambda each: each.__name__
+)
 def test_every_public_name_that_takes_numbers_has_a_case(module: ModuleType) -> None:
     public = {name: getattr(module, name) for name in module.__all__}
     takes = {

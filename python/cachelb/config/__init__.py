@@ -13,6 +13,11 @@ A file in the natural form:
     url = "http://gpu0:8000"
     weight = 2.0
 
+    [[discovery]]                   # find further workers: kind, and what its class in cachelb.discovery takes
+    kind = "dns"
+    name = "vllm-headless.llm.svc"
+    port = 8000
+
     [kv_events]                     # receive the engines' KV cache events
     default_port = 5557
     replay_port = 5657
@@ -47,11 +52,19 @@ from cachelb.config.document import Document
 from cachelb.config.environment import read_environment
 from cachelb.config.files import read_file
 from cachelb.config.layer import read_layer
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
+from cachelb.config.model import (
+    DiscoveryConfig,
+    KvEventsConfig,
+    PolicyConfig,
+    RouterConfig,
+    SharedCacheConfig,
+    WorkerConfig,
+)
 from cachelb.config.resolve import resolve
 from cachelb.config.show import Shown, show
 
 __all__ = [
+    "DiscoveryConfig",
     "KvEventsConfig",
     "PolicyConfig",
     "RouterConfig",
@@ -77,8 +90,8 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
     Raises:
         ConfigError: The content is malformed, a key is unknown, or a value does not fit. The message names the file,
             the dotted path, and the nearest known key or the expected value.
-        ModuleNotFoundError: PyYAML, for YAML, or aiohttp, for a table `load`, is not installed; the message names the
-            extra.
+        ModuleNotFoundError: PyYAML, for YAML, aiohttp, for a table `load`, or a package for a source in `discovery` is
+            not installed; the message names the extra.
         OSError: The file cannot be read.
 
     Example:

@@ -24,10 +24,17 @@ def build(config: RouterConfig) -> Router[str]:
         router.add_worker(worker.key, **worker_arguments(worker))
     for cache in config.shared_caches:
         router.add_shared_cache(cache.name, **cache.options)
-    if config.load is not None:
-        router.attach(MetricsSource(**config.load))
-    if source is not None:
-        router.attach(source)
+    sources = [each.make() for each in config.discovery]
+    try:
+        for each in sources:
+            router.attach(each)
+        if config.load is not None:
+            router.attach(MetricsSource(**config.load))
+        if source is not None:
+            router.attach(source)
+    except BaseException:
+        router.close()
+        raise
     return router
 
 

@@ -62,6 +62,10 @@ class Setting:
         """The place of the value."""
         return self.document.origin(self.keys)
 
+    def with_value(self, value: object) -> Setting:
+        """Return another value that is written at the same place."""
+        return Setting(value, self.keys, self.document)
+
     def error(self, problem: str) -> ConfigError:
         """Make the exception for the value, which names the place and the path."""
         where = f"{self.origin}: {self.path}" if self.keys else self.document.name

@@ -20,15 +20,16 @@ _KUBERNETES = re.compile(r"CACHELB_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT
 def read_environment(environ: Mapping[str, str]) -> Document:
     """Collect the `CACHELB_*` variables; one that sets no known option is an error.
 
-    `CACHELB_WORKERS` is a list separated by commas; `CACHELB_BLOCK_SIZE` and its like set options of the router;
-    `CACHELB_POLICY__CACHE_THRESHOLD` and its like set an option in a section. Numbers, true, false, null and JSON lists
-    and objects are read as such, all else is text.
+    `CACHELB_WORKERS` is a list separated by commas; `CACHELB_DISCOVERY` is the short text of a source of workers, or a
+    JSON list of them; `CACHELB_BLOCK_SIZE` and its like set options of the router; `CACHELB_POLICY__CACHE_THRESHOLD`
+    and its like set an option in a section. Numbers, true, false, null and JSON lists and objects are read as such, all
+    else is text.
 
     Example:
         >>> read_environment({"CACHELB_BLOCK_SIZE": "32", "CACHELB_POLICY__LOAD": "inflight"}).data
         {'router': {'block_size': 32}, 'policy': {'load': 'inflight'}}
     """
-    data: dict[str, dict[str, object] | list[str]] = {}
+    data: dict[str, object] = {}
     origins: dict[Keys, str] = {}
     options = schema.router_options()
     for variable, text in environ.items():
@@ -40,6 +41,10 @@ def read_environment(environ: Mapping[str, str]) -> Document:
         if name == "WORKERS":
             data["workers"] = [worker.strip() for worker in text.split(",") if worker.strip()]
             origins["workers",] = f"env {variable}"
+            continue
+        if name == "DISCOVERY":
+            data["discovery"] = from_text(text)
+            origins["discovery",] = f"env {variable}"
             continue
         if name.isupper() and name.lower() in options:
             section, key, known = "router", name.lower(), options
@@ -56,7 +61,7 @@ def read_environment(environ: Mapping[str, str]) -> Document:
 
 def _names(options: Mapping[str, schema.Option]) -> list[str]:
     """List the known variables."""
-    names = ["WORKERS", *(name.upper() for name, option in options.items() if not option.is_code)]
+    names = ["WORKERS", "DISCOVERY", *(name.upper() for name, option in options.items() if not option.is_code)]
     for section in schema.SECTIONS:
         names += [f"{section}__{key}".upper() for key in schema.section_options(section) or ("option",)]
     return [_PREFIX + name for name in names]

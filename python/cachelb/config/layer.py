@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cachelb.config import schema
 from cachelb.config.document import Document, Setting, kind
+from cachelb.discovery.text import KINDS, read_text
 from cachelb.errors import did_you_mean
 
 PAIRED = "vllm_prefill_decode"
@@ -43,6 +44,14 @@ class SharedCacheDraft:
 
 
 @dataclass
+class DiscoveryDraft:
+    """The settings of one source of workers in a document."""
+
+    kind: Setting
+    options: dict[str, Setting] = field(default_factory=dict)
+
+
+@dataclass
 class Layer:
     """The settings of a document, sorted."""
 
@@ -51,6 +60,7 @@ class Layer:
     shadow: list[PolicyDraft] | None = None  # None if not mentioned
     workers: list[WorkerDraft] | None = None  # None if not mentioned
     shared_caches: list[SharedCacheDraft] = field(default_factory=list)
+    discovery: list[DiscoveryDraft] | None = None  # None if not mentioned
     sections: dict[str, dict[str, Setting]] = field(default_factory=dict)  # kv_events, load and bodies, where mentioned
     model_path: Setting | None = None
     strays: list[Setting] = field(default_factory=list)  # keys in the router's table that are not options of it
@@ -65,6 +75,7 @@ def read_layer(document: Document) -> Layer:
         "mode": _mode,
         "workers": _workers,
         "shared_caches": _shared_caches,
+        "discovery": _discovery,
         "model_path": _model_path,
         **dict.fromkeys(schema.SLOTS, _slot),
         **dict.fromkeys(("kv_events", "load", "bodies"), _section),
@@ -194,6 +205,33 @@ def _shared_caches(layer: Layer, section: Setting) -> None:
             if key not in known:
                 raise setting.error(f"unknown key{did_you_mean(key, ['name', *known])}")
         layer.shared_caches.append(SharedCacheDraft(name, entries))
+
+
+def _discovery(layer: Layer, section: Setting) -> None:
+    """Read `[discovery]`, `[[discovery]]`, or the short texts of sources."""
+    items = section.items() if isinstance(section.value, list | tuple) else [section]
+    layer.discovery = [_source(item) for item in items]
+
+
+def _source(item: Setting) -> DiscoveryDraft:
+    """Read a source of workers: a table with its kind, or a short text."""
+    if isinstance(item.value, str):
+        try:
+            kind, options = read_text(item.text())
+        except ValueError as error:
+            raise item.error(str(error)) from error
+        return DiscoveryDraft(item.with_value(kind), {key: item.with_value(value) for key, value in options.items()})
+    entries = item.entries()
+    named = entries.pop("kind", None)
+    if named is None:
+        raise item.error(f"names no kind; add one of {', '.join(KINDS)} as kind")
+    if named.text() not in KINDS:
+        raise named.error(f"there is no kind {named.value!r}, but {', '.join(KINDS)}")
+    known = schema.discovery_options(named.value)
+    for key, setting in entries.items():
+        if key not in known:
+            raise setting.error(f"unknown key{did_you_mean(key, ['kind', *known])}")
+    return DiscoveryDraft(named, entries)
 
 
 def _mode(layer: Layer, section: Setting) -> None:

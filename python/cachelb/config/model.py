@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cachelb.bodies import RequestBodies
+    from cachelb.discovery import WorkerSource
     from cachelb.router import Router
 
 _PORTS = range(1, 65_536)
@@ -86,6 +87,33 @@ class SharedCacheConfig:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """A source of workers.
+
+    Attributes:
+        kind: "kubernetes", "dns" or "file".
+        options: Options that were set, of the class in `cachelb.discovery`.
+
+    Example:
+        >>> DiscoveryConfig("dns", {"name": "vllm.example", "port": 8000}).make()
+        <DnsWorkers dns:vllm.example:8000>
+    """
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def make(self) -> WorkerSource:
+        """Make the source.
+
+        Returns:
+            The source, for `Router.attach`.
+        """
+        from cachelb.discovery.text import KINDS
+
+        return KINDS[self.kind](**self.options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventsConfig:
     """Endpoints of the engines' KV cache events.
@@ -141,6 +169,7 @@ class RouterConfig:
         shadow: Policies that decide beside the first, without effect.
         workers: The workers, in the order given.
         shared_caches: The caches that workers of a model read.
+        discovery: Sources of further workers.
         kv_events: Endpoints of the engines' KV cache events, if given.
         load: Options of the source that polls the engines for their load; None for no such source.
         bodies: How request bodies are read; None for the defaults.
@@ -163,6 +192,7 @@ class RouterConfig:
     shadow: tuple[PolicyConfig, ...]
     workers: tuple[WorkerConfig, ...]
     shared_caches: tuple[SharedCacheConfig, ...]
+    discovery: tuple[DiscoveryConfig, ...]
     kv_events: KvEventsConfig | None
     load: Mapping[str, Any] | None
     bodies: RequestBodies | None
@@ -173,8 +203,8 @@ class RouterConfig:
     def build(self) -> Router[str]:
         """Build the router with its workers.
 
-        It polls their load if `load` is set. It receives their KV events if `kv_events` is set or a policy is kv-aware,
-        unless `kv_events.enabled` is false.
+        Sources of `discovery` find further workers. It polls the load of all if `load` is set. It receives their KV
+        events if `kv_events` is set or a policy is kv-aware, unless `kv_events.enabled` is false.
 
         Returns:
             The router; its workers are their keys, and its `config` is this.

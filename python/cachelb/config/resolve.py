@@ -14,9 +14,16 @@ from cachelb.bodies import RequestBodies
 from cachelb.config import schema
 from cachelb.config.build import router_arguments
 from cachelb.config.document import Document, Keys, Setting, dotted
-from cachelb.config.layer import Layer, PolicyDraft, SharedCacheDraft, WorkerDraft, put
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
-from cachelb.errors import did_you_mean
+from cachelb.config.layer import DiscoveryDraft, Layer, PolicyDraft, SharedCacheDraft, WorkerDraft, put
+from cachelb.config.model import (
+    DiscoveryConfig,
+    KvEventsConfig,
+    PolicyConfig,
+    RouterConfig,
+    SharedCacheConfig,
+    WorkerConfig,
+)
+from cachelb.errors import ConfigError, did_you_mean
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
@@ -52,6 +59,7 @@ class _Resolver:
         workers = tuple(self._worker(n, draft) for n, draft in enumerate(drafts))
         _check_transfer(workers, drafts)
         caches = [draft for layer in self._layers for draft in layer.shared_caches]
+        sources = next((layer.discovery for layer in reversed(self._layers) if layer.discovery is not None), [])
         kv_events = self._section("kv_events")
         load = self._section("load")
         if load is not None:
@@ -67,6 +75,7 @@ class _Resolver:
             shadow=shadow,
             workers=workers,
             shared_caches=tuple(self._shared_cache(n, draft) for n, draft in enumerate(caches)),
+            discovery=tuple(self._source_of_workers(n, draft) for n, draft in enumerate(sources)),
             kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
             load=None if load is None else self._values(("load",), load),
             bodies=None if bodies is None else _checked(_bodies, bodies),
@@ -211,6 +220,17 @@ class _Resolver:
         except _BAD_VALUE as error:
             raise (port or draft.key).error(str(error)) from error
 
+    def _source_of_workers(self, n: int, draft: DiscoveryDraft) -> DiscoveryConfig:
+        """Check one source of workers by making it."""
+        kind = self._note(("discovery", n, "kind"), draft.kind)
+        try:
+            _checked(partial(_make_source, kind), draft.options)
+        except ConfigError:
+            raise
+        except _BAD_VALUE as error:
+            raise draft.kind.error(str(error)) from error
+        return DiscoveryConfig(kind, self._values(("discovery", n), draft.options))
+
     def _shared_cache(self, n: int, draft: SharedCacheDraft) -> SharedCacheConfig:
         """Note one shared cache."""
         name = self._note(("shared_caches", n, "name"), draft.name)
@@ -271,6 +291,15 @@ def _check_router(
         if cache.name in set(router.keys()):
             raise shared.name.error("is the key of a worker; a shared cache needs a name of its own")
         _checked(partial(router.add_shared_cache, cache.name), shared.options)
+
+
+def _make_source(kind: str, **options: Any) -> object:  # noqa: ANN401 - any option
+    """Make a source of workers, which is not started."""
+    missing = [name for name, option in schema.discovery_options(kind).items() if option.is_required]
+    for name in missing:
+        if name not in options:
+            raise ValueError(f"a source of kind {kind!r} needs {name}")
+    return DiscoveryConfig(kind, options).make()
 
 
 def _bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option

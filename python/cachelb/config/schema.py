@@ -14,6 +14,7 @@ from cachelb import policies
 from cachelb.bodies import RequestBodies
 from cachelb.config.document import Setting
 from cachelb.config.model import KvEventsConfig
+from cachelb.discovery.text import KINDS
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
@@ -40,6 +41,11 @@ class Option:
     is_texts: bool  # takes one text or several
     is_code: bool  # takes a function or another object that no file can hold
 
+    @property
+    def is_required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is inspect.Parameter.empty
+
 
 def router_options() -> Mapping[str, Option]:
     """List the options of the router."""
@@ -54,6 +60,11 @@ def worker_options() -> Mapping[str, Option]:
 def shared_cache_options() -> Mapping[str, Option]:
     """List the options of a shared cache."""
     return _keywords(Router.add_shared_cache)
+
+
+def discovery_options(kind: str) -> Mapping[str, Option]:
+    """List the options of a kind of source of workers, the required ones too."""
+    return _keywords(KINDS[kind], inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def policy_options(name: str) -> Mapping[str, Option]:
@@ -122,12 +133,12 @@ def _option(default: object, annotation: str) -> Option:
 
 
 @cache
-def _keywords(function: Callable[..., Any]) -> Mapping[str, Option]:
-    """Read the keyword-only parameters of a function."""
+def _keywords(function: Callable[..., Any], *others: inspect._ParameterKind) -> Mapping[str, Option]:
+    """Read the keyword-only parameters of a function, and those of other kinds."""
     found = inspect.signature(function).parameters
     options = {
         name: _option(parameter.default, str(parameter.annotation))
         for name, parameter in found.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, *others)
     }
     return MappingProxyType(options)

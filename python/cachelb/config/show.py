@@ -70,6 +70,9 @@ def _rows(config: RouterConfig) -> Iterator[Shown]:
     for n, cache in enumerate(config.shared_caches):
         yield _row(config, ("shared_caches", n, "name"), cache.name)
         yield from _table_rows(config, ("shared_caches", n), schema.shared_cache_options(), cache.options)
+    for n, source in enumerate(config.discovery):
+        yield _row(config, ("discovery", n, "kind"), source.kind)
+        yield from _table_rows(config, ("discovery", n), schema.discovery_options(source.kind), source.options)
     if (events := config.kv_events) is not None:
         fields = KvEventsConfig.__dataclass_fields__
         yield from (_row(config, ("kv_events", key), getattr(events, key)) for key in fields)

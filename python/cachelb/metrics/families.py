@@ -7,15 +7,17 @@ of another router, or its number where they share a log. A value that is a text 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from cachelb.bodies import BodyStats
 from cachelb.event_stats import KvEventStats
 from cachelb.measure import Measure, measures
 from cachelb.metrics.family import Family
 from cachelb.types import (
+    DiscoveryStats,
     Funnel,
     LearnedStats,
     PeerStats,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _WORKER = ("worker", "dp_rank")
 _fields = cache(measures)
+_Owner = TypeVar("_Owner")
 
 
 class Measured(Protocol):
@@ -106,9 +109,10 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _of(WorkerStats, _WORKER, workers)
     yield from _of(KvEventStats, _WORKER, streams)
     yield from _of(LearnedStats, ("model", "part"), learners)
-    yield from _of(ShadowStats, ("policy",), _named_apart(stats.shadows))
+    yield from _of(ShadowStats, ("policy",), _named_apart(stats.shadows, "policy"))
     yield from _of(StateStats, (), {} if state is None else {(): state})
     yield from _of(PeerStats, ("peer",), peers)
+    yield from _of(DiscoveryStats, ("source",), _named_apart(stats.discovery, "source"))
     yield from _derived(stats, workers, streams)
 
 
@@ -175,10 +179,12 @@ def _blocks(who: Labels, worker: WorkerStats) -> Iterator[Row]:
             yield (*who, medium, "confirmed" if fed else "speculative"), blocks
 
 
-def _named_apart(shadows: Sequence[ShadowStats]) -> dict[Labels, ShadowStats]:
-    """Number shadows of the same policy, which differ in their options: two series must not have the same labels."""
-    named: dict[Labels, ShadowStats] = {}
-    for shadow in shadows:
-        same = sum(other.policy == shadow.policy for other in named.values())
-        named[(f"{shadow.policy}#{same + 1}" if same else shadow.policy,)] = shadow
+def _named_apart(owners: Sequence[_Owner], field: str) -> dict[Labels, _Owner]:
+    """Number owners with the same name, such as shadows of one policy: no two series have the same labels."""
+    named: dict[Labels, _Owner] = {}
+    same: Counter[str] = Counter()
+    for owner in owners:
+        name: str = getattr(owner, field)
+        same[name] += 1
+        named[(f"{name}#{same[name]}" if same[name] > 1 else name,)] = owner
     return named

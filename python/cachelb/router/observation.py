@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cachelb.explanation import Explanation
     from cachelb.policies.plan import Plan
     from cachelb.router.attachable import Sharing
+    from cachelb.router.discovered import Discovered
     from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
 
 W = TypeVar("W")
@@ -24,6 +25,9 @@ class Observation(Snapshots[W]):
     """The read-only part of a router: names, explanations, counters, records, models."""
 
     _plan: Plan
+
+    _discovered: Discovered
+    """The workers that sources of discovery registered."""
 
     _exchange: Sharing | None = None
     """The attached exchange with other routers, if any."""

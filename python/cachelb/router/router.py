@@ -16,6 +16,7 @@ from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
 from cachelb.router import forks
 from cachelb.router.attachable import Sources
+from cachelb.router.discovered import Discovered
 from cachelb.router.shared_caches import SharedCaches
 from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
@@ -183,6 +184,7 @@ class Router(SharedCaches[W]):
         router._block_size = block_size
         router._secrets = secrets
         router._sources = Sources()
+        router._discovered = Discovered()
         router._waiting = Waiting()
         router._pid = os.getpid()
         router._forgotten = 0
@@ -286,6 +288,8 @@ class Router(SharedCaches[W]):
     def sync_workers(self, workers: Iterable[W]) -> None:
         """Make the registered workers exactly these: new ones are added, missing ones removed, others kept as they are.
 
+        Workers that a source of `cachelb.discovery` registered, and still finds, stay beside them.
+
         Args:
             workers: The workers now.
 
@@ -299,7 +303,7 @@ class Router(SharedCaches[W]):
             twice = Counter(keys).most_common(1)[0][0]
             raise ValueError(f"worker key {twice!r} occurs twice in `workers`; keys must be unique")
         known = set(self.keys())
-        for key in known - now.keys():
+        for key in known - now.keys() - self._discovered.found():
             self.remove_worker(key)
         for key, worker in now.items():
             if key not in known:
@@ -548,6 +552,7 @@ class Router(SharedCaches[W]):
         self._forgotten = self._fleet.after_fork()
         self._pid = os.getpid()
         self._waiting = Waiting()
+        self._discovered = self._discovered.in_child()
 
     def _begin_in_child(self) -> None:
         """Start the sources' threads, which a fork does not copy: the child uses the router."""

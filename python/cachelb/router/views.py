@@ -70,6 +70,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         remote_routes=counters["remote_routes"],
         learned=learned(router),
         state=_state(router),
+        discovery=router._discovered.stats(),
     )
 
 

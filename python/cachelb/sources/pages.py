@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
@@ -12,6 +13,8 @@ from cachelb.sources.http import MAX_PAGE_BYTES, Address, PageError
 if TYPE_CHECKING:
     import asyncio
     import ssl
+    from collections.abc import AsyncGenerator, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
@@ -94,8 +97,41 @@ class PageClient:
         Raises `PageError` for an answer that is not HTTP, too large or cut short, and `OSError` without a connection.
         The texts of aiohttp's errors are not shown: they hold addresses, and what a server sent.
         """
+        body = bytearray()
+        with self._plain_errors():
+            async with self._request() as response:
+                async for part in response.content.iter_any():
+                    body += part
+                    if len(body) > self._most_bytes:
+                        raise PageError("page too large")
+                return response.status, bytes(body)
+
+    async def lines(self, most_bytes: int) -> AsyncGenerator[bytes]:
+        """Send the request, and return the lines of a body as they come, without their ends.
+
+        Raises as `get` does, and for a line of more bytes than that; a body that ends within a line was cut short.
+        """
+        rest = bytearray()
+        with self._plain_errors():
+            async with self._request() as response:
+                if response.status != _OK:
+                    raise PageError(f"HTTP {response.status}")
+                async for part in response.content.iter_any():
+                    rest += part
+                    if b"\n" in part:
+                        *whole, last = rest.split(b"\n")
+                        rest = bytearray(last)
+                        for line in whole:
+                            yield bytes(line)
+                    if len(rest) > most_bytes:
+                        raise PageError("line too long")
+        if rest:
+            raise PageError("cut short")
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
         try:
-            return await self._ask()
+            yield
         except aiohttp.ClientConnectorError as error:
             reason = error.__cause__
             raise reason if isinstance(reason, OSError) else OSError("no connection") from None
@@ -110,19 +146,14 @@ class PageClient:
         finally:
             self._connector.abort_closing()
 
-    async def _ask(self) -> tuple[int, bytes]:
-        """Fetch; aiohttp tries a GET again whose connection the server had closed meanwhile."""
-        address, body = self._address, bytearray()
-        async with self._session.request(
+    def _request(self) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Begin to fetch; aiohttp tries a GET again whose connection the server had closed meanwhile."""
+        address = self._address
+        return self._session.request(
             "GET" if address.body is None else "POST",
             URL(address.url, encoded=True),
             data=address.body,
             headers=address.headers,
             ssl=self._tls or True,
             allow_redirects=False,
-        ) as response:
-            async for part in response.content.iter_any():
-                body += part
-                if len(body) > self._most_bytes:
-                    raise PageError("page too large")
-            return response.status, bytes(body)
+        )

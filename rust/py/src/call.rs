@@ -163,6 +163,7 @@ impl Call {
             convention: self.client(prompt).convention,
             family: self.read.as_ref().map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens().or(self.max_output_tokens()),
+            cache_ttl_ms: self.cache_ttl_s,
             attempt: tried.len() as u32,
             ..Request::default()
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use cachelb_core::load::BookingId;
 use cachelb_policy::Reason;
-use cachelb_router::{Pick, Seen, Usage, Wanted};
+use cachelb_router::{Pick, Request, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -37,10 +37,22 @@ pub trait Owner: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Chained hashes of the prompt of `call`, which is read again.
+    fn hashes(&self, py: Python<'_>, call: Call) -> PyResult<Vec<u64>>;
+
     /// The worker of a booking computed the tokens of `call`, those that it generated too.
     fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()>;
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
+}
+
+/// The hashes of a request's blocks of tokens. Those of text are no blocks of an engine, and their number follows from an
+/// estimate that differs from router to router.
+pub fn chain(request: &Request<'_>) -> Vec<u64> {
+    let blocks = request.blocks.filter(|_| !request.is_text());
+    blocks.map_or_else(Vec::new, |(hashes, _)| {
+        hashes.iter().map(|hash| hash.0).collect()
+    })
 }
 
 #[doc = stub!("Decision")]
@@ -311,6 +323,18 @@ impl Decision {
         tracking(slf.py())?
             .getattr(intern!(slf.py(), "TrackedIterator"))?
             .call1((slf, items, tokens_of, usage_of))
+    }
+
+    #[doc = stub!("Decision.reservation")]
+    fn reservation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let call = self.attempt.call.clone_ref(py);
+        let prefills =
+            self.pick.wanted != Wanted::Decode || self.pick.reason == Reason::LocalDecode;
+        let fields = PyDict::new(py);
+        fields.set_item("sequence_hashes", self.attempt.owner.hashes(py, call)?)?;
+        fields.set_item("isl_tokens", self.prompt_tokens)?;
+        fields.set_item("track_prefill_tokens", prefills)?;
+        Ok(fields)
     }
 
     #[doc = stub!("Decision.explain")]

@@ -23,7 +23,7 @@ use crate::args::{named, number, number_or_none, type_name};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
-use crate::decision::{Decision, Owner, Selected};
+use crate::decision::{Decision, Owner, Selected, chain};
 use crate::engine::{Engine, lock, pick};
 use crate::error::classes::NoWorkerAvailable;
 use crate::error::to_python;
@@ -136,6 +136,14 @@ impl Owner for Py<NativePolicy> {
 
     fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
         self.getattr(py, intern!(py, "name"))?.extract(py)
+    }
+
+    fn hashes(&self, py: Python<'_>, call: Call) -> PyResult<Vec<u64>> {
+        let this = self.get();
+        with_scratch(|scratch| {
+            let prompt = call.prompt(py, &this.reader, Model::Own, &this.engine.scales, scratch)?;
+            Ok(chain(&call.request(&prompt, &[], scratch)))
+        })
     }
 
     fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()> {

@@ -561,8 +561,8 @@ class Router(Generic[_W]):
             priority: Higher is served first where requests wait.
             max_output_tokens: Output tokens at most.
             expected_output_tokens: Output tokens to expect.
-            cache_ttl_s: Seconds that the worker keeps the prompt cached, as providers of models do from its last use on;
-                workers with KV events announce that themselves. None, or more than the policy's `ttl_s`, is the latter.
+            cache_ttl_s: Seconds after its last use that the worker keeps the prompt cached, as providers of models do;
+                workers with KV events announce it themselves. None is as long as the policy's `ttl_s`, which limits it.
             among: Workers or keys to choose from; unknown ones are ignored. None means all.
             exclude: Workers or keys to leave out.
             dry_run: Tell what the next call would pick, and change nothing.

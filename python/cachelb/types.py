@@ -103,9 +103,9 @@ class Reservation(TypedDict):
     """What another router needs to book the same request, in the names of Dynamo's and Ray's selectors.
 
     Attributes:
-        sequence_hashes: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them; empty if the prompt is
-            known as text alone, whose blocks no engine has.
-        isl_tokens: Length of the prompt in tokens.
+        sequence_hashes: Chained hashes of the prompt's full blocks, for `blocks=`, as `hash_blocks` returns them. Empty
+            if only its text is known, whose blocks no engine has, or if the policy keeps none.
+        isl_tokens: Length of the prompt, for `prompt_tokens=`.
         track_prefill_tokens: Whether the worker computes the prompt; the decode worker of a pair does not.
 
     Example:

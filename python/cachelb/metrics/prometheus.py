@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from cachelb.metrics.families import Measured
+    from cachelb.metrics.family import Family
+    from cachelb.types import RouterStats
 
 
 class PrometheusCollector:
@@ -50,7 +52,7 @@ class PrometheusCollector:
             Every metric.
         """
         stats = self._router.stats()
-        for family in families(stats):
+        for family in self._families(stats):
             kind = self._core.CounterMetricFamily if family.kind == "counter" else self._core.GaugeMetricFamily
             metric: Metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
             for labels, value in family.rows:
@@ -64,3 +66,6 @@ class PrometheusCollector:
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
         histogram.add_metric((), buckets, selection.histogram.sum)
         yield histogram
+
+    def _families(self, stats: RouterStats) -> Iterator[Family]:
+        return families(stats)

@@ -369,14 +369,13 @@ class Router(SharedCaches[W]):
     ) -> Decision[W]:
         """Book a request on the worker that another selector picked for it, and record the placement.
 
-        The counterpart of a selector's `select_and_reserve`, by which its peers replay what it picked: the same load and
-        the same cached prefixes as if this router had picked the worker. `Decision.reservation` has the arguments, for
-        `blocks=` and `prompt_tokens=`.
+        The counterpart of a selector's `select_and_reserve`, by which its peers replay what it picked: load and cached
+        prefixes are the same as if this router had picked the worker. `Decision.reservation` has the arguments.
 
         Args:
             worker: The worker or its key.
-            track_prefill_tokens: Whether the worker computes the prompt. False for a decode worker that receives it from
-                a prefill worker.
+            track_prefill_tokens: Whether the worker computes the prompt. False for a decode worker that receives it
+                from a prefill worker.
             **request: As for `select_worker`, without `among` and `exclude`.
 
         Returns:

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cachelb_core::hashing::Scheme;
 use cachelb_core::load::BookingId;
 use cachelb_policy::Reason;
 use cachelb_router::{Pick, Request, Seen, Usage, Wanted};
@@ -22,6 +23,7 @@ use crate::call::Tried;
 use crate::engine::Engine;
 use crate::explain;
 use crate::options::read::NOT_NEGATIVE;
+use crate::prompt::Reader;
 
 /// Made a decision, and selects again for a retry.
 pub trait Owner: Debug + Send + Sync {
@@ -47,9 +49,10 @@ pub trait Owner: Debug + Send + Sync {
 }
 
 /// The hashes of a request's blocks of tokens. Those of text are no blocks of an engine, and their number follows from an
-/// estimate that differs from router to router.
-pub fn chain(request: &Request<'_>) -> Vec<u64> {
-    let blocks = request.blocks.filter(|_| !request.is_text());
+/// estimate that differs from router to router; a tree has no hashes.
+pub fn chain(reader: &Reader, request: &Request<'_>) -> Vec<u64> {
+    let is_tree = reader.hasher.scheme() == Scheme::Units;
+    let blocks = request.blocks.filter(|_| !is_tree && !request.is_text());
     blocks.map_or_else(Vec::new, |(hashes, _)| {
         hashes.iter().map(|hash| hash.0).collect()
     })

@@ -140,7 +140,8 @@ impl Owner for Py<NativeRouter> {
             this.bodies.fill(py, &mut call, room, false, has_events)?;
             let registered = fleet.roster.now();
             let ready = Ready::read(this, py, &call, &[], &registered, scratch, true)?;
-            let hashes = chain(&ready.request(&call, &[], scratch));
+            let reader = &fleet.readers()[ready.pool.0 as usize];
+            let hashes = chain(reader, &ready.request(&call, &[], scratch));
             scratch.room.take_back(&mut call.read);
             fleet.roster.give_back(ready.offers);
             Ok(hashes)

@@ -17,6 +17,7 @@ from typing import Any
 from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.offered import OfferedWorkers
+from cachelb.integrations.parsed import as_body
 from cachelb.router import Router
 
 _log = logging.getLogger("cachelb.integrations.vllm_router")
@@ -97,9 +98,12 @@ class VllmRouterSelect:
         keys = [self.router.key_of(url) for url in urls]
         for key, worker in zip(keys, workers, strict=True):
             bookings = self._open.setdefault(key, deque())
-            while len(bookings) > int(worker.get("load") or 0):
+            while len(bookings) > max(0, int(worker.get("load") or 0)):
                 bookings.popleft().on_complete()
-        model = workers[0].get("model_id") if workers else None
-        decision = self.router.select_worker(text=text, headers=headers, model=model, among=keys)
+        asked = as_body({}, prompt=text)
+        asked["headers"] = headers
+        asked["model"] = workers[0].get("model_id") if workers else None
+        asked["among"] = keys
+        decision = self.router.select_worker(**asked)
         self._open[decision.key].append(decision)
         return keys.index(decision.key)

@@ -122,7 +122,7 @@ class CachelbCallback:
 
         Raises:
             ModuleNotFoundError: prometheus_client is not installed: `pip install 'cachelb[prometheus]'`.
-            ValueError: The registry shows a router already.
+            ValueError: The default registry shows a router already.
 
         Example:
             >>> from prometheus_client import CollectorRegistry, generate_latest

@@ -16,7 +16,8 @@ PROMPT = range(1_000)
 
 
 def make(*, roles: bool = False, **options: Any) -> Router[str]:
-    router = Router[str](**{"hash_seed": 7, "clock": ManualClock()} | options)
+    given: dict[str, Any] = {"hash_seed": 7, "clock": ManualClock()} | options
+    router = Router[str](**given)
     if roles:
         router.add_worker("p", role="prefill")
         router.add_worker("d", role="decode")

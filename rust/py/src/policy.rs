@@ -142,10 +142,7 @@ impl Owner for Py<NativePolicy> {
         let this = self.get();
         with_scratch(|scratch| {
             let prompt = call.prompt(py, &this.reader, Model::Own, &this.engine.scales, scratch)?;
-            Ok(chain(
-                &this.reader,
-                &call.request(&prompt, &[], scratch),
-            ))
+            Ok(chain(&this.reader, &call.request(&prompt, &[], scratch)))
         })
     }
 

@@ -97,9 +97,12 @@ impl Request<'_> {
     /// Until when what it leaves is believed, if that ends.
     #[must_use]
     pub fn believed_until(&self, placements: &Placements) -> Option<Millis> {
-        let own = self.cache_ttl_ms.map(|ttl| Millis(self.now.0.saturating_add(ttl)));
+        let own = self
+            .cache_ttl_ms
+            .map(|ttl| Millis(self.now.0.saturating_add(ttl)));
         let until = placements.until(self.now);
-        own.zip(until).map_or(own.or(until), |(own, until)| Some(own.min(until)))
+        own.zip(until)
+            .map_or(own.or(until), |(own, until)| Some(own.min(until)))
     }
 
     /// Length of the prompt.

@@ -90,7 +90,7 @@ impl<T> Outcome<T> {
 fn select_for(
     router: &Py<NativeRouter>,
     py: Python<'_>,
-    wanted: &'static [Wanted; 1],
+    wanted: &'static [Wanted],
     mut call: Call,
     tried: Tried,
     dry_run: bool,

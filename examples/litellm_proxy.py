@@ -11,3 +11,4 @@ from cachelb.sources import MetricsSource
 
 callback = CachelbCallback()
 callback.router.attach(MetricsSource(url=callback.metrics_url))  # what requests from elsewhere do to the engines
+callback.export()  # on the proxy's own page, /metrics

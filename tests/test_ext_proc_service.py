@@ -125,8 +125,10 @@ async def test_files_of_a_certificate_are_watched(tmp_path: Path, caplog: pytest
             pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
             return ssl.PEM_cert_to_DER_cert(pem)
 
-        while await served() != expected:
-            await asyncio.sleep(0.01)
+        for _ in range(1000):
+            if await served() == expected:
+                break
+        assert await served() == expected
         watching.cancel()
 
 

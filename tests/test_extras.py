@@ -10,7 +10,7 @@ import pytest
 PROMETHEUS = "import cachelb.metrics as m; m.PrometheusCollector(cachelb.Router(['a']))"
 OTEL = "import cachelb.metrics as m; m.instrument(cachelb.Router(['a']), None)"
 LITELLM = "from cachelb.integrations.litellm import CachelbCallback; CachelbCallback()"
-PAGES = "import cachelb.integrations.ext_proc as e; r = cachelb.Router(['a']); e.Pages('127.0.0.1:0', r, e.EndpointPicker(r))"
+PAGES = "import cachelb.integrations.ext_proc as e; e.Pages('127.0.0.1:0', None, None)"
 SIGNED = "from cachelb.integrations.ext_proc.certificates import self_signed; self_signed(None)"
 EVENTS = "from cachelb.events import ZmqSource, Endpoint; ZmqSource()"
 REDIS = "from cachelb.state import RedisState; RedisState('redis://127.0.0.1')"

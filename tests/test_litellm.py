@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.litellm_host import PROMPT, deployment, messages
 from tests.support_gateways import endings
 
@@ -318,6 +319,20 @@ def test_deployment_that_is_gone_is_forgotten_in_the_end() -> None:
     assert host.callback.router.keys() == ["a", "b"]
     assert host.callback.metrics_url("a") == "http://a:8000/metrics"
     assert host.callback.metrics_url("d") is None
+
+
+def test_counters_are_on_the_page_of_a_registry() -> None:
+    host = Host()
+    host.callback.fallbacks.update({"tags": 2, "error": 1})
+    host.callback.unread, host.callback.expired = 3, 4
+    registry = CollectorRegistry(auto_describe=True)  # as the default one
+    host.callback.export(registry)
+    assert registry.get_sample_value("cachelb_litellm_fallbacks_total", {"reason": "tags"}) == 2
+    assert registry.get_sample_value("cachelb_litellm_unread_total") == 3
+    assert registry.get_sample_value("cachelb_litellm_expired_total") == 4
+    assert registry.get_sample_value("cachelb_open_requests") == 0
+    with pytest.raises(ValueError, match="cachelb_"):
+        CachelbCallback().export(registry)
 
 
 # --- the class ---

@@ -31,6 +31,7 @@ async def mistakes(replicas: list[Replica]) -> None:
     Router(replicas, key=lambda replica: len(replica.url))  # wrong
     await router.select_worker_when_ready(tokens=[1])  # wrong
     router.select_worker(prompt="hello")  # wrong
+    router.reserve(tokens=[1])  # wrong
     router.add_worker("http://gpu0:8000")  # wrong
     Router(replicas, policy=Text())  # wrong
     Router(replicas, policy="cache-aware", load_facter=1.5)  # wrong

@@ -13,7 +13,7 @@ from cachelb.answers import Usage
 from cachelb.bodies import Headers
 from cachelb.explanation import Explanation
 from cachelb.tracking import TrackedIterator, TrackedStream
-from cachelb.types import Outcome, Reason, Tokens
+from cachelb.types import Outcome, Reason, Reservation, Tokens
 
 __all__ = [
     "BlockTracker",
@@ -228,6 +228,22 @@ class Decision(Generic[_W]):
 
         Raises:
             TypeError: `items` is not iterable.
+        """
+    def reservation(self) -> Reservation:
+        """Return what another router needs to book the same request with `Router.reserve`.
+
+        The prompt is read again; keep its tokens unchanged until then.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router, peer = Router(["gpu0", "gpu1"], hash_seed=1), Router(["gpu0", "gpu1"], hash_seed=1)
+            >>> decision = router.select_worker(tokens=range(40))
+            >>> found = decision.reservation()
+            >>> len(found["sequence_hashes"]), found["isl_tokens"], found["track_prefill_tokens"]
+            (2, 40, True)
+            >>> copy = peer.reserve(decision.key, blocks=found["sequence_hashes"], prompt_tokens=found["isl_tokens"])
+            >>> peer.loads() == router.loads()
+            True
         """
     def explain(self) -> Explanation:
         """Tell what every worker of the list looked like when this one was picked."""
@@ -518,6 +534,7 @@ class Router(Generic[_W]):
         priority: int = 0,
         max_output_tokens: int | None = None,
         expected_output_tokens: int | None = None,
+        cache_ttl_s: float | None = None,
         among: Iterable[object] | None = None,
         exclude: Iterable[object] | None = None,
         dry_run: bool = False,
@@ -546,6 +563,8 @@ class Router(Generic[_W]):
             priority: Higher is served first where requests wait.
             max_output_tokens: Output tokens at most.
             expected_output_tokens: Output tokens to expect.
+            cache_ttl_s: Seconds after its last use that the worker keeps the prompt cached, as providers of models do;
+                workers with KV events announce it themselves. None is as long as the policy's `ttl_s`, which limits it.
             among: Workers or keys to choose from; unknown ones are ignored. None means all.
             exclude: Workers or keys to leave out.
             dry_run: Tell what the next call would pick, and change nothing.
@@ -559,6 +578,7 @@ class Router(Generic[_W]):
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.
         """
+    def _reserve(self, worker: _W | str, track_prefill_tokens: bool, **arguments: object) -> Decision[_W]: ...
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
     ) -> tuple[Decision[_W] | None, Decision[_W]]: ...

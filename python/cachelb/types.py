@@ -94,8 +94,28 @@ class RequestArguments(TypedDict, total=False):
     priority: int
     max_output_tokens: int | None
     expected_output_tokens: int | None
+    cache_ttl_s: float | None
     among: Iterable[object] | None
     exclude: Iterable[object] | None
+
+
+class Reservation(TypedDict):
+    """What another router needs to book the same request, in the names of Dynamo's and Ray's selectors.
+
+    Attributes:
+        sequence_hashes: Chained hashes of the prompt's full blocks, for `blocks=`, as `hash_blocks` returns them. Empty
+            if only its text is known, whose blocks no engine has, or if the policy keeps none.
+        isl_tokens: Length of the prompt, for `prompt_tokens=`.
+        track_prefill_tokens: Whether the worker computes the prompt; the decode worker of a pair does not.
+
+    Example:
+        >>> Reservation(sequence_hashes=[], isl_tokens=40, track_prefill_tokens=True)["isl_tokens"]
+        40
+    """
+
+    sequence_hashes: list[int]
+    isl_tokens: int
+    track_prefill_tokens: bool
 
 
 @dataclass(frozen=True, slots=True)

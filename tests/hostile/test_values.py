@@ -119,6 +119,7 @@ def test_router_refuses_an_option_or_selects_with_it() -> None:
 ROUTER_CALLS: dict[str, dict[str, Any]] = {
     "select_worker": {"tokens": PROMPT},
     "explain": {"tokens": PROMPT},
+    "reserve": {"worker": "a", "tokens": PROMPT},
     "add_worker": {"worker": "n"},
     "update_load": {"worker": "a"},
     "learn_worker": {"worker": "a"},

@@ -12,7 +12,10 @@ URLS = [f"http://10.0.0.{number}:8000" for number in (1, 2, 3)]
 ADDRESSES = ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.3", "10.9.9.9:1", "", "[", ",,"]
 PATHS = ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/metrics", "/"]
 MODES = [0, 1, 2, 3, 4, 4, 4, 5]
-ANSWER = b'{"id": "resp_%d", "usage": {"prompt_tokens": %d, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": %d}}}'
+SUBSETS: list[Any] = [[], ["10.0.0.2"], ADDRESSES[:2], "10.0.0.1:8000, 10.0.0.3", [7, "10.0.0.1"], None]
+DETAILS = ["via_upstream", "upstream_reset_before_response_started{}", "overflow upstream", "route_not_found"]
+COUNTS = b'{"prompt_tokens": %d, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": %d}}'
+ANSWER = b'{"id": "resp_%d", "usage": ' + COUNTS + b"}"
 
 
 def body(random_: random.Random) -> bytes:
@@ -92,71 +95,84 @@ def answer_body(random_: random.Random) -> bytes:
     return b"".join([*events, b"data: " + counts + b"\n\n", random_.choice([b"data: [DONE]\n\n", b""])])
 
 
-def sequence(seed: int, *, errors: bool = True) -> list[bytes]:
-    """Make the messages of one stream."""
-    random_ = random.Random(seed)
-    messages: list[Any] = []
+class Sequence:
+    """The messages of one stream."""
 
-    def message(kind: str) -> Any:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.messages: list[Any] = []
+
+    def add(self, kind: str) -> Any:
+        """Add a message."""
         made = ProcessingRequest()
         getattr(made, kind).SetInParent()
-        messages.append(made)
+        self.messages.append(made)
         return made
 
-    first = message("request_headers")
-    headers(random_, first.request_headers, request_headers(random_))
-    if random_.random() < 0.2:
-        subset = random_.choice([[], ["10.0.0.2"], ADDRESSES[:2], "10.0.0.1:8000, 10.0.0.3", [7, "10.0.0.1"], None])
-        first.metadata_context.filter_metadata["envoy.lb.subset_hint"].update(
-            {"x-gateway-destination-endpoint-subset": subset}
-        )
-    if random_.random() < 0.8:
-        first.protocol_config.request_body_mode = random_.choice(MODES)
-        first.protocol_config.response_body_mode = random_.choice(MODES)
-    if random_.random() < 0.1:
-        first.request_headers.end_of_stream = True
-    else:
-        parts = cut(random_, body(random_))
-        trailers = random_.random() < 0.1
+    def chance(self, probability: float) -> bool:
+        """Say yes with a probability."""
+        return self.random.random() < probability
+
+    def request(self) -> None:
+        """Add a request."""
+        first = self.add("request_headers")
+        headers(self.random, first.request_headers, request_headers(self.random))
+        if self.chance(0.2):
+            first.metadata_context.filter_metadata["envoy.lb.subset_hint"].update(
+                {"x-gateway-destination-endpoint-subset": self.random.choice(SUBSETS)}
+            )
+        if self.chance(0.8):
+            first.protocol_config.request_body_mode = self.random.choice(MODES)
+            first.protocol_config.response_body_mode = self.random.choice(MODES)
+        if self.chance(0.1):
+            first.request_headers.end_of_stream = True
+            return
+        parts = cut(self.random, body(self.random))
+        trailers = self.chance(0.1)
         for index, part in enumerate(parts):
-            made = message("request_body")
+            made = self.add("request_body")
             made.request_body.body = part
             made.request_body.end_of_stream = index == len(parts) - 1 and not trailers
         if trailers:
-            message("request_trailers")
-    if random_.random() < 0.9:
-        answer = message("response_headers")
-        status = random_.choice([b"200"] * 6 + [b"302", b"404", b"429", b"500", b"503"] * errors)
-        kind = random_.choice([b"application/json", b"text/event-stream; charset=utf-8"])
-        pairs = [(":status", status), ("content-type", kind)]
-        if random_.random() < 0.2:
-            pairs.append(("retry-after", random_.choice([b"1", b"0.5", b"soon"])))
-        headers(random_, answer.response_headers, pairs)
-        if random_.random() < 0.6:
-            served = {"x-gateway-destination-endpoint-served": random_.choice(ADDRESSES)}
+            self.add("request_trailers")
+
+    def answer(self, statuses: list[bytes]) -> None:
+        """Add an answer."""
+        answer = self.add("response_headers")
+        kind = self.random.choice([b"application/json", b"text/event-stream; charset=utf-8"])
+        pairs = [(":status", self.random.choice(statuses)), ("content-type", kind)]
+        if self.chance(0.2):
+            pairs.append(("retry-after", self.random.choice([b"1", b"0.5", b"soon"])))
+        headers(self.random, answer.response_headers, pairs)
+        if self.chance(0.6):
+            served = {"x-gateway-destination-endpoint-served": self.random.choice(ADDRESSES)}
             answer.metadata_context.filter_metadata["envoy.lb"].update(served)
-        if random_.random() < 0.3:
-            details = [
-                "via_upstream",
-                "upstream_reset_before_response_started{}",
-                "overflow upstream",
-                "route_not_found",
-            ]
-            answer.attributes["envoy.filters.http.ext_proc"].update({"response.code_details": random_.choice(details)})
-        if random_.random() < 0.1:
+        if self.chance(0.3):
+            details = {"response.code_details": self.random.choice(DETAILS)}
+            answer.attributes["envoy.filters.http.ext_proc"].update(details)
+        if self.chance(0.1):
             answer.response_headers.end_of_stream = True
-        else:
-            parts = cut(random_, answer_body(random_))
-            for index, part in enumerate(parts):
-                made = message("response_body")
-                made.response_body.body = part
-                made.response_body.end_of_stream = index == len(parts) - 1 and random_.random() < 0.9
-            if random_.random() < 0.1:
-                message("response_trailers")
-    if random_.random() < 0.15:  # as no proxy should
-        random_.shuffle(messages)
-    if random_.random() < 0.1:
-        del messages[random_.randrange(1, len(messages) + 1) :]
-    if random_.random() < 0.02:
+            return
+        parts = cut(self.random, answer_body(self.random))
+        for index, part in enumerate(parts):
+            made = self.add("response_body")
+            made.response_body.body = part
+            made.response_body.end_of_stream = index == len(parts) - 1 and self.chance(0.9)
+        if self.chance(0.1):
+            self.add("response_trailers")
+
+
+def sequence(seed: int, *, errors: bool = True) -> list[bytes]:
+    """Make the messages of one stream."""
+    made = Sequence(seed)
+    made.request()
+    if made.chance(0.9):
+        made.answer([b"200"] * 6 + [b"302", b"404", b"429", b"500", b"503"] * errors)
+    messages = made.messages
+    if made.chance(0.15):  # as no proxy should
+        made.random.shuffle(messages)
+    if made.chance(0.1):
+        del messages[made.random.randrange(1, len(messages) + 1) :]
+    if made.chance(0.02):
         messages[0].observability_mode = True
     return [each.SerializeToString(deterministic=True) for each in messages]

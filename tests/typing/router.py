@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, assert_type
 
 from cachelb import Decision, PairDecision, Router
 from cachelb.policies import FleetView, Policy, RequestView, lowest
-from cachelb.types import Reason
+from cachelb.types import Reason, Reservation
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ def mappings(deployments: list[dict[str, Any]]) -> None:
     router = Router(deployments, key=lambda deployment: str(deployment["id"]))
     assert_type(router.select_worker(prompt_tokens=10).worker, dict[str, Any])
     assert_type(router.select_pair(prompt_tokens=10), PairDecision[dict[str, Any]])
+    assert_type(router.reserve("a", prompt_tokens=10, cache_ttl_s=300), Decision[dict[str, Any]])
+    assert_type(router.reserve("a", track_prefill_tokens=False).reservation(), Reservation)
 
 
 async def named_tuples(addresses: set[Address]) -> None:

@@ -14,17 +14,7 @@ if TYPE_CHECKING:
 
     from cachelb.metrics.families import Measured
     from cachelb.metrics.family import Family
-
-
-def metric_of(family: Family) -> Metric:
-    """Return a family as a collector yields it."""
-    from prometheus_client import core
-
-    kind = core.CounterMetricFamily if family.kind == "counter" else core.GaugeMetricFamily
-    metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
-    for labels, value in family.rows:
-        metric.add_metric(labels, value)
-    return metric
+    from cachelb.types import RouterStats
 
 
 class PrometheusCollector:
@@ -62,8 +52,12 @@ class PrometheusCollector:
             Every metric.
         """
         stats = self._router.stats()
-        for family in families(stats):
-            yield metric_of(family)
+        for family in self._families(stats):
+            kind = self._core.CounterMetricFamily if family.kind == "counter" else self._core.GaugeMetricFamily
+            metric: Metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
+            for labels, value in family.rows:
+                metric.add_metric(labels, value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
+            yield metric
         selection = durations(stats)
         histogram = self._core.HistogramMetricFamily(f"cachelb_{selection.name}", selection.help)
         buckets, total = [], 0
@@ -72,3 +66,6 @@ class PrometheusCollector:
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
         histogram.add_metric((), buckets, selection.histogram.sum)
         yield histogram
+
+    def _families(self, stats: RouterStats) -> Iterator[Family]:
+        return families(stats)

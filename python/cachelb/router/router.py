@@ -17,6 +17,7 @@ from cachelb.policies.plan import Plan
 from cachelb.router import forks
 from cachelb.router.attachable import Sources
 from cachelb.router.discovered import Discovered
+from cachelb.router.reservations import Reservations
 from cachelb.router.shared_caches import SharedCaches
 from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
@@ -36,7 +37,7 @@ W = TypeVar("W")
 _log = logging.getLogger("cachelb.router")
 
 
-class Router(SharedCaches[W]):
+class Router(Reservations[W]):
     """Routes requests over a fleet of registered workers.
 
     The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Its memory is

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::args::{self, named, ranged};
 use crate::body::Read;
+use crate::options::read::{ABOVE_ZERO, millis};
 
 /// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
 pub const MAX_TOKENS: u64 = 1 << 40;
@@ -33,6 +34,7 @@ macro_rules! arguments {
             tenant: Text,
             max_output_tokens: Count,
             expected_output_tokens: Count,
+            cache_ttl_s: Seconds,
             among: Again,
             exclude: Again,
         }
@@ -72,6 +74,8 @@ pub struct Pairs;
 pub struct Text;
 /// Tokens.
 pub struct Count;
+/// Seconds above 0, held as milliseconds.
+pub struct Seconds;
 
 impl Kind for Object {
     type Held = Option<Py<PyAny>>;
@@ -116,6 +120,14 @@ impl Kind for Count {
 
     fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
         ranged(&given, name, 0, MAX_TOKENS).map(Some)
+    }
+}
+
+impl Kind for Seconds {
+    type Held = Option<u64>;
+
+    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
+        args::number(&given, name, ABOVE_ZERO).map(|seconds| Some(millis(seconds)))
     }
 }
 

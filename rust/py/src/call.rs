@@ -49,6 +49,8 @@ pub struct Hints<'a> {
     /// Of the caller, who counted them.
     prompt_tokens: Option<u64>,
     expected_output_tokens: Option<u64>,
+    /// How long the worker keeps the prompt.
+    cache_ttl_ms: Option<u64>,
     /// Whether the prompt is tokens or blocks of the caller's.
     is_counted: bool,
     /// Whether it is a text of the caller's.
@@ -136,6 +138,7 @@ impl<'a> Hints<'a> {
             convention: self.client(prompt).convention,
             family: self.read.map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens,
+            cache_ttl_ms: self.cache_ttl_ms,
             attempt,
             ..Request::default()
         }
@@ -164,6 +167,7 @@ impl Call {
             cache_salt: text(py, "cache_salt", self.cache_salt.as_ref())?.or(read.cache_salt),
             prompt_tokens: self.prompt_tokens,
             expected_output_tokens: self.expected_output_tokens().or(self.max_output_tokens()),
+            cache_ttl_ms: self.cache_ttl_s,
             is_counted: self.tokens.is_some() || self.blocks.is_some(),
             is_text: self.text.is_some(),
             ..read

@@ -7,13 +7,14 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cachelb_core::hashing::Scheme;
 use cachelb_core::load::BookingId;
 use cachelb_policy::Reason;
-use cachelb_router::{Pick, Seen, Usage, Wanted};
+use cachelb_router::{Pick, Request, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBool, PyMappingProxy};
+use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy};
 
 pub use self::lease::{Lease, MAX_REST_MS};
 
@@ -25,6 +26,7 @@ use crate::call::Tried;
 use crate::engine::Engine;
 use crate::explain;
 use crate::options::read::NOT_NEGATIVE;
+use crate::prompt::Reader;
 
 /// Made a decision, and selects again for a retry.
 pub trait Owner: Debug + Send + Sync {
@@ -40,10 +42,23 @@ pub trait Owner: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Chained hashes of the prompt of `call`, which is read again.
+    fn hashes(&self, py: Python<'_>, call: Call) -> PyResult<Vec<u64>>;
+
     /// The worker of a booking computed the tokens of `call`, those that it generated too.
     fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()>;
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
+}
+
+/// The hashes of a request's blocks of tokens. Those of text are no blocks of an engine, and their number follows from an
+/// estimate that differs from router to router; a tree has no hashes.
+pub fn chain(reader: &Reader, request: &Request<'_>) -> Vec<u64> {
+    let is_tree = reader.hasher.scheme() == Scheme::Units;
+    let blocks = request.blocks.filter(|_| !is_tree && !request.is_text());
+    blocks.map_or_else(Vec::new, |(hashes, _)| {
+        hashes.iter().map(|hash| hash.0).collect()
+    })
 }
 
 #[doc = stub!("Decision")]
@@ -304,6 +319,18 @@ impl Decision {
         tracking(slf.py())?
             .getattr(intern!(slf.py(), "TrackedIterator"))?
             .call1((slf, items, tokens_of, usage_of))
+    }
+
+    #[doc = stub!("Decision.reservation")]
+    fn reservation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let call = self.attempt.call.clone_ref(py);
+        let prefills =
+            self.pick.wanted != Wanted::Decode || self.pick.reason == Reason::LocalDecode;
+        let fields = PyDict::new(py);
+        fields.set_item("sequence_hashes", self.attempt.lease.owner.hashes(py, call)?)?;
+        fields.set_item("isl_tokens", self.prompt_tokens)?;
+        fields.set_item("track_prefill_tokens", prefills)?;
+        Ok(fields)
     }
 
     #[doc = stub!("Decision.explain")]

@@ -23,7 +23,7 @@ use crate::args::{named, number, number_or_none, type_name};
 use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
-use crate::decision::{Decision, Owner, Selected};
+use crate::decision::{Decision, Owner, Selected, chain};
 use crate::engine::{Engine, lock, pick};
 use crate::error::classes::NoWorkerAvailable;
 use crate::error::to_python;
@@ -137,6 +137,15 @@ impl Owner for Py<NativePolicy> {
 
     fn policy_name(&self, py: Python<'_>, _wanted: Wanted) -> PyResult<String> {
         self.getattr(py, intern!(py, "name"))?.extract(py)
+    }
+
+    fn hashes(&self, py: Python<'_>, call: Call) -> PyResult<Vec<u64>> {
+        let this = self.get();
+        with_scratch(|scratch| {
+            let (hints, scales) = (call.hints(py)?, &this.engine.scales);
+            let prompt = call.prompt(py, &hints, &this.reader, Model::Own, scales, scratch)?;
+            Ok(chain(&this.reader, &hints.request(&prompt, 0, scratch)))
+        })
     }
 
     fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()> {

@@ -250,7 +250,8 @@ impl Blocks {
         self.leases.clear();
     }
 
-    /// From now on blocks may expire that another router placed, or that a shared cache announced.
+    /// From now on blocks may expire that another router placed, that a shared cache announced, or that a request
+    /// leaves for a while only.
     pub fn expect_expiry(&mut self) {
         self.expires = true;
     }

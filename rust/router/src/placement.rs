@@ -64,7 +64,8 @@ impl Selector {
             return Ok(());
         };
         let held = answer.held(worker.slot) as usize;
-        self.pools.record(id, worker, path, request.now)?;
+        let until = request.believed_until(self.pools[id].placements());
+        self.pools.record(id, worker, path, until)?;
         if rule.is_some_and(Resuming::needs_marks)
             && let Some(blocks) = self.pools[id].blocks_mut()
         {
@@ -135,7 +136,7 @@ impl Step<'_, '_> {
         }
         let held = answer.held(worker.slot) as usize;
         let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
-        let until = pool.placements().until(request.now);
+        let until = request.believed_until(pool.placements());
         if let Some(rule) = guessed {
             self.predict(placed, rule);
         }
@@ -153,7 +154,7 @@ impl Step<'_, '_> {
             }
             self.expect_from(placed, 0, until)?;
         } else {
-            pools.record(request.pool, worker, path, request.now)?;
+            pools.record(request.pool, worker, path, until)?;
         }
         if names_paths {
             self.selector.publish(request.pool, placed, held);

@@ -170,16 +170,22 @@ impl Pools {
         }
     }
 
-    /// Records that a worker holds a path, as long as placements are believed.
+    /// Records that a worker holds a path until `until` (`None`: until it is evicted).
     pub(super) fn record(
         &mut self,
         id: PoolId,
         worker: WorkerId,
         path: &[SequenceHash],
-        now: Millis,
+        until: Option<Millis>,
     ) -> Result<()> {
-        let until = self[id].placements().until(now);
+        if until.is_some()
+            && let Some(blocks) = self[id].blocks_mut()
+        {
+            blocks.expect_expiry();
+        }
         self.grow(id, path.len(), |index, hint| {
+            // Positional blocks have no time to live.
+            let until = until.filter(|_| !matches!(index, Store::Positional(_)));
             index.record(worker, path, Some(hint), until)?;
             Ok(index.cut().is_none())
         })

@@ -3,7 +3,7 @@
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
-use cachelb_policy::{Content, Length, Reason};
+use cachelb_policy::{Content, Length, Placements, Reason};
 
 use super::named::named;
 
@@ -68,6 +68,8 @@ pub struct Request<'a> {
     pub convention: Option<&'static str>,
     /// Whose it is, if that is known.
     pub family: Option<&'a Family>,
+    /// How long what it leaves in a cache is believed, where rules do not set less; `None` for as long as they do.
+    pub cache_ttl_ms: Option<u64>,
     /// Output tokens the caller expects.
     pub expected_output_tokens: Option<u64>,
     /// The offer to take, and why, decided outside: the rule is not asked.
@@ -90,6 +92,17 @@ impl Request<'_> {
     pub fn is_text(&self) -> bool {
         self.blocks
             .is_some_and(|(_, origin)| origin == Origin::Text)
+    }
+
+    /// Until when what it leaves is believed, if that ends.
+    #[must_use]
+    pub fn believed_until(&self, placements: &Placements) -> Option<Millis> {
+        let own = self
+            .cache_ttl_ms
+            .map(|ttl| Millis(self.now.0.saturating_add(ttl)));
+        let until = placements.until(self.now);
+        own.zip(until)
+            .map_or(own.or(until), |(own, until)| Some(own.min(until)))
     }
 
     /// Length of the prompt.

@@ -29,7 +29,9 @@ impl Selector {
         let mut step = Step::new(self, offers, request, false);
         step.look()?;
         let (decided, uncached) = step.decide(true)?;
-        step.commit(&decided, uncached)
+        // To decode alone means that another worker computes the prompt.
+        let prefills = request.wanted != Wanted::Decode;
+        step.commit(&decided, u64::from(prefills) * uncached)
     }
 
     /// What the next selection would pick and sees. Changes nothing.

@@ -10,16 +10,14 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from cachelb.extras import need
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.metrics.family import Family
-from cachelb.metrics.prometheus import metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-    from prometheus_client import Metric
-
     from cachelb.integrations.ext_proc.server import EndpointPicker
     from cachelb.router import Router
+    from cachelb.types import RouterStats
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -29,7 +27,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     timeout = 10  # seconds that a client may take
 
-    def log_message(self, *_arguments: Any) -> None:
+    def log_message(self, *_arguments: object) -> None:
         """Log nothing: probes come every few seconds."""
 
 
@@ -65,8 +63,7 @@ class Pages:
         import prometheus_client
 
         registry = prometheus_client.CollectorRegistry()
-        registry.register(PrometheusCollector(router))
-        registry.register(_PickerCollector(picker))
+        registry.register(_Collector(router, picker))
         host, found, port = listen.rpartition(":")
         if not found or not port.isascii() or not port.isdigit():
             raise ValueError(f"an address must be HOST:PORT, got {listen!r}")
@@ -107,19 +104,20 @@ class Pages:
         self.close()
 
 
-class _PickerCollector:
-    """What a picker counts."""
+class _Collector(PrometheusCollector):
+    """A router and its picker."""
 
-    def __init__(self, picker: EndpointPicker[Any]) -> None:
+    def __init__(self, router: Router[Any], picker: EndpointPicker[Any]) -> None:
+        super().__init__(router)
         self._picker = picker
 
-    def collect(self) -> Iterator[Metric]:
-        """Read the picker; called by the registry."""
+    def _families(self, stats: RouterStats) -> Iterator[Family]:
+        yield from super()._families(stats)
         picker = self._picker
         events = [((name,), float(count)) for name, count in picker.counts.items()]
         text = "Requests of the endpoint picker by what became of them; one may be several."
-        yield metric_of(Family("ext_proc_events", "counter", text, "{request}", ("event",), events))
+        yield Family("ext_proc_events", "counter", text, "{request}", ("event",), events)
         text = "Requests that proxies have open at the endpoint picker."
-        yield metric_of(Family("ext_proc_open_streams", "gauge", text, "{request}", (), [((), picker.open_streams)]))
+        yield Family("ext_proc_open_streams", "gauge", text, "{request}", (), [((), picker.open_streams)])
         text = "Bodies and prompts that the endpoint picker holds."
-        yield metric_of(Family("ext_proc_held_bytes", "gauge", text, "By", (), [((), picker.held_bytes)]))
+        yield Family("ext_proc_held_bytes", "gauge", text, "By", (), [((), picker.held_bytes)])

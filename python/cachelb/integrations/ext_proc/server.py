@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from cachelb._core import NativeEndpointPicker, fork_gate
@@ -63,7 +64,7 @@ class Certificate:
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return file.read(1 << 20)
 
 

@@ -16,16 +16,20 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
+from cachelb.integrations.litellm import lifetimes
 from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
 from cachelb.integrations.offered import OfferedWorkers
 from cachelb.integrations.parsed import as_body
 from cachelb.router import Router
 from cachelb.types import RequestArguments
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _log = logging.getLogger("cachelb.integrations.litellm")
 
@@ -39,7 +43,11 @@ class CachelbCallback:
     It is a `litellm.integrations.custom_logger.CustomLogger` for one LiteLLM `Router`, whatever groups of models that
     has; a worker is a deployment, and its key is `model_info.id`. Put it into `litellm.callbacks`, or name it in the
     configuration of the LiteLLM proxy under `litellm_settings.callbacks`. Nothing it does makes a request fail:
-    where it cannot decide, LiteLLM does, and `fallbacks` counts why.
+    where it cannot decide, LiteLLM does, and `fallbacks` counts why. Every pick and its reason is logged at DEBUG.
+
+    An engine keeps a prompt cached until it needs the room, a provider of models for a time after its last use. A pick
+    counts as long here: 300 seconds, 3,600 if all cached blocks of the request ask for "1h", or what the deployment's
+    `model_info` says under `cachelb: {cache_ttl_s: ...}`. An engine is a deployment with an `api_base`.
 
     Args:
         deadline_s: Seconds after which a request without an outcome no longer counts as load.
@@ -103,6 +111,33 @@ class CachelbCallback:
         base = self._bases.get(key)
         return None if base is None else base.rstrip("/").removesuffix("/v1") + "/metrics"
 
+    def export(self, registry: CollectorRegistry | None = None) -> None:
+        """Show the router's metrics and the callback's counters on a Prometheus page.
+
+        The LiteLLM proxy serves the default registry at `/metrics` once `prometheus` is one of its callbacks. Its
+        multiprocess mode, with `PROMETHEUS_MULTIPROC_DIR`, shows no collectors: there, serve a page of your own.
+
+        Args:
+            registry: The registry; None is the default one.
+
+        Raises:
+            ModuleNotFoundError: prometheus_client is not installed: `pip install 'cachelb[prometheus]'`.
+            ValueError: The default registry shows a router already.
+
+        Example:
+            >>> from prometheus_client import CollectorRegistry, generate_latest
+            >>> registry = CollectorRegistry()
+            >>> CachelbCallback().export(registry)
+            >>> b"cachelb_litellm_unread_total 0.0" in generate_latest(registry)
+            True
+        """
+        from cachelb.integrations.litellm.exported import CallbackCollector
+
+        collector = CallbackCollector(self)  # says which extra is missing
+        from prometheus_client import REGISTRY
+
+        (REGISTRY if registry is None else registry).register(collector)
+
     # --- called by LiteLLM; its names ---
 
     async def async_filter_deployments(
@@ -136,6 +171,7 @@ class CachelbCallback:
             chosen = "error"
         if isinstance(chosen, str):
             self.fallbacks[chosen] += 1
+            _log.debug("%s: LiteLLM decides: %s", model, chosen)
             return healthy_deployments
         return [chosen]
 
@@ -220,6 +256,10 @@ class CachelbCallback:
         for key in self._offered.see(pool, now=now):
             base = pool[key].get("litellm_params", {}).get("api_base")
             self._bases[key] = base if isinstance(base, str) else None
+            try:
+                lifetimes.configured(pool[key])
+            except ValueError as error:
+                _log.warning("deployment %s: %s; it is ignored", key, error)
         call = request.get("litellm_call_id")
         if not isinstance(call, str):
             # Outside the proxy, LiteLLM would draw one after this. The dict is that of this attempt alone.
@@ -232,11 +272,17 @@ class CachelbCallback:
         asked = self._asked(messages, request)
         asked["model"] = model
         asked["among"] = tuple(pool)
+        if (cache_ttl_s := lifetimes.shortest(pool.values(), messages, request)) is not None:
+            asked["cache_ttl_s"] = cache_ttl_s
         try:
             decision = self._select(asked, excluded)
         except NoWorkerAvailable:
             return "no-worker"
         self._bookings[call] = _Booking(decision, now + self._deadline_s)
+        matched = decision.matched_tokens, decision.prompt_tokens
+        _log.debug(
+            "%s: %s takes call %s: %s, %d of %d tokens matched", model, decision.key, call, decision.reason, *matched
+        )
         return pool[decision.worker]
 
     def _select(self, asked: RequestArguments, excluded: set[str]) -> Decision[str]:

@@ -6,19 +6,20 @@ use std::sync::atomic::Ordering;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::{Error, Result};
-use cachelb_router::{Offers, Pick, PoolId, Request, Seen, Selector, Survey, Wanted};
+use cachelb_router::{Offers, Pick, PoolId, Request, Role, Seen, Selector, Survey, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
+use super::fleet::unknown_worker;
 use super::{Fleet, NativeRouter};
 use crate::args::named;
-use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Text, arguments};
+use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Seconds, Text, arguments};
 use crate::body::Client;
 use crate::call::{Hints, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
-use crate::decision::{Decision, Owner, Selected};
+use crate::decision::{Decision, Owner, Selected, chain};
 use crate::engine::pick;
 use crate::error::to_python;
 use crate::explain::explanation;
@@ -85,30 +86,66 @@ impl<T> Outcome<T> {
     }
 }
 
+/// Selects one worker, for the whole request or for one half of it.
+fn select_for(
+    router: &Py<NativeRouter>,
+    py: Python<'_>,
+    wanted: &'static [Wanted],
+    mut call: Call,
+    tried: Tried,
+    dry_run: bool,
+) -> PyResult<Decision> {
+    let this = router.get();
+    NativeRouter::wake(router.bind(py))?;
+    let begun = this.engine.begin(dry_run);
+    let outcome = with_scratch(|scratch| {
+        let (kind, pick) = (Kind { wanted, dry_run }, pick(dry_run));
+        kind.step(
+            this,
+            py,
+            &mut call,
+            &tried,
+            scratch,
+            |selector, offers, request| {
+                let wanted = wanted[0];
+                pick(selector, offers, &Request { wanted, ..*request })
+            },
+        )
+    })?;
+    let (pick, seen) = outcome.found.clone();
+    let selected = outcome.selected(py, outcome.number, pick, seen, tried);
+    this.fleet.get().roster.give_back(outcome.offers);
+    let decision = selected.decision(Arc::clone(&this.engine), router.clone_ref(py), call);
+    this.engine.selected(begun);
+    Ok(decision)
+}
+
 impl Owner for Py<NativeRouter> {
     fn select(
         &self,
         py: Python<'_>,
-        mut call: Call,
+        call: Call,
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
+        select_for(self, py, &[Wanted::Whole], call, tried, dry_run)
+    }
+
+    fn hashes(&self, py: Python<'_>, mut call: Call) -> PyResult<Vec<u64>> {
         let this = self.get();
-        NativeRouter::wake(self.bind(py))?;
-        let begun = this.engine.begin(dry_run);
-        let outcome = with_scratch(|scratch| {
-            let kind = Kind {
-                wanted: &[Wanted::Whole],
-                dry_run,
-            };
-            kind.step(this, py, &mut call, &tried, scratch, pick(dry_run))
-        })?;
-        let (pick, seen) = outcome.found.clone();
-        let selected = outcome.selected(py, outcome.number, pick, seen, tried);
-        this.fleet.get().roster.give_back(outcome.offers);
-        let decision = selected.decision(Arc::clone(&this.engine), self.clone_ref(py), call);
-        this.engine.selected(begun);
-        Ok(decision)
+        with_scratch(|scratch| {
+            let fleet = this.fleet.get();
+            let has_events = fleet.feeds.undeclared.has_events();
+            let room = &mut scratch.room;
+            this.bodies.fill(py, &mut call, room, false, has_events)?;
+            let registered = fleet.roster.now();
+            let ready = Ready::read(this, py, &call, &[], &registered, scratch, true)?;
+            let reader = &fleet.readers()[ready.pool.0 as usize];
+            let hashes = chain(reader, &ready.request(&call.hints(py)?, &[], scratch));
+            scratch.room.take_back(&mut call.read);
+            fleet.roster.give_back(ready.offers);
+            Ok(hashes)
+        })
     }
 
     fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String> {
@@ -427,6 +464,28 @@ arguments!(select_worker);
 
 #[pymethods]
 impl NativeRouter {
+    /// Books a request on one worker, for all of it or for the half that the worker has.
+    #[pyo3(signature = (worker, track_prefill_tokens, **arguments))]
+    fn _reserve(
+        slf: &Bound<'_, Self>,
+        worker: &Bound<'_, PyAny>,
+        track_prefill_tokens: bool,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Decision> {
+        let (py, fleet) = (slf.py(), slf.get().fleet.get());
+        let key = fleet.key_name(worker)?;
+        let registered = fleet.roster.now();
+        let seat = registered.seat(&key).ok_or_else(|| unknown_worker(&key))?;
+        let wanted = match seat.profile.role {
+            _ if !track_prefill_tokens => &[Wanted::Decode],
+            Role::Prefill => &[Wanted::Prefill],
+            Role::Both | Role::Decode => &[Wanted::Whole],
+        };
+        let mut call = Call::from_keywords(arguments)?;
+        call.among = Some(PyTuple::new(py, [key])?.into_any().unbind());
+        select_for(slf.as_unbound(), py, wanted, call, Vec::new(), false)
+    }
+
     /// Picks a prefill and a decode worker; the first is None if the second does both.
     #[pyo3(signature = (*, dry_run=false, **arguments))]
     fn _select_pair(

@@ -184,9 +184,10 @@ async def test_request_that_takes_too_long_to_arrive_is_408(service: Service, mo
 
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "stream_timeout_s"])
 @in_loop
-async def test_stream_that_falls_silent_ends_and_releases_its_load(limit: Any) -> None:
+async def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str) -> None:
     router = Router(URLS, seed=1)
-    async with serve(router, **dict([(limit, 0.3)])) as service:
+    limits: dict[str, Any] = {limit: 0.3}
+    async with serve(router, **limits) as service:
         stream = service.stream()
         await stream.request(BODY)
         assert await stream.read() is None

@@ -18,7 +18,6 @@ from cachelb.router import forks
 from cachelb.router.attachable import Sources
 from cachelb.router.discovered import Discovered
 from cachelb.router.reservations import Reservations
-from cachelb.router.shared_caches import SharedCaches
 from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
 

@@ -59,24 +59,18 @@ def self_signed(folder: Path) -> Path:
 async def watch(picker: EndpointPicker[Any], certificate: Certificate, *, interval_s: float = INTERVAL_S) -> None:
     """Give a picker its certificate anew whenever the files change, until cancelled.
 
-    Files that cannot be used are logged, and looked at again when they change: what was there remains.
+    Files that cannot be used are logged once, and tried again: what was there remains.
     """
-    used = await asyncio.to_thread(_contents, certificate)
+    complaint = None
     while True:
         await asyncio.sleep(interval_s)
-        found = await asyncio.to_thread(_contents, certificate)
-        if found == used or found is None:
-            continue
-        used = found
         try:
-            await picker.reload_certificate(certificate)
-            _log.info("the certificate was replaced")
+            replaced = await picker.reload_certificate(certificate)
         except (OSError, ValueError) as error:
-            _log.error("the certificate was not replaced: %s", error)
-
-
-def _contents(certificate: Certificate) -> tuple[object, ...] | None:
-    try:
-        return certificate.read()
-    except OSError:
-        return None  # in the middle of a change
+            if str(error) != complaint:
+                complaint = str(error)
+                _log.error("the certificate was not replaced: %s", complaint)
+            continue
+        complaint = None
+        if replaced:
+            _log.info("the certificate was replaced")

@@ -150,21 +150,12 @@ impl Call {
         tried: &[Try],
         scratch: &'a Scratch,
     ) -> Request<'a> {
-        let hashes = scratch.hashes.as_slice();
         Request {
-            blocks: prompt.blocks.map(|origin| (hashes, origin)),
-            content: prompt.content(scratch),
-            identity: prompt.identity(),
-            boundaries: &scratch.boundaries,
-            prompt_tokens: prompt.length,
-            prompt_units: prompt.units(),
-            key: prompt.key(),
-            key_is_session: prompt.key_is_session(),
             convention: self.client(prompt).convention,
             family: self.read.as_ref().map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens().or(self.max_output_tokens()),
             attempt: tried.len() as u32,
-            ..Request::default()
+            ..prompt.request(scratch)
         }
     }
 

@@ -59,14 +59,8 @@ fn get<'py>(holder: &Bound<'py, PyAny>, name: &str) -> Option<Bound<'py, PyAny>>
     holder.getattr_opt(name).ok().flatten()
 }
 
-/// Answers have statuses up to 599; what an engine makes up beyond is its failure.
 fn of_status(status: &Bound<'_, PyAny>) -> Option<Ending> {
-    match status.extract::<u16>().ok()? {
-        429 | 503 => Some(Ending::Backpressure),
-        400..=499 => Some(Ending::Client),
-        500..=999 => Some(Ending::Failed),
-        _ => None,
-    }
+    Ending::of_status(status.extract().ok()?)
 }
 
 fn of_exception(error: &Bound<'_, PyAny>, depth: usize) -> Ending {

@@ -195,7 +195,7 @@ impl Router {
         Ok(())
     }
 
-    /// Forgets a worker, what it holds and its bookings. Returns whether it was known.
+    /// Forgets a worker and what it holds; its bookings still end as usual. Returns whether it was known.
     pub fn remove_worker(&self, key: &str) -> bool {
         let mut fleet = self.fleet();
         let known = fleet.selector.workers_mut().remove(key);

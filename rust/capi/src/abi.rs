@@ -223,7 +223,8 @@ pub unsafe extern "C" fn cachelb_worker_add(
     }
 }
 
-/// Forgets a worker, what it holds and its requests. `drain` other than 0 lets it finish those first.
+/// Forgets a worker and what it holds; its requests still end as usual. With a `drain` other than 0, it takes no new ones and
+/// is forgotten with the last that it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_worker_remove(
     router: *mut Handle,

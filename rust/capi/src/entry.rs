@@ -89,7 +89,9 @@ pub(crate) fn last() -> String {
 pub(crate) fn caught(work: impl FnOnce() -> Outcome<c_int>) -> Outcome<c_int> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|cause| {
         // What a panic carries may panic when it is dropped.
-        std::mem::forget(cause);
+        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(cause))) {
+            std::mem::forget(another);
+        }
         Err(Fault::panic())
     })
 }

@@ -271,9 +271,13 @@ int cachelb_router_free(struct cachelb_router *router);
 int cachelb_worker_add(struct cachelb_router *router, const char *key, size_t key_len, uint64_t now_ms);
 
 /**
- * Forgets a worker, what it holds and its requests. `drain` other than 0 lets it finish those first.
+ * Forgets a worker and what it holds; its requests still end as usual. With a `drain` other than 0, it takes no new ones and
+ * is forgotten with the last that it has.
  */
-int cachelb_worker_remove(struct cachelb_router *router, const char *key, size_t key_len, int drain);
+int cachelb_worker_remove(struct cachelb_router *router,
+                          const char *key,
+                          size_t key_len,
+                          int drain);
 
 /**
  * Marks a worker ready (other than 0) or not; what it holds stays known.

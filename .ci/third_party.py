@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ROOT / "rust" / "THIRD-PARTY-LICENSES.txt"
 HEAD = """\
 The extension module `cachelb._core` and the C library `cachelb-c` contain the crates below, or some of them, each under
-the licence named. Where there are alternatives, all texts that the crate carries are here. `python .ci/third_party.py` writes this file.
+the licence named. Where there are alternatives, all texts that the crate carries are here. `python .ci/third_party.py`
+writes this file.
 """
 
 

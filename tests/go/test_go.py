@@ -14,7 +14,8 @@ CACHE = ROOT / "target" / "go"
 
 
 def test_go_sample_is_vetted_and_passes_with_the_race_detector(tmp_path: Path) -> None:
-    subprocess.run(["cargo", "build", "--quiet", "--locked", "--package", "cachelb-c"], cwd=ROOT, check=True)
+    build = ["cargo", "build", "--quiet", "--locked", "--package", "cachelb-c"]
+    subprocess.run(build, cwd=ROOT, check=True)
     # Alone: beside the shared library, a linker would take that.
     shutil.copy(ROOT / "target" / "debug" / "libcachelb_c.a", tmp_path)
     environment = os.environ | {
@@ -25,7 +26,5 @@ def test_go_sample_is_vetted_and_passes_with_the_race_detector(tmp_path: Path) -
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     for command in (["go", "vet", "./..."], ["go", "test", "-count=1", "-race", "./..."]):
-        ran = subprocess.run(
-            command, cwd=SAMPLE, env=environment, capture_output=True, encoding="utf-8", check=False
-        )
+        ran = subprocess.run(command, cwd=SAMPLE, env=environment, capture_output=True, encoding="utf-8", check=False)
         assert ran.returncode == 0, ran.stdout + ran.stderr

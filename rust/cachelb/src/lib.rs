@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod apply;
 mod engines;
 mod error;
 mod options;
@@ -35,7 +36,7 @@ pub use state::Restored;
 
 /// The selection step over a fleet: eligibility, rule, booking and record as one.
 ///
-/// [`Router`](crate::Router) wraps it; this is for hosts that bring their own lock, hashes and lists of workers. A minor
+/// [`Router`] wraps it; this is for hosts that bring their own lock, hashes and lists of workers. A minor
 /// version may add fields to these types.
 ///
 /// ```
@@ -98,7 +99,7 @@ pub mod hashing {
 
 /// Decoding of the KV events of engines.
 ///
-/// [`Router::apply_events`](crate::Router::apply_events) decodes and applies them in one step.
+/// [`Router::apply_events`] decodes and applies them in one step.
 ///
 /// ```
 /// use cachelb::events::{Batch, Event, decode};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cachelb_body::{Clues, Limits, Profile as Engines};
+use cachelb_body::{Clues, Limits, Profile as Rendering};
 use cachelb_core::Error as Core;
 use cachelb_core::hashing::{Identity, NamespaceKey};
 use cachelb_core::ids::{BookingId, Millis, WorkerId};
@@ -15,7 +15,7 @@ use cachelb_router::{
 };
 use serde_json::Value as Json;
 
-use super::engines::Engine;
+use super::engines::Engines;
 use super::error::{Error, Result};
 use super::options::Built;
 use super::query::{Prompt, Query, Selection};
@@ -50,7 +50,7 @@ pub struct Router {
     sessions: NamespaceKey,
     pub(crate) is_keyed: bool,
     pub(crate) fleet: Mutex<Fleet>,
-    pub(crate) engines: Mutex<HashMap<Arc<str>, Arc<Engine>>>,
+    pub(crate) engines: Engines,
     numbers: AtomicU64,
 }
 
@@ -58,26 +58,26 @@ pub struct Router {
 #[derive(Debug)]
 pub(crate) struct Fleet {
     pub selector: Selector,
-    offers: Offers,
-    /// Position of every offer, by key.
+    candidates: Offers,
+    /// Position of every one, by key.
     places: HashMap<Arc<str>, usize>,
     version: u64,
 }
 
 impl Fleet {
-    /// Changes the list of workers that requests are offered.
+    /// Changes the list of candidates.
     fn list(&mut self, change: impl FnOnce(&mut Vec<Offer>)) {
-        let mut list = self.offers.to_vec();
+        let mut list = self.candidates.to_vec();
         change(&mut list);
-        for offer in &mut list {
-            offer.eligibility = Eligibility::Candidate;
+        for candidate in &mut list {
+            candidate.eligibility = Eligibility::Candidate;
         }
         self.version += 1;
         let places = (0..).zip(&list);
         self.places = places
-            .map(|(at, offer)| (Arc::clone(&offer.key), at))
+            .map(|(at, candidate)| (Arc::clone(&candidate.key), at))
             .collect();
-        self.offers = Offers::versioned(list, self.version);
+        self.candidates = Offers::versioned(list, self.version);
     }
 
     /// A worker that is registered and does not leave.
@@ -88,21 +88,21 @@ impl Fleet {
 
     /// Keys of the workers, in order of registration.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.offers.iter().map(|offer| &offer.key)
+        self.candidates.iter().map(|candidate| &candidate.key)
     }
 
     fn select(&mut self, request: &Request<'_>, query: &Query<'_>) -> Result<Selection> {
-        self.offers.reset();
+        self.candidates.reset();
         for key in query.exclude {
             if let Some(at) = self.places.get(*key) {
-                self.offers.set_eligibility(*at, Eligibility::Excluded);
+                self.candidates.set_eligibility(*at, Eligibility::Excluded);
             }
         }
         let picked = if query.dry_run {
-            let seen = self.selector.preview(&mut self.offers, request);
+            let seen = self.selector.preview(&mut self.candidates, request);
             seen.map(|(pick, _)| pick)
         } else {
-            self.selector.select(&mut self.offers, request)
+            self.selector.select(&mut self.candidates, request)
         };
         let pick = picked.map_err(|error| match error {
             Core::NoCandidate => Error::NoWorker(self.reasons()),
@@ -110,7 +110,7 @@ impl Fleet {
         })?;
         Ok(Selection {
             booking: pick.booking,
-            worker: self.offers[pick.offer].key.to_string(),
+            worker: self.candidates[pick.offer].key.to_string(),
             reason: pick.reason,
             prompt_tokens: request.prompt_tokens,
             matched_tokens: pick.matched_tokens,
@@ -120,8 +120,9 @@ impl Fleet {
 
     /// Why each worker was passed over.
     fn reasons(&self) -> Vec<(String, &'static str)> {
-        let reason = |offer: &Offer| (offer.key.to_string(), offer.eligibility.describe());
-        self.offers.iter().map(reason).collect()
+        let reason =
+            |candidate: &Offer| (candidate.key.to_string(), candidate.eligibility.describe());
+        self.candidates.iter().map(reason).collect()
     }
 }
 
@@ -156,7 +157,7 @@ impl Router {
         let selector = Selector::new(built.settings, built.assembly.pool);
         let fleet = Fleet {
             selector,
-            offers: Offers::default(),
+            candidates: Offers::default(),
             places: HashMap::new(),
             version: 0,
         };
@@ -167,7 +168,7 @@ impl Router {
             sessions: built.sessions,
             is_keyed: built.is_keyed,
             fleet: Mutex::new(fleet),
-            engines: Mutex::default(),
+            engines: Engines::default(),
             numbers: AtomicU64::new(0),
         })
     }
@@ -201,7 +202,7 @@ impl Router {
         let known = fleet.selector.workers_mut().remove(key);
         Self::leave(&mut fleet, key);
         drop(fleet);
-        self.forget_engine(key);
+        self.engines.forget(key);
         known
     }
 
@@ -211,13 +212,13 @@ impl Router {
         let known = fleet.selector.workers_mut().drain(key);
         Self::leave(&mut fleet, key);
         drop(fleet);
-        self.forget_engine(key);
+        self.engines.forget(key);
         known
     }
 
     fn leave(fleet: &mut Fleet, key: &str) {
         if fleet.places.contains_key(key) {
-            fleet.list(|list| list.retain(|offer| *offer.key != *key));
+            fleet.list(|list| list.retain(|candidate| *candidate.key != *key));
         }
     }
 
@@ -300,12 +301,12 @@ impl Router {
         body: &[u8],
         query: &Query<'_>,
     ) -> Result<()> {
-        let engines = Engines {
+        let rendering = Rendering {
             seed: self.reader.hasher.seed(),
-            ..Engines::default()
+            ..Rendering::default()
         };
         read.unread(body.len());
-        let (reader, prompt) = room.reader(engines, Limits::default(), body.len());
+        let (reader, prompt) = room.reader(rendering, Limits::default(), body.len());
         let body = reader.read(path, body)?;
         read.prompt(&body, prompt);
         read.hints(&body, query.cache_salt.is_some());

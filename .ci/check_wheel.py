@@ -20,7 +20,10 @@ from pathlib import Path
 MAX_WHEEL_BYTES = 2_750_000  # the target is 2 MiB: keyed hashes, adaptive, bodies, cache groups, polled events
 WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.so", "cachelb/py.typed")
 LICENCES = ("LICENSE", "NOTICE", "rust/THIRD-PARTY-LICENSES.txt")
-MANIFESTS = sorted(Path("rust").glob("*/Cargo.toml"))
+# Those of the extension: the crate for other Rust programs and the C library are no part of it.
+MANIFESTS = sorted(
+    set(Path("rust").glob("*/Cargo.toml")) - {Path("rust", name, "Cargo.toml") for name in ("cachelb", "capi")}
+)
 SDIST_HOLDS = (
     *LICENCES,
     *("Cargo.lock", "Cargo.toml", "pyproject.toml", "python/README.md", "rust/build_backend.py"),

@@ -1,4 +1,4 @@
-"""Write rust/THIRD-PARTY-LICENSES.txt, the licences of the crates in the wheel.
+"""Write rust/THIRD-PARTY-LICENSES.txt, the licences of the crates in the wheel and in the C library.
 
 With `--check`, fail unless the file is the one that would be written.
 """
@@ -15,13 +15,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ROOT / "rust" / "THIRD-PARTY-LICENSES.txt"
 HEAD = """\
-The extension module `cachelb._core` contains the crates below, each under the licence named. Where there are
-alternatives, all texts that the crate carries are here. `python .ci/third_party.py` writes this file.
+The extension module `cachelb._core` and the C library `cachelb-c` contain the crates below, or some of them, each under
+the licence named. Where there are alternatives, all texts that the crate carries are here. `python .ci/third_party.py`
+writes this file.
 """
 
 
 def linked() -> list[dict[str, Any]]:
-    """List the crates that are part of the extension on some platform, by name."""
+    """List the crates that are part of the extension or the C library on some platform, by name."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
     packages = {package["id"]: package for package in found["packages"]}

@@ -23,7 +23,7 @@ settings.load_profile("fixed")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 HERE = Path(__file__).parent
-ASKED_FOR = {HERE / name: f"make test-{name}" for name in ("engine", "envoy", "hosts")}
+ASKED_FOR = {HERE / name: f"make test-{name}" for name in ("engine", "envoy", "go", "hosts")}
 """Tests that need a program of others, by the command that runs them."""
 
 DATA = Path(os.environ.get("CACHELB_DATA", HERE.parents[1] / "shared"))

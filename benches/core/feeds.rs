@@ -14,15 +14,13 @@ use std::io::Result;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cachelb_core::groups::Resuming;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{
-    Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host, IngestSettings,
-    Moment, Streams, Worth,
+    Delivery, FeedSettings, FollowerSettings, Holdings, IngestSettings, Moment, Streams,
 };
 use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
-use cachelb_router::{Feed, Placements, PoolSettings, Profile, Selector, Settings};
+use cachelb_router::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
 
 use messages::Writer;
 use random::Random;
@@ -35,8 +33,6 @@ const VOCABULARY: u32 = 128_000;
 const CHAINS: usize = 16;
 const CHAIN: usize = 256;
 const BLOCKS: usize = WORKERS * CHAINS * CHAIN;
-/// Blocks for which the selector is locked, as a router does.
-const SLICE: usize = 64;
 const BUDGET: usize = 1 << 30;
 const ROUNDS: usize = 5;
 
@@ -206,88 +202,6 @@ fn removal(out: &mut Writer, name: u64) {
     out.number(0);
 }
 
-/// A worker of the selector, which is locked for a slice at a time.
-struct Worker<'a> {
-    selector: &'a Mutex<Selector>,
-    id: WorkerId,
-}
-
-impl Worker<'_> {
-    fn feed<R>(&self, work: impl FnOnce(&mut Feed<'_>) -> R) -> R {
-        let mut selector = self.selector.lock().unwrap_or_else(PoisonError::into_inner);
-        let feed = selector.feed(self.id);
-        work(&mut feed.expect("no worker is removed"))
-    }
-}
-
-impl Holdings for Worker<'_> {
-    fn store(
-        &mut self,
-        mut parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> u32 {
-        let mut new = 0;
-        for slice in hashes.chunks(SLICE) {
-            new += self.feed(|feed| feed.announce(parent, slice, medium, Millis(0)));
-            parent = slice.last().copied();
-        }
-        new
-    }
-
-    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.feed(|feed| feed.spread(hash, medium))
-    }
-
-    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        let slices = hashes.chunks(SLICE);
-        slices
-            .map(|slice| self.feed(|feed| feed.withdraw(slice, medium)))
-            .sum()
-    }
-
-    #[expect(clippy::redundant_closure_for_method_calls, reason = "of any lifetime")]
-    fn clear(&mut self) -> u64 {
-        self.feed(|feed| feed.withdraw_all())
-    }
-
-    fn doubt(&mut self) -> u64 {
-        self.feed(|feed| feed.doubt(Millis(0)))
-    }
-
-    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.feed(|feed| feed.pool().path_to(hash))
-    }
-
-    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
-
-    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
-        false
-    }
-
-    fn unmark(&mut self, _: SequenceHash) -> bool {
-        false
-    }
-
-    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.feed(|feed| feed.pool().holds(self.id, hash, medium))
-    }
-
-    fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.feed(|feed| feed.pool().prefetch(blocks));
-    }
-}
-
-impl Host for Worker<'_> {
-    fn worth(&mut self, worth: Worth) {
-        self.feed(|feed| feed.set_trust(worth));
-    }
-
-    fn heard(&mut self, heard: Heard) -> Finding {
-        self.feed(|feed| feed.applied(heard))
-    }
-}
-
 fn selector() -> Selector {
     let settings = Settings {
         registered: true,
@@ -326,9 +240,11 @@ fn drain(
             })
         })
         .collect();
-    let worker = |n: usize| Worker {
-        selector: &selector,
-        id: ids[n],
+    let worker = |n: usize| Rank {
+        access: &selector,
+        worker: ids[n],
+        home: PoolId(0),
+        now: Millis(0),
     };
     let mut seq = [0; WORKERS];
     let mut take = |messages: &[(usize, Vec<u8>)]| {

@@ -11,6 +11,7 @@ mod boundary_learning;
 mod bounded;
 mod cache_aware;
 mod choice;
+mod configured;
 mod consistent_hash;
 mod credits;
 mod crowd;

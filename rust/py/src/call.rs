@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cachelb_body::Kind;
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
-use cachelb_router::{Request, Sample, Scales};
+use cachelb_router::{LONG, Request, Sample, Scales};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -13,7 +13,7 @@ use crate::args;
 use crate::arguments::Call;
 use crate::body::{Client, Read, unlocked};
 use crate::hashing::objects;
-use crate::prompt::{LONG, Prompt, Reader, Scratch};
+use crate::prompt::{Prompt, Reader, Scratch};
 
 /// What the name of a model says about the identity of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,22 +125,13 @@ impl<'a> Hints<'a> {
 
     /// The core's request for its `prompt`, whose hashes are in `scratch`.
     pub fn request(&self, prompt: &'a Prompt, attempt: u32, scratch: &'a Scratch) -> Request<'a> {
-        let hashes = scratch.hashes.as_slice();
         Request {
-            blocks: prompt.blocks.map(|origin| (hashes, origin)),
-            content: prompt.content(scratch),
-            identity: prompt.identity(),
-            boundaries: &scratch.boundaries,
-            prompt_tokens: prompt.length,
-            prompt_units: prompt.units(),
-            key: prompt.key(),
-            key_is_session: prompt.key_is_session(),
             convention: self.client(prompt).convention,
             family: self.read.map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens,
             cache_ttl_ms: self.cache_ttl_ms,
             attempt,
-            ..Request::default()
+            ..prompt.request(scratch)
         }
     }
 

@@ -327,7 +327,10 @@ impl Decision {
         let prefills =
             self.pick.wanted != Wanted::Decode || self.pick.reason == Reason::LocalDecode;
         let fields = PyDict::new(py);
-        fields.set_item("sequence_hashes", self.attempt.lease.owner.hashes(py, call)?)?;
+        fields.set_item(
+            "sequence_hashes",
+            self.attempt.lease.owner.hashes(py, call)?,
+        )?;
         fields.set_item("isl_tokens", self.prompt_tokens)?;
         fields.set_item("track_prefill_tokens", prefills)?;
         Ok(fields)

@@ -60,18 +60,7 @@ fn get<'py>(holder: &Bound<'py, PyAny>, name: &str) -> Option<Bound<'py, PyAny>>
 }
 
 fn of_status(status: &Bound<'_, PyAny>) -> Option<Ending> {
-    ending_of(status.extract::<u16>().ok()?)
-}
-
-/// How a request ended that was answered with `status`, `None` if that is no error. Answers have statuses up to 599;
-/// what an engine makes up beyond is its failure.
-pub fn ending_of(status: u16) -> Option<Ending> {
-    match status {
-        429 | 503 => Some(Ending::Backpressure),
-        400..=499 => Some(Ending::Client),
-        500..=999 => Some(Ending::Failed),
-        _ => None,
-    }
+    Ending::of_status(status.extract().ok()?)
 }
 
 fn of_exception(error: &Bound<'_, PyAny>, depth: usize) -> Ending {

@@ -6,12 +6,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 
 use cachelb_core::Error;
-use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
+use cachelb_core::hashing::NamespaceKey;
 use cachelb_core::load::{BookingId, Report};
-use cachelb_policy::{Configured, Setup};
+use cachelb_policy::Configured;
 use cachelb_router::{
-    Eligibility, Ending, Offer, Placements, PoolSettings, Request, Selector, Settings, TagKey,
-    Wanted,
+    Assembly, Eligibility, Ending, Offer, Request, Selector, Settings, TagKey, Wanted,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -224,32 +223,11 @@ impl NativePolicy {
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let configured = configure(rule, options, configured_by)?;
-        let block_size = configured.block_size();
         let own_seed = configured.shared.seed;
         let seed = own_seed.unwrap_or_else(|| RandomState::new().hash_one(rule));
-        let setup = Setup {
-            own_seed,
-            seed,
-            replicas: 1.0,
-            block_size,
-        };
-        let refused = |error| to_python(&error);
-        let ruled = configured.ruled(&setup).map_err(refused)?;
-        let placements = if ruled.rule.records_placement() {
-            configured.placements(block_size).map_err(refused)?
-        } else {
-            Placements::default()
-        };
-        // A rule that hashes the prompt's head only has no hash seed of its own: routers with equal seeds agree.
-        let hash_seed = match ruled.need {
-            need if need.blocks => configured.hash_seed(),
-            need if need.prefix.is_some() => seed,
-            _ => DEFAULT_SEED,
-        };
-        let hasher = Hasher::new(placements.scheme, block_size as usize, hash_seed)
-            .map_err(refused)?
-            .keyed(Some(NamespaceKey::of_process()));
-        let pool = PoolSettings::new(ruled.rule, block_size, placements);
+        let Assembly { pool, reader } =
+            Assembly::of(&configured, seed, 1.0, NamespaceKey::of_process())
+                .map_err(|error| to_python(&error))?;
         let settings = Settings {
             seed,
             booking_ttl_ms: configured.shared.booking_ttl_s.millis(),
@@ -262,7 +240,7 @@ impl NativePolicy {
                 Clock::new(clock)?,
             )),
             roster: Mutex::default(),
-            reader: Reader::new(hasher, ruled.need),
+            reader: reader.into(),
             key: callable("key", key)?,
             configured,
         })

@@ -1,67 +1,31 @@
-//! What a policy takes from the tokens of one request.
+//! What a policy takes from the tokens of one request, as Python gives them.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 
 use cachelb_core::boundaries::{to_blocks, to_bytes};
-use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, distinguish};
+use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme};
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::tracker::Origin;
-use cachelb_policy::Content;
 use cachelb_policy::Need;
-use cachelb_router::Sample;
+use cachelb_router::{BYTES_PER_TOKEN, PromptBuffers, PromptReader};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use crate::body::{BYTES_PER_TOKEN, Read, Room, Shape};
+use crate::body::{Read, Room};
+
+pub use cachelb_router::Prompt;
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]
-pub struct Reader {
-    pub hasher: Hasher,
-    pub need: Need,
-    /// Of trees, which tell namespaces apart by numbers.
-    spaces: Arc<Spaces>,
-}
+pub struct Reader(PromptReader);
 
-/// One request's prompt, as far as the policy needs it.
-#[derive(Debug)]
-pub struct Prompt {
-    /// Tokens.
-    pub length: u64,
-    /// The same as the index counts a text, 0 of no text.
-    units: u64,
-    /// What there is to learn from its tokens once its engine has counted them.
-    pub sample: Option<Sample>,
-    /// Where the request's block hashes come from, if the policy asked for them.
-    pub blocks: Option<Origin>,
-    key: Key,
-    kept: Kept,
-    identity: u32,
-}
+impl Deref for Reader {
+    type Target = PromptReader;
 
-/// What was kept of the prompt itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    Nothing,
-    Tokens,
-    Text,
-}
-
-#[derive(Debug)]
-enum Key {
-    Absent,
-    Prefix([u8; 8]),
-    Session(Box<[u8]>),
-    /// It may stand for more than a session.
-    Soft([u8; 16]),
-}
-
-impl Key {
-    fn of_prefix(last: Option<&SequenceHash>) -> Self {
-        last.map_or(Self::Absent, |hash| Self::Prefix(hash.0.to_le_bytes()))
+    fn deref(&self) -> &PromptReader {
+        &self.0
     }
 }
 
@@ -70,18 +34,25 @@ impl Key {
 pub struct Scratch {
     words: Vec<u32>,
     given: Vec<SequenceHash>,
-    pub hashes: Vec<SequenceHash>,
-    tokens: Vec<u32>,
-    text: Vec<u8>,
     positions: Vec<u32>,
-    /// Where the messages end, in full blocks.
-    pub boundaries: Vec<u32>,
+    own: PromptBuffers,
     /// Of the body.
     pub room: Room,
 }
 
-/// Other threads do not wait while a prompt of more tokens is hashed and looked up.
-pub const LONG: u64 = 1 << 18;
+impl Deref for Scratch {
+    type Target = PromptBuffers;
+
+    fn deref(&self) -> &PromptBuffers {
+        &self.own
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut PromptBuffers {
+        &mut self.own
+    }
+}
 
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
@@ -110,85 +81,6 @@ pub fn with_detached_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     result
 }
 
-impl Prompt {
-    /// A request that carries nothing to match.
-    pub fn without_tokens(length: u64) -> Self {
-        Self {
-            length,
-            units: 0,
-            sample: None,
-            blocks: None,
-            key: Key::Absent,
-            kept: Kept::Nothing,
-            identity: 0,
-        }
-    }
-
-    /// Leaves nothing of it but its length.
-    pub fn hide(&mut self) {
-        *self = Self {
-            units: self.units,
-            sample: self.sample,
-            ..Self::without_tokens(self.length)
-        };
-    }
-
-    /// Length as the index counts a text, 0 of no text.
-    pub fn units(&self) -> u64 {
-        self.units
-    }
-
-    /// Whether other threads are not to wait while it is looked up.
-    pub fn is_long(&self) -> bool {
-        self.length.max(self.units) > LONG
-    }
-
-    /// The prompt itself, if the policy asked for it.
-    pub fn content<'a>(&self, scratch: &'a Scratch) -> Content<'a> {
-        match self.kept {
-            Kept::Nothing => Content::Hidden,
-            Kept::Tokens => Content::Tokens(&scratch.tokens),
-            Kept::Text => Content::Text(&scratch.text),
-        }
-    }
-
-    /// Number of the prompt's namespace, if the policy asked for its content.
-    pub fn identity(&self) -> u32 {
-        self.identity
-    }
-
-    /// An explicit session outranks the prompt's first tokens.
-    pub fn set_session(&mut self, session: &str) {
-        if !session.is_empty() {
-            self.key = Key::Session(session.as_bytes().into());
-        }
-    }
-
-    /// The same of what a body or a header names.
-    pub fn set_key(&mut self, key: [u8; 16], is_soft: bool) {
-        self.key = if is_soft {
-            Key::Soft(key)
-        } else {
-            Key::Session(key.into())
-        };
-    }
-
-    /// Whether the key is the caller's session.
-    pub fn key_is_session(&self) -> bool {
-        matches!(self.key, Key::Session(_))
-    }
-
-    /// What hashing policies hash.
-    pub fn key(&self) -> Option<&[u8]> {
-        match &self.key {
-            Key::Absent => None,
-            Key::Prefix(hash) => Some(hash),
-            Key::Session(bytes) => Some(bytes),
-            Key::Soft(bytes) => Some(bytes),
-        }
-    }
-}
-
 /// The bytes of a text, which `encoded` keeps if need be.
 fn utf8<'a, 'py>(
     text: &'a Bound<'py, PyString>,
@@ -202,36 +94,15 @@ fn utf8<'a, 'py>(
     Ok(encoded.insert(bytes).cast::<PyBytes>()?.as_bytes())
 }
 
+impl From<PromptReader> for Reader {
+    fn from(reader: PromptReader) -> Self {
+        Self(reader)
+    }
+}
+
 impl Reader {
     pub fn new(hasher: Hasher, need: Need) -> Self {
-        Self {
-            hasher,
-            need,
-            spaces: Arc::default(),
-        }
-    }
-
-    /// The namespace as trees take it, if there are any; `None` if it can be told apart from no other.
-    fn numbered(&self, namespace: Namespace) -> Option<(Namespace, u32)> {
-        let units = self.hasher.scheme() == Scheme::Units;
-        if !units && !self.need.content {
-            return Some((namespace, 0));
-        }
-        let numbered = self.spaces.number(namespace)?;
-        let hashed = if units { numbered } else { namespace };
-        Some((hashed, numbered.number()))
-    }
-
-    /// The key of a request without a session: the hash of the prompt's head, whole blocks.
-    fn head(&self, hashes: &[SequenceHash]) -> Key {
-        self.prefix_blocks().map_or(Key::Absent, |blocks| {
-            Key::of_prefix(hashes.get(..blocks).unwrap_or(hashes).last())
-        })
-    }
-
-    /// Leading blocks whose hash is the key of a request without a session.
-    pub fn prefix_blocks(&self) -> Option<usize> {
-        Some(self.need.prefix? / self.hasher.block_size())
+        Self(PromptReader::new(hasher, need))
     }
 
     /// Reads `tokens=`.
@@ -244,45 +115,12 @@ impl Reader {
     ) -> PyResult<Prompt> {
         let mut copied = std::mem::take(&mut scratch.words);
         let words = Words::<u32>::get(tokens, "tokens", &mut copied)?;
-        let prompt = self.words(words.as_slice(tokens.py()), namespace, mm, scratch);
+        let prompt = self
+            .0
+            .words(words.as_slice(tokens.py()), namespace, mm, &mut scratch.own);
         drop(words);
         scratch.words = copied;
         Ok(prompt)
-    }
-
-    /// Reads token ids.
-    fn words(
-        &self,
-        words: &[u32],
-        namespace: Namespace,
-        mm: &[MmObject],
-        scratch: &mut Scratch,
-    ) -> Prompt {
-        let Scratch {
-            hashes,
-            tokens: kept,
-            ..
-        } = scratch;
-        let mut prompt = Prompt::without_tokens(words.len() as u64);
-        let Some((namespace, identity)) = self.numbered(namespace) else {
-            return prompt;
-        };
-        if self.need.content {
-            kept.clear();
-            kept.extend_from_slice(words);
-            distinguish(kept, mm);
-            (prompt.kept, prompt.identity) = (Kept::Tokens, identity);
-        }
-        if self.need.blocks {
-            self.hasher.hash(words, namespace, mm, hashes);
-            prompt.blocks = Some(Origin::Tokens);
-            prompt.key = self.head(hashes);
-        } else if let Some(count) = self.need.prefix {
-            let first = &words[..count.min(words.len())];
-            self.hasher.hash(first, namespace, mm, hashes);
-            prompt.key = Key::of_prefix(hashes.last());
-        }
-        prompt
     }
 
     /// Reads `text=`: a block is four bytes for each of its tokens.
@@ -294,75 +132,13 @@ impl Reader {
     ) -> PyResult<Prompt> {
         let mut encoded = None;
         let bytes = utf8(text, &mut encoded)?;
-        Ok(self.bytes(bytes, namespace, scratch))
+        Ok(self.0.bytes(bytes, namespace, &mut scratch.own))
     }
 
     /// Reads the prompt of a body, which lies in `room`.
     pub fn body(&self, read: &Read, namespace: Namespace, scratch: &mut Scratch) -> Prompt {
-        let length = read.length;
-        match read.shape {
-            Shape::Nothing => Prompt {
-                units: length,
-                ..Prompt::without_tokens(length)
-            },
-            Shape::Text => {
-                let text = std::mem::take(&mut scratch.room.prompt.text);
-                let mut prompt = self.bytes(&text, namespace, scratch);
-                scratch.room.prompt.text = text;
-                (prompt.length, prompt.units) = (length, length);
-                if self.need.boundaries {
-                    let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;
-                    let blocks = scratch.hashes.len();
-                    to_blocks(
-                        &scratch.room.prompt.ends,
-                        per_block,
-                        blocks,
-                        &mut scratch.boundaries,
-                    );
-                }
-                prompt
-            }
-            Shape::Tokens => {
-                let tokens = std::mem::take(&mut scratch.room.prompt.tokens);
-                let mut prompt = self.words(&tokens, namespace, &[], scratch);
-                scratch.room.prompt.tokens = tokens;
-                prompt.length = prompt.length.max(length);
-                prompt
-            }
-        }
-    }
-
-    /// Reads the bytes of a text.
-    fn bytes(&self, bytes: &[u8], namespace: Namespace, scratch: &mut Scratch) -> Prompt {
-        let block_size = self.hasher.block_size();
-        let units = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
-        let mut prompt = Prompt {
-            units,
-            ..Prompt::without_tokens(units)
-        };
-        let Some((namespace, identity)) = self.numbered(namespace) else {
-            return prompt;
-        };
-        if self.need.content {
-            scratch.text.clear();
-            scratch.text.extend_from_slice(bytes);
-            (prompt.kept, prompt.identity) = (Kept::Text, identity);
-        }
-        let head = if self.need.blocks {
-            bytes
-        } else if let Some(count) = self.need.prefix {
-            &bytes[..bytes.len().min(count.saturating_mul(BYTES_PER_TOKEN))]
-        } else {
-            return prompt;
-        };
-        let hashes = &mut scratch.hashes;
-        self.hasher
-            .hash_text(head, block_size * BYTES_PER_TOKEN, namespace, hashes);
-        if self.need.blocks {
-            prompt.blocks = Some(Origin::Text);
-        }
-        prompt.key = self.head(hashes);
-        prompt
+        let Scratch { own, room, .. } = scratch;
+        self.0.body(read, &room.prompt, namespace, own)
     }
 
     /// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of
@@ -376,9 +152,10 @@ impl Reader {
     ) -> PyResult<()> {
         let Scratch {
             words,
-            hashes,
             positions: rising,
-            boundaries,
+            own: PromptBuffers {
+                hashes, boundaries, ..
+            },
             ..
         } = scratch;
         let words = Words::<u32>::get(positions, "boundaries", words)?;
@@ -429,7 +206,8 @@ impl Reader {
                 "blocks= are hashes, but a policy with index=\"radix\" compares tokens: give tokens=, text= or messages=",
             ));
         }
-        let Scratch { given, hashes, .. } = scratch;
+        let Scratch { given, own, .. } = scratch;
+        let hashes = &mut own.hashes;
         let words = Words::<SequenceHash>::get(blocks, "blocks", given)?;
         hashes.clear();
         hashes.extend_from_slice(words.as_slice(blocks.py()));
@@ -442,11 +220,6 @@ impl Reader {
                 hashes.len()
             )));
         }
-        let mut prompt = Prompt::without_tokens(prompt_tokens);
-        if self.need.blocks {
-            prompt.blocks = Some(Origin::Caller);
-        }
-        prompt.key = self.head(hashes);
-        Ok(prompt)
+        Ok(self.hashed(prompt_tokens, own))
     }
 }

@@ -20,6 +20,18 @@ pub struct Breaker {
     pub backpressure_ms: u64,
 }
 
+impl Breaker {
+    /// That of routers of registered workers: half a second of rest for a worker that pushes back.
+    #[must_use]
+    pub fn new(failures: u32, cooldown_ms: u64) -> Self {
+        Self {
+            failures,
+            cooldown_ms,
+            backpressure_ms: 500,
+        }
+    }
+}
+
 /// Failures of one worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Health {

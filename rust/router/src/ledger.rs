@@ -35,6 +35,18 @@ named! {
 }
 
 impl Ending {
+    /// What an HTTP status makes of a request, `None` for one that is no error. Answers have statuses up to 599; what an
+    /// engine makes up beyond is its failure.
+    #[must_use]
+    pub fn of_status(status: u16) -> Option<Self> {
+        match status {
+            429 | 503 => Some(Self::Backpressure),
+            400..=499 => Some(Self::Client),
+            500..=999 => Some(Self::Failed),
+            _ => None,
+        }
+    }
+
     /// Whether the worker may be believed to hold the prompt.
     #[must_use]
     pub fn ended(self) -> Ended {

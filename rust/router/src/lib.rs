@@ -26,11 +26,15 @@
 //! | `bookings` | what happens to a booking after it |
 //! | `workers` | workers come, change and go |
 //! | `feed` | what KV events of an engine change |
+//! | `rank` | one rank of a worker as its event stream sees it |
 //! | `shared_cache`, `readers` | caches that workers of a model read, and which |
 //!
 //! | file | values |
 //! |---|---|
 //! | `settings` | what a selector and its pools are built from |
+//! | `assembly` | the same of a policy on its own |
+//! | `prompt` | what a rule takes from a prompt: hashes, its head, its content |
+//! | `body` | what a request body says, in memory that is kept |
 //! | `request` | one request, and the pick that answers it |
 //! | `offers` | the workers offered to one request |
 //! | `named` | enums whose variants have names |
@@ -43,8 +47,10 @@
 //! | `leases` | placements on workers with events |
 //! | `timing` | how long selections took |
 
+mod assembly;
 mod batch;
 mod blocks;
+mod body;
 mod bookings;
 mod budget;
 mod candidates;
@@ -67,6 +73,8 @@ mod pair;
 mod placement;
 mod pool;
 mod pools;
+mod prompt;
+mod rank;
 mod readers;
 mod request;
 mod rows;
@@ -85,8 +93,12 @@ mod trace;
 mod usable;
 mod workers;
 
+pub use assembly::Assembly;
 pub use batch::BatchTerms;
 pub use blocks::Lost;
+pub use body::{
+    BYTES_PER_TOKEN, CONVENTIONS, Client, PromptRoom, Read, Room, Shape, response_name,
+};
 pub use cachelb_policy::Placements;
 pub use common_name::CommonName;
 pub use feed::Feed;
@@ -101,6 +113,8 @@ pub use offers::{Offer, Offers};
 pub use pair::PairTerms;
 pub use pool::Pool;
 pub use pools::Pools;
+pub use prompt::{LONG, Prompt, PromptBuffers, PromptReader};
+pub use rank::{Access, Rank};
 pub use readers::Readers;
 pub use request::{Family, FamilyName, Pick, PoolId, Request, Wanted};
 pub use scales::{Sample, Scales};

@@ -28,6 +28,11 @@ pub struct Settings {
     pub records: usize,
 }
 
+impl Settings {
+    /// Finished requests that routers of registered workers remember for records and late counts.
+    pub const RECORDS: usize = 4096;
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

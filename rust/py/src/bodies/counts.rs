@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cachelb_body::{ErrorKind, Kind, convention_names};
-
-pub const CONVENTIONS: [&str; convention_names().len()] = convention_names();
+use cachelb_body::{ErrorKind, Kind};
+use cachelb_router::CONVENTIONS;
 
 /// Requests with a body or headers, since the start. Neither dry runs nor retries are among them.
 #[derive(Debug)]

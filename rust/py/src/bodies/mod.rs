@@ -9,7 +9,7 @@ mod show;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_body::{BodyError, Clues, Endpoint, ErrorKind, GATEWAY, Identity, Kind, Session};
+use cachelb_body::{BodyError, Clues, ErrorKind, GATEWAY, Identity, Session};
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
@@ -18,12 +18,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use self::counts::{CONVENTIONS, Counts, Tally};
+use self::counts::{Counts, Tally};
 use self::headers::Headers;
 use self::settings::Settings;
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{Read, Room, Shape, response_name, unlocked};
+use crate::body::{Read, Room, Shape, unlocked};
 use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
@@ -253,12 +253,7 @@ impl Bodies {
                     body.identify(&mut clues);
                     read.prompt(&body, parts);
                     read.hints(&body, context.has_salt);
-                    if Endpoint::of(context.path) == Endpoint::Responses {
-                        read.client.responses = Some(self.key);
-                    }
-                    let previous = body.previous_response();
-                    read.family.response = previous.map(|id| response_name(self.key, id));
-                    read.family.continues = body.kind() == Kind::Continuation;
+                    read.responses(&body, context.path, self.key);
                     self.identify(&clues, context, read, tally);
                     return Ok(());
                 }
@@ -298,21 +293,8 @@ impl Bodies {
         let Some(identity) = context.session.map(own).or_else(|| clues.identity()) else {
             return;
         };
-        let convention = CONVENTIONS[identity.convention];
         tally.convention = Some(identity.convention);
-        read.client.convention = Some(convention);
-        let name = |session: Session<'_>| {
-            self.key.session(&[
-                context.tenant,
-                Some(convention),
-                Some(session.id),
-                session.agent,
-            ])
-        };
-        read.family.own = Some(name(identity.session));
-        read.family.parent = identity.parent.map(name);
-        read.is_soft = identity.soft;
-        read.client.last = read.family.own.filter(|_| identity.ends);
+        read.identify(identity, context.tenant, self.key);
     }
 }
 

@@ -5,12 +5,12 @@ use cachelb_core::hashing::NamespaceKey;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::counts::CONVENTIONS;
 use super::headers::Headers;
 use super::{Bodies, bytes};
 use crate::body::{PromptRoom, Read, Shape};
 use crate::error::body_error;
 use crate::options::read::Options;
+use cachelb_router::CONVENTIONS;
 
 #[doc = stub!("read_body")]
 #[pyfunction]

@@ -13,7 +13,6 @@ use crate::arguments::MAX_TOKENS;
 use crate::decision::{Decision, Lease, MAX_REST_MS, header_pairs};
 use crate::error::enter;
 use crate::options::read::millis;
-use crate::outcome::ending_of;
 
 /// Who holds the load.
 pub enum Load {
@@ -196,7 +195,7 @@ impl Booked for Booking {
     fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
         self.with(|lease| {
             let now = lease.engine.any_now();
-            let Some(ending) = ending_of(status) else {
+            let Some(ending) = Ending::of_status(status) else {
                 return lease.end(Ending::Cancelled, Counts::default(), now);
             };
             let rest = retry_after_s.filter(|_| ending == Ending::Backpressure);

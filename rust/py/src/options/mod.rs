@@ -6,9 +6,7 @@ pub mod read;
 use std::sync::Arc;
 
 use cachelb_learned::Model;
-use cachelb_policy::{
-    Configured, Declared, Kind, NOT_NEGATIVE, Options as _, Policy, Range, Shared, Value, named,
-};
+use cachelb_policy::{Configured, Declared, Kind, NOT_NEGATIVE, Policy, Range, Value, named};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -36,27 +34,12 @@ pub fn configure(name: &str, given: &Bound<'_, PyDict>, by: ConfiguredBy) -> PyR
             )));
         }
     }
-    let read_own = |option: &Declared| match given.get_item(option.name)? {
-        Some(value) => read_value(&option.kind, option.name, &value, by),
-        None => made(given.py(), option.default.clone(), by),
+    let read = |option: &Declared| {
+        let value = given.get_item(option.name)?;
+        let read = |value| read_value(&option.kind, option.name, &value, by);
+        value.map(read).transpose()
     };
-    let values = own.iter().map(read_own).collect::<PyResult<_>>()?;
-    let options = (policy.read)(values).ok_or_else(|| mismatch(policy))?;
-    let all = Shared::declared();
-    let values = all.iter().enumerate().map(|(at, option)| {
-        let option = shared.get(at).unwrap_or(option);
-        match given.get_item(option.name)?.filter(|_| at < shared.len()) {
-            Some(value) => read_value(&option.kind, option.name, &value, by),
-            None => Ok(option.default.clone()),
-        }
-    });
-    Ok(Configured {
-        policy,
-        options,
-        shared: Shared::from_values(values.collect::<PyResult<_>>()?)
-            .ok_or_else(|| mismatch(policy))?,
-        by_name: false,
-    })
+    policy.configured(read)?.ok_or_else(|| mismatch(policy))
 }
 
 #[cold]
@@ -65,18 +48,6 @@ fn mismatch(policy: &Policy) -> PyErr {
     PyValueError::new_err(format!(
         "an option of {name:?} is of another kind than declared"
     ))
-}
-
-/// A default, with the policy that a name stands for.
-fn made(py: Python<'_>, value: Value, by: ConfiguredBy) -> PyResult<Value> {
-    let Value::PolicyName(name) = value else {
-        return Ok(value);
-    };
-    let configured = configure(name, &PyDict::new(py), by)?;
-    Ok(Value::Policy(Arc::new(Configured {
-        by_name: true,
-        ..configured
-    })))
 }
 
 /// A value of `kind`.

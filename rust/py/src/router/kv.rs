@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cachelb_core::groups::Resuming;
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_events::{
-    Batch, Delivery, FeedSettings, Finding, FollowerSettings, Heard, Holdings, Host,
-    IngestSettings, Moment, Place, Streams, Worth,
+    Batch, Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Place, Streams,
 };
-use cachelb_router::{Feed, PoolId};
+use cachelb_router::{Access, PoolId, Rank, Selector};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
@@ -26,119 +24,46 @@ use crate::engine::Engine;
 use crate::error::enter;
 use crate::roster::Seat;
 
-/// Blocks for which the selector is locked at once.
-const SLICE: usize = 64;
-
 /// The ranks of a worker, by their number.
-type Ranks<'a> = &'a dyn Fn(usize) -> Rank<'a>;
+type Ranks<'a> = &'a dyn Fn(usize) -> Rank<'a, Site<'a>>;
 
-/// One rank's holdings in its home pool, a slice at a time.
-struct Rank<'a> {
+/// Where ranks find the selector, and the shared cache that they read.
+struct Site<'a> {
     engine: &'a Engine,
     feeds: &'a Feeds,
-    worker: WorkerId,
-    home: PoolId,
-    now: Millis,
     /// What a worker reads beside its own blocks.
     shared: Option<&'a SharedCache>,
 }
 
-impl Rank<'_> {
-    /// Changes what is known of the worker, if it is still there.
-    fn feed<R: Default>(&self, change: impl FnOnce(&mut Feed<'_>) -> R) -> R {
-        self.engine.held(|selector| {
-            let feed = selector.feed(self.worker);
-            feed.map_or_else(R::default, |mut feed| change(&mut feed))
-        })
-    }
-}
-
-impl Holdings for Rank<'_> {
-    fn store(
-        &mut self,
-        mut parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> u32 {
-        let mut new = 0;
-        for slice in hashes.chunks(SLICE) {
-            new += self.feed(|feed| feed.announce(parent, slice, medium, self.now));
-            parent = slice.last().copied();
-        }
-        new
-    }
-
-    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.feed(|feed| feed.spread(hash, medium))
-    }
-
-    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        let slices = hashes.chunks(SLICE);
-        slices
-            .map(|slice| self.feed(|feed| feed.withdraw(slice, medium)))
-            .sum()
-    }
-
-    #[expect(clippy::redundant_closure_for_method_calls, reason = "of any lifetime")]
-    fn clear(&mut self) -> u64 {
-        self.feed(|feed| feed.withdraw_all())
-    }
-
-    fn doubt(&mut self) -> u64 {
-        self.feed(|feed| feed.doubt(self.now))
-    }
-
-    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.feed(|feed| feed.pool().path_to(hash))
-    }
-
-    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>) {
-        self.feed(|feed| feed.set_resumes(marked_only, above_tokens, rule));
-    }
-
-    fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.feed(|feed| feed.mark(hash, medium))
-    }
-
-    fn unmark(&mut self, hash: SequenceHash) -> bool {
-        self.feed(|feed| feed.unmark(hash))
-    }
-
-    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.feed(|feed| feed.pool().holds(self.worker, hash, medium))
+impl Access for Site<'_> {
+    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
+        self.engine.held(work)
     }
 
     fn is_shared(&self, place: Place) -> bool {
         self.shared.is_some_and(|cache| cache.holds(place))
     }
 
-    fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.feed(|feed| feed.pool().prefetch(blocks));
-    }
-}
-
-impl Host for Rank<'_> {
-    fn worth(&mut self, worth: Worth) {
-        self.feed(|feed| feed.set_trust(worth));
-        if self.home == PoolId::default() && worth != Worth::Refused {
-            self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn share(&mut self, batch: &Batch, now: Millis) {
+    fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
         let Some(cache) = self.shared else { return };
-        let mut host = Rank {
-            worker: cache.holder(),
-            home: self.home,
+        let site = Site {
             shared: None,
             ..*self
+        };
+        let mut host = Rank {
+            access: &site,
+            worker: cache.holder(),
+            home,
+            now,
         };
         let streams = &cache.streams.streams;
         streams.share(batch, |place| cache.holds(place), now, &mut host);
     }
 
-    fn heard(&mut self, heard: Heard) -> Finding {
-        self.feed(|feed| feed.applied(heard))
+    fn believed(&self, home: PoolId) {
+        if home == PoolId::default() {
+            self.feeds.undeclared.fed.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -246,15 +171,18 @@ impl KvEvents {
         let shared = shared
             .as_ref()
             .filter(|cache| cache.holder() != streams.ids[0] && cache.serves(key));
+        let site = Site {
+            engine,
+            feeds,
+            shared,
+        };
         py.detach(|| {
             enter(|| {
                 let host = |rank: usize| Rank {
-                    engine,
-                    feeds,
+                    access: &site,
                     worker: streams.ids[rank],
                     home: streams.home,
                     now: at.now,
-                    shared,
                 };
                 Ok(work(&streams, &host, at))
             })

@@ -13,11 +13,6 @@ use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Opt
 use crate::policy::NativePolicy;
 use crate::prompt::Reader;
 
-/// Finished requests remembered for records and statistics.
-const RECORDS: usize = 4096;
-/// How long a worker that answered 429 or 503 is passed over.
-const BACKPRESSURE_MS: u64 = 500;
-
 /// What holds for the whole fleet.
 pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
     let bound = |name, range| number_or_none(given.optional(name)?.as_ref(), name, range);
@@ -32,15 +27,14 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
             kv_usage: bound("veto_kv_usage", FRACTION)?,
             waiting: bound("veto_waiting", NOT_NEGATIVE)?,
         },
-        breaker: (failures > 0).then_some(Breaker {
+        breaker: (failures > 0).then_some(Breaker::new(
             failures,
-            cooldown_ms: millis(given.number("breaker_cooldown_s", ABOVE_ZERO)?),
-            backpressure_ms: BACKPRESSURE_MS,
-        }),
+            millis(given.number("breaker_cooldown_s", ABOVE_ZERO)?),
+        )),
         #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
         max_memory_bytes: bound("max_memory_mb", AT_LEAST_ONE)?
             .map(|mb| (mb * 1_048_576.0) as usize),
-        records: RECORDS,
+        records: Settings::RECORDS,
     })
 }
 

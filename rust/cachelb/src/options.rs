@@ -1,0 +1,310 @@
+//! The options of a router, as JSON with the names and defaults of `Router` in Python.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use cachelb_core::hashing::NamespaceKey;
+use cachelb_policy::{
+    ABOVE_ZERO, AT_LEAST_ONE, Configured, Declared, Field, Kind, NOT_NEGATIVE, Options as _,
+    Policy, Range, Seconds, Shared, Value, named,
+};
+use cachelb_router::{Assembly, Breaker, Settings};
+use serde_json::{Map, Value as Json};
+
+use super::error::{Error, Result};
+
+/// The policy unless another is named.
+const POLICY: &str = "adaptive";
+/// Objects in objects: a policy in a policy.
+const DEPTH: u32 = 8;
+
+/// Options that are of the router itself, whatever its policy.
+#[derive(Debug, Clone)]
+struct Own {
+    max_memory_mb: Option<f64>,
+    breaker_failures: u32,
+    breaker_cooldown_s: Seconds,
+    replicas: u32,
+}
+
+impl Own {
+    /// Name, kind and default of each, in the order of the fields.
+    fn declared() -> [Declared; 4] {
+        let option = |name, kind, default| Declared {
+            name,
+            kind,
+            default,
+            text: "",
+        };
+        let most = u64::from(u32::MAX);
+        let memory = Kind::Optional(Box::new(Kind::Number(AT_LEAST_ONE)));
+        [
+            option("max_memory_mb", memory, Value::Number(256.0)),
+            option(
+                "breaker_failures",
+                Kind::Integer(0, most),
+                Value::Integer(5),
+            ),
+            option(
+                "breaker_cooldown_s",
+                Kind::Number(ABOVE_ZERO),
+                Value::Number(5.0),
+            ),
+            option("replicas", Kind::Integer(1, most), Value::Integer(1)),
+        ]
+    }
+
+    fn read(given: &Map<String, Json>) -> Result<Self> {
+        let mut values = Vec::new();
+        for option in Self::declared() {
+            let value = given.get(option.name);
+            let value = value.map(|value| read(&option.kind, option.name, value, DEPTH));
+            values.push(value.transpose()?.unwrap_or(option.default));
+        }
+        let mut values = values.into_iter();
+        let mut next = || values.next().unwrap_or(Value::Nothing);
+        let own = (|| {
+            Some(Self {
+                max_memory_mb: Field::from_value(next())?,
+                breaker_failures: Field::from_value(next())?,
+                breaker_cooldown_s: Field::from_value(next())?,
+                replicas: Field::from_value(next())?,
+            })
+        })();
+        own.ok_or_else(|| Error::options("an option is of another kind than declared"))
+    }
+}
+
+/// What a router is built from.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub policy: &'static str,
+    pub settings: Settings,
+    pub assembly: Assembly,
+    /// Seed of the names of conversations.
+    pub sessions: NamespaceKey,
+    /// Whether a router that starts later can have equal hashes.
+    pub is_keyed: bool,
+    /// The options of the router itself, as read.
+    pub own: Json,
+}
+
+impl Built {
+    /// Reads the text of a JSON object.
+    pub fn read(json: &str) -> Result<Self> {
+        let given: Json = serde_json::from_str(json)
+            .map_err(|error| Error::options(format!("the options are no JSON: {error}")))?;
+        let Json::Object(mut given) = given else {
+            return Err(Error::options("the options must be a JSON object"));
+        };
+        let policy = policy_named(&given.remove("policy").unwrap_or_else(|| POLICY.into()))?;
+        let key = given.remove("namespace_key");
+        let key = key.as_ref().filter(|key| !key.is_null());
+        let key = key.map(namespace_key).transpose()?;
+        let own = Own::read(&given)?;
+        for option in Own::declared() {
+            given.remove(option.name);
+        }
+        let configured = configured(policy, &given, DEPTH)?;
+        let seed = configured.shared.seed;
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(policy.about.name) >> 8);
+        let namespaces = key.unwrap_or_else(NamespaceKey::of_process);
+        let assembly = Assembly::of(&configured, seed, f64::from(own.replicas), namespaces)?;
+        #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
+        let max_memory_bytes = own.max_memory_mb.map(|mb| (mb * 1_048_576.0) as usize);
+        let hash_seed = assembly.reader.hasher.seed();
+        Ok(Self {
+            policy: policy.about.name,
+            settings: Settings {
+                seed,
+                booking_ttl_ms: configured.shared.booking_ttl_s.millis(),
+                registered: true,
+                breaker: (own.breaker_failures > 0)
+                    .then(|| Breaker::new(own.breaker_failures, own.breaker_cooldown_s.millis())),
+                max_memory_bytes,
+                records: Settings::RECORDS,
+                ..Settings::default()
+            },
+            sessions: key.unwrap_or_else(|| NamespaceKey::new(u128::from(hash_seed).to_le_bytes())),
+            is_keyed: key.is_some(),
+            own: serde_json::json!({
+                "max_memory_mb": own.max_memory_mb,
+                "breaker_failures": own.breaker_failures,
+                "breaker_cooldown_s": own.breaker_cooldown_s.millis() as f64 / 1e3,
+                "replicas": own.replicas,
+                "block_size": assembly.pool.block_size,
+                "booking_ttl_s": configured.shared.booking_ttl_s.millis() as f64 / 1e3,
+            }),
+            assembly,
+        })
+    }
+}
+
+/// The parts of a [`Selector`](crate::selector::Selector) under the policy called `name` with its defaults. `seed` is that
+/// of ties and samples, `key` keeps adapters and salts apart.
+///
+/// # Errors
+/// [`Error::Options`] if there is no such policy.
+pub fn assemble(name: &str, seed: u64, key: NamespaceKey) -> Result<Assembly> {
+    let configured = policy_named(&name.into())?.by_name();
+    let configured = configured.ok_or_else(|| Error::options("a policy has no defaults"))?;
+    Ok(Assembly::of(&configured, seed, 1.0, key)?)
+}
+
+fn policy_named(name: &Json) -> Result<&'static Policy> {
+    let text = name.as_str();
+    // The caller's own policy has no rule here.
+    let found = text.filter(|name| *name != "custom").and_then(named);
+    found.ok_or_else(|| Error::options(format!("there is no policy {name}")))
+}
+
+/// 32 hexadecimal digits.
+fn namespace_key(key: &Json) -> Result<NamespaceKey> {
+    let digits = key
+        .as_str()
+        .filter(|text| text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    let number = digits.and_then(|digits| u128::from_str_radix(digits, 16).ok());
+    let key = number.map(|number| NamespaceKey::new(number.to_be_bytes()));
+    // The value is a secret, so the message leaves it out.
+    key.ok_or_else(|| Error::options("namespace_key must be 32 hexadecimal digits"))
+}
+
+/// A policy with its options; those of a router go with every policy.
+fn configured(
+    policy: &'static Policy,
+    given: &Map<String, Json>,
+    depth: u32,
+) -> Result<Configured> {
+    let (own, taken, all) = ((policy.declared)(), policy.shared(), Shared::declared());
+    // As of a router: size and seed of blocks belong to it, whatever its policy makes of them.
+    let routed = &all[..4];
+    for key in given.keys() {
+        let mut known = own.iter().chain(&taken).chain(routed);
+        if !known.any(|option| option.name == key) {
+            let name = policy.about.name;
+            return Err(Error::options(format!(
+                "policy {name:?} has no option {key:?}"
+            )));
+        }
+    }
+    for option in routed {
+        if let Some(value) = given.get(option.name) {
+            read(&option.kind, option.name, value, depth)?;
+        }
+    }
+    let value = |option: &Declared| {
+        let value = given.get(option.name);
+        let value = value.map(|value| read(&option.kind, option.name, value, depth));
+        value.transpose()
+    };
+    let configured = policy.configured(value)?;
+    configured.ok_or_else(|| Error::options("an option is of another kind than declared"))
+}
+
+/// A value of `kind`.
+fn read(kind: &Kind, name: &str, value: &Json, depth: u32) -> Result<Value> {
+    let refused = |expected: &str| {
+        let text = format!("{name} must be {expected}, got {}", shown(value));
+        Err(Error::options(text))
+    };
+    let value = match kind {
+        Kind::Flag => value
+            .as_bool()
+            .map(Value::Flag)
+            .ok_or("true or false".into()),
+        Kind::Integer(low, high) => whole(value, *low, *high).map(Value::Integer),
+        Kind::Number(range) => number(value, *range).map(Value::Number),
+        Kind::Word(words) => word(value, words).map(Value::Word),
+        Kind::WordOrNumber(only, range) => match word(value, &[only]) {
+            Ok(word) => Ok(Value::Word(word)),
+            Err(_) => number(value, *range)
+                .map(Value::Number)
+                .map_err(|expected| format!("{only:?} or {expected}")),
+        },
+        Kind::Optional(_) if value.is_null() => Ok(Value::Nothing),
+        Kind::Optional(kind) => return read(kind, name, value, depth),
+        Kind::Three(meaning) => {
+            let all = value.as_array().filter(|all| all.len() == 3);
+            let all = all.map(|all| {
+                all.iter()
+                    .map(|one| number(one, NOT_NEGATIVE).ok())
+                    .collect()
+            });
+            let expected = || format!("three numbers of 0 or more: {meaning}");
+            all.flatten().map(Value::Numbers).ok_or_else(expected)
+        }
+        Kind::Integers(low, high) => {
+            let all = value.as_array();
+            let all = all.map(|all| all.iter().map(|one| whole(one, *low, *high).ok()).collect());
+            let expected = || format!("a list of whole numbers from {low} to {high}");
+            all.flatten().map(Value::Integers).ok_or_else(expected)
+        }
+        Kind::ByWorker(range) => match value.as_object() {
+            Some(by_name) => numbers(by_name, *range, None).map(Value::Named),
+            None => number(value, *range).map(Value::Number),
+        },
+        Kind::ByWord(words, range) => match value.as_object() {
+            Some(by_word) => numbers(by_word, *range, Some(words)).map(Value::Named),
+            None => Err(format!("an object with keys among {words:?}")),
+        },
+        Kind::Policy => return Ok(Value::Policy(Arc::new(inner(value, depth)?))),
+        Kind::Model => Err("null: JSON holds no learned model".into()),
+    };
+    value.or_else(|expected: String| refused(&expected))
+}
+
+/// A policy within another: its name, or an object of its name and options.
+fn inner(value: &Json, depth: u32) -> Result<Configured> {
+    let Json::Object(given) = value else {
+        let configured = policy_named(value)?.by_name();
+        return configured.ok_or_else(|| Error::options("a policy has no defaults"));
+    };
+    let mut given = given.clone();
+    let name = given.remove("policy").unwrap_or_default();
+    match depth.checked_sub(1) {
+        Some(depth) => configured(policy_named(&name)?, &given, depth),
+        None => Err(Error::options("policies lie too deep within each other")),
+    }
+}
+
+type Read<T> = std::result::Result<T, String>;
+
+fn whole(value: &Json, low: u64, high: u64) -> Read<u64> {
+    let number = value
+        .as_u64()
+        .filter(|number| (low..=high).contains(number));
+    number.ok_or_else(|| format!("a whole number from {low} to {high}"))
+}
+
+fn number(value: &Json, (expected, accepts): Range) -> Read<f64> {
+    let number = value.as_f64().filter(|number| accepts(*number));
+    number.ok_or_else(|| expected.to_owned())
+}
+
+fn word(value: &Json, words: &[&'static str]) -> Read<&'static str> {
+    let found = words.iter().find(|word| value.as_str() == Some(word));
+    found.copied().ok_or_else(|| format!("one of {words:?}"))
+}
+
+fn numbers(
+    given: &Map<String, Json>,
+    range: Range,
+    words: Option<&[&str]>,
+) -> Read<Vec<(String, f64)>> {
+    let read = |(key, value): (&String, &Json)| {
+        if let Some(words) = words.filter(|words| !words.contains(&&**key)) {
+            return Err(format!("an object with keys among {words:?}"));
+        }
+        Ok((key.clone(), number(value, range)?))
+    };
+    given.iter().map(read).collect()
+}
+
+/// A value in a message, cut.
+fn shown(value: &Json) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,3 @@
+module cachelb.example/cachelb
+
+go 1.22

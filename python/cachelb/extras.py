@@ -8,8 +8,11 @@ from typing import Final
 _PACKAGES: Final = {
     "aiohttp": ("aiohttp", "http"),
     "cryptography": ("cryptography", "redis"),
+    "httptools": ("httptools", "serve"),
     "prometheus_client": ("prometheus-client", "prometheus"),
     "redis": ("redis-py", "redis"),
+    "uvicorn": ("uvicorn", "serve"),
+    "uvloop": ("uvloop", "serve"),
     "yaml": ("PyYAML", "yaml"),
     "zmq": ("pyzmq", "events"),
     "zstandard": ("zstandard", "traces"),

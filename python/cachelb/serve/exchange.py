@@ -1,0 +1,55 @@
+"""One request of a client while it is served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cachelb.serve.asgi import Receive
+
+
+class Exchange:
+    """Knows who may end a request early, and who did: the client, the end of the process, or the idle timeout.
+
+    Attributes:
+        progress_s: Time of the loop at which a byte passed last.
+        started: Whether the client has a part of the answer.
+        held: Bytes of the body that count as held.
+        timed_out: Whether it was ended because no byte passed for too long.
+    """
+
+    __slots__ = ("_is_over", "_leaving", "_task", "held", "left", "progress_s", "started", "timed_out")
+
+    def __init__(self, now_s: float) -> None:
+        """Begin in the current task."""
+        self._task = asyncio.current_task()
+        self._leaving: asyncio.Task[object] | None = None
+        self._is_over = False
+        self.progress_s = now_s
+        self.started = False
+        self.held = 0
+        self.left = False
+        self.timed_out = False
+
+    def watch(self, receive: Receive) -> None:
+        """Cancel the task when the client leaves; the body has been read, so the next message is that."""
+        self._leaving = asyncio.ensure_future(receive())
+        self._leaving.add_done_callback(self._leave)
+
+    def stop(self, *, timed_out: bool = False) -> None:
+        """Cancel the task, if it still serves."""
+        if not self._is_over and self._task is not None:
+            self.timed_out = self.timed_out or timed_out
+            self._task.cancel()
+
+    def finish(self) -> None:
+        """Begin the end: nothing cancels the task any more."""
+        self._is_over = True
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.cancel()
+
+    def _leave(self, leaving: asyncio.Task[object]) -> None:
+        if not self._is_over and not leaving.cancelled():
+            self.left = True
+            self.stop()

@@ -1,0 +1,51 @@
+"""Requests that the gateway answers itself, with errors in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachelb.serve.asgi import RawHeaders, Send, retry_header, send_json
+
+_TYPES: Final = {404: "not_found_error", 429: "rate_limit_error"}
+_SERVER_ERROR: Final = 500
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault
+    """An answer in place of a worker's. Its text is for clients: it names no worker.
+
+    Attributes:
+        status: HTTP status.
+        code: Short name for programs.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        closes: bool = False,
+    ) -> None:
+        """Keep the answer.
+
+        Args:
+            status: HTTP status.
+            code: Short name for programs.
+            message: Sentence for people.
+            retry_after_s: When to try again.
+            closes: Whether to close the connection, as the rest of the request is not read.
+        """
+        super().__init__(message)
+        self.status, self.code = status, code
+        self._headers: list[tuple[bytes, bytes]] = []
+        if retry_after_s is not None:
+            self._headers.append(retry_header(retry_after_s))
+        if closes:
+            self._headers.append((b"connection", b"close"))
+
+    async def send(self, send: Send, headers: RawHeaders = ()) -> None:
+        """Send it."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= _SERVER_ERROR else "invalid_request_error")
+        error = {"message": str(self), "type": kind, "code": self.code}
+        await send_json(send, self.status, {"error": error}, [*self._headers, *headers])

@@ -13,20 +13,22 @@ class Exchange:
     """Knows who may end a request early, and who did: the client, the end of the process, or the idle timeout.
 
     Attributes:
-        progress_s: Time of the loop at which a byte passed last.
+        deadline_s: Time of the loop at which it is ended, unless a byte passes before.
+        has_body: Whether the body is complete.
         started: Whether the client has a part of the answer.
         held: Bytes of the body that count as held.
         timed_out: Whether it was ended because no byte passed for too long.
     """
 
-    __slots__ = ("_is_over", "_leaving", "_task", "held", "left", "progress_s", "started", "timed_out")
+    __slots__ = ("_is_over", "_leaving", "_task", "deadline_s", "has_body", "held", "left", "started", "timed_out")
 
-    def __init__(self, now_s: float) -> None:
-        """Begin in the current task."""
+    def __init__(self, deadline_s: float) -> None:
+        """Begin in the current task, with a body to read."""
         self._task = asyncio.current_task()
         self._leaving: asyncio.Task[object] | None = None
         self._is_over = False
-        self.progress_s = now_s
+        self.deadline_s = deadline_s
+        self.has_body = False
         self.started = False
         self.held = 0
         self.left = False
@@ -34,7 +36,8 @@ class Exchange:
 
     def watch(self, receive: Receive) -> None:
         """Cancel the task when the client leaves; the body has been read, so the next message is that."""
-        self._leaving = asyncio.ensure_future(receive())
+        self.has_body = True
+        self._leaving = asyncio.get_running_loop().create_task(receive())  # type: ignore[arg-type]  # a coroutine
         self._leaving.add_done_callback(self._leave)
 
     def stop(self, *, timed_out: bool = False) -> None:

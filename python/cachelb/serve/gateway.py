@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cachelb.answers import PassingAnswer, header_filter, retry_after
 from cachelb.arguments import seconds, whole
 from cachelb.errors import BodyError, NoWorkerAvailable
-from cachelb.requests import RequestError, read_request
-from cachelb.serve.asgi import ClientLeft, body_chunks
+from cachelb.serve.asgi import ClientLeft
 from cachelb.serve.exchange import Exchange
 from cachelb.serve.headers import answer_headers, request_headers
 from cachelb.serve.models import Models
@@ -35,7 +34,7 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROMPTS: Final = ("/completions", "/messages", "/responses", "/generate", "/embeddings", "/rerank", "/score")
 """Ends of paths whose requests may be computed twice, and whose bodies must be JSON; the engines see to the others."""
 _ADMIN: Final = frozenset({"/metrics", "/dump", "/select", "/select_and_reserve", "/reservations"})
-_ENCODING: Final = frozenset({b"accept-encoding"})
+_RANK: Final = "x-data-parallel-rank"
 _NO_MODEL: Final = "not serving the model"
 _SWEEP_S: Final = 1.0
 _ERROR: Final = 400
@@ -113,6 +112,7 @@ class Gateway:
         self._exposed = header_filter(exposed) if exposed else None
         self._models = Models(router, upstreams)
         self._open: dict[Exchange, None] = {}
+        self._waiting = 0
         self._sweeping: asyncio.Task[None] | None = None
         self.readiness = Readiness(router)
         self.held_bytes = 0
@@ -137,7 +137,7 @@ class Gateway:
             await self.readiness.answer(path, send)
             return
         loop = asyncio.get_running_loop()
-        exchange = Exchange(loop.time())
+        exchange = Exchange(loop.time() + self._body_timeout_s)
         self._open[exchange] = None
         if self._sweeping is None:
             self._sweeping = loop.create_task(self._sweep())
@@ -191,8 +191,9 @@ class Gateway:
         if not scope["raw_path"].startswith(b"/"):
             raise Refusal(400, "invalid_target", "the request's target must be a path")
         if len(self._open) > self._max_open:
-            raise Refusal(503, "overloaded", "too many requests are open", retry_after_s=1.0, closes=True)
+            raise _overloaded()
         body = await self._read_body(exchange, scope, receive)
+        exchange.deadline_s = asyncio.get_running_loop().time() + self._idle_timeout_s
         exchange.watch(receive)
         if scope["method"] == "GET" and (path == "/v1/models" or path.startswith("/v1/models/")):
             await self._models.answer(path, scope["headers"], send)
@@ -208,24 +209,27 @@ class Gateway:
         exchange.finish()
 
     async def _read_body(self, exchange: Exchange, scope: Scope, receive: Receive) -> bytes:
+        """Read the body, within bounds; `_sweep` sees to the time."""
         limit = self._max_body_bytes
         for name, value in scope["headers"]:
-            if name == b"content-length" and (not value.isdigit() or int(value) > limit):
+            if name == b"content-length" and int(value) > limit:
                 raise _too_large(limit)
-
-        def count(length: int) -> None:
-            exchange.held += length
-            self.held_bytes += length
+        chunks: list[bytes] = []
+        is_complete = False
+        while not is_complete:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            chunk: bytes = message.get("body", b"")
+            is_complete = not message.get("more_body", False)
+            exchange.held += len(chunk)
+            self.held_bytes += len(chunk)
+            if exchange.held > limit:
+                raise _too_large(limit)
             if self.held_bytes > self._max_held_bytes:
-                raise Refusal(503, "overloaded", "too many requests are open", retry_after_s=1.0, closes=True)
-
-        try:
-            body = await read_request(body_chunks(receive, count), max_bytes=limit, timeout_s=self._body_timeout_s)
-        except RequestError as error:
-            if error.status == 413:  # noqa: PLR2004 - as `read_request` documents
-                raise _too_large(limit) from None
-            raise Refusal(error.status, "body_timeout", str(error), closes=True) from None
-        return body
+                raise _overloaded()
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _select(self, call: _Call) -> Decision[str]:
         """Pick a worker, by the body where it holds a prompt."""
@@ -233,7 +237,16 @@ class Gateway:
         if call.is_prompt:
             request["body"] = call.body
         try:
-            return await self._router.select_worker_when_ready(timeout_s=self._wait_s, **request)
+            if not self._waiting:
+                try:
+                    return self._router.select_worker(**request)
+                except NoWorkerAvailable:
+                    pass
+            self._waiting += 1
+            try:
+                return await self._router.select_worker_when_ready(timeout_s=self._wait_s, **request)
+            finally:
+                self._waiting -= 1
         except BodyError as error:
             if error.kind == "too-large":
                 raise _too_large(self._max_body_bytes) from None
@@ -298,13 +311,13 @@ class Gateway:
     async def _request(self, call: _Call, decision: Decision[str]) -> aiohttp.ClientResponse:
         from yarl import URL
 
-        upstream = self._upstreams.of(decision.worker)
-        if len(self._upstreams) > 2 * len(self._router.keys()) + 16:
-            self._upstreams.keep(self._router.workers())
-        headers = [*call.passed, *decision.headers.items()]
+        upstream = self._upstreams.of(decision.worker, self._router)
+        headers = call.passed
+        if decision.dp_rank is not None:
+            headers = [*headers, (_RANK, decision.headers[_RANK])]
         if upstream.authorization is not None:
             headers = [each for each in headers if each[0] != "authorization"]
-            headers.append(("authorization", upstream.authorization))
+            headers = [*headers, ("authorization", upstream.authorization)]
         return await upstream.session.request(
             call.method,
             URL(upstream.base + call.target, encoded=True),
@@ -325,13 +338,13 @@ class Gateway:
             headers += [(name.encode(), value.encode()) for name, value in self._exposed(decision.headers).items()]
         if status in _REDIRECTS:
             headers = _without_worker(headers, str(answer.url.origin()).encode())
-        clock = asyncio.get_running_loop().time
+        clock, idle_s = asyncio.get_running_loop().time, self._idle_timeout_s
         exchange.started = True
         await send({"type": "http.response.start", "status": status, "headers": headers})
         while chunk and not content.at_eof():
             passing.feed(chunk)
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            exchange.progress_s = clock()
+            exchange.deadline_s = clock() + idle_s
             chunk = await content.readany()
         passing.feed(chunk)
         passing.end()
@@ -341,9 +354,9 @@ class Gateway:
         """End requests whose worker or client does nothing any more."""
         clock = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(min(_SWEEP_S, self._idle_timeout_s))
-            latest = clock() - self._idle_timeout_s
-            for exchange in [each for each in self._open if each.progress_s < latest]:
+            await asyncio.sleep(min(_SWEEP_S, self._idle_timeout_s, self._body_timeout_s))
+            now = clock()
+            for exchange in [each for each in self._open if each.deadline_s < now]:
                 exchange.stop(timed_out=True)
 
 
@@ -363,10 +376,7 @@ class _Call:
         self.is_prompt = self.method == "POST" and self.path.endswith(_PROMPTS)
         self.is_repeatable = self.is_prompt or self.method in _REPEATABLE
         self.has_body = bool(body) or self.method not in _REPEATABLE
-        # What is read of an answer is read as it comes.
-        self.passed = request_headers(self.headers, _ENCODING if self.is_prompt else ())
-        if self.is_prompt:
-            self.passed.append(("accept-encoding", "identity"))
+        self.passed = request_headers(self.headers, is_read=self.is_prompt)
 
 
 def _another(decision: Decision[str]) -> Decision[str] | None:
@@ -389,11 +399,17 @@ def _no_worker(error: NoWorkerAvailable) -> Refusal:
     return Refusal(503, "no_worker_available", "no worker is available", retry_after_s=error.retry_after_s)
 
 
+def _overloaded() -> Refusal:
+    return Refusal(503, "overloaded", "too many requests are open", retry_after_s=1.0, closes=True)
+
+
 def _too_large(limit: int) -> Refusal:
     return Refusal(413, "body_too_large", f"the body is longer than {limit} bytes", closes=True)
 
 
 def _end_early(exchange: Exchange) -> Refusal:
+    if exchange.timed_out and not exchange.has_body:
+        return Refusal(408, "body_timeout", "the body took too long", closes=True)
     if exchange.timed_out:
         return Refusal(504, "timeout", "the worker did not answer in time")
     return Refusal(503, "shutting_down", "the gateway is about to end", retry_after_s=1.0, closes=True)

@@ -47,7 +47,7 @@ class Listener:
         key: str | Path | None = None,
         max_connections: int = 16_384,
     ) -> None:
-        """Bind the socket; nothing is accepted before `serve`.
+        """Bind the socket; clients wait until `serve`.
 
         Args:
             app: The application; None is for addresses that are only bound.
@@ -188,6 +188,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(where)
+        bound.listen(_BACKLOG)
         bound.setblocking(False)  # noqa: FBT003 - its only argument
     except OSError as error:
         bound.close()
@@ -202,6 +203,7 @@ def _bind_unix(path: Path) -> socket.socket:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and _is_dead(path):
             path.unlink()
         bound.bind(str(path))
+        bound.listen(_BACKLOG)
         bound.setblocking(False)  # noqa: FBT003 - its only argument
     except OSError as error:
         bound.close()

@@ -11,8 +11,10 @@ from cachelb.serve.headers import request_headers
 from cachelb.serve.refusal import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cachelb.router import Router
-    from cachelb.serve.asgi import RawHeaders, Send
+    from cachelb.serve.asgi import Send
     from cachelb.serve.upstreams import Upstreams
 
 _TIMEOUT_S: Final = 5.0
@@ -36,9 +38,9 @@ class Models:
         self._router, self._upstreams = router, upstreams
         self._calls = asyncio.Semaphore(_MOST_CALLS)
 
-    async def answer(self, path: str, headers: RawHeaders, send: Send) -> None:
+    async def answer(self, path: str, headers: Sequence[tuple[bytes, bytes]], send: Send) -> None:
         """Answer a list, or the entry of the model that the path names, with the client's own credentials."""
-        passed = dict(request_headers(headers, {b"accept-encoding"}))
+        passed = dict(request_headers(headers, is_read=True))
         answers = await asyncio.gather(*(self._read(worker, passed) for worker in self._router.workers()))
         found: dict[str, dict[str, Any]] = {}
         for answer in answers:
@@ -60,7 +62,7 @@ class Models:
     async def _read(self, worker: str, headers: dict[str, str]) -> _Answer:
         import aiohttp
 
-        upstream = self._upstreams.of(worker)
+        upstream = self._upstreams.of(worker, self._router)
         if upstream.authorization is not None:
             headers = headers | {"authorization": upstream.authorization}
         try:

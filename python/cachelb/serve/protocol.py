@@ -9,6 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD_BYTES: Final = 64 << 10
 MOST_HEADERS: Final = 256
+MOST_FRAMING_BYTES: Final = 8 << 20
+"""Of the sizes of chunks, and trailers."""
 HEAD_TIMEOUT_S: Final = 15.0
 _REFUSED: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -21,7 +23,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._most_connections = most_connections
         self._is_head = True
-        self._head_bytes = self._headers = 0
+        self._beside = 0  # bytes of this message that are no body
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -38,35 +40,39 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of an unfinished head."""
+        """Count what is no body."""
+        self._beside += len(data)
         super().data_received(data)
-        if not self._is_head or self.transport.is_closing():
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > MOST_HEAD_BYTES:
-            self.transport.write(_REFUSED)
-            self.transport.close()
-        elif self._timer is None:
+        if self._beside > (MOST_HEAD_BYTES if self._is_head else MOST_FRAMING_BYTES):
+            if not self.transport.is_closing():
+                self.transport.write(_REFUSED if self._is_head else b"")
+                self.transport.close()
+        elif self._is_head and self._timer is None and self._beside:
             self._wait()
 
     def on_message_begin(self) -> None:
         """Begin a head."""
         super().on_message_begin()
         self._is_head = True
-        self._head_bytes = self._headers = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, or a trailer behind a body."""
-        self._headers += 1
-        if self._headers > MOST_HEADERS:
-            raise ValueError("too many headers")
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """End the head."""
         self._is_head = False
         self._stop_waiting()
+        if len(self.headers) > MOST_HEADERS:
+            raise ValueError("too many headers")
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Leave the body to the application's limit."""
+        self._beside -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Count anew."""
+        self._beside = 0
+        self._is_head = True
+        super().on_message_complete()
 
     def _wait(self) -> None:
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close)

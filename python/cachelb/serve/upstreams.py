@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from cachelb.router import Router
+
 _KEEPALIVE_S: Final = 4.0
 """Less than the 5 s after which engines, on uvicorn, close idle connections: a request must not meet the close."""
-_DROPPED: Final = ("accept", "accept-encoding", "content-type", "user-agent")
-"""Headers that the library would add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,12 @@ class Upstreams:
         self._upstreams: dict[str, Upstream] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def of(self, worker: str) -> Upstream:
+    def of(self, worker: str, router: Router[str] | None = None) -> Upstream:
         """Return where the requests of a worker go.
 
         Args:
             worker: Its URL.
+            router: The router that knows the others; those that it has no more are forgotten when one is new.
 
         Raises:
             ValueError: It is no URL of a worker.
@@ -115,6 +116,8 @@ class Upstreams:
         found = self._upstreams.get(worker)
         if found is None:
             base, socket_path, authorization = read_address(worker)
+            if router is not None:
+                self.keep([worker, *router.workers()])
             found = self._upstreams[worker] = Upstream(self._session(socket_path), base, authorization)
         return found
 
@@ -131,9 +134,6 @@ class Upstreams:
                 task = asyncio.get_running_loop().create_task(session.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
-
-    def __len__(self) -> int:
-        return len(self._upstreams)
 
     async def aclose(self) -> None:
         """Close every connection. Idempotent."""
@@ -165,6 +165,5 @@ class Upstreams:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_DROPPED,
             )
         return self._sessions[socket_path]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from examples import aiohttp_gateway, pd_gateway, starlette_gateway
+from examples import pd_gateway, starlette_gateway
 from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
 from tests.http_client import DEADLINE_S, chat, complete, send
 from tests.programs import example
@@ -140,7 +140,7 @@ def test_clients_see_nothing_of_the_decision_unless_told_to(serve_any: Serve, tr
 
 
 def test_header_that_no_decision_has_is_named() -> None:
-    for make_app in (starlette_gateway.make_app, aiohttp_gateway.make_app, pd_gateway.make_app):
+    for make_app in (starlette_gateway.make_app, pd_gateway.make_app):
         with Router[str](["http://gpu0"]) as router, pytest.raises(ValueError, match="called 'x-cachelb-wroker'"):
             make_app(router, expose_headers=["x-cachelb-wroker"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,7 @@ _ADMIN: Final = frozenset({"/metrics", "/dump", "/select", "/select_and_reserve"
 _RANK: Final = "x-data-parallel-rank"
 _NO_MODEL: Final = "not serving the model"
 _SWEEP_S: Final = 1.0
+_END_S: Final = 5.0
 _ERROR: Final = 400
 _STATUSES: Final = range(200, 600)
 _REDIRECTS: Final = range(300, 400)
@@ -170,9 +172,11 @@ class Gateway:
 
     async def aclose(self) -> None:
         """End every open request, and wait for that. Idempotent."""
-        while self._open:
-            self.stop()
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                while self._open:
+                    self.stop()
+                    await asyncio.sleep(0.01)
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
@@ -237,26 +241,30 @@ class Gateway:
         if call.is_prompt:
             request["body"] = call.body
         try:
-            if not self._waiting:
-                try:
-                    return self._router.select_worker(**request)
-                except NoWorkerAvailable:
-                    pass
-            self._waiting += 1
+            if self._waiting:  # behind those that wait
+                return await self._wait(request)
             try:
-                return await self._router.select_worker_when_ready(timeout_s=self._wait_s, **request)
-            finally:
-                self._waiting -= 1
+                return self._router.select_worker(**request)
+            except NoWorkerAvailable as error:
+                if not _lacks_model(error):
+                    return await self._wait(request)
+                if call.is_prompt:
+                    raise Refusal(404, "model_not_found", "the model does not exist") from None
+                return self._select_any_model(request, error)
         except BodyError as error:
             if error.kind == "too-large":
                 raise _too_large(self._max_body_bytes) from None
             raise Refusal(400, "invalid_body", str(error)) from None
         except NoWorkerAvailable as error:
-            if error.reasons and all(why == _NO_MODEL for why in error.reasons.values()):
-                if call.is_prompt:
-                    raise Refusal(404, "model_not_found", "the model does not exist") from None
-                return self._select_any_model(request, error)
             raise _no_worker(error) from None
+
+    async def _wait(self, request: dict[str, Any]) -> Decision[str]:
+        """Pick a worker when one becomes available."""
+        self._waiting += 1
+        try:
+            return await self._router.select_worker_when_ready(timeout_s=self._wait_s, **request)
+        finally:
+            self._waiting -= 1
 
     def _select_any_model(self, request: dict[str, Any], error: NoWorkerAvailable) -> Decision[str]:
         """Pick a worker of any model, for a request that names none."""
@@ -265,7 +273,7 @@ class Gateway:
                 return self._router.select_worker(**request, model=model)
             except NoWorkerAvailable as other:
                 error = other
-        raise _no_worker(error)
+        raise error
 
     async def _forward(
         self, exchange: Exchange, call: _Call, decision: Decision[str], send: Send, *, is_last: bool
@@ -276,29 +284,16 @@ class Gateway:
         answer: aiohttp.ClientResponse | None = None
         try:
             answer = await self._request(call, decision)
-            status = answer.status
-            if status not in _STATUSES:
-                raise aiohttp.ServerDisconnectedError(f"status {status}")
-            if status >= _ERROR:
-                decision.on_error(status, retry_after_s=retry_after(answer.headers))
-                if status in _RETRIED and not is_last and call.is_repeatable:
-                    following = _another(decision)
-                    if following is not None:
-                        return following
-                is_last = is_last or status not in _RETRIED
+            if answer.status >= _ERROR:
+                decision.on_error(answer.status, retry_after_s=retry_after(answer.headers))
+                is_last = is_last or answer.status not in _RETRIED
+                if not is_last and call.is_repeatable and (following := _another(decision)) is not None:
+                    return following
             await self._pass_on(exchange, decision, answer, send)
         except (aiohttp.ClientError, OSError) as error:
             decision.on_error(error)
-            if exchange.started:
-                return None  # a torn answer stays torn: the server closes the connection
-            # A request that was never sent may go elsewhere, whatever it asks for.
-            unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-            if not is_last and (call.is_repeatable or unsent):
-                try:
-                    return decision.retry()
-                except NoWorkerAvailable as missing:
-                    raise _no_worker(missing) from None
-            raise Refusal(502, "worker_unreachable", "the worker did not answer") from None
+            # An answer that has begun stays torn: the server closes the connection.
+            return None if exchange.started else _elsewhere(call, decision, error, is_last=is_last)
         except asyncio.CancelledError:
             if exchange.timed_out and not exchange.started:
                 decision.on_error(TimeoutError("the worker did not answer in time"))
@@ -309,6 +304,7 @@ class Gateway:
         return None
 
     async def _request(self, call: _Call, decision: Decision[str]) -> aiohttp.ClientResponse:
+        import aiohttp
         from yarl import URL
 
         upstream = self._upstreams.of(decision.worker, self._router)
@@ -318,13 +314,17 @@ class Gateway:
         if upstream.authorization is not None:
             headers = [each for each in headers if each[0] != "authorization"]
             headers = [*headers, ("authorization", upstream.authorization)]
-        return await upstream.session.request(
+        answer = await upstream.session.request(
             call.method,
             URL(upstream.base + call.target, encoded=True),
             data=call.body if call.has_body else None,
             headers=headers,
             allow_redirects=False,
         )
+        if answer.status not in _STATUSES:
+            answer.close()
+            raise aiohttp.ServerDisconnectedError("no status of HTTP")
+        return answer
 
     async def _pass_on(
         self, exchange: Exchange, decision: Decision[str], answer: aiohttp.ClientResponse, send: Send
@@ -379,11 +379,29 @@ class _Call:
         self.passed = request_headers(self.headers, is_read=self.is_prompt)
 
 
+def _lacks_model(error: NoWorkerAvailable) -> bool:
+    return bool(error.reasons) and all(why == _NO_MODEL for why in error.reasons.values())
+
+
 def _another(decision: Decision[str]) -> Decision[str] | None:
     try:
         return decision.retry()
     except NoWorkerAvailable:
         return None
+
+
+def _elsewhere(call: _Call, decision: Decision[str], error: Exception, *, is_last: bool) -> Decision[str]:
+    """Book another worker for a request that one did not answer, or refuse it."""
+    import aiohttp
+
+    # A request that was never sent may go elsewhere, whatever it asks for.
+    is_unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    if is_last or not (call.is_repeatable or is_unsent):
+        raise Refusal(502, "worker_unreachable", "the worker did not answer") from None
+    try:
+        return decision.retry()
+    except NoWorkerAvailable as missing:
+        raise _no_worker(missing) from None
 
 
 def _without_worker(headers: list[tuple[bytes, bytes]], origin: bytes) -> list[tuple[bytes, bytes]]:

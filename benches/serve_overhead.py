@@ -12,17 +12,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import uvicorn
 import uvloop
+
+from cachelb.serve.asgi import Receive, Scope, Send
 
 BODY: Final = json.dumps({"messages": [{"role": "user", "content": "word " * 400}], "max_tokens": 20}).encode()
 ANSWER: Final = json.dumps({"choices": [{"text": "x" * 1900}], "usage": {"prompt_tokens": 400}}).encode()
@@ -35,7 +37,8 @@ KINDS: Final = ("json", "sse")
 class Worker(asyncio.Protocol):
     """Answers each request at once, or with events, a write each; it costs as little as Python can."""
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
         self.transport, self.data = transport, b""
 
     def data_received(self, data: bytes) -> None:
@@ -71,7 +74,7 @@ async def run_bare(worker: str) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(worker, connector=connector, auto_decompress=False) as session:
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
             body, more = b"", True
             while more:
                 message = await receive()
@@ -94,7 +97,7 @@ async def run_bare(worker: str) -> None:
         )
         server = uvicorn.Server(config)
         serving = asyncio.ensure_future(server.serve())
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 - uvicorn sends no notification
             await asyncio.sleep(0.01)
         print(f"on http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
         await serving
@@ -113,11 +116,7 @@ def process(*words: str) -> Iterator[tuple[Popen[str], str]]:
 
 def cpu_s(pid: int) -> float:
     """Processor time of a process, in seconds: of all its threads, to the nanosecond."""
-    total = 0
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
+    return sum(int((each / "schedstat").read_text().split()[0]) for each in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 async def load(url: str, kind: str, count: int, clients: int) -> None:

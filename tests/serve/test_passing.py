@@ -153,7 +153,8 @@ def test_models_without_an_answer_are_an_error() -> None:
 )
 def test_admin_paths_are_not_there_for_clients(path: str) -> None:
     with FakeFleet(1) as fleet, serving(Router(fleet.urls)) as served:
-        for body in (None, {}):
+        bodies: list[dict[str, str] | None] = [None, {}]
+        for body in bodies:
             answer = send(served.url, path, body)
             assert (answer.status, answer.json["error"]["type"]) == (404, "not_found_error")
 

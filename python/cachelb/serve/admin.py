@@ -91,7 +91,9 @@ class Admin:
             return
         self._open += 1
         try:
-            await self._answer(scope["method"], scope["path"], receive, send)
+            # The raw path, as ids may have slashes.
+            raw: bytes = scope.get("raw_path") or scope["path"].encode()
+            await self._answer(scope["method"], raw.decode("latin-1"), receive, send)
         except ClientLeft:
             return
         except RequestError as error:

@@ -86,7 +86,8 @@ class Service:
         servers = [*clients, *([] if admin is None else [admin])]
         stopping = loop.create_task(self._stopped.wait())
         await asyncio.wait([stopping, *servers], return_when=asyncio.FIRST_COMPLETED)
-        self.stop()
+        if not self._stopped.is_set():  # a server ended by itself
+            self.stop()
         stopping.cancel()
         end = loop.time() + self._grace_s
         await self._wait(min(self._drain_s, self._grace_s))

@@ -157,7 +157,7 @@ def test_prompts_as_bodies_and_hashes_and_choices_of_workers(served: Served) -> 
     first = post(served, "/select_and_reserve", body=body)
     assert post(served, "/select", body=body)["overlap"]["longest_matched"] > 100
     for url in URLS:
-        chosen = [
+        chosen: list[dict[str, Any]] = [
             {"pinned_worker": {"worker_id": worker_id(url), "dp_rank": 0}},
             {"allowed_worker_ids": [worker_id(url)]},
         ]

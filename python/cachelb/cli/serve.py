@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -27,6 +28,7 @@ _log = logging.getLogger("cachelb.serve")
 _SECONDS: Final = click.FloatRange(min=0)
 _MEGABYTE: Final = 1 << 20
 _NONE: Final = "none"
+_READ: Final = click.Path(path_type=Path, dir_okay=False, exists=True)
 _EXAMPLES = """\b
 Examples:
   cachelb serve --worker http://gpu0:8000 --worker http://gpu1:8000
@@ -38,18 +40,18 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--worker", "workers", metavar="URL", multiple=True, help="http://, https:// or unix:///; repeatable.")
-@click.option("--config", "config_file", type=FILE, help="Configuration of router and workers (TOML, YAML, JSON).")
+@click.option("--config", "config_file", type=_READ, help="Configuration of router and workers (TOML, YAML, JSON).")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Or unix:/path.")
 @click.option(
     "--admin", default="127.0.0.1:9090", show_default=True, metavar="HOST:PORT", help="Or unix:/path, or none."
 )
-@click.option("--admin-token-file", type=FILE, help="Bearer token of the admin address; needed beside the loopback.")
+@click.option("--admin-token-file", type=_READ, help="Bearer token of the admin address; needed beside the loopback.")
 @click.option("--select-only", is_flag=True, help="Serve the admin address only: select workers, forward nothing.")
 @click.option("--snapshot", type=FILE, help="Keep the workers' cached prefixes there; needs a secret.")
 @click.option("--records", type=FILE, help="Write a line per finished request, for cachelb explain.")
-@click.option("--tls-cert", type=FILE, help="Certificate chain (PEM) of --listen.")
-@click.option("--tls-key", type=FILE, help="Its private key.")
-@click.option("--upstream-ca", type=FILE, help="Certificates (PEM) that https:// workers are checked with.")
+@click.option("--tls-cert", type=_READ, help="Certificate chain (PEM) of --listen.")
+@click.option("--tls-key", type=_READ, help="Its private key.")
+@click.option("--upstream-ca", type=_READ, help="Certificates (PEM) that https:// workers are checked with.")
 @click.option("--expose-headers", multiple=True, metavar="NAME", help="Decision header that clients get; repeatable.")
 @option("--attempts", 3, COUNT, "Workers that a request is tried on, before the first byte.")
 @option("--wait-s", 5.0, _SECONDS, "For a worker to become available.")
@@ -81,6 +83,10 @@ def build_router(workers: Sequence[str], config_file: Path | None, max_body_byte
     """Build the router with its workers: those of the command line, which win, of the environment, or of the file."""
     from cachelb.serve.upstreams import read_address
 
+    if any("," in worker for worker in workers):
+        raise click.UsageError("--worker takes one URL, and is repeated for each")
+    if len(set(workers)) < len(workers):
+        raise click.UsageError("a --worker is named twice")
     source: Path | dict[str, Any] = {"load": {}} if config_file is None else config_file
     environ = {**os.environ, "CACHELB_WORKERS": ",".join(workers)} if workers else None
     loaded = configuration.load(source, environ=environ)
@@ -140,29 +146,39 @@ async def _serve(
     from cachelb.serve.listener import quiet_server
 
     quiet_server()
-    async with (
-        Upstreams(ca_file=upstream_ca) as upstreams,
-        Gateway(router, upstreams, max_held_bytes=max_held_mb * _MEGABYTE, **settings) as gateway,
-    ):
+    if select_only and admin == _NONE:
+        raise click.UsageError("--select-only needs an --admin address")
+    async with contextlib.AsyncExitStack() as stack:
+        upstreams = await stack.enter_async_context(Upstreams(ca_file=upstream_ca))
+        gateway = Gateway(router, upstreams, max_held_bytes=max_held_mb * _MEGABYTE, **settings)
+        await stack.enter_async_context(gateway)
         operators = Admin(router, token=admin_token, readiness=gateway.readiness)
-        inside = None if admin == _NONE else Listener(operators, admin)
-        if inside is None and select_only:
-            raise click.UsageError("--select-only needs an --admin address")
-        if inside is not None and not inside.is_local and admin_token is None:
-            raise click.UsageError(f"--admin {admin} is no loopback address: give --admin-token-file")
-        outside = [] if select_only else [Listener(gateway, listen, certificate=tls_cert, key=tls_key)]
-        service = Service(gateway.readiness, outside, gateway=gateway, admin=inside, drain_s=drain_s, grace_s=grace_s)
+        stack.callback(operators.close)
+        inside = outside = None
+        if admin != _NONE:
+            inside = Listener(operators, admin)
+            stack.callback(inside.close)
+            if not inside.is_local and admin_token is None:
+                raise click.UsageError(f"--admin {admin} is no loopback address: give --admin-token-file")
+        if not select_only:
+            outside = Listener(gateway, listen, certificate=tls_cert, key=tls_key)
+            stack.callback(outside.close)
+        service = Service(
+            gateway.readiness,
+            [outside] if outside is not None else [],
+            gateway=gateway,
+            admin=inside,
+            drain_s=drain_s,
+            grace_s=grace_s,
+        )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, service.stop)
         loop.add_signal_handler(signal.SIGINT, lambda: service.stop(at_once=True))
-        for what, listener in (("serving", next(iter(outside), None)), ("admin", inside)):
+        for what, listener in (("serving", outside), ("admin", inside)):
             if listener is not None:
                 click.echo(f"{what} on {listener.url}")
         click.echo(f"{len(router.keys())} workers, policy {router.policy}")
-        try:
-            await service.run()
-        finally:
-            operators.close()
+        await service.run()
     _log.info("ended")
 
 

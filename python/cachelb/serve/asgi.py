@@ -38,16 +38,18 @@ async def body_chunks(receive: Receive, count: Callable[[int], None] = lambda _:
             return
 
 
-async def send_whole(send: Send, status: int, body: bytes, headers: RawHeaders = ()) -> None:
-    """Send an answer in one piece."""
+async def send_whole(send: Send, status: int, body: bytes, headers: RawHeaders = (), *, is_last: bool = True) -> None:
+    """Send an answer in one piece; `is_last` ends it."""
     kept = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": kept})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
 
-async def send_json(send: Send, status: int, document: object, headers: RawHeaders = ()) -> None:
+async def send_json(
+    send: Send, status: int, document: object, headers: RawHeaders = (), *, is_last: bool = True
+) -> None:
     """Send a document as JSON."""
-    await send_whole(send, status, json.dumps(document).encode(), [_JSON, *headers])
+    await send_whole(send, status, json.dumps(document).encode(), [_JSON, *headers], is_last=is_last)
 
 
 def retry_header(delay_s: float) -> tuple[bytes, bytes]:

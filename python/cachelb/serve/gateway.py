@@ -147,19 +147,19 @@ class Gateway:
             await self._serve(exchange, scope, receive, send)
         except Refusal as refusal:
             exchange.finish()
-            await refusal.send(send)
+            await refusal.send(send, receive)
         except ClientLeft:
             return
         except asyncio.CancelledError:
             exchange.finish()
             if not exchange.started and not exchange.left:
-                await _end_early(exchange).send(send)
+                await _end_early(exchange).send(send, receive)
             # Otherwise the answer stays torn: the server closes the connection.
         except Exception:  # noqa: BLE001 - logged; the client gets an answer in the form of the others
             exchange.finish()
             _log.exception("a request failed")
             if not exchange.started:
-                await Refusal(500, "internal_error", "the gateway failed").send(send)
+                await Refusal(500, "internal_error", "the gateway failed").send(send, receive)
         finally:
             exchange.finish()
             del self._open[exchange]

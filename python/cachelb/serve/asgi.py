@@ -21,19 +21,13 @@ class ClientLeft(Exception):  # noqa: N818 - no fault
     """The client left before its request was complete."""
 
 
-async def body_chunks(receive: Receive, count: Callable[[int], None] = lambda _: None) -> AsyncIterator[bytes]:
-    """Iterate over a request's body. `count` is called with the length of each chunk, and may refuse it.
-
-    Raises:
-        ClientLeft: There is no more of it.
-    """
+async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Iterate over a request's body; `ClientLeft` if there is no more of it."""
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise ClientLeft
-        chunk: bytes = message.get("body", b"")
-        count(len(chunk))
-        yield chunk
+        yield message.get("body", b"")
         if not message.get("more_body", False):
             return
 

@@ -10,7 +10,7 @@ import socket
 import stat
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cachelb.arguments import whole
 from cachelb.extras import need
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from cachelb.serve.asgi import Application
+    from cachelb.serve.asgi import Application, Receive, Scope, Send
 
 _BACKLOG: Final = 2048
 _KEEPALIVE_S: Final = 75
@@ -107,10 +107,7 @@ class Listener:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`.
-
-    Raises:
-        ValueError: The address has another form.
+    """Split `host:port`; anything else is a ValueError.
 
     Example:
         >>> split_address("[::1]:8080"), split_address("0.0.0.0:80")
@@ -154,7 +151,7 @@ def _config(
     return config
 
 
-async def _nothing(*_arguments: Any) -> None:  # noqa: ANN401 - an application
+async def _nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
     raise RuntimeError("no application was given")
 
 

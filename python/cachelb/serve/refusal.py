@@ -31,15 +31,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
         retry_after_s: float | None = None,
         closes: bool = False,
     ) -> None:
-        """Keep the answer.
-
-        Args:
-            status: HTTP status.
-            code: Short name for programs.
-            message: Sentence for people.
-            retry_after_s: When to try again.
-            closes: Whether to close the connection, as the rest of the request is not read.
-        """
+        """Keep the answer. It `closes` the connection where the rest of the request is not read."""
         super().__init__(message)
         self.status, self.code = status, code
         self._closes = closes

@@ -69,13 +69,7 @@ class Selector:
     """
 
     def __init__(self, router: Router[Any], *, ttl_s: float = 3600.0, max_reservations: int = 65_536) -> None:
-        """Hold nothing yet.
-
-        Args:
-            router: The router.
-            ttl_s: Seconds that a booking may take.
-            max_reservations: Bookings at a time.
-        """
+        """Hold nothing yet."""
         self._router = router
         self._ttl_s = seconds("ttl_s", ttl_s)
         self._most = whole("max_reservations", max_reservations, 1)

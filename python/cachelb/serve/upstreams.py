@@ -38,8 +38,7 @@ class Upstream:
 def read_address(worker: str) -> tuple[str, str, str | None]:
     """Split a worker's URL into where its URLs begin, its socket's path if it has one, and an `Authorization`.
 
-    Raises:
-        ValueError: It is no URL of a worker. The message has no password.
+    Anything else is a ValueError without the password.
 
     Example:
         >>> read_address("http://gpu0:8000/"), read_address("unix:///run/vllm.sock")

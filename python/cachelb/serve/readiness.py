@@ -15,16 +15,12 @@ _OUT: Final = frozenset({"not ready", "draining"})
 
 
 class Readiness:
-    """The state that probes of a load balancer ask for.
-
-    Attributes:
-        ending: Whether the process is about to end; it then is not ready, whatever its workers are.
-    """
+    """The state that probes of a load balancer ask for."""
 
     def __init__(self, router: Router[Any]) -> None:
         """Begin ready, if workers are."""
         self._router = router
-        self.ending = False
+        self.ending = False  # not ready then, whatever its workers are
 
     @property
     def schedulable(self) -> int:

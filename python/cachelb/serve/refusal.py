@@ -15,12 +15,7 @@ _LINGER_BYTES: Final = 64 << 20
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a fault
-    """An answer in place of a worker's. Its text is for clients: it names no worker.
-
-    Attributes:
-        status: HTTP status.
-        code: Short name for programs.
-    """
+    """An answer in place of a worker's. Its text is for clients: it names no worker."""
 
     def __init__(
         self,

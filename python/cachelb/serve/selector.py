@@ -25,11 +25,7 @@ _DEFAULT_MODEL: Final = "default"
 
 
 class SelectorError(Exception):
-    """A request that the selector refuses.
-
-    Attributes:
-        status: HTTP status: 400, 404, 409 or 503.
-    """
+    """A request that the selector refuses."""
 
     def __init__(self, status: int, message: str) -> None:
         """Keep both."""

@@ -1,6 +1,6 @@
-"""A gateway in front of OpenAI-compatible engines: Starlette, httpx and uvicorn around a `cachelb.Router`.
+"""A gateway of your own around a `cachelb.Router`, with Starlette, httpx and uvicorn: what `cachelb serve` does inside.
 
-Run `python starlette_gateway.py http://gpu0:8000 http://gpu1:8000 unix:///run/vllm.sock`, or with `--config FILE`.
+Run `python starlette_gateway.py http://gpu0:8000 http://gpu1:8000 unix:///run/vllm.sock`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from cachelb.answers import header_filter, read_usage, retry_after
 from cachelb.bodies import UNTRUSTED_HEADERS
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.requests import RequestError, read_request
-from cachelb.state import SnapshotFile
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
@@ -140,19 +139,12 @@ def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
 def main() -> None:
     """Serve what the command line says."""
     parser = argparse.ArgumentParser(description="Route requests to OpenAI-compatible engines.")
-    parser.add_argument("workers", nargs="*", help="http://host:port or unix:///path.sock")
-    parser.add_argument("--config", help="TOML, YAML or JSON file, in place of workers")
-    parser.add_argument("--snapshot", metavar="FILE", help="for a warm start; needs a secret in the configuration")
+    parser.add_argument("workers", nargs="+", help="http://host:port or unix:///path.sock")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
-    parser.add_argument("--grace-s", type=int, default=20, help="for open requests at the end")
     options = parser.parse_args()
-    router = cachelb.Router.from_config(options.config or {"workers": options.workers, "load": {}})
-    if options.snapshot:
-        router.attach(SnapshotFile(options.snapshot))  # written now and then, and at the end
-    app = make_app(router, expose_headers=options.expose_headers)
-    uvicorn.run(app, host=options.host, port=options.port, timeout_graceful_shutdown=options.grace_s)
+    app = make_app(cachelb.Router.from_config({"workers": options.workers, "load": {}}))
+    uvicorn.run(app, host=options.host, port=options.port, timeout_graceful_shutdown=20)
 
 
 if __name__ == "__main__":

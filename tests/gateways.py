@@ -1,4 +1,4 @@
-"""The example gateways as real servers on loopback."""
+"""Gateways as real servers on loopback: the example, and `cachelb serve`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import aiohttp
 import uvicorn
-from aiohttp import web
-from examples import aiohttp_gateway, starlette_gateway
+from examples import starlette_gateway
 from starlette.applications import Starlette
 from tests import waiting
 
 from cachelb import Router
+from cachelb.serve import Admin, Gateway, Listener, Service, Upstreams
+from cachelb.serve.service import run_in_loop
 
 wait_until = waiting.wait_until
 
@@ -48,33 +51,77 @@ def _starlette(router: Router[str], **options: Any) -> contextlib.AbstractContex
     return serve_asgi(starlette_gateway.make_app(router, **options))
 
 
+class Served(NamedTuple):
+    """A gateway of `cachelb.serve` in a thread."""
+
+    url: str
+    admin_url: str
+    gateway: Gateway
+    service: Service
+    thread: threading.Thread
+    loop: asyncio.AbstractEventLoop
+
+
 @contextlib.contextmanager
-def _aiohttp(router: Router[str], **options: Any) -> Iterator[str]:
-    listener = _listener()
-    loop = asyncio.new_event_loop()
-    end = asyncio.Event()
+def serving(
+    router: Router[str],
+    *,
+    listen: str = "127.0.0.1:0",
+    token: str | None = None,
+    tls: tuple[Path | None, Path | None] = (None, None),
+    upstream_ca: Path | None = None,
+    grace_s: float = 30.0,
+    drain_s: float = 0.0,
+    **options: Any,
+) -> Iterator[Served]:
+    """Run `cachelb.serve` in a thread, with an admin address."""
+    made: Future[Served] = Future()
 
-    async def serve() -> None:
-        runner = web.AppRunner(aiohttp_gateway.make_app(router, **options), handler_cancellation=True, access_log=None)
-        await runner.setup()
-        await web.SockSite(runner, listener).start()
-        await end.wait()
-        await runner.cleanup()
+    async def main() -> None:
+        async with Upstreams(ca_file=upstream_ca) as upstreams, Gateway(router, upstreams, **options) as gateway:
+            admin = Admin(router, token=token, readiness=gateway.readiness)
+            inside = Listener(admin, "127.0.0.1:0")
+            outside = Listener(gateway, listen, certificate=tls[0], key=tls[1])
+            service = Service(
+                gateway.readiness, [outside], gateway=gateway, admin=inside, grace_s=grace_s, drain_s=drain_s
+            )
+            loop = asyncio.get_running_loop()
+            made.set_result(Served(outside.url, inside.url, gateway, service, threading.current_thread(), loop))
+            try:
+                await service.run()
+            finally:
+                admin.close()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="gateway")
+    def run() -> None:
+        try:
+            run_in_loop(main())
+        except BaseException as error:
+            if made.done():
+                raise
+            made.set_exception(error)
+
+    thread = threading.Thread(target=run, name="gateway")
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        served = made.result()
+        try:
+            yield served
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                served.loop.call_soon_threadsafe(served.service.stop)
     finally:
-        loop.call_soon_threadsafe(end.set)
         thread.join()
-        loop.close()
-        listener.close()
+
+
+@contextlib.contextmanager
+def _serve(router: Router[str], **options: Any) -> Iterator[str]:
+    with serving(router, **options) as served:
+        yield served.url
 
 
 GATEWAYS: dict[str, Callable[..., contextlib.AbstractContextManager[str]]] = {
     "starlette": _starlette,
-    "aiohttp": _aiohttp,
+    "serve": _serve,
 }
 
 

@@ -1,4 +1,4 @@
-"""The example gateways, as real servers in front of real sockets."""
+"""The example gateway, the tutorial's and `cachelb serve`, as real servers in front of real sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from examples import aiohttp_gateway, pd_gateway, starlette_gateway
+from examples import pd_gateway, starlette_gateway
 from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
 from tests.http_client import DEADLINE_S, chat, complete, send
 from tests.programs import example
@@ -140,7 +140,7 @@ def test_clients_see_nothing_of_the_decision_unless_told_to(serve_any: Serve, tr
 
 
 def test_header_that_no_decision_has_is_named() -> None:
-    for make_app in (starlette_gateway.make_app, aiohttp_gateway.make_app, pd_gateway.make_app):
+    for make_app in (starlette_gateway.make_app, pd_gateway.make_app):
         with Router[str](["http://gpu0"]) as router, pytest.raises(ValueError, match="called 'x-cachelb-wroker'"):
             make_app(router, expose_headers=["x-cachelb-wroker"])
 
@@ -183,8 +183,9 @@ def test_cached_tokens_of_the_engine_reach_the_router(serve_any: Serve) -> None:
     assert [record.outcome for record in records] == ["completed"] * 4
 
 
-def test_metrics_page_shows_the_router(serve_any: Serve) -> None:
-    with FakeFleet(2) as fleet, serve_any(router := Router(fleet.urls)) as gateway:
+@pytest.mark.parametrize("name", ["starlette", "tutorial"])  # that of `cachelb serve` is on its admin address
+def test_metrics_page_shows_the_router(name: str) -> None:
+    with FakeFleet(2) as fleet, PROXIES[name](router := Router(fleet.urls)) as gateway:
         complete(gateway, PROMPT, max_tokens=1)
         page = send(gateway, "/metrics")
         shown = json.loads(CliRunner().invoke(app, ["watch", gateway, "--once", "--json"]).output)
@@ -341,21 +342,12 @@ def test_example_is_short_enough_to_copy(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) < 160
 
 
-@pytest.mark.parametrize("name", ["starlette_gateway", "aiohttp_gateway"])
-@pytest.mark.parametrize("configured", [False, True], ids=["urls", "config"])
-def test_example_runs_from_the_command_line(name: str, configured: bool, tmp_path: Path) -> None:
+def test_example_runs_from_the_command_line() -> None:
     with FakeFleet(2) as fleet:
-        arguments = fleet.urls
-        if configured:
-            config = tmp_path / "gateway.json"
-            config.write_text(json.dumps({"router": {"policy": "round-robin"}, "workers": fleet.urls, "load": {}}))
-            arguments = ["--config", str(config)]
-        with example(name, *arguments) as (process, output, address):
+        with example("starlette_gateway", *fleet.urls) as (process, output, address):
             answers = [complete(address, f"{n}{PROMPT}", max_tokens=2) for n in range(4)]
             process.send_signal(signal.SIGINT)
             rest = output.read()
             assert process.wait(DEADLINE_S) in {0, -signal.SIGINT}, rest
         assert [answer.status for answer in answers] == [200] * 4
-        if configured:
-            assert [worker.counts.finished for worker in fleet.workers] == [2, 2]
         assert "Traceback" not in rest

@@ -29,7 +29,7 @@ def at_rest(result: Result, **changes: Any) -> Result:
 
 def stretched(result: Result, *, bytes_per_s: float = 0.0, slower: int = 1) -> Result:
     """Make it a long run, in which memory grows, or the last selections take longer than the first ones."""
-    life = [look for look in result.looks if look.name == "aiohttp"]
+    life = [look for look in result.looks if look.name == "serve"]
     looks = []
     for place, look in enumerate(life):
         at_s = LONG_S * (place + 1) / len(life)  # however long it took to look
@@ -50,7 +50,7 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
     assert result.faults["restart"] >= 1
     assert result.faults["gateway"] == 1
     assert result.before_restart is not None
-    assert {(look.name, look.life) for look in result.looks} == {("starlette", 1), ("starlette", 2), ("aiohttp", 1)}
+    assert {(look.name, look.life) for look in result.looks} == {("starlette", 1), ("starlette", 2), ("serve", 1)}
     assert all(report.events["messages"] > 0 for report in result.rest.values())
     assert sum(result.cached.values()) > 0
 
@@ -68,7 +68,7 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
         (lambda result: at_rest(result, crashes=1), "no gateway has an exception"),
         (lambda result: at_rest(result, peers=[]), "each gateway hears the other"),
         (lambda result: at_rest(result, held=dict.fromkeys(result.cached, 1 << 20)), "what gateways know of caches"),
-        (lambda result: stretched(result, bytes_per_s=80e6 * 0.02 / 600), "memory of aiohttp"),
+        (lambda result: stretched(result, bytes_per_s=80e6 * 0.02 / 600), "memory of serve"),
         (lambda result: stretched(result, slower=2), "the p99 of selections"),
     ],
     ids=["booking", "open", "load", "before", "abandoned", "502", "torn", "crash", "deaf", "cache", "memory", "slower"],
@@ -86,7 +86,7 @@ def test_page_tells_the_verdict_and_what_broke_it(result: Result, tmp_path: Path
     write_page(figures(long, judge(long)), tmp_path / "soak.md")
     page = (tmp_path / "soak.md").read_text("utf-8")
     assert [line for line in page.splitlines() if "**does not hold**" in line] == [
-        line for line in page.splitlines() if line.startswith("| memory of aiohttp")
+        line for line in page.splitlines() if line.startswith("| memory of serve")
     ]
     assert "](images/soak.svg)" in page
     assert (tmp_path / "images" / "soak.svg").read_text("utf-8").startswith("<?xml")

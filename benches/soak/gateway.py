@@ -1,7 +1,8 @@
-"""One gateway in a process of its own: an example of this repository as it is, and a pipe that asks how it goes."""
+"""One gateway in a process of its own, an example or `cachelb serve`, and a pipe that asks how it goes."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import logging
@@ -17,21 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import uvicorn
-from aiohttp import web
 from benches.yardstick import yardstick
-from examples import aiohttp_gateway, starlette_gateway
+from examples import starlette_gateway
 
 from cachelb import Router
 from cachelb.events import ZmqSource
+from cachelb.serve import Gateway, Listener, Service, Upstreams
+from cachelb.serve.service import run_in_loop
 from cachelb.sources import MetricsSource
 from cachelb.state import ZmqMesh
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
     from cachelb import Decision
 
-Kind: TypeAlias = Literal["starlette", "aiohttp"]
+Kind: TypeAlias = Literal["starlette", "serve"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 EXPOSED = ["x-cachelb-worker"]
@@ -46,7 +49,7 @@ class Spec:
     """One gateway.
 
     Attributes:
-        kind: Which example; also its name.
+        kind: The Starlette example, or `cachelb serve`; also its name.
         workers: Addresses of the workers.
         bind: Where its mesh publishes.
         peers: Where all do.
@@ -222,26 +225,33 @@ def run(connection: Connection, spec: Spec) -> None:
     mesh = ZmqMesh(spec.bind, spec.peers, warm_start_s=spec.warm_start_s)
     for part in (mesh, ZmqSource(discover=True), MetricsSource(interval_s=1.0)):
         router.attach(part)
-    listener = socket.create_server(("127.0.0.1", spec.port), backlog=1024)
 
-    def answer() -> None:
-        connection.send(listener.getsockname()[1])
+    def announce(port: int) -> None:
+        connection.send(port)
         try:
             while True:
                 connection.send(report(router, complaints, thorough=connection.recv()))
         except (EOFError, OSError):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=answer, name="report", daemon=True).start()
+    def report_on(port: int) -> None:
+        threading.Thread(target=announce, args=(port,), name="report", daemon=True).start()
+
     if spec.kind == "starlette":
+        listener = socket.create_server(("127.0.0.1", spec.port), backlog=1024)
+        report_on(listener.getsockname()[1])
         app = starlette_gateway.make_app(router, expose_headers=EXPOSED)
         uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_keep_alive=_IDLE_S)).run(sockets=[listener])
     else:
-        web.run_app(
-            aiohttp_gateway.make_app(router, expose_headers=EXPOSED),
-            sock=listener,
-            handler_cancellation=True,
-            keepalive_timeout=_IDLE_S,
-            access_log=None,
-            print=None,
-        )
+        with router:
+            run_in_loop(_serve(router, spec.port, report_on))
+
+
+async def _serve(router: Router[str], port: int, report_on: Callable[[int], None]) -> None:
+    """Serve as `cachelb serve` does."""
+    async with Upstreams() as upstreams, Gateway(router, upstreams, expose_headers=EXPOSED) as gateway:
+        listener = Listener(gateway, f"127.0.0.1:{port}")
+        service = Service(gateway.readiness, [listener], gateway=gateway, drain_s=0.0)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.stop)
+        report_on(int(listener.url.rpartition(":")[2]))
+        await service.run()

@@ -12,7 +12,7 @@ _HEAD = """# Half an hour of everything
 
 Written by `python -m benches.soak --out docs/soak.md`, which fails when a line of the first table does not hold.
 
-Two of the example gateways, Starlette under uvicorn and aiohttp, a process each, share bookings and placements over
+Two gateways, the Starlette example and `cachelb serve`, a process each, share bookings and placements over
 `ZmqMesh`, hear the KV cache events of {workers} fake engines and poll their metrics. The engines answer over HTTP as
 vLLM does, with streams that last half a second. Conversations of 576 to 1,088 tokens come as token ids at random times.
 A ramp found that {capacity} of them a second get 99 of 100 first bytes within a second; {rate:.0f} a second were sent
@@ -34,8 +34,8 @@ is on its way to the gateway, or a client has just left, the two differ. Lag is 
 
 Resident memory moves in steps: when other work takes the machine for seconds, dozens of requests are open at once, and
 neither malloc nor the interpreter gives back the pages that they took then. In use is no more than before: in a run
-with many such stalls (`--minutes 18 --rate 40`), the aiohttp gateway's malloc had handed out 22.1 MiB after three and a
-half minutes, with 9 requests open, and 22.1 MiB after 17, with 4; the router's native memory was 3.2 and 3.1 MiB.
+with many such stalls (`--minutes 18 --rate 40`), the malloc of an aiohttp server had handed out 22.1 MiB after three
+and a half minutes, with 9 requests open, and 22.1 MiB after 17, with 4; the router's native memory was 3.2 and 3.1 MiB.
 Resident memory went from 81.8 to 84.5 MiB meanwhile, by 1.7 and 0.9 MiB in two of the stalls.
 """
 
@@ -125,7 +125,7 @@ def _draw(looks: Sequence[dict[str, Any]], path: Path) -> None:
     for name, life in sorted({(look["name"], look["life"]) for look in looks}):
         own = [look for look in looks if (look["name"], look["life"]) == (name, life)]
         at = [look["at_s"] / 60 for look in own]
-        color = {"starlette": "C0", "aiohttp": "C1"}[name]
+        color = {"starlette": "C0", "serve": "C1"}[name]
         label = name if life == 1 else None
         memory.plot(at, [look["report"]["resident_bytes"] / 2**20 for look in own], color=color, label=label)
         times.plot(at, [look["report"]["select_p50_us"] for look in own], color=color, label=label and f"{name}, p50")

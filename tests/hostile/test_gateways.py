@@ -1,4 +1,4 @@
-"""The example gateways as processes of their own, against clients and workers that hold on to them."""
+"""Gateways against clients and workers that hold on to them; more of `cachelb serve` is in tests/serve."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.programs import example
 from cachelb import Router
 from cachelb.testing import FakeFleet
 
-ROLES = {"starlette_gateway": ("both",), "aiohttp_gateway": ("both",), "pd_gateway": ("prefill", "decode")}
-"""Of the workers behind each example."""
+LIMITS = {"starlette": {}, "serve": {"max_body_bytes": 4 << 20}}
 PROMPT = "Amazingly few discotheques provide jukeboxes. " * 30
 
 
@@ -31,18 +30,15 @@ def begin_body(url: str, body: bytes, length: int) -> socket.socket:
     return connection
 
 
-@pytest.mark.parametrize("name", ROLES)
-def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_the_snapshot(
-    name: str, tmp_path: Path
-) -> None:
+def test_sigterm_ends_pairs_with_stalled_workers_within_the_grace_and_keeps_the_snapshot(tmp_path: Path) -> None:
     config, snapshot = tmp_path / "gateway.json", tmp_path / "router.snapshot"
-    with FakeFleet(len(ROLES[name])) as fleet:
+    with FakeFleet(2) as fleet:
         # So that a prompt is always computed by the prefill worker, which stalls.
         options = {"secret": "known to all gateways", "pd_uncached_token_threshold": 0}
-        workers = [{"url": url, "role": role} for url, role in zip(fleet.urls, ROLES[name], strict=True)]
+        workers = [{"url": url, "role": role} for url, role in zip(fleet.urls, ("prefill", "decode"), strict=True)]
         config.write_text(json.dumps({"router": options, "workers": workers, "load": {}}))
         words = ("--config", str(config), "--snapshot", str(snapshot), "--grace-s", "1")
-        with example(name, *words) as (process, _, url), contextlib.ExitStack() as held:
+        with example("pd_gateway", *words) as (process, _, url), contextlib.ExitStack() as held:
             assert complete(url, PROMPT, max_tokens=1).status == 200
             fleet.fail("stall")
             for _ in range(3):
@@ -59,9 +55,9 @@ def test_sigterm_ends_a_gateway_with_stalled_workers_within_its_grace_and_keeps_
     assert snapshot.stat().st_size > 0
 
 
-@pytest.mark.parametrize("name", GATEWAYS)
+@pytest.mark.parametrize("name", LIMITS)
 def test_body_over_the_limit_is_refused_before_it_is_there(name: str) -> None:
-    with FakeFleet(1) as fleet, GATEWAYS[name](Router(fleet.urls)) as url:
+    with FakeFleet(1) as fleet, GATEWAYS[name](Router(fleet.urls), **LIMITS[name]) as url:
         with begin_body(url, b" " * (4 << 20) + b"x", 1 << 40) as connection:
             assert connection.recv(64).startswith(b"HTTP/1.1 413")
         assert complete(url, PROMPT, max_tokens=1).status == 200

@@ -12,13 +12,28 @@ import numpy as np
 import pytest
 from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
-from cachelb import NoWorkerAvailable, Router, discovery, doctor, events, learned, records, sim, sources, state, testing
+from cachelb import (
+    NoWorkerAvailable,
+    Router,
+    discovery,
+    doctor,
+    events,
+    learned,
+    records,
+    serve,
+    sim,
+    sources,
+    state,
+    testing,
+)
 from cachelb.config import KvEventsConfig, WorkerConfig
 from cachelb.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
 from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
 from cachelb.records import JsonlRecords
+from cachelb.serve.readiness import Readiness
+from cachelb.serve.selector import Selector
 from cachelb.sim import FleetSpec, Sweep, workloads
 from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sources import LoadReport, MetricsSource
@@ -30,6 +45,10 @@ PORT = "tcp://127.0.0.1:*"
 def _attached(made: Any) -> None:
     with Router(["http://127.0.0.1:1"], secret="known to the tests alone") as router:  # noqa: S106 - of these tests
         router.attach(made)
+
+
+def _closed(made: Any) -> None:
+    made.close()
 
 
 SAMPLES = learned.Samples(np.random.default_rng(1).random((20, 9), np.float32), [None] * 20, np.ones(20, np.float32))
@@ -49,6 +68,11 @@ CASES: dict[str, Case] = {
     "Relay.add_worker": Case(Relay(PORT).add_worker, {"key": "http://a"}),
     "Endpoint.of_rank": Case(Endpoint("tcp://a:1", "tcp://a:2").of_rank, {"rank": 0}),
     "EndpointPicker": Case(EndpointPicker, {"router": Router(["http://127.0.0.1:1"])}),
+    "Gateway": Case(serve.Gateway, {"router": Router(), "upstreams": serve.Upstreams()}),
+    "Upstreams": Case(serve.Upstreams),
+    "Listener": Case(serve.Listener, {"app": None, "address": "127.0.0.1:0"}, _closed),
+    "Service": Case(serve.Service, {"readiness": Readiness(Router()), "listeners": []}),
+    "Selector": Case(Selector, {"router": Router()}),
     "JsonlRecords": Case(JsonlRecords, {"path": "records"}, _attached),
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
     "Settings": Case(doctor.Settings),
@@ -89,7 +113,7 @@ def test_number_is_refused_or_kept(name: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "module", [state, discovery, events, sources, records, learned, testing], ids=lambda each: each.__name__
+    "module", [state, discovery, events, sources, records, learned, serve, testing], ids=lambda each: each.__name__
 )
 def test_every_public_name_that_takes_numbers_has_a_case(module: ModuleType) -> None:
     public = {name: getattr(module, name) for name in module.__all__}

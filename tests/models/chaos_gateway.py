@@ -1,21 +1,21 @@
-"""The Starlette example in a process of its own, with a way in for the test: POST /admin calls the router."""
+"""The gateway of `cachelb serve` in a process, with a way in for the test: POST /admin on its admin address."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
 import logging
-import socket
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from examples.starlette_gateway import make_app
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-
-from cachelb import Router
+from cachelb import RequestBodies, Router
+from cachelb.requests import read_request
+from cachelb.serve import Admin, Gateway, Listener, Service, Upstreams
+from cachelb.serve.asgi import Receive, Scope, Send, body_chunks, send_json
+from cachelb.serve.service import run_in_loop
 from cachelb.sources import MetricsSource
 
 _PAGE_BYTES = 4096
@@ -57,25 +57,44 @@ def report(router: Router[str], crashes: Crashes) -> dict[str, Any]:
     }
 
 
+async def serve(router: Router[str], crashes: Crashes) -> None:
+    """Serve as `cachelb serve` does, until SIGTERM."""
+    async with Upstreams() as upstreams:
+        exposed = ["x-cachelb-worker"]
+        async with Gateway(router, upstreams, wait_s=10.0, expose_headers=exposed) as gateway:
+            operators = Admin(router, readiness=gateway.readiness)
+
+            async def admin(scope: Scope, receive: Receive, send: Send) -> None:
+                if scope["path"] != "/admin":
+                    await operators(scope, receive, send)
+                    return
+                asked = json.loads(await read_request(body_chunks(receive)))
+                if asked["call"] == "report":
+                    found: object = report(router, crashes) | {"open_in_gateway": gateway.open_requests}
+                else:
+                    found = getattr(router, asked["call"])(*asked["arguments"], **asked["options"])
+                await send_json(send, 200, found)
+
+            outside, inside = Listener(gateway, "127.0.0.1:0"), Listener(admin, "127.0.0.1:0")
+            service = Service(gateway.readiness, [outside], gateway=gateway, admin=inside, drain_s=0.0)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.stop)
+            print(outside.url, inside.url, flush=True)  # noqa: T201 - the test reads it
+            await service.run()
+
+
 def main() -> None:
     """Serve the workers named on the command line."""
-    router: Router[str] = Router(sys.argv[1:], seed=1, hash_seed=1, max_memory_mb=2, breaker_cooldown_s=0.5)
+    bodies = RequestBodies(strict=True)
+    router: Router[str] = Router(
+        sys.argv[1:], seed=1, hash_seed=1, max_memory_mb=2, breaker_cooldown_s=0.5, bodies=bodies
+    )
     crashes = Crashes()
-    logging.getLogger("uvicorn.error").addHandler(crashes)
-    logging.getLogger("uvicorn.error").propagate = False
-    router.attach(MetricsSource(interval_s=1.0))
-
-    async def admin(request: Request) -> JSONResponse:
-        asked = await request.json()
-        if asked["call"] == "report":
-            return JSONResponse(report(router, crashes))
-        return JSONResponse(getattr(router, asked["call"])(*asked["arguments"], **asked["options"]))
-
-    app = make_app(router, wait_s=10.0, expose_headers=["x-cachelb-worker"])
-    app.routes.append(Route("/admin", admin, methods=["POST"]))
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)  # noqa: T201 - the test reads it
-        uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_keep_alive=600)).run(sockets=[listener])
+    for name in ("uvicorn.error", "cachelb.serve"):
+        logging.getLogger(name).addHandler(crashes)
+        logging.getLogger(name).propagate = False
+    with router:
+        router.attach(MetricsSource(interval_s=1.0))
+        run_in_loop(serve(router, crashes))
 
 
 if __name__ == "__main__":

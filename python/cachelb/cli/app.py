@@ -12,11 +12,13 @@ from cachelb.cli.explain import explain
 from cachelb.cli.league import league
 from cachelb.cli.learn import learn
 from cachelb.cli.replay import replay
+from cachelb.cli.serve import serve
 from cachelb.cli.watch import watch
 
 _EXAMPLES = """\b
 Examples:
   cachelb demo
+  cachelb serve --worker http://gpu0:8000 --worker http://gpu1:8000
   cachelb bench
   cachelb config gateway.toml --show
   cachelb doctor http://gpu0:8000 http://gpu1:8000
@@ -31,8 +33,8 @@ Examples:
 @click.group(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(package_name="cachelb", message="cachelb %(version)s")
 def app() -> None:
-    """Compare routing policies for fleets of LLM engines, and look into routers that run."""
+    """Serve a fleet of LLM engines, compare routing policies for it, and look into routers that run."""
 
 
-for command in (bench, config, demo, doctor, explain, league, learn, replay, watch):
+for command in (bench, config, demo, doctor, explain, league, learn, replay, serve, watch):
     app.add_command(command)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cachelb.cli.options import COUNT, option
+from cachelb.cli.options import COUNT, FILE, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.extras import need
 from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
@@ -39,6 +40,7 @@ Examples:
   cachelb watch http://127.0.0.1:8080/metrics
   cachelb watch http://gateway:8080 --interval 5
   cachelb watch http://gateway:8080/metrics --once --json
+  cachelb watch http://gateway:9090 --token-file token
 """
 
 
@@ -54,18 +56,24 @@ Examples:
 )
 @click.option("--once", is_flag=True, help="Look once and leave.")
 @option("--count", None, COUNT, "Look this often and leave.")
+@click.option("--token-file", type=FILE, help="Bearer token of the page, as of the admin address of cachelb serve.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per look.")
-def watch(*, url: str, interval_s: float, once: bool, count: int | None, as_json: bool) -> None:
+def watch(
+    *, url: str, interval_s: float, once: bool, count: int | None, token_file: Path | None, as_json: bool
+) -> None:
     """Show the router of the gateway whose metrics page is at URL, again and again, until Ctrl-C.
 
     URL is http://, https:// or unix:///path/of.sock; without a path it means /metrics. The gateway must show a
     cachelb.metrics.PrometheusCollector on that page. Rates are those between two looks.
     """
     try:
-        address = metrics_address(_with_path(url), {})
+        headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text('utf-8').strip()}"}
+        address = metrics_address(_with_path(url), headers)
         need("cachelb watch", "aiohttp")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="URL") from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from error
     looks = _looks(address, interval_s, 1 if once else count)

@@ -45,6 +45,7 @@ class FakeFleet(RandomFaults):
     Args:
         workers: Workers to begin with.
         uds: Listen on unix sockets, ``unix:///path``, instead of TCP ports.
+        first_port: TCP port of the first worker; the next ones follow. 0 for any that are free.
         seed: Seed of random faults: the n-th request to a worker meets the same fault in every run.
         engine: "vllm" or "sglang": whose metrics `/metrics` shows.
         models: Names that are served; the first is the base model, the others adapters whose cache is separate.
@@ -94,6 +95,7 @@ class FakeFleet(RandomFaults):
         workers: int = 2,
         *,
         uds: bool = False,
+        first_port: int = 0,
         seed: int = 0,
         engine: EngineKind = "vllm",
         models: Sequence[str] | None = None,
@@ -114,6 +116,7 @@ class FakeFleet(RandomFaults):
         whole("workers", workers, 0, _MOST_WORKERS)
         self._first_workers = workers
         self._uds = uds
+        self._first_port = whole("first_port", first_port, 0, 65_535)
         self._seed = seed
         self._options = WorkerOptions(
             engine=engine,
@@ -220,7 +223,8 @@ class FakeFleet(RandomFaults):
         options = dataclasses.replace(self._options, **changes)
         name = f"w{self._added}"
         seed = f"{self._seed}/{name}"
-        address = UnixAddress(self._socket_folder() / f"{name}.sock") if self._uds else TcpAddress()
+        port = self._first_port + self._added if self._first_port else 0
+        address = UnixAddress(self._socket_folder() / f"{name}.sock") if self._uds else TcpAddress(port)
         replica = thread.call(Replica, name, options, self._shared, seed, address)
         thread.run(replica.start())
         worker = FakeWorker(replica, thread)

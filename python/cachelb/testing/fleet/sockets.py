@@ -15,13 +15,13 @@ _BACKLOG: Final = 1024
 
 
 class TcpAddress:
-    """A free port on loopback, held until `release`.
+    """A port on loopback, any free one by default, held until `release`.
 
     A second socket stays bound to it without listening: clients are refused, and no other socket gets the port.
     """
 
-    def __init__(self) -> None:
-        self._held: socket.socket | None = _bound(0)
+    def __init__(self, port: int = 0) -> None:
+        self._held: socket.socket | None = _bound(port)
         self._port: int = self._held.getsockname()[1]
         self.url = f"http://{_HOST}:{self._port}"
         if sys.platform != "linux":  # where a port that is bound already cannot be bound again to listen

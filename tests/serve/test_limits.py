@@ -1,0 +1,245 @@
+"""Bounds of `cachelb serve` on clients and workers, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from http.client import IncompleteRead
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.gateways import Served, serving, wait_until
+from tests.http_client import DEADLINE_S, JSON, complete, connect, send
+from tests.serve.echo import echo_worker
+from tests.support_gateways import begin_stream, endings
+
+from cachelb import Router
+from cachelb.testing import FakeFleet
+
+PROMPT = "Jackdaws love my big sphinx of quartz. " * 20
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+
+@contextlib.contextmanager
+def talking(url: str, data: bytes) -> Iterator[socket.socket]:
+    """Open a connection and send some bytes."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=DEADLINE_S) as connection:
+        connection.sendall(data)
+        yield connection
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Read to the end; return the status and the error."""
+    received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+def none_open(served: Served, router: Router[str]) -> bool:
+    return not served.gateway.open_requests and not served.gateway.held_bytes and not router.stats().open_requests
+
+
+# --- what clients send ---
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [f"{HEAD}Content-Length: 1000001\r\n\r\n", HEAD + "Transfer-Encoding: chunked\r\n\r\nfffff\r\n" + "x" * 1_000_001],
+    ids=["declared", "chunked"],
+)
+def test_longer_body_is_answered_with_413_before_it_is_there(sent: str) -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), max_body_bytes=1_000_000) as served:
+        with talking(served.url, sent.encode()) as connection:
+            status, error = answer_of(connection)
+        assert (status, error["code"], error["type"]) == (413, "body_too_large", "invalid_request_error")
+        assert none_open(served, router)
+        assert fleet.workers[0].counts.started == 0
+
+
+def test_slow_body_is_answered_with_408() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), body_timeout_s=0.2) as served:
+        with talking(served.url, f"{HEAD}Content-Length: 100\r\n\r\n{{".encode()) as connection:
+            status, error = answer_of(connection)
+        assert (status, error["code"]) == (408, "body_timeout")
+        assert none_open(served, router)
+
+
+@pytest.mark.parametrize("limit", [{"max_open": 2}, {"max_held_bytes": 20}], ids=["requests", "bytes"])
+def test_more_than_the_bounds_are_answered_with_503_and_a_time_to_wait(limit: dict[str, Any]) -> None:
+    begun = f'{HEAD}Content-Length: 100\r\n\r\n{{"prompt":'.encode()
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), **limit) as served:
+        with talking(served.url, begun), talking(served.url, begun):
+            wait_until(lambda: served.gateway.open_requests == 2 and served.gateway.held_bytes == 20)
+            answer = complete(served.url, PROMPT)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json["error"]["code"] == "overloaded"
+            assert send(served.url, "/health").status == 200
+        wait_until(lambda: none_open(served, router))
+        assert complete(served.url, "x", max_tokens=1).status == (200 if "max_open" in limit else 503)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (HEAD + "X-Long: " + "x" * 70_000, 431),
+        (HEAD + "".join(f"X-{n}: 1\r\n" for n in range(300)) + "\r\n", 400),
+        (HEAD + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + "X-Trailer: " + "x" * (9 << 20), 0),
+    ],
+    ids=["one header", "headers", "trailers"],
+)
+def test_endless_heads_are_refused(sent: str, status: int) -> None:
+    with FakeFleet(1) as fleet, serving(Router(fleet.urls)) as served:
+        with contextlib.suppress(ConnectionError), talking(served.url, b"") as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(sent.encode())
+            received = connection.recv(1 << 16)
+            assert not status or received.startswith(b"HTTP/1.1 %d " % status)
+        assert complete(served.url, PROMPT, max_tokens=1).status == 200
+
+
+def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachelb.serve.protocol.HEAD_TIMEOUT_S", 0.1)
+    with FakeFleet(1) as fleet, serving(Router(fleet.urls)) as served:
+        for sent in (b"", b"GET /he"):
+            with talking(served.url, sent) as connection:
+                assert connection.recv(10) == b""
+
+
+# --- who leaves, and who does nothing ---
+
+
+@pytest.mark.parametrize("after_chunks", [0, 3])
+def test_client_that_leaves_frees_worker_and_booking_within_100_ms(after_chunks: int) -> None:
+    took = []
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls)) as served:
+        worker = fleet.workers[0]
+        for n in range(5):
+            worker.fail("stall", times=1, after_chunks=after_chunks)
+            with contextlib.closing(begin_stream(served.url, PROMPT)):
+                wait_until(lambda n=n: worker._replica.counts.faults["stall"] == n + 1)  # type: ignore[misc]
+            left = time.monotonic()
+            wait_until(lambda n=n: worker._replica.counts.aborted == n + 1 and none_open(served, router))  # type: ignore[misc]
+            took.append(time.monotonic() - left)
+        assert endings(router) == {"cancelled": 5}
+    assert min(took) < 0.1
+
+
+@pytest.mark.parametrize("after_chunks", [0, 2])
+def test_worker_that_does_nothing_is_given_up(after_chunks: int) -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), idle_timeout_s=0.3) as served:
+        fleet.fail("stall", after_chunks=after_chunks)
+        with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
+            answer = connection.getresponse()
+            if after_chunks:
+                with pytest.raises(IncompleteRead):
+                    answer.read()
+            else:
+                assert (answer.status, json.loads(answer.read())["error"]["code"]) == (504, "timeout")
+        wait_until(lambda: none_open(served, router))
+        fleet.wait_for(lambda: fleet.workers[0]._replica.counts.open == 0, timeout_s=DEADLINE_S)
+    assert endings(router) == {"cancelled" if after_chunks else "failed": 1}
+
+
+def test_client_that_does_not_read_is_given_up() -> None:
+    big = {"prompt": "x", "max_tokens": 200_000, "stream": True}
+    with FakeFleet(1, kv_blocks=1 << 20) as fleet, serving(router := Router(fleet.urls), idle_timeout_s=0.3) as served:
+        with contextlib.closing(connect(served.url)) as connection:
+            connection.request("POST", "/v1/completions", json.dumps(big), JSON)
+            wait_until(lambda: endings(router) == {"cancelled": 1})
+            wait_until(lambda: none_open(served, router))
+        fleet.wait_for(lambda: fleet.workers[0]._replica.counts.open == 0, timeout_s=DEADLINE_S)
+
+
+def test_request_that_may_have_an_effect_is_sent_once() -> None:
+    with FakeFleet(3) as fleet, serving(router := Router(fleet.urls)) as served:
+        for worker in fleet.workers[1:]:
+            worker.stop()
+        assert [send(served.url, "/v1/load_lora_adapter", {}).status for _ in range(8)] == [404] * 8, "never sent"
+    assert endings(router)["client"] == 8
+    with echo_worker(status=503) as url, FakeFleet(1) as fleet, serving(Router([url, *fleet.urls])) as served:
+        assert {send(served.url, "/v1/load_lora_adapter", {}).status for _ in range(8)} >= {503}
+
+
+def test_answer_of_the_only_worker_reaches_the_client_though_it_may_be_retried() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls)) as served:
+        fleet.fail("status", times=1, status=429, retry_after_s=7)
+        answer = complete(served.url, PROMPT)
+        assert (answer.status, answer.headers["retry-after"]) == (429, "7")
+        assert endings(router) == {"backpressure": 1}
+
+
+# --- the end ---
+
+
+def test_end_is_unready_first_then_a_second_stop_cancels() -> None:
+    router = Router[str](policy="round-robin")
+    with FakeFleet(2) as fleet, serving(router, drain_s=DEADLINE_S, grace_s=DEADLINE_S) as served:
+        router.sync_workers(fleet.urls)
+        fleet.fail("stall", times=2, after_chunks=1)
+        with contextlib.ExitStack() as held:
+            streams = [held.enter_context(contextlib.closing(begin_stream(served.url, PROMPT))) for _ in range(2)]
+            answers = [each.getresponse() for each in streams]
+            waiting = held.enter_context(talking(served.url, f"{HEAD}Content-Length: 9\r\n\r\n{{".encode()))
+            wait_until(lambda: served.gateway.open_requests == 3)
+            served.loop.call_soon_threadsafe(served.service.stop)
+            for url in (served.admin_url, served.url):
+                wait_until(lambda url=url: send(url, "/ready").status == 503)  # type: ignore[misc]
+                assert send(url, "/health").status == 200
+            assert complete(served.url, PROMPT, max_tokens=1).status == 200, "it serves on"
+            fleet.workers[0].release()
+            wait_until(lambda: endings(router)["completed"] == 2)
+            served.loop.call_soon_threadsafe(served.service.stop)
+            ends = []
+            for answer in answers:
+                try:
+                    ends.append(answer.read()[-6:])
+                except IncompleteRead:
+                    ends.append(b"torn")
+            status, error = answer_of(waiting)
+            assert sorted(ends) == [b"ONE]\n\n", b"torn"]
+            assert (status, error["code"]) == (503, "shutting_down")
+            served.thread.join(DEADLINE_S)
+            assert not served.thread.is_alive()
+    assert none_open(served, router)
+    assert endings(router) == {"completed": 2, "cancelled": 1}
+
+
+def test_end_waits_for_open_requests_and_accepts_none() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), grace_s=DEADLINE_S) as served:
+        fleet.fail("stall", times=1)
+        with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
+            wait_until(lambda: router.stats().open_requests == 1)
+            served.loop.call_soon_threadsafe(served.service.stop)
+
+            def is_refused() -> bool:
+                try:
+                    return not send(served.url, "/health")
+                except ConnectionError:
+                    return True
+
+            wait_until(is_refused)
+            assert send(served.admin_url, "/ready").status == 503
+            fleet.release()
+            assert connection.getresponse().read().endswith(b"data: [DONE]\n\n")
+        served.thread.join(DEADLINE_S)
+        assert not served.thread.is_alive()
+    assert endings(router) == {"completed": 1}
+
+
+def test_stalled_requests_end_with_the_grace() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), grace_s=0.2) as served:
+        fleet.fail("stall")
+        with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
+            wait_until(lambda: router.stats().open_requests == 1)
+            served.loop.call_soon_threadsafe(served.service.stop)
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["error"]["code"]) == (503, "shutting_down")
+            served.thread.join(DEADLINE_S)
+            assert not served.thread.is_alive()
+        fleet.wait_for(lambda: fleet.workers[0]._replica.counts.open == 0, timeout_s=DEADLINE_S)
+    assert endings(router) == {"cancelled": 1}

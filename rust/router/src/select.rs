@@ -48,6 +48,16 @@ impl Selector {
         let (decided, _) = step.decide(false)?;
         Ok((decided.pick, explain(&step.scene(), decided)))
     }
+
+    /// The same without what it sees, which takes time for every worker.
+    ///
+    /// # Errors
+    /// As [`Selector::select`].
+    pub fn peek(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
+        let mut step = Step::new(self, offers, request, true);
+        step.look()?;
+        Ok(step.decide(false)?.0.pick)
+    }
 }
 
 /// One request on its way through a selector.

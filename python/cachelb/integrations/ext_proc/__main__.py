@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from cachelb.discovery import from_text
 from cachelb.errors import ConfigError
 from cachelb.integrations.ext_proc.certificates import self_signed, watch
 from cachelb.integrations.ext_proc.pages import Pages
@@ -34,6 +35,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--config", required=True, metavar="FILE", help="TOML, YAML or JSON file with router and workers")
+    add(
+        "--discover",
+        action="append",
+        default=[],
+        metavar="SOURCE",
+        help="where workers come from, beside those of the file, such as kubernetes:vllm:8000; may be repeated",
+    )
     address = parser.add_mutually_exclusive_group()
     address.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help="default: %(default)s")
     address.add_argument("--grpc-port", dest="listen", type=_anywhere, metavar="PORT", help="the same on all addresses")
@@ -116,6 +124,8 @@ async def serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     with contextlib.ExitStack() as stack:
         router = stack.enter_context(Router.from_config(options.config))
+        for text in options.discover:
+            router.attach(from_text(text))
         picker = _picker(router, options)
         certificate = stack.enter_context(_certificate(options))
         if options.metrics_port is not None:

@@ -6,7 +6,7 @@ use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_ext_proc::{Asked, Refusal};
 use cachelb_policy::Reason;
-use cachelb_router::{Eligibility, Offer, Offers, Request};
+use cachelb_router::{Eligibility, Offer, Offers, Request, Selector};
 use pyo3::PyErr;
 
 use super::booked::{Chosen, Load};
@@ -14,7 +14,6 @@ use super::picking::{Query, Selecting};
 use crate::body::Read;
 use crate::call::Hints;
 use crate::decision::{Lease, Owner};
-use crate::engine::pick;
 use crate::error::{body_text, enter};
 use crate::prompt::{Scratch, with_detached_scratch};
 use crate::roster::Registered;
@@ -31,6 +30,8 @@ pub struct Natively<'a> {
     read: &'a Read,
     hints: Hints<'a>,
     scratch: &'a mut Scratch,
+    /// What was read for a selection before, and whether that was a dry run.
+    ready: Option<(Ready, bool)>,
 }
 
 /// Reads the request, then has `pick` select for it.
@@ -65,6 +66,7 @@ pub fn natively<R>(
             read: &read,
             hints,
             scratch,
+            ready: None,
         });
         scratch.room.take_back(&mut Some(read));
         found
@@ -78,8 +80,16 @@ pub fn failed(error: &PyErr) -> Refusal {
 }
 
 impl Natively<'_> {
+    /// What a selection needs. The prompt is read and hashed for the first one, and again if that was a dry run, which
+    /// counts nothing.
     fn ready(&mut self, now: Millis, dry_run: bool) -> Ready {
         let fleet = self.router.fleet.get();
+        if let Some((mut ready, was_dry)) = self.ready.take()
+            && (dry_run || !was_dry)
+        {
+            ready.renew(fleet, self.registered, now);
+            return ready;
+        }
         let hints = self.hints;
         let (pool, model) = fleet.pool_of(hints.model, self.registered, dry_run);
         let readers = fleet.readers();
@@ -129,10 +139,15 @@ impl Selecting for Natively<'_> {
             pinned: first(&offers).filter(|_| query.pinned),
             ..ready.request(&hints, &[], self.scratch)
         };
-        let step = pick(query.dry_run);
-        let found = enter(|| Ok(engine.held(|selector| step(selector, &mut offers, &request))));
-        let found = match found {
-            Ok(Ok((found, _))) => Ok(found),
+        let step = |selector: &mut Selector| {
+            if query.dry_run {
+                selector.peek(&mut offers, &request)
+            } else {
+                selector.select(&mut offers, &request)
+            }
+        };
+        let found = match enter(|| Ok(engine.held(step))) {
+            Ok(Ok(found)) => Ok(found),
             Ok(Err(Error::NoCandidate | Error::Refused(_) | Error::Moved)) => {
                 Err(Refusal::no_worker(Some(RETRY_AFTER_S)))
             }
@@ -156,6 +171,7 @@ impl Selecting for Natively<'_> {
             }
         });
         fleet.roster.give_back(offers);
+        self.ready = Some((ready, query.dry_run));
         if chosen.is_ok() {
             engine.selected(begun);
         }

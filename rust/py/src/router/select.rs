@@ -398,6 +398,13 @@ impl Ready {
         }
     }
 
+    /// Another selection for the same request, among all workers again.
+    pub fn renew(&mut self, fleet: &Fleet, registered: &Registered, now: Millis) {
+        self.offers = fleet.roster.offers(registered);
+        self.number = fleet.engine.next_number();
+        self.now = now;
+    }
+
     /// What a policy of the caller's is told of `request`.
     pub(super) fn asked<'a>(
         &'a self,

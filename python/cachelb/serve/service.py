@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.arguments import seconds
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from cachelb.serve.gateway import Gateway
     from cachelb.serve.listener import Listener
     from cachelb.serve.readiness import Readiness
+
+_END_S: Final = 5.0
+"""For servers that are forced to end."""
 
 
 class Service:
@@ -100,11 +104,16 @@ class Service:
                 listener.stop(force=True)
             if self._gateway is not None:
                 await self._gateway.aclose()
-            await finished
+            await asyncio.wait([finished], timeout=_END_S)
+            for client in clients:
+                client.cancel()  # if a connection does not close
         if self._admin is not None and admin is not None:
             self._admin.stop(force=True)
-            await asyncio.wait([admin])
-        await asyncio.gather(*servers)
+            await asyncio.wait([admin], timeout=_END_S)
+            admin.cancel()
+        for result in await asyncio.gather(*servers, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
 
     async def _wait(self, delay_s: float, *others: asyncio.Task[Any]) -> None:
         """Wait so long, or until a second `stop`, or until another task is done."""
@@ -114,8 +123,10 @@ class Service:
 
 
 def run_in_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in the fastest event loop there is."""
+    """Run a coroutine in the fastest event loop there is, and leave all that was made so far out of collections."""
     factory = None
+    gc.collect()
+    gc.freeze()
     if sys.platform != "win32":
         import uvloop
 

@@ -39,24 +39,35 @@ def linked() -> list[dict[str, Any]]:
     return sorted((packages[each] for each in seen - own), key=lambda package: (package["name"], package["version"]))
 
 
-def texts(package: dict[str, Any]) -> list[str]:
-    """Read the licences that a crate's source carries; without any, it is used under Apache-2.0, if it may be."""
+def files_of(package: dict[str, Any]) -> list[Path]:
+    """List the licences that a crate's source carries."""
     folder = Path(package["manifest_path"]).parent
     names = ("LICEN[CS]E*", "COPYING*", "UNLICENSE*", "NOTICE*")
-    files = sorted({file for name in names for file in folder.glob(name) if file.is_file()})
-    if not files:
-        if "Apache-2.0" not in package["license"].replace("/", " OR ").split(" OR "):
-            message = f"{package['name']} {package['version']}, {package['license']}, has no licence text"
-            raise FileNotFoundError(message)
+    return sorted({file for name in names for file in folder.glob(name) if file.is_file()})
+
+
+def texts(package: dict[str, Any], others: list[dict[str, Any]]) -> list[str]:
+    """Read the licences of a crate.
+
+    One that carries none is used under Apache-2.0, if it may be; else the text is that of a crate of its repository.
+    """
+    files = files_of(package)
+    if not files and "Apache-2.0" in package["license"].replace("/", " OR ").split(" OR "):
         files = [ROOT / "LICENSE"]
+    alike = (each for each in others if all(each[key] == package[key] for key in ("repository", "license")))
+    files = files or next(filter(None, map(files_of, alike)), [])
+    if not files:
+        message = f"{package['name']} {package['version']}, {package['license']}, has no licence text"
+        raise FileNotFoundError(message)
     return ["\n".join(line.rstrip() for line in file.read_text("utf-8").strip().splitlines()) for file in files]
 
 
 def document() -> str:
     """Write every text once, below the crates that it is of."""
     of: defaultdict[str, list[str]] = defaultdict(list)
-    for package in linked():
-        for text in texts(package):
+    packages = linked()
+    for package in packages:
+        for text in texts(package, packages):
             of[text].append(f"{package['name']} {package['version']}: {package['license']}")
     parts = ["\n".join(crates) + f"\n\n{text}\n" for text, crates in of.items()]
     return f"\n{'=' * 80}\n\n".join([HEAD, *parts])

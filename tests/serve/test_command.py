@@ -123,6 +123,16 @@ def test_configuration_environment_and_records(tmp_path: Path, monkeypatch: pyte
     assert [record.outcome for record in read_records(records).decisions()] == ["completed"] * 5
 
 
+def test_workers_are_found_and_go(tmp_path: Path) -> None:
+    listed = tmp_path / "workers.json"
+    with FakeFleet(2) as fleet:
+        listed.write_text(json.dumps([{"targets": [fleet.urls[0].removeprefix("http://")]}]), "utf-8")
+        with command("--discover", f"file:{listed}") as gateway:
+            wait_until(lambda: send(gateway.url, "/ready").status == 200)
+            assert complete(gateway.url, PROMPT).status == 200
+            assert gateway.end() == 0
+
+
 def test_select_only_forwards_nothing() -> None:
     with FakeFleet(2) as fleet:
         words = ("-m", "cachelb", "serve", *workers(fleet.urls), "--select-only", "--admin", "127.0.0.1:0")

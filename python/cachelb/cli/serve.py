@@ -33,6 +33,7 @@ _EXAMPLES = """\b
 Examples:
   cachelb serve --worker http://gpu0:8000 --worker http://gpu1:8000
   cachelb serve --config gateway.toml --listen 0.0.0.0:8080 --snapshot router.snapshot
+  cachelb serve --discover kubernetes:llm/vllm:8000 --listen 0.0.0.0:8080
   cachelb serve --worker unix:///run/vllm.sock --listen unix:/run/gateway.sock --records decisions.jsonl
   cachelb serve --config gateway.toml --select-only --admin 0.0.0.0:9090 --admin-token-file token
 """
@@ -40,6 +41,12 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--worker", "workers", metavar="URL", multiple=True, help="http://, https:// or unix:///; repeatable.")
+@click.option(
+    "--discover",
+    multiple=True,
+    metavar="SOURCE",
+    help="Source of workers: dns:vllm:8000, file:..., kubernetes:...",
+)
 @click.option("--config", "config_file", type=_READ, help="Configuration of router and workers (TOML, YAML, JSON).")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Or unix:/path.")
 @click.option(
@@ -101,6 +108,7 @@ def build_router(workers: Sequence[str], config_file: Path | None, max_body_byte
 def _run(
     *,
     workers: Sequence[str],
+    discover: Sequence[str],
     config_file: Path | None,
     snapshot: Path | None,
     records: Path | None,
@@ -111,8 +119,12 @@ def _run(
     from cachelb.serve.service import run_in_loop
 
     with build_router(workers, config_file, max_body_mb * _MEGABYTE) as router:
-        if not router.keys():
-            _log.warning("there are no workers: name them with --worker, or in the configuration")
+        for text in discover:
+            from cachelb.discovery import from_text
+
+            router.attach(from_text(text))
+        if not discover and not router.keys():
+            _log.warning("there are no workers: name them with --worker or --discover, or in the configuration")
         if records is not None:
             from cachelb.records import JsonlRecords
 

@@ -128,6 +128,10 @@ pub enum InvalidOption {
 
 impl Options {
     /// Checks the values, cuts times to thirty years, and brings names of headers to lower case.
+    ///
+    /// # Errors
+    ///
+    /// An option is out of its range.
     pub fn checked(mut self) -> Result<Self, InvalidOption> {
         let is_zero = [
             ("max_body_bytes", self.max_body_bytes == 0),

@@ -27,7 +27,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     timeout = 10  # seconds that a client may take
 
-    def log_message(self, *_arguments: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - of the base class
         """Log nothing: probes come every few seconds."""
 
 

@@ -185,12 +185,11 @@ impl Bodies {
             has_salt: false,
         };
         let (mut tally, mut read) = (Tally::default(), room.read());
-        let outcome = match body {
-            Some(body) => self.read_bytes(body, context, room, &mut read, &mut tally),
-            None => {
-                self.identify(&headers.clues(), context, &mut read, &mut tally);
-                Ok(())
-            }
+        let outcome = if let Some(body) = body {
+            self.read_bytes(body, context, room, &mut read, &mut tally)
+        } else {
+            self.identify(&headers.clues(), context, &mut read, &mut tally);
+            Ok(())
         };
         self.counts.add(tally);
         outcome?;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use cachelb_ext_proc::{Asked, Booked, Moved, Usage};
+use cachelb_ext_proc::{Asked, Booked, Moved, Refusal, Usage};
 use cachelb_policy::Reason;
 use cachelb_router::{Ending, Usage as Counts};
 use pyo3::prelude::*;
 
 use super::gate;
-use super::host::RouterHost;
 use crate::arguments::MAX_TOKENS;
 use crate::decision::{Decision, Lease, MAX_REST_MS, header_pairs};
 use crate::error::enter;
@@ -53,9 +52,18 @@ pub struct Chosen {
     pub load: Option<Load>,
 }
 
+/// Books on one worker what another one was picked for.
+pub trait Rebooking: Send + Sync {
+    /// The worker at an address.
+    fn key_at(&self, address: &str) -> Option<Arc<str>>;
+
+    /// Books a request there.
+    fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal>;
+}
+
 /// A booking, with all that another one of the same request takes.
 pub struct Booking {
-    pub host: Arc<RouterHost>,
+    pub host: Arc<dyn Rebooking>,
     pub asked: Asked,
     pub endpoint: String,
     pub chosen: Chosen,
@@ -111,8 +119,7 @@ impl Booked for Booking {
             return Moved::Unknown;
         };
         self.error(502, None);
-        let host = Arc::clone(&self.host);
-        let Ok(chosen) = host.book_on(&self.asked, &key) else {
+        let Ok(chosen) = self.host.book_on(&self.asked, &key) else {
             return Moved::Unbooked;
         };
         self.chosen = chosen;

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
 use super::addresses::{Addresses, Known};
-use super::booked::{Booking, Chosen};
+use super::booked::{Booking, Chosen, Rebooking};
 use super::gate;
 use super::interpreted::Interpreted;
 use super::native::{failed, natively};
@@ -62,33 +62,8 @@ impl RouterHost {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// The worker at an address.
-    pub fn key_at(&self, address: &str) -> Option<Arc<str>> {
-        let registered = self.registered();
-        let known = self.addresses.of(&registered).ok()?;
-        known.key_at(address).map(Arc::clone)
-    }
-
     fn registered(&self) -> Arc<Registered> {
         self.router.get().fleet.get().roster.now()
-    }
-
-    /// Books a request on one worker.
-    pub fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal> {
-        let among = [Arc::clone(key)].into();
-        let query = Query {
-            among: Some(&among),
-            exclude: &[],
-            dry_run: false,
-            pinned: self.router.get().customs.decides(Wanted::Whole),
-        };
-        // Of one candidate no policy has anything to choose, but a prompt that was rendered is rendered again.
-        let way = if self.renders(asked) {
-            Way::Interpreted
-        } else {
-            Way::Native
-        };
-        self.selecting(way, asked, |_, selecting| selecting.select(query))
     }
 
     /// Whether the interpreter takes part in the selection for a request.
@@ -150,12 +125,37 @@ impl RouterHost {
         });
         let (endpoints, chosen) = found?;
         let booking = Booking {
-            host: Arc::clone(self),
+            host: Arc::clone(self) as Arc<dyn Rebooking>,
             endpoint: endpoints.first().cloned().unwrap_or_default(),
             asked,
             chosen,
         };
         Ok(Picked::new(endpoints, Box::new(booking)))
+    }
+}
+
+impl Rebooking for RouterHost {
+    fn key_at(&self, address: &str) -> Option<Arc<str>> {
+        let registered = self.registered();
+        let known = self.addresses.of(&registered).ok()?;
+        known.key_at(address).map(Arc::clone)
+    }
+
+    fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal> {
+        let among = [Arc::clone(key)].into();
+        let query = Query {
+            among: Some(&among),
+            exclude: &[],
+            dry_run: false,
+            pinned: self.router.get().customs.decides(Wanted::Whole),
+        };
+        // Of one candidate no policy has anything to choose, but a prompt that was rendered is rendered again.
+        let way = if self.renders(asked) {
+            Way::Interpreted
+        } else {
+            Way::Native
+        };
+        self.selecting(way, asked, |_, selecting| selecting.select(query))
     }
 }
 

@@ -59,7 +59,7 @@ impl Selecting for Interpreted<'_> {
                 .as_unbound()
                 .select(py, call, Vec::new(), query.dry_run)
         })();
-        let decision = selected.map_err(|error| refusal(py, error))?;
+        let decision = selected.map_err(|error| refusal(py, &error))?;
         Ok(Chosen {
             key: Arc::clone(&decision.attempt.key),
             rank: decision.rank(),
@@ -78,12 +78,12 @@ impl Selecting for Interpreted<'_> {
 }
 
 /// What the client is answered for an exception.
-fn refusal(py: Python<'_>, error: PyErr) -> Refusal {
+fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     if error.is_instance_of::<NoWorkerAvailable>(py) {
         return Refusal::no_worker(Some(RETRY_AFTER_S));
     }
     if error.is_instance_of::<BodyError>(py) {
         return Refusal::bad_body(error.value(py).to_string());
     }
-    failed(&error)
+    failed(error)
 }

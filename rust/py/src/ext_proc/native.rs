@@ -98,22 +98,22 @@ impl Natively<'_> {
         self.scratch.boundaries.clear();
         let mut prompt = reader.body(self.read, namespace, self.scratch);
         hints.complete(&mut prompt, model, &fleet.engine.scales, self.scratch);
-        let offers = fleet.roster.offers(self.registered);
-        Ready::new(fleet, (pool, reader), prompt, offers, now)
+        let candidates = fleet.roster.offers(self.registered);
+        Ready::new(fleet, (pool, reader), prompt, candidates, now)
     }
 }
 
 /// Rules out offers that `query` does not want.
-fn limit(offers: &mut Offers, query: Query<'_>) {
+fn limit(candidates: &mut Offers, query: Query<'_>) {
     if query.among.is_none() && query.exclude.is_empty() {
         return;
     }
-    for at in 0..offers.len() {
-        let key = &offers[at].key;
+    for at in 0..candidates.len() {
+        let key = &candidates[at].key;
         if query.among.is_some_and(|among| !among.contains(key)) {
-            offers.set_eligibility(at, Eligibility::NotAmong);
+            candidates.set_eligibility(at, Eligibility::NotAmong);
         } else if query.exclude.contains(key) {
-            offers.set_eligibility(at, Eligibility::Excluded);
+            candidates.set_eligibility(at, Eligibility::Excluded);
         }
     }
 }
@@ -124,26 +124,26 @@ impl Selecting for Natively<'_> {
         let engine = &fleet.engine;
         let begun = engine.begin(query.dry_run);
         let mut ready = self.ready(engine.any_now(), query.dry_run);
-        let mut offers = std::mem::take(&mut ready.offers);
-        limit(&mut offers, query);
+        let mut candidates = std::mem::take(&mut ready.offers);
+        limit(&mut candidates, query);
         let hints = self.hints;
         let client = hints.client(&ready.prompt);
-        let first = |offers: &Offers| {
-            let candidate = |offer: &Offer| offer.eligibility == Eligibility::Candidate;
-            offers
+        let first = |candidates: &Offers| {
+            let is_open = |each: &Offer| each.eligibility == Eligibility::Candidate;
+            candidates
                 .iter()
-                .position(candidate)
+                .position(is_open)
                 .map(|at| (at as u32, Reason::Custom))
         };
         let request = Request {
-            pinned: first(&offers).filter(|_| query.pinned),
+            pinned: first(&candidates).filter(|_| query.pinned),
             ..ready.request(&hints, &[], self.scratch)
         };
         let step = |selector: &mut Selector| {
             if query.dry_run {
-                selector.peek(&mut offers, &request)
+                selector.peek(&mut candidates, &request)
             } else {
-                selector.select(&mut offers, &request)
+                selector.select(&mut candidates, &request)
             }
         };
         let found = match enter(|| Ok(engine.held(step))) {
@@ -162,7 +162,7 @@ impl Selecting for Natively<'_> {
             };
             Chosen {
                 key: Arc::clone(&seat.key),
-                rank: offers[found.offer].rank,
+                rank: candidates[found.offer].rank,
                 load: found.booking.map(|booking| Load::Native {
                     lease: lease(booking),
                     reason: found.reason,
@@ -170,7 +170,7 @@ impl Selecting for Natively<'_> {
                 }),
             }
         });
-        fleet.roster.give_back(offers);
+        fleet.roster.give_back(candidates);
         self.ready = Some((ready, query.dry_run));
         if chosen.is_ok() {
             engine.selected(begun);

@@ -27,6 +27,9 @@ const LARGE: [(&str, LargeBodies); 2] =
     [("refuse", LargeBodies::Refuse), ("pass", LargeBodies::Pass)];
 const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)];
 
+/// Chain, key and CA of clients, in PEM, and the lowest version of TLS.
+type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>, String);
+
 /// Bytes, streams or requests: more than there can be.
 const MANY: u64 = 1 << 40;
 /// Objectives, or headers to show.
@@ -97,12 +100,7 @@ fn refused(error: &StartError) -> PyErr {
     }
 }
 
-fn tls(
-    certificate: Vec<u8>,
-    key: Vec<u8>,
-    client_ca: Option<Vec<u8>>,
-    min_version: &str,
-) -> PyResult<Tls> {
+fn tls((certificate, key, client_ca, min_version): Certificate) -> PyResult<Tls> {
     let version = VERSIONS.iter().find(|(name, _)| *name == min_version);
     let (_, min_version) = version.ok_or_else(|| {
         let text =
@@ -155,15 +153,14 @@ impl NativeEndpointPicker {
         listen: String,
         ready: bool,
         health_listen: Option<String>,
-        certificate: Option<(Vec<u8>, Vec<u8>, Option<Vec<u8>>, String)>,
+        certificate: Option<Certificate>,
     ) -> PyResult<(u16, Option<u16>)> {
         if self.pid != std::process::id() {
             let text =
                 "an EndpointPicker does not start in a process that was forked: make another one";
             return Err(PyRuntimeError::new_err(text));
         }
-        let certificate =
-            certificate.map(|(chain, key, ca, version)| tls(chain, key, ca, &version));
+        let certificate = certificate.map(tls);
         let listen = Listen {
             address: listen,
             health_address: health_listen,
@@ -202,13 +199,8 @@ impl NativeEndpointPicker {
     }
 
     /// Uses another certificate from the next connection on.
-    fn reload_certificate(
-        &self,
-        py: Python<'_>,
-        certificate: (Vec<u8>, Vec<u8>, Option<Vec<u8>>, String),
-    ) -> PyResult<()> {
-        let (chain, key, ca, version) = certificate;
-        let tls = tls(chain, key, ca, &version)?;
+    fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<()> {
+        let tls = tls(certificate)?;
         match self.started() {
             Some(started) => py
                 .detach(|| started.reload_tls(&tls))

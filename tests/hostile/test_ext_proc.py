@@ -120,8 +120,10 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
                     await stream.read_picked(body=False)
                 served = proxy.stream()
                 assert (await served.request(BODY)).body == BODY
-                for stream, sending in begun:
+                for _, sending in begun:
                     sending.cancel()
+                await asyncio.wait([sending for _, sending in begun])
+                for stream, _ in begun:
                     stream.call.cancel()
         grown = memory_bytes(pid, "VmHWM") - before
         assert grown < most * 5 // 4 + (streams << 19) + MARGIN, f"{grown >> 20} MB"

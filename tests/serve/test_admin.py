@@ -84,7 +84,7 @@ def test_watch_sends_the_token(tmp_path: Any) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
     with FakeFleet(1) as fleet, serving(Router(fleet.urls), token=TOKEN) as served:
         words = ["watch", served.admin_url, "--once", "--json", "--token-file", str(tmp_path / "token")]
-        shown = json.loads(CliRunner().invoke(app, words).output)
+        shown = json.loads(CliRunner().invoke(app, words).stdout)
         assert [worker["worker"] for worker in shown["workers"]] == fleet.urls
 
 

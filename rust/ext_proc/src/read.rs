@@ -1,7 +1,8 @@
 //! What the picker reads of a message: headers, the subset, who served, and why the proxy answered by itself.
 
-use std::collections::HashMap;
 use std::time::SystemTime;
+
+use indexmap::IndexMap;
 
 use crate::wire::{HeaderMap, Kind, Message, Value};
 
@@ -26,7 +27,7 @@ pub(crate) const MODEL: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-mo
 /// Headers of a request or an answer by their names in lower case. Of several with one name the first counts, as no
 /// reader of them takes lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers(HashMap<String, String>);
+pub struct Headers(IndexMap<String, String>);
 
 impl Headers {
     /// Returns a value by the header's name in lower case.
@@ -35,7 +36,7 @@ impl Headers {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Returns names and values in any order.
+    /// Returns names and values in the order of the message.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -57,7 +58,7 @@ impl Headers {
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(headers: I) -> Self {
-        let mut found = HashMap::new();
+        let mut found = IndexMap::new();
         for (name, value) in headers {
             found.entry(name.into()).or_insert_with(|| value.into());
         }

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from cachelb.discovery import from_text
+from cachelb.discovery import KubernetesWorkers, from_text
 from cachelb.errors import ConfigError
 from cachelb.integrations.ext_proc.certificates import self_signed, watch
 from cachelb.integrations.ext_proc.pages import Pages
@@ -42,6 +42,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="SOURCE",
         help="where workers come from, beside those of the file, such as kubernetes:vllm:8000; may be repeated",
     )
+    add("--endpoint-selector", metavar="LABELS", help="workers are the pods of Kubernetes with these, such as app=vllm")
+    add("--endpoint-target-ports", default="8000", metavar="PORT,...", help="their ports; default: %(default)s")
+    add("--pool-namespace", metavar="NAME", help="their namespace; default: the picker's own")
     address = parser.add_mutually_exclusive_group()
     address.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help="default: %(default)s")
     address.add_argument("--grpc-port", dest="listen", type=_anywhere, metavar="PORT", help="the same on all addresses")
@@ -126,6 +129,10 @@ async def serve(options: argparse.Namespace) -> None:
         router = stack.enter_context(Router.from_config(options.config))
         for text in options.discover:
             router.attach(from_text(text))
+        if options.endpoint_selector is not None:
+            ports = options.endpoint_target_ports.split(",")
+            pods = KubernetesWorkers(selector=options.endpoint_selector, namespace=options.pool_namespace, port=ports)
+            router.attach(pods)
         picker = _picker(router, options)
         certificate = stack.enter_context(_certificate(options))
         if options.metrics_port is not None:

@@ -22,14 +22,7 @@ _log = logging.getLogger("cachelb.ext_proc")
 def self_signed(folder: Path) -> Path:
     """Write `tls.crt` and `tls.key` of a certificate that signs itself, for proxies that do not verify it.
 
-    Args:
-        folder: An empty one that nobody else can read.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ModuleNotFoundError: The extra is not installed.
+    The folder, which is returned, is an empty one that nobody else can read.
     """
     need("--secure-serving without --cert-path", "cryptography", extra="extproc")
     from cryptography import x509

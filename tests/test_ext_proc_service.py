@@ -8,6 +8,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from cachelb.integrations.ext_proc import Certificate, EndpointPicker, Pages
 from cachelb.integrations.ext_proc.__main__ import main as command
 from cachelb.integrations.ext_proc.__main__ import parse
 from cachelb.integrations.ext_proc.certificates import watch
+from cachelb.integrations.ext_proc.pages import _MOST_CLIENTS
 
 URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
 BODY = json.dumps({"prompt": "Once upon a time"}).encode()
@@ -158,6 +160,19 @@ async def test_pages_show_metrics_and_readiness() -> None:
             for line in ('ext_proc_events_total{event="picked"} 1.0', "ext_proc_open_streams 1.0", "open_requests 1.0"):
                 assert f"\ncachelb_{line}\n" in page
             await stream.finish()
+
+
+@in_loop
+async def test_clients_of_the_pages_are_bounded() -> None:
+    router = Router(URLS, seed=1)
+    with Pages("[::1]:0", router, EndpointPicker(router)) as pages, contextlib.ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(("::1", pages.port), DEADLINE_S)) for _ in range(_MOST_CLIENTS)
+        ]
+        over = stack.enter_context(socket.create_connection(("::1", pages.port), DEADLINE_S))
+        assert await asyncio.to_thread(over.recv, 1) == b""
+        held[0].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in await asyncio.to_thread(held[0].recv, 1000)
 
 
 CHILD = """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from cachelb.extras import need
@@ -20,8 +22,37 @@ if TYPE_CHECKING:
     from cachelb.types import RouterStats
 
 
+_MOST_CLIENTS = 64
+_Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]
+
+
 class _Server(ThreadingMixIn, WSGIServer):
+    """A thread per connection, of which there are so many and no more: the others are closed."""
+
     daemon_threads = True
+    request_queue_size = 2 * _MOST_CLIENTS
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._free = threading.BoundedSemaphore(_MOST_CLIENTS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: _Connection, client_address: object) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def handle_error(self, request: _Connection, client_address: object) -> None:
+        """Say nothing of clients that send nothing, or that leave."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def process_request_thread(self, request: _Connection, client_address: object) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _Handler(WSGIRequestHandler):

@@ -42,6 +42,7 @@ PACKAGES = (
         "cachelb.testing.fleet",
     ),
     *("cachelb.tokenizers", "cachelb.integrations.ext_proc", "cachelb.integrations.litellm"),
+    *("cachelb.discovery", "cachelb.serve"),
     "cachelb.integrations.ray_serve",
 )
 

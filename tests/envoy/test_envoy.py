@@ -112,7 +112,10 @@ def test_worker_that_dies_within_its_answer_looks_like_a_client_that_left(tmp_pa
 
 
 def test_proxy_answers_in_the_name_of_the_picker(tmp_path: Path) -> None:
-    with FakeFleet(2) as fleet, run_gateway(tmp_path, fleet.urls, max_body_bytes=100_000) as gateway:
+    with (
+        FakeFleet(2) as fleet,
+        run_gateway(tmp_path, fleet.urls, max_body_bytes=100_000, large_bodies="refuse") as gateway,
+    ):
         large = complete(gateway.url, "x" * 200_000)
         assert large.status == 413
         for url in fleet.urls:
@@ -146,7 +149,7 @@ def test_clients_that_leave_free_their_worker(name: str, tmp_path: Path) -> None
 
 def test_proxy_with_buffered_bodies_goes_on_serving_without_the_picker(tmp_path: Path) -> None:
     with FakeFleet(2) as fleet, ExitStack() as stack:
-        _, port = stack.enter_context(run_picker(Router(fleet.urls)))
+        _, port = stack.enter_context(run_picker(Router(fleet.urls), expose_headers=["x-cachelb-worker"]))
         addresses = [url.removeprefix("http://") for url in fleet.urls]
         document = configuration(addresses, port, **MODES["buffered-streamed"])
         filter_of(document)["failure_mode_allow"] = True

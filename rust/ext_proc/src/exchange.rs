@@ -20,6 +20,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use self::answering::AnswerHeaders;
+use self::body::Body;
 use crate::address::Subset;
 use crate::host::{Asked, Booking, Moved, Picked, Refusal, Usage};
 use crate::read::{self, Headers};
@@ -90,7 +91,7 @@ struct Asking {
     /// Bytes of the prompt.
     prompt: usize,
     /// The body to give back behind the pick, and whether it is complete.
-    giving: Option<(Bytes, bool)>,
+    giving: Option<(Vec<Bytes>, bool)>,
     /// Whether trailers wait for it.
     trailers: bool,
 }
@@ -114,7 +115,7 @@ pub(crate) struct Exchange {
     failure: Option<&'static str>,
     headers: Headers,
     subset: Option<Vec<String>>,
-    body: Vec<u8>,
+    body: Body,
     /// Bytes of the body, which count as held until all of it is sent.
     held: usize,
     /// Bytes of the prompt, which count as held until the answer begins.
@@ -141,7 +142,7 @@ impl Exchange {
             failure: None,
             headers: Headers::default(),
             subset: None,
-            body: Vec::new(),
+            body: Body::default(),
             held: 0,
             kept: 0,
             question: None,
@@ -230,14 +231,14 @@ impl Exchange {
             booking,
         });
         self.keep_prompt(asking.prompt);
-        if let Some((body, end)) = asking.giving {
+        if let Some((parts, end)) = asking.giving {
             self.push(replies::picked(asking.at, &endpoints, rank, None));
-            let body = rewritten.map_or(body, |rewritten| {
+            let parts = rewritten.map_or(parts, |rewritten| {
                 self.release_body();
                 self.hold(rewritten.len());
-                rewritten
+                vec![rewritten]
             });
-            self.give_back(body, end);
+            self.give_back(parts, end);
         } else {
             self.hold(rewritten.as_ref().map_or(0, Bytes::len));
             self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
@@ -331,7 +332,7 @@ impl Exchange {
         &mut self,
         at: PickedAt,
         body: Option<Bytes>,
-        giving: Option<(Bytes, bool)>,
+        giving: Option<(Vec<Bytes>, bool)>,
         trailers: bool,
     ) {
         if let Some(pick) = &mut self.pick {

@@ -11,6 +11,33 @@ use crate::replies::{self, Chunks, PickedAt, Side};
 use crate::shared::Event;
 use crate::wire::HttpBody;
 
+/// Bytes up to which what arrives is put together: many small messages take no more memory than one.
+const PART_BYTES: usize = 64 << 10;
+
+/// A body that arrives. Its parts stay where they are: a buffer that grew with it would be copied, and leave holes.
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    parts: Vec<Vec<u8>>,
+    length: usize,
+}
+
+impl Body {
+    fn push(&mut self, chunk: Vec<u8>) {
+        self.length += chunk.len();
+        match self.parts.last_mut() {
+            Some(last) if last.len() + chunk.len() <= PART_BYTES => last.extend_from_slice(&chunk),
+            _ => self.parts.push(chunk),
+        }
+    }
+
+    fn joined(mut self) -> Bytes {
+        match self.parts.len() {
+            0 | 1 => self.parts.pop().unwrap_or_default().into(),
+            _ => self.parts.concat().into(),
+        }
+    }
+}
+
 impl Exchange {
     pub(super) fn on_request_body(&mut self, part: HttpBody) {
         let (chunk, end) = (part.body, part.end_of_stream);
@@ -27,13 +54,9 @@ impl Exchange {
             return;
         }
         self.hold(chunk.len());
-        if self.body.is_empty() {
-            self.body = chunk;
-        } else {
-            self.body.extend_from_slice(&chunk);
-        }
+        self.body.push(chunk);
         let options = &self.shared.options;
-        let refusal = if self.body.len() > options.max_body_bytes {
+        let refusal = if self.body.length > options.max_body_bytes {
             let message = format!("the body is longer than {} bytes", options.max_body_bytes);
             Some(Refusal::new(Event::TooLarge, 413, message, None))
         } else if self.shared.held() > options.max_held_bytes {
@@ -65,10 +88,15 @@ impl Exchange {
 
     /// Gets a pick by the body, as far as it is to be read, and releases the held messages.
     fn send(&mut self, is_read: bool, end: bool, trailers: bool) {
-        let body = Bytes::from(mem::take(&mut self.body));
-        let read = is_read.then(|| body.clone());
+        let body = mem::take(&mut self.body);
+        let (read, parts) = if is_read {
+            let whole = body.joined();
+            (Some(whole.clone()), vec![whole])
+        } else {
+            (None, body.parts.into_iter().map(Bytes::from).collect())
+        };
         if self.request_mode == DUPLEX {
-            self.ask(PickedAt::Headers, read, Some((body, end)), trailers);
+            self.ask(PickedAt::Headers, read, Some((parts, end)), trailers);
         } else {
             self.ask(PickedAt::Body, read, None, trailers);
         }
@@ -76,9 +104,14 @@ impl Exchange {
 
     /// Gives a body back, which counts as held until all of it is sent: a proxy may be slow to read, and the parts
     /// share one allocation.
-    pub(super) fn give_back(&mut self, body: Bytes, end: bool) {
-        self.outgoing
-            .push_back(Outgoing::Body(Chunks::new(Side::Request, body, end)));
+    pub(super) fn give_back(&mut self, mut parts: Vec<Bytes>, end: bool) {
+        // The last says that there is no more, if there is nothing else to say.
+        let last = parts.pop().unwrap_or_default();
+        let before = parts.into_iter().map(|part| (part, false));
+        for (part, end) in before.chain([(last, end)]) {
+            self.outgoing
+                .push_back(Outgoing::Body(Chunks::new(Side::Request, part, end)));
+        }
         self.outgoing.push_back(Outgoing::Release);
     }
 
@@ -89,7 +122,7 @@ impl Exchange {
 
     /// Drops the body.
     pub(super) fn release_body(&mut self) {
-        self.body = Vec::new();
+        self.body = Body::default();
         self.shared.release(mem::take(&mut self.held));
     }
 

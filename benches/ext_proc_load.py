@@ -80,21 +80,30 @@ async def play(port: int, pid: int) -> None:
             stream.call.cancel()
         await asyncio.sleep(1)
 
-        async def long() -> None:
-            while True:
-                stream = proxy.stream()
-                await stream.send_headers(path="/v1/chat/completions")
-                await send(stream, LONG, end=True)
-                await stream.read_picked()
-                stream.call.cancel()
+        # In a process of its own: what such a client does with its bodies would hold up the others here.
+        words = [sys.executable, "-m", "benches.ext_proc_load", str(port)]
+        with subprocess.Popen(words) as busy:  # noqa: ASYNC220 - it starts at once
+            await asyncio.sleep(2)
+            shown("beside bodies of 8 MB, one after another", await timed(short))
+            busy.terminate()
 
-        busy = asyncio.create_task(long())
-        shown("beside bodies of 8 MB, one after another", await timed(short))
-        busy.cancel()
+
+async def send_long(port: int) -> None:
+    """Send long requests, one after another."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        proxy = Proxy(channel)
+        while True:
+            stream = proxy.stream()
+            await stream.send_headers(path="/v1/chat/completions")
+            await send(stream, LONG, end=True)
+            await stream.read_picked()
+            stream.call.cancel()
 
 
 def main() -> None:
     """Run the picker as a process of its own and print a table."""
+    if sys.argv[1:]:
+        asyncio.run(send_long(int(sys.argv[1])))
     workers = [f"http://10.0.0.{n + 1}:8000" for n in range(100)]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "gateway.toml"

@@ -165,11 +165,12 @@ async def test_pages_show_metrics_and_readiness() -> None:
 @in_loop
 async def test_clients_of_the_pages_are_bounded() -> None:
     router = Router(URLS, seed=1)
-    with Pages("[::1]:0", router, EndpointPicker(router)) as pages, contextlib.ExitStack() as stack:
+    with Pages("127.0.0.1:0", router, EndpointPicker(router)) as pages, contextlib.ExitStack() as stack:
         held = [
-            stack.enter_context(socket.create_connection(("::1", pages.port), DEADLINE_S)) for _ in range(_MOST_CLIENTS)
+            stack.enter_context(socket.create_connection(("127.0.0.1", pages.port), DEADLINE_S))
+            for _ in range(_MOST_CLIENTS)
         ]
-        over = stack.enter_context(socket.create_connection(("::1", pages.port), DEADLINE_S))
+        over = stack.enter_context(socket.create_connection(("127.0.0.1", pages.port), DEADLINE_S))
         assert await asyncio.to_thread(over.recv, 1) == b""
         held[0].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert b"200 OK" in await asyncio.to_thread(held[0].recv, 1000)

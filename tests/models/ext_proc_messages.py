@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    from google.protobuf import descriptor_pb2, message_factory, struct_pb2
-    from google.protobuf.descriptor_pool import DescriptorPool
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "cachelb.integrations.ext_proc needs protobuf: pip install 'cachelb[extproc]'", name=error.name
-    ) from error
+from google.protobuf import descriptor_pb2, message_factory, struct_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 """Full name of the service, which is also the name of its health check."""

@@ -215,14 +215,27 @@ impl<'a> Limits<'a> {
 
     /// Rules out offers outside `among`, then those in `exclude` or already tried.
     pub fn apply(&self, offers: &mut Offers) {
-        for i in 0..offers.len() {
-            let key = &offers[i].key;
-            let among = self.among.as_ref();
-            if among.is_some_and(|names| !names.contains(&**key)) {
-                offers.set_eligibility(i, Eligibility::NotAmong);
-            } else if self.exclude.contains(&**key) || self.tried.iter().any(|t| t.key == *key) {
-                offers.set_eligibility(i, Eligibility::Excluded);
-            }
+        let among = self.among.as_ref();
+        rule_out(
+            offers,
+            |key| among.is_none_or(|names| names.contains(key)),
+            |key| self.exclude.contains(key) || self.tried.iter().any(|t| *t.key == *key),
+        );
+    }
+}
+
+/// Rules out the offers of workers that are not among those wanted, then of those that are excluded, by key.
+pub fn rule_out(
+    offers: &mut Offers,
+    is_among: impl Fn(&str) -> bool,
+    is_excluded: impl Fn(&str) -> bool,
+) {
+    for i in 0..offers.len() {
+        let key = &*offers[i].key;
+        if !is_among(key) {
+            offers.set_eligibility(i, Eligibility::NotAmong);
+        } else if is_excluded(key) {
+            offers.set_eligibility(i, Eligibility::Excluded);
         }
     }
 }

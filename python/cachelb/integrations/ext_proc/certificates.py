@@ -22,7 +22,7 @@ _log = logging.getLogger("cachelb.ext_proc")
 def self_signed(folder: Path) -> Path:
     """Write `tls.crt` and `tls.key` of a certificate that signs itself, for proxies that do not verify it.
 
-    The folder, which is returned, is an empty one that nobody else can read.
+    The folder, which is returned, is an empty one that no other user can read.
     """
     need("--secure-serving without --cert-path", "cryptography", extra="extproc")
     from cryptography import x509

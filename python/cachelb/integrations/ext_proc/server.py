@@ -265,8 +265,9 @@ class EndpointPicker(Generic[W]):
         "picked"; refused as "no-worker", "shed", "bad-body", "slow-body", "too-many-streams", "draining" or because the
         pick "failed"; refused or passed unread as "too-large" or because held bodies were "full"; picked by headers
         alone because the body is not sent, "body-not-sent"; picked without the policy or renderer in Python, which took
-        too long: "policy-timeout"; "expired" streams; served by a "served-fallback", by somebody "served-unknown", or
-        by one that could not be booked, "served-unbooked"; "observed" streams that want no reply.
+        too long: "policy-timeout"; "expired" streams; served by a "served-fallback", at an address that no worker has,
+        "served-unknown", or by a worker that could not be booked, "served-unbooked"; "observed" streams that want no
+        reply.
         """
         return self._native.counts
 

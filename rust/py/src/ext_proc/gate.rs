@@ -1,73 +1,59 @@
 //! Keeps picks apart from forks: a lock that a pick holds when its process forks would stay locked in the child, where
-//! the thread of the pick is not.
+//! the thread of the pick is not. For that reason there is no lock here either.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-static GATE: Gate = Gate {
-    state: Mutex::new(State {
-        inside: 0,
-        is_closed: false,
-    }),
-    changed: Condvar::new(),
-};
+/// Picks that run.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Forks under way.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
-struct State {
-    inside: u32,
-    is_closed: bool,
-}
-
-struct Gate {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+/// A pause of those who wait.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// A place inside the gate, left when dropped.
 pub struct Inside(());
 
 /// Waits until no fork is under way.
 pub fn enter() -> Inside {
-    let mut state = GATE.state.lock().unwrap_or_else(PoisonError::into_inner);
-    while state.is_closed {
-        state = (GATE.changed.wait(state)).unwrap_or_else(PoisonError::into_inner);
+    loop {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        if FORKS.load(Ordering::SeqCst) == 0 {
+            return Inside(());
+        }
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+        std::thread::sleep(PAUSE);
     }
-    state.inside += 1;
-    Inside(())
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let mut state = GATE.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.inside = state.inside.saturating_sub(1);
-        drop(state);
-        GATE.changed.notify_all();
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Closes the gate before a fork, once nobody is inside, and opens it again: in the "parent", or in the "child", where
-/// there is nobody.
+/// Closes the gate before a fork, once no pick is inside, and opens it again: in the "parent", or in the "child", which
+/// has neither picks nor other forks.
 #[pyfunction]
 pub fn fork_gate(py: Python<'_>, moment: &str) -> PyResult<()> {
-    let lock = || GATE.state.lock().unwrap_or_else(PoisonError::into_inner);
     match moment {
-        // Whoever is inside may need the interpreter to leave.
+        // A pick that is inside may need the interpreter to leave.
         "before" => py.detach(|| {
-            let mut state = lock();
-            state.is_closed = true;
-            while state.inside > 0 {
-                state = (GATE.changed.wait(state)).unwrap_or_else(PoisonError::into_inner);
+            FORKS.fetch_add(1, Ordering::SeqCst);
+            while INSIDE.load(Ordering::SeqCst) > 0 {
+                std::thread::sleep(PAUSE);
             }
         }),
-        "parent" | "child" => {
-            let mut state = lock();
-            state.is_closed = false;
-            if moment == "child" {
-                state.inside = 0;
-            }
-            drop(state);
-            GATE.changed.notify_all();
+        "parent" => {
+            FORKS.fetch_sub(1, Ordering::SeqCst);
+        }
+        "child" => {
+            INSIDE.store(0, Ordering::SeqCst);
+            FORKS.store(0, Ordering::SeqCst);
         }
         _ => {
             let text =

@@ -18,6 +18,7 @@ use crate::error::{body_text, enter};
 use crate::prompt::{Scratch, with_detached_scratch};
 use crate::roster::Registered;
 use crate::router::{NativeRouter, Ready};
+use crate::workers::rule_out;
 
 /// When a client that gets no worker may try again.
 pub const RETRY_AFTER_S: f64 = 1.0;
@@ -73,7 +74,7 @@ pub fn natively<R>(
     })
 }
 
-/// What nobody foresaw.
+/// An unforeseen failure, which is logged.
 pub fn failed(error: &PyErr) -> Refusal {
     pyo3::Python::attach(|py| error.clone_ref(py).write_unraisable(py, None));
     Refusal::failed()
@@ -103,19 +104,16 @@ impl Natively<'_> {
     }
 }
 
-/// Rules out offers that `query` does not want.
+/// Rules out what `query` does not want.
 fn limit(candidates: &mut Offers, query: Query<'_>) {
     if query.among.is_none() && query.exclude.is_empty() {
         return;
     }
-    for at in 0..candidates.len() {
-        let key = &candidates[at].key;
-        if query.among.is_some_and(|among| !among.contains(key)) {
-            candidates.set_eligibility(at, Eligibility::NotAmong);
-        } else if query.exclude.contains(key) {
-            candidates.set_eligibility(at, Eligibility::Excluded);
-        }
-    }
+    rule_out(
+        candidates,
+        |key| query.among.is_none_or(|among| among.contains(key)),
+        |key| query.exclude.iter().any(|excluded| **excluded == *key),
+    );
 }
 
 impl Selecting for Natively<'_> {
@@ -190,8 +188,8 @@ impl Selecting for Natively<'_> {
 /// Requests in flight on a worker, as `Router.loads` has them.
 pub fn inflight(router: &NativeRouter, chosen: &Chosen) -> u64 {
     let name = match chosen.rank {
-        Some(rank) => format!("{}#{rank}", chosen.key),
-        None => chosen.key.to_string(),
+        Some(rank) => Offer::rank(&chosen.key, rank).name,
+        None => Arc::clone(&chosen.key),
     };
     router.engine.held(|selector| {
         let id = selector.fleet().find(&name);

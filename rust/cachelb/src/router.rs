@@ -99,8 +99,7 @@ impl Fleet {
             }
         }
         let picked = if query.dry_run {
-            let seen = self.selector.preview(&mut self.candidates, request);
-            seen.map(|(pick, _)| pick)
+            self.selector.peek(&mut self.candidates, request)
         } else {
             self.selector.select(&mut self.candidates, request)
         };

@@ -80,8 +80,8 @@ async def play(port: int, pid: int) -> None:
             stream.call.cancel()
         await asyncio.sleep(1)
 
-        # In a process of its own: what such a client does with its bodies would hold up the others here.
-        words = [sys.executable, "-m", "benches.ext_proc_load", str(port)]
+        # In a process of its own, at low priority: what such a client does with its bodies would hold up the others.
+        words = ["nice", "-n", "19", sys.executable, "-m", "benches.ext_proc_load", str(port)]
         with subprocess.Popen(words) as busy:  # noqa: ASYNC220 - it starts at once
             await asyncio.sleep(2)
             shown("beside bodies of 8 MB, one after another", await timed(short))

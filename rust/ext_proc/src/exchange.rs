@@ -22,9 +22,10 @@ use bytes::Bytes;
 use self::answering::AnswerHeaders;
 use self::body::Body;
 use crate::address::Subset;
-use crate::host::{Asked, Booking, Moved, Picked, Refusal, Usage};
+use crate::host::{Asked, Booking, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage};
 use crate::read::{self, Headers};
 use crate::replies::{self, Chunks, PickedAt, Side};
+use crate::rewrite::with_model;
 use crate::shared::{Event, Shared};
 use crate::usage::PassingAnswer;
 use crate::wire::{BodySendMode, HttpHeaders, Message, Part, Reply};
@@ -57,9 +58,36 @@ pub(crate) enum Step {
 /// A request to pick for.
 #[derive(Debug)]
 pub(crate) struct Question {
-    pub(crate) asked: Asked,
+    /// All but the body.
+    asked: Asked,
+    /// The parts of the body.
+    parts: Vec<Bytes>,
     /// The model to put into the body.
-    pub(crate) rename: Option<String>,
+    rename: Option<String>,
+}
+
+impl Question {
+    /// Whether making its body takes long.
+    pub(crate) fn is_long(&self) -> bool {
+        let is_work = self.parts.len() > 1 || self.rename.is_some();
+        is_work && self.parts.iter().map(Bytes::len).sum::<usize>() > LARGE_BODY_BYTES
+    }
+
+    /// Joins the parts of the body. Returns what to ask the host, and the body with the other model.
+    pub(crate) fn prepare(self) -> (Asked, Option<Bytes>) {
+        let Self {
+            mut asked,
+            parts,
+            rename,
+        } = self;
+        let body = match &parts[..] {
+            [whole] => whole.clone(),
+            parts => parts.concat().into(),
+        };
+        let rewritten = rename.and_then(|model| with_model(&body, &model));
+        asked.body = Some(body).filter(|body| !body.is_empty());
+        (asked, rewritten.map(Bytes::from))
+    }
 }
 
 /// A booking with a long prompt, to be moved to the worker that served the request.
@@ -116,8 +144,10 @@ pub(crate) struct Exchange {
     headers: Headers,
     subset: Option<Vec<String>>,
     body: Body,
-    /// Bytes of the body, which count as held until all of it is sent.
+    /// Bytes of the body and of the buffer it arrives in, which count as held until all of it is sent.
     held: usize,
+    /// Bytes of the longest part of the body.
+    longest: usize,
     /// Bytes of the prompt, which count as held until the answer begins.
     kept: usize,
     question: Option<Box<Question>>,
@@ -144,6 +174,7 @@ impl Exchange {
             subset: None,
             body: Body::default(),
             held: 0,
+            longest: 0,
             kept: 0,
             question: None,
             asking: None,
@@ -316,14 +347,14 @@ impl Exchange {
         }
         // An upgraded request becomes a connection, whose body ends with it.
         if part.end_of_stream || self.headers.get("upgrade").is_some() {
-            return self.ask(PickedAt::Headers, None, None, false);
+            return self.ask(PickedAt::Headers, Vec::new(), None, false);
         }
         match self.request_mode {
             DUPLEX => {}
             BUFFERED | BUFFERED_PARTIAL => self.push(replies::headers(Side::Request, Vec::new())),
             _ => {
                 self.shared.count(Event::BodyNotSent);
-                self.ask(PickedAt::Headers, None, None, false);
+                self.ask(PickedAt::Headers, Vec::new(), None, false);
             }
         }
     }
@@ -331,7 +362,7 @@ impl Exchange {
     fn ask(
         &mut self,
         at: PickedAt,
-        body: Option<Bytes>,
+        body: Vec<Bytes>,
         giving: Option<(Vec<Bytes>, bool)>,
         trailers: bool,
     ) {
@@ -343,22 +374,22 @@ impl Exchange {
                 answer.detach();
             }
         }
-        let body = body.filter(|body| !body.is_empty());
+        let length = body.iter().map(Bytes::len).sum();
         let options = &self.shared.options;
-        let rename = (body.as_ref().filter(|_| options.rewrite_model))
-            .and_then(|_| self.headers.first(read::MODEL))
+        let rename = (self.headers.first(read::MODEL))
+            .filter(|_| options.rewrite_model && length > 0)
             .map(str::to_owned);
         let filled = |names| self.headers.first_filled(names);
         let priority = filled(read::OBJECTIVE)
             .map(|objective| options.priorities.get(objective).copied().unwrap_or(0));
         self.asking = Some(Asking {
             at,
-            prompt: body.as_ref().map_or(0, Bytes::len),
+            prompt: length,
             giving,
             trailers,
         });
         let asked = Asked {
-            body,
+            body: None,
             subset: self.subset.as_ref().map(Subset::new),
             tenant: filled(read::TENANT).map(str::to_owned),
             priority,
@@ -369,7 +400,11 @@ impl Exchange {
             fallbacks: options.fallbacks,
             headers: self.headers.clone(),
         };
-        self.question = Some(Box::new(Question { asked, rename }));
+        self.question = Some(Box::new(Question {
+            asked,
+            parts: body,
+            rename,
+        }));
     }
 
     // --- replies ---

@@ -350,7 +350,7 @@ impl Started {
         self.shared.streams()
     }
 
-    /// Returns the bytes of bodies and prompts that are held.
+    /// Returns the bytes of bodies, the buffers they arrive in, and prompts that are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.shared.held()

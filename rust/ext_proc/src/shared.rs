@@ -104,7 +104,7 @@ impl Shared {
         .collect()
     }
 
-    /// Returns the bytes of bodies and prompts that are held.
+    /// Returns the bytes of bodies, the buffers they arrive in, and prompts that are held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }

@@ -118,8 +118,9 @@ class EndpointPicker(Generic[W]):
             max_body_bytes: Bytes of a request's body that are held and read at most.
             large_bodies: Treatment of longer ones, and of those for which there is no room: "pass" picks without
                 reading them, "refuse" answers 413 or 503.
-            max_held_bytes: Bytes of all bodies that are unfinished or that the proxy has not taken back yet, and of
-                prompts of requests without an answer yet, which take half of it at most.
+            max_held_bytes: Bytes of all bodies that are unfinished or that the proxy has not taken back yet, of the
+                buffers they arrive in, and of prompts of requests without an answer yet, which take half of it at
+                most.
             max_streams: Requests open at once; further ones are answered with 503.
             body_timeout_s: Seconds that a request may take to arrive, before it is answered with 408.
             idle_timeout_s: Seconds without a message after which a stream ends and its load is released.
@@ -255,7 +256,7 @@ class EndpointPicker(Generic[W]):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies and prompts that are held."""
+        """Bytes of bodies, the buffers they arrive in, and prompts that are held."""
         return self._native.held_bytes
 
     @property

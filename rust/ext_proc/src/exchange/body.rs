@@ -5,7 +5,7 @@ use std::mem;
 use bytes::Bytes;
 
 use super::{BUFFERED, BUFFERED_PARTIAL, DUPLEX, Exchange, Outgoing};
-use crate::host::Refusal;
+use crate::host::{LARGE_BODY_BYTES, Refusal};
 use crate::options::LargeBodies;
 use crate::replies::{self, Chunks, PickedAt, Side};
 use crate::shared::Event;
@@ -13,6 +13,9 @@ use crate::wire::HttpBody;
 
 /// Bytes up to which what arrives is put together: many small messages take no more memory than one.
 const PART_BYTES: usize = 64 << 10;
+/// Bytes up to which the transport has room for a message from the start. For longer ones its buffer doubles until they
+/// fit, and stays.
+const SMALL_BYTES: usize = 8 << 10;
 
 /// A body that arrives. Its parts stay where they are: a buffer that grew with it would be copied, and leave holes.
 #[derive(Debug, Default)]
@@ -30,11 +33,12 @@ impl Body {
         }
     }
 
-    fn joined(mut self) -> Bytes {
-        match self.parts.len() {
-            0 | 1 => self.parts.pop().unwrap_or_default().into(),
-            _ => self.parts.concat().into(),
+    /// The parts, those of a short body as one.
+    fn into_parts(self) -> Vec<Bytes> {
+        if self.length <= LARGE_BODY_BYTES && self.parts.len() > 1 {
+            return vec![self.parts.concat().into()];
         }
+        self.parts.into_iter().map(Bytes::from).collect()
     }
 }
 
@@ -54,6 +58,10 @@ impl Exchange {
             return;
         }
         self.hold(chunk.len());
+        if chunk.len() > self.longest.max(SMALL_BYTES) {
+            self.hold(2 * (chunk.len() - self.longest));
+            self.longest = chunk.len();
+        }
         self.body.push(chunk);
         let options = &self.shared.options;
         let refusal = if self.body.length > options.max_body_bytes {
@@ -88,13 +96,8 @@ impl Exchange {
 
     /// Gets a pick by the body, as far as it is to be read, and releases the held messages.
     fn send(&mut self, is_read: bool, end: bool, trailers: bool) {
-        let body = mem::take(&mut self.body);
-        let (read, parts) = if is_read {
-            let whole = body.joined();
-            (Some(whole.clone()), vec![whole])
-        } else {
-            (None, body.parts.into_iter().map(Bytes::from).collect())
-        };
+        let parts = mem::take(&mut self.body).into_parts();
+        let read = if is_read { parts.clone() } else { Vec::new() };
         if self.request_mode == DUPLEX {
             self.ask(PickedAt::Headers, read, Some((parts, end)), trailers);
         } else {
@@ -102,8 +105,7 @@ impl Exchange {
         }
     }
 
-    /// Gives a body back, which counts as held until all of it is sent: a proxy may be slow to read, and the parts
-    /// share one allocation.
+    /// Gives a body back, which counts as held until all of it is sent: a proxy may be slow to read.
     pub(super) fn give_back(&mut self, mut parts: Vec<Bytes>, end: bool) {
         // The last says that there is no more, if there is nothing else to say.
         let last = parts.pop().unwrap_or_default();

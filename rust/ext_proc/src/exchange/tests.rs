@@ -13,7 +13,6 @@ use envoy_types::pb::google::protobuf::ListValue;
 use super::{Exchange, Step};
 use crate::options::{LargeBodies, Options};
 use crate::replies::CHUNK_BYTES;
-use crate::rewrite::with_model;
 use crate::shared::Shared;
 use crate::testing::*;
 use crate::wire::{Kind, Message, Reply, Value};
@@ -52,11 +51,9 @@ impl Talk {
             match self.exchange.next() {
                 Step::Reply(reply) => replies.push(*reply),
                 Step::Ask(question) => {
-                    let rewritten = question
-                        .rename
-                        .and_then(|model| with_model(question.asked.body.as_ref()?, &model));
-                    let picked = self.fake.choose(&question.asked);
-                    self.exchange.answered(picked, rewritten.map(Into::into));
+                    let (asked, rewritten) = question.prepare();
+                    let picked = self.fake.choose(&asked);
+                    self.exchange.answered(picked, rewritten);
                 }
                 Step::Move(moving) => {
                     let (pick, moved) = moving.run();
@@ -195,14 +192,15 @@ fn long_bodies_come_back_in_pieces_that_count_as_held() {
         panic!("asks");
     };
     talk.exchange
-        .answered(talk.fake.choose(&question.asked), None);
+        .answered(talk.fake.choose(&question.prepare().0), None);
     let mut received = Vec::new();
     let mut ends = Vec::new();
     while let Step::Reply(reply) = talk.exchange.next() {
+        let buffer = 2 * 65_536;
         assert_eq!(
             talk.shared.held(),
-            2 * body.len(),
-            "the body and its prompt"
+            2 * body.len() + buffer,
+            "the body, its prompt and the buffer of its parts"
         );
         if let Some((_, part, end)) = given_back(&reply) {
             assert!(part.len() <= CHUNK_BYTES);
@@ -455,7 +453,7 @@ fn an_exchange_that_is_dropped_at_any_step_leaves_nothing() {
         let mut messages = messages.into_iter();
         for _ in 0..most {
             match exchange.next() {
-                Step::Ask(question) => exchange.answered(fake.choose(&question.asked), None),
+                Step::Ask(question) => exchange.answered(fake.choose(&question.prepare().0), None),
                 Step::Move(moving) if most % 2 == 0 => {
                     let (pick, moved) = moving.run();
                     exchange.moved(pick, moved);

@@ -12,9 +12,8 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::LAST_WORDS;
 use crate::exchange::{Exchange, Question, Step};
-use crate::host::{Host, LARGE_BODY_BYTES, Picked, Refusal};
+use crate::host::{Host, Picked, Refusal};
 use crate::replies;
-use crate::rewrite::with_model;
 use crate::shared::{Event, Shared};
 use crate::wire::{ExternalProcessor, Message, Reply};
 
@@ -183,20 +182,18 @@ impl<H: Host> Stream<H> {
     }
 }
 
-/// Puts the model into the body, which takes as long as reading it, and gets a pick.
+/// Makes the body, which takes as long as reading it, and gets a pick.
 async fn ask<H: Host>(host: &H, question: Question) -> (Result<Picked, Refusal>, Option<Bytes>) {
-    let Question { asked, rename } = question;
-    let mut rewritten = None;
-    if let (Some(body), Some(model)) = (asked.body.clone(), rename) {
-        let is_large = body.len() > LARGE_BODY_BYTES;
-        let rewrite = move || with_model(&body, &model).map(Bytes::from);
-        rewritten = if is_large {
-            task::spawn_blocking(rewrite).await.ok().flatten()
-        } else {
-            rewrite()
-        };
+    let prepared = if question.is_long() {
+        task::spawn_blocking(|| question.prepare()).await
+    } else {
+        Ok(question.prepare())
+    };
+    match prepared {
+        Ok((asked, rewritten)) => (host.pick(asked).await, rewritten),
+        // The runtime ends.
+        Err(_) => (Err(Refusal::failed()), None),
     }
-    (host.pick(asked).await, rewritten)
 }
 
 /// A stream that counts as open.

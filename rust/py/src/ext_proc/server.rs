@@ -231,7 +231,7 @@ impl NativeEndpointPicker {
         self.started().map_or(0, |started| started.open_streams())
     }
 
-    /// Bytes of bodies and prompts that are held.
+    /// Bytes of bodies, the buffers they arrive in, and prompts that are held.
     #[getter]
     fn held_bytes(&self) -> usize {
         self.started().map_or(0, |started| started.held_bytes())

@@ -19,12 +19,14 @@ from cachelb.errors import (
     CachelbError,
     ConfigError,
     NoWorkerAvailable,
+    Overloaded,
     SnapshotError,
     TraceError,
     UnknownWorkerError,
 )
 
 __all__ = [
+    "Admission",
     "BlockTracker",
     "BodyError",
     "BodyReader",
@@ -34,6 +36,7 @@ __all__ = [
     "Match",
     "Namespace",
     "NoWorkerAvailable",
+    "Overloaded",
     "PairDecision",
     "PrefixMatch",
     "RadixTree",
@@ -48,6 +51,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from cachelb.admission import Admission
     from cachelb.bodies import BodyReader, RequestBodies
     from cachelb.decision import PairDecision
     from cachelb.router import Router
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 else:
     # Imported on first use: they would triple the import time.
     _LAZY = {
+        "Admission": "cachelb.admission",
         "BodyReader": "cachelb.bodies",
         "PairDecision": "cachelb.decision",
         "RequestBodies": "cachelb.bodies",

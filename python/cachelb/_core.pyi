@@ -579,6 +579,7 @@ class Router(Generic[_W]):
             ValueError: An argument is out of range.
         """
     def _reserve(self, worker: _W | str, track_prefill_tokens: bool, **arguments: object) -> Decision[_W]: ...
+    def _admit(self, requests: int | None, tokens: int | None, /, **arguments: object) -> Decision[_W]: ...
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
     ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
@@ -2132,6 +2133,7 @@ def simulate(
     clients: Sequence[int] | None = None,
     sharing_lag: float | None = None,
     progress: Callable[[int], object] | None = None,
+    limits: tuple[int | None, int | None] | None = None,
 ) -> dict[str, Any]:
     """Run a workload over simulated workers; `cachelb.sim.simulate` is the way to call it.
 
@@ -2145,6 +2147,7 @@ def simulate(
         clients: The gateway each request comes to; all to the first by default.
         sharing_lag: Seconds that messages between gateways take; None for gateways that share nothing.
         progress: Called with the number of requests that are over; what it raises ends the run.
+        limits: Requests and tokens that may be pending on a worker before routers refuse further ones.
 
     Returns:
         Columns by name as dtype and bytes, and a few numbers.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 
 class CachelbError(Exception):
@@ -120,7 +122,43 @@ class NoWorkerAvailable(CachelbError):  # noqa: N818 - the name of the public co
         return "no worker available: " + ", ".join(f"{key} is {why}" for key, why in self.reasons.items())
 
 
-for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, ConfigError, NoWorkerAvailable):
+class Overloaded(NoWorkerAvailable):
+    """An `Admission` refuses a request: every worker that may be picked has as much to do as the bounds allow.
+
+    Attributes:
+        reasons: Why each worker was left out, by key: "full", or what would keep it out at any load.
+        retry_after_s: When one is about to have room, in seconds from 1 to 60.
+        status: HTTP status to answer with, 429.
+        headers: HTTP headers to answer with.
+
+    Example:
+        >>> import cachelb
+        >>> error = cachelb.Overloaded({"gpu0": "full"}, 2.4)
+        >>> error.status, error.headers
+        (429, {'retry-after': '3'})
+    """
+
+    status: Final = 429
+
+    def __init__(self, reasons: Mapping[str, str], retry_after_s: float = 1.0) -> None:
+        """Keep the reasons.
+
+        Args:
+            reasons: Why each worker was left out, by key.
+            retry_after_s: When one is about to have room, in seconds.
+        """
+        super().__init__(reasons, retry_after_s=min(max(retry_after_s, 1.0), 60.0))
+
+    def __reduce__(self) -> tuple[type[Overloaded], tuple[dict[str, str], float]]:
+        return type(self), (self.reasons, self.retry_after_s)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers to answer with."""
+        return {"retry-after": str(math.ceil(self.retry_after_s))}
+
+
+for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, ConfigError, NoWorkerAvailable, Overloaded):
     _class.__module__ = "cachelb"
 
 

@@ -429,6 +429,7 @@ class RouterStats:
         index_bytes: Bytes of the block indexes.
         memory_bytes: Bytes of native memory.
         no_worker: Selections that found no worker.
+        overloaded: Requests that an `Admission` refused.
         unread_usage: Token counts of engines that were unreadable or implausible, and left out.
         policy: Name of the policy.
         models: Models with an index of their own.
@@ -460,6 +461,7 @@ class RouterStats:
     no_worker: int = field(metadata=counter("no_worker", "{selection}"))
     policy: str
     models: list[str]
+    overloaded: int = field(default=0, metadata=counter("overloaded", "{request}"))
     unread_usage: int = field(default=0, metadata=counter("unread_usage", "{count}"))
     kv_gaps: int = field(default=0, metadata=counter("kv_gaps", "{gap}"))
     kv_replays: dict[str, int] = field(default_factory=dict, metadata=counter("kv_replays", "{replay}", "result"))

@@ -110,6 +110,21 @@ def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert connection.recv(10) == b""
 
 
+def test_prompts_beyond_what_may_be_pending_are_answered_with_429_until_an_answer_begins() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), max_pending_tokens=100) as served:
+        fleet.fail("stall", times=1)
+        with contextlib.closing(begin_stream(served.url, PROMPT)):
+            wait_until(lambda: router.stats().open_requests == 1)
+            refused = complete(served.url, "Hi")
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json["error"]["code"] == "workers_busy"
+            assert fleet.urls[0] not in refused.body.decode()
+            assert send(served.url, "/v1/load_lora_adapter", {}).status == 404, "no prompt, and not refused"
+        wait_until(lambda: none_open(served, router))
+        assert complete(served.url, "Hi").status == 200
+    assert router.stats().overloaded == 1
+
+
 # --- who leaves, and who does nothing ---
 
 

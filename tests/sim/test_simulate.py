@@ -65,6 +65,44 @@ def test_progress_may_end_a_run(chats: Workload) -> None:
         simulate(chats, FLEET, progress=stop)
 
 
+@pytest.mark.parametrize("policy", ["least-loaded", Own(lambda fleet: int(np.argmin(fleet.column("inflight"))))])
+def test_an_admission_refuses_what_would_wait(policy: Any, chats: Workload) -> None:
+    burst = chats.speed_up(1000)
+    result = simulate(burst, FLEET, policy, seed=1, max_pending_requests=2, max_pending_tokens=None)
+    refused = result.status == Status.REJECTED
+    assert 0 < refused.sum() < len(burst)
+    assert (refused | (result.status == Status.FINISHED)).all()
+    every = simulate(burst, FLEET, policy, seed=1)
+    assert np.median(result.ttft_s) < np.median(every.ttft_s)
+    idle = simulate(chats.speed_up(0.01), FLEET, policy, seed=1, max_pending_requests=2)
+    assert idle.finished.all()
+
+
+def test_an_admission_can_be_an_option_of_a_name(chats: Workload) -> None:
+    burst = chats.speed_up(1000)
+    named, given = (
+        simulate(burst, FLEET, policy, seed=1, **options)
+        for policy, options in (("adaptive(max_pending_tokens=100)", {}), ("adaptive", {"max_pending_tokens": 100}))
+    )
+    assert columns(named) == columns(given)
+    assert (named.status == Status.REJECTED).any()
+
+
+@pytest.mark.parametrize(
+    ("fleet", "options", "message"),
+    [
+        (FLEET, {"max_pending_tokens": 0}, "max_pending_tokens must be"),
+        (FleetSpec.parse("1xa30@prefill+1xa30@decode"), {"max_pending_tokens": 9}, "prefill alone"),
+        (FLEET, {"max_pending_tokens": 9, "gateway": QuietGateway()}, "gateway of your own"),
+    ],
+)
+def test_admission_where_there_is_none_is_refused(
+    fleet: FleetSpec, options: dict[str, Any], message: str, chats: Workload
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(chats, fleet, **options)
+
+
 def test_router_is_as_it_was_left_by_the_run(chats: Workload) -> None:
     with pytest.raises(ValueError, match=r"incidents must be .* workers of the fleet"):
         simulate(chats, FLEET, incidents=(Incident(1.0, 9, "crash"),))

@@ -11,7 +11,6 @@ import click
 from cachelb import policies
 from cachelb.cli.progress import progress_bar
 from cachelb.errors import CachelbError
-from cachelb.router import Router
 from cachelb.sim.calls import split_list
 from cachelb.sim.compare import compare
 from cachelb.sim.contender import Contender
@@ -51,7 +50,7 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
         try:
             contender = Contender.parse(name)
             known = policies.make(contender.name).name
-            Router(policy=known, **contender.options)
+            contender.named(known).check()
         except (ValueError, TypeError, CachelbError) as error:
             raise click.BadParameter(str(error)) from error
         names[str(contender.named(known))] = None

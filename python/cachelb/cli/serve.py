@@ -66,6 +66,7 @@ Examples:
 @option("--body-timeout-s", 30.0, _SECONDS, "Until a body is complete.")
 @option("--max-open", 4096, COUNT, "Requests at a time.")
 @option("--max-held-mb", 512, COUNT, "Of all bodies at a time.")
+@option("--max-pending-tokens", None, COUNT, "Per worker, uncached and without an answer yet; more get 429.")
 @option("--idle-timeout-s", 600.0, _SECONDS, "Without a byte of an answer.")
 @option("--drain-s", 2.0, _SECONDS, "Not ready but serving, after SIGTERM.")
 @option("--grace-s", 30.0, _SECONDS, "For open requests after SIGTERM.")

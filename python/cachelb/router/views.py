@@ -58,6 +58,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         index_bytes=counters["index_bytes"],
         memory_bytes=counters["memory_bytes"],
         no_worker=counters["no_worker"],
+        overloaded=counters["overloaded"],
         unread_usage=counters["unread_usage"],
         policy=router.policy,
         models=router._fleet.models(),

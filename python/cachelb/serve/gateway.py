@@ -8,9 +8,10 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from cachelb.admission import Admission
 from cachelb.answers import PassingAnswer, header_filter, retry_after
 from cachelb.arguments import seconds, whole
-from cachelb.errors import BodyError, NoWorkerAvailable
+from cachelb.errors import BodyError, NoWorkerAvailable, Overloaded
 from cachelb.serve.asgi import ClientLeft
 from cachelb.serve.exchange import Exchange
 from cachelb.serve.headers import answer_headers, request_headers
@@ -81,6 +82,7 @@ class Gateway:
         body_timeout_s: float = 30.0,
         max_open: int = 4096,
         max_held_bytes: int = 512 << 20,
+        max_pending_tokens: int | None = None,
         idle_timeout_s: float = 600.0,
         expose_headers: Iterable[str] = (),
     ) -> None:
@@ -95,6 +97,8 @@ class Gateway:
             body_timeout_s: Seconds that a body may take; a slower one is answered with 408.
             max_open: Requests at a time; more are answered with 503.
             max_held_bytes: Bytes of all bodies at a time; likewise.
+            max_pending_tokens: Uncached prompt tokens without an answer yet, per worker and unit of its weight, from
+                which on prompts are answered with 429; None for any number.
             idle_timeout_s: Seconds without a byte from the worker or to the client after which a request is ended.
             expose_headers: Names of the decision's headers that clients get, where they are trusted.
 
@@ -109,6 +113,9 @@ class Gateway:
         self._body_timeout_s = seconds("body_timeout_s", body_timeout_s)
         self._max_open = whole("max_open", max_open, 1)
         self._max_held_bytes = whole("max_held_bytes", max_held_bytes, 1, 1 << 50)
+        self._admission = None
+        if max_pending_tokens is not None:
+            self._admission = Admission(router, max_pending_tokens=max_pending_tokens)
         self._idle_timeout_s = seconds("idle_timeout_s", idle_timeout_s)
         exposed = frozenset([expose_headers] if isinstance(expose_headers, str) else expose_headers)
         self._exposed = header_filter(exposed) if exposed else None
@@ -241,22 +248,29 @@ class Gateway:
         if call.is_prompt:
             request["body"] = call.body
         try:
-            if self._waiting:  # behind those that wait
-                return await self._wait(request)
-            try:
-                return self._router.select_worker(**request)
-            except NoWorkerAvailable as error:
-                if not _lacks_model(error):
-                    return await self._wait(request)
-                if call.is_prompt:
-                    raise Refusal(404, "model_not_found", "the model does not exist") from None
-                return self._select_any_model(request, error)
+            return await self._pick(request, is_prompt=call.is_prompt)
         except BodyError as error:
             if error.kind == "too-large":
                 raise _too_large(self._max_body_bytes) from None
             raise Refusal(400, "invalid_body", str(error)) from None
         except NoWorkerAvailable as error:
             raise _no_worker(error) from None
+
+    async def _pick(self, request: dict[str, Any], *, is_prompt: bool) -> Decision[str]:
+        if self._waiting:  # behind those that wait
+            return await self._wait(request)
+        try:
+            if is_prompt and self._admission is not None:
+                return self._admission.acquire_nowait(**request)
+            return self._router.select_worker(**request)
+        except Overloaded:
+            raise
+        except NoWorkerAvailable as error:
+            if not _lacks_model(error):
+                return await self._wait(request)
+            if is_prompt:
+                raise Refusal(404, "model_not_found", "the model does not exist") from None
+            return self._select_any_model(request, error)
 
     async def _wait(self, request: dict[str, Any]) -> Decision[str]:
         """Pick a worker when one becomes available."""
@@ -414,6 +428,9 @@ def _without_worker(headers: list[tuple[bytes, bytes]], origin: bytes) -> list[t
 
 def _no_worker(error: NoWorkerAvailable) -> Refusal:
     """Answer without the error's text, which names workers."""
+    if isinstance(error, Overloaded):
+        message = "the workers are busy; try again later"
+        return Refusal(error.status, "workers_busy", message, retry_after_s=error.retry_after_s)
     return Refusal(503, "no_worker_available", "no worker is available", retry_after_s=error.retry_after_s)
 
 

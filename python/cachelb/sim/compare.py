@@ -14,7 +14,7 @@ import numpy as np
 from cachelb.arguments import listed, whole
 from cachelb.router import Router
 from cachelb.sim.comparison import Cell, Comparison, Run
-from cachelb.sim.contender import Contender
+from cachelb.sim.contender import Contender, admission_apart
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import Cost, Slo, measure
@@ -175,9 +175,9 @@ class _Setup:
         rule: str | PolicyLike
         if isinstance(policy, str):
             named = Contender.parse(policy)
-            rule, options = named.name, {**self.options, **named.options}
+            rule, options = named.name, admission_apart({**self.options, **named.options})[0]
         else:
-            rule, options = policy(), dict(self.options)
+            rule, options = policy(), admission_apart(self.options)[0]
         try:
             Router(policy=rule, replicas=self.gateways, **options)
         except TypeError as error:

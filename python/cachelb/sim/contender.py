@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cachelb.admission import Admission
+from cachelb.router import Router
 from cachelb.sim.calls import Call
 
 KV_EVENTS, ORACLE = "+events", "+oracle"
@@ -20,7 +22,14 @@ ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
 YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
 """Endings that no real router could have."""
 
+_BOUNDS = ("max_pending_requests", "max_pending_tokens")
 _ENDINGS = (KV_EVENTS, POOL_BLIND, *YARDSTICKS)
+
+
+def admission_apart(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split options into those of router and policy and those of `cachelb.Admission`."""
+    bounds = {name: value for name, value in options.items() if name in _BOUNDS}
+    return {name: value for name, value in options.items() if name not in _BOUNDS}, bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Contender:
     """
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the policy, or of the router
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the policy, of the router or of `cachelb.Admission`
     ending: str = ""  # ``""``, or one of the endings above
 
     @classmethod
@@ -50,6 +59,13 @@ class Contender:
             known = f"{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}"
             raise ValueError(f"cannot read policy {text!r}; write NAME(OPTION=VALUE) with nothing, {known} behind it")
         return cls(name, dict(call.options), ending)
+
+    def check(self) -> None:
+        """Refuse options that nothing takes."""
+        options, bounds = admission_apart(self.options)
+        router: Router[str] = Router(policy=self.name, **options)
+        if bounds:
+            Admission(router, **bounds)
 
     def __str__(self) -> str:
         return str(Call(self.name, self.options, self.ending))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cachelb.admission import Admission
 from cachelb.errors import NoWorkerAvailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cachelb.decision import Decision
     from cachelb.router import Router
@@ -101,12 +102,17 @@ class RouterGateway:
         self._next = 0
         self.reasons: list[str] = []
         self.router = make(lambda: self._now)
+        self._select: Callable[..., Decision[str]] = self.router.select_worker
+
+    def admit(self, bounds: Mapping[str, Any]) -> None:
+        """Refuse requests that no worker has room for."""
+        self._select = Admission(self.router, **bounds).acquire_nowait
 
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
         """Ask the router; see `Gateway.select`."""
         self._now = now
         try:
-            return self._opened(self.router.select_worker(**self._request(request, tried)))
+            return self._opened(self._select(**self._request(request, tried)))
         except NoWorkerAvailable:
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from cachelb._core import SimWorkload
 from cachelb._core import simulate as native_simulate
+from cachelb.admission import Admission
 from cachelb.arguments import listed, number, whole
 from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.sim.checks import check_fields, seconds_or_for_ever
-from cachelb.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
+from cachelb.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender, admission_apart
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.gateway import Gateway, RouterGateway
 from cachelb.sim.result import SimResult
@@ -182,14 +183,15 @@ def simulate(
         gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run. A
             `Router` of the fleet's ``names`` works too, for example one without the workers' capacities.
         progress: Called now and then with the number of requests that are over.
-        **router_options: Options of `cachelb.Router` and of the policy.
+        **router_options: Options of `cachelb.Router` and of the policy; and those of `cachelb.Admission`, with which
+            requests are refused.
 
     Returns:
         The outcome of every request.
 
     Raises:
         ValueError: A setting is out of range, block sizes differ, ``gateway`` comes with several ``gateways`` or
-            with ``sharing``, or ``pinned`` with a fleet whose prompts are computed apart.
+            with ``sharing``, or ``pinned`` or bounds of admission with a fleet whose prompts are computed apart.
         TypeError: The policy does not take an option.
 
     Example:
@@ -225,6 +227,7 @@ def simulate(
     if policy == "learned":
         # A thread would train in real time, which runs otherwise than the simulated one.
         router_options = {"training": "inline", **router_options}
+    router_options, bounds = admission_apart(router_options)
     halves = (router_options.get("prefill_policy"), router_options.get("decode_policy"))
     events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
 
@@ -241,7 +244,12 @@ def simulate(
         raise ValueError(
             f"a gateway of your own stands alone, got gateways={gateways}, sharing={sharing}; leave one of them out"
         )
+    if gateway is not None and bounds:
+        raise ValueError("bounds of admission are for routers, not for a gateway of your own; leave them out")
+    if bounds and any(worker.role == "prefill" for worker in fleet):
+        raise ValueError("admission is for fleets without workers for prefill alone")
     entrances = [gateway] if gateway is not None else _entrances(make, workload, fleet, gateways, sharing=sharing)
+    limits = _admit(entrances, bounds) if bounds else None
     options = {
         **signals.native(),
         "loss_seed": seed,
@@ -261,6 +269,7 @@ def simulate(
         clients=_clients(workload, gateways, seed),
         sharing_lag=(0.0 if signals.oracle else signals.sharing_lag_s) if sharing else None,
         progress=progress,
+        limits=limits,
     )
     run_s = time.perf_counter() - begin
     if not isinstance(entrances[0], Router):
@@ -294,6 +303,16 @@ def _entrances(
         for origin, router in enumerate(routers, start=1):
             router._state.share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
     return entrances
+
+
+def _admit(entrances: Sequence[Any], bounds: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Bound what routers may have pending, and return the bounds for those that the event loop runs itself."""
+    for entrance in entrances:
+        if isinstance(entrance, RouterGateway):
+            entrance.admit(bounds)
+    first = entrances[0]
+    admission = Admission(first if isinstance(first, Router) else first.router, **bounds)
+    return admission.max_pending_requests, admission.max_pending_tokens
 
 
 def _pinned(

@@ -12,6 +12,7 @@ pub(crate) mod classes {
     pyo3::import_exception!(cachelb.errors, BodyError);
     pyo3::import_exception!(cachelb.errors, CachelbError);
     pyo3::import_exception!(cachelb.errors, NoWorkerAvailable);
+    pyo3::import_exception!(cachelb.errors, Overloaded);
     pyo3::import_exception!(cachelb.errors, SnapshotError);
     pyo3::import_exception!(cachelb.errors, UnknownWorkerError);
 }

@@ -24,7 +24,7 @@ use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected, chain};
 use crate::engine::{Engine, lock, pick};
-use crate::error::classes::NoWorkerAvailable;
+use crate::error::classes::{NoWorkerAvailable, Overloaded};
 use crate::error::to_python;
 use crate::learned_stats::learned;
 use crate::options::configure;
@@ -169,7 +169,7 @@ impl Owner for Py<NativePolicy> {
 /// `NoWorkerAvailable` with the reason of every worker, or what else went wrong.
 pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error) -> PyErr {
     let declined = match error {
-        Error::NoCandidate => None,
+        Error::NoCandidate | Error::Overloaded { .. } => None,
         Error::Refused(reason) => Some(*reason),
         _ => return to_python(error),
     };
@@ -187,9 +187,12 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
             );
         (candidate.name.to_string(), why)
     };
-    match offers.iter().map(reason).into_py_dict(py) {
-        Ok(reasons) => NoWorkerAvailable::new_err((reasons.unbind(),)),
-        Err(error) => error,
+    match (offers.iter().map(reason).into_py_dict(py), error) {
+        (Ok(reasons), Error::Overloaded { wait_ms }) => {
+            Overloaded::new_err((reasons.unbind(), *wait_ms as f64 / 1000.0))
+        }
+        (Ok(reasons), _) => NoWorkerAvailable::new_err((reasons.unbind(),)),
+        (Err(error), _) => error,
     }
 }
 

@@ -5,6 +5,7 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::{LoadBook, Report};
 use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
+use super::admission::PendingLimits;
 use super::fleet::Fleet;
 use super::homes::Homes;
 use super::member::{Eligibility, Member};
@@ -286,6 +287,27 @@ impl Candidates {
             for offer in self.rows.retain_some(|row| !over(row)) {
                 offers.set_eligibility(offer as usize, Eligibility::Vetoed);
             }
+        }
+    }
+
+    /// Refuses a request for which none of the candidates has room; they are marked as full then.
+    pub fn admit(&self, limits: PendingLimits, book: &LoadBook, offers: &mut Offers) -> Result<()> {
+        let loads = book.loads().columns();
+        let wait_ms = |row: &Candidate| {
+            let load = loads.get(row.slot as usize);
+            load.map_or(0.0, |load| limits.wait_ms(load))
+        };
+        let shortest = self.rows.iter().map(wait_ms).reduce(f64::min);
+        match shortest {
+            Some(wait_ms) if wait_ms > 0.0 => {
+                for row in self.rows.iter() {
+                    offers.set_eligibility(row.offer as usize, Eligibility::Full);
+                }
+                #[expect(clippy::cast_sign_loss, reason = "above 0")]
+                let wait_ms = wait_ms.ceil() as u64;
+                Err(Error::Overloaded { wait_ms })
+            }
+            _ => Ok(()),
         }
     }
 

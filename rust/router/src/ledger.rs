@@ -251,6 +251,8 @@ pub struct Counters {
     pub unread_usage: u64,
     /// Selections that found nobody.
     pub no_worker: u64,
+    /// Requests that were refused as every worker was full.
+    pub overloaded: u64,
     /// Times that events and metrics of an engine came to disagree about its block size.
     pub size_disagreements: u64,
     /// Workers forgotten because they were no longer offered.

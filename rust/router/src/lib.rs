@@ -42,11 +42,13 @@
 //! | `common_name` | which of the undeclared models the engines serve |
 //! | `sizes` | engines whose blocks are not of the router's size |
 //! | `shared_answer` | what the shared cache of a model adds to its candidates |
+//! | `admission` | what may be pending on a worker |
 //! | `usable` | how much of what a worker holds its engine can reuse |
 //! | `health` | failures of a worker |
 //! | `leases` | placements on workers with events |
 //! | `timing` | how long selections took |
 
+mod admission;
 mod assembly;
 mod batch;
 mod blocks;
@@ -93,6 +95,7 @@ mod trace;
 mod usable;
 mod workers;
 
+pub use admission::PendingLimits;
 pub use assembly::Assembly;
 pub use batch::BatchTerms;
 pub use blocks::Lost;

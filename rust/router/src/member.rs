@@ -38,6 +38,8 @@ pub enum Eligibility {
     PushingBack,
     /// Reports more load than the veto allows, and others do not.
     Vetoed,
+    /// Has as much to do as admission allows, as have all others.
+    Full,
 }
 
 impl Eligibility {
@@ -56,6 +58,7 @@ impl Eligibility {
             Self::Failing => "failing",
             Self::PushingBack => "pushing back",
             Self::Vetoed => "overloaded",
+            Self::Full => "full",
         }
     }
 }

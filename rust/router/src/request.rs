@@ -5,6 +5,7 @@ use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Length, Placements, Reason};
 
+use super::admission::PendingLimits;
 use super::named::named;
 
 /// Names one model's pool.
@@ -78,6 +79,8 @@ pub struct Request<'a> {
     pub pinned_prefill: Option<(u32, Reason)>,
     /// The same of rules that decide beside the first, by their position; may be shorter than there are.
     pub shadow_picks: &'a [Option<(u32, Reason)>],
+    /// It is refused if no worker has room by these.
+    pub limits: Option<PendingLimits>,
     /// How often this request was tried before.
     pub attempt: u32,
     /// Number of the decision, unique and rising.

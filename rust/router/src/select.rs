@@ -115,7 +115,14 @@ impl<'a, 'r> Step<'a, 'r> {
             pool: &s.pools[request.pool],
         };
         s.candidates.refine(&from, offers, request);
-        Ok(())
+        let Some(limits) = request.limits else {
+            return Ok(());
+        };
+        let admitted = s.candidates.admit(limits, s.decisions.book(), offers);
+        if admitted.is_err() && !self.dry_run {
+            s.decisions.ledger_mut().overloaded += 1;
+        }
+        admitted
     }
 
     /// Registers unknown offers in the order of their names, so that the order of the list means nothing. A dry run

@@ -11,8 +11,8 @@ use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Worth};
 use cachelb_router::{
-    Eligibility, Ending, Facts, Offer, Offers, PairTerms, Pick, PoolId, Receipt, Request, Selector,
-    SharedCache, Usage,
+    Eligibility, Ending, Facts, Offer, Offers, PairTerms, PendingLimits, Pick, PoolId, Receipt,
+    Request, Selector, SharedCache, Usage,
 };
 
 use crate::change::Change;
@@ -48,6 +48,8 @@ pub struct Keys<'a> {
     pub blind: bool,
     /// When a request goes to two workers.
     pub terms: PairTerms,
+    /// Requests are refused if no worker has room by these.
+    pub limits: Option<PendingLimits>,
 }
 
 fn millis(seconds: f64) -> Millis {
@@ -128,8 +130,11 @@ impl Gateway for Routed<'_> {
     type Error = Error;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
+        // One that was tried before was admitted.
+        let limits = self.keys.limits.filter(|_| attempt.attempt == 0);
         let pick = self.ask(attempt, |selector, offers, request| {
-            selector.select(offers, request)
+            let request = Request { limits, ..*request };
+            selector.select(offers, &request)
         })?;
         Ok(pick.and_then(|pick| placed(&pick)))
     }
@@ -323,7 +328,7 @@ impl Routed<'_> {
                 .set_eligibility(worker as usize, Eligibility::Excluded);
         }
         match step(self.selector, &mut self.offers, &request) {
-            Err(Error::NoCandidate | Error::Refused(_)) => Ok(None),
+            Err(Error::NoCandidate | Error::Refused(_) | Error::Overloaded { .. }) => Ok(None),
             found => found.map(Some),
         }
     }

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cachelb.arguments import listed, whole
-from cachelb.router import Router
 from cachelb.sim.contender import CLAIRVOYANT, KV_EVENTS, ORACLE, ROLLOUT, Contender
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.league.capacity import capacity, capacity_key
@@ -91,8 +90,7 @@ def play(
         raise ValueError(f"{'leagues' if names else 'policies'} must be at least one")
     whole("threads", threads, 1, _MOST_THREADS)
     for name in names:
-        contender = Contender.parse(name)
-        Router(policy=contender.name, **contender.options)
+        Contender.parse(name).check()
         if _searches(name) and not all(cell.window for cell in cells):
             raise ValueError(f"{name} places the requests of a window, as 1000:200; give each league one")
     batch = _Batch(cells, names, Store() if store is None else store, progress)

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::{Error, Result};
-use cachelb_router::{Offers, Pick, PoolId, Request, Role, Seen, Selector, Survey, Wanted};
+use cachelb_router::{
+    Offers, PendingLimits, Pick, PoolId, Request, Role, Seen, Selector, Survey, Wanted,
+};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -44,9 +46,20 @@ struct Outcome<T> {
 struct Kind {
     wanted: &'static [Wanted],
     dry_run: bool,
+    /// The request is refused if no worker has room by these.
+    limits: Option<PendingLimits>,
 }
 
 impl Kind {
+    /// One worker for the whole request, whether it has room or not.
+    fn whole(dry_run: bool) -> Self {
+        Self {
+            wanted: &[Wanted::Whole],
+            dry_run,
+            limits: None,
+        }
+    }
+
     fn turns(self) -> impl Iterator<Item = Turn> {
         let dry_run = self.dry_run;
         let turn = move |&wanted| Turn { wanted, dry_run };
@@ -90,16 +103,15 @@ impl<T> Outcome<T> {
 fn select_for(
     router: &Py<NativeRouter>,
     py: Python<'_>,
-    wanted: &'static [Wanted],
+    kind: Kind,
     mut call: Call,
     tried: Tried,
-    dry_run: bool,
 ) -> PyResult<Decision> {
     let this = router.get();
     NativeRouter::wake(router.bind(py))?;
-    let begun = this.engine.begin(dry_run);
+    let begun = this.engine.begin(kind.dry_run);
     let outcome = with_scratch(|scratch| {
-        let (kind, pick) = (Kind { wanted, dry_run }, pick(dry_run));
+        let pick = pick(kind.dry_run);
         kind.step(
             this,
             py,
@@ -107,8 +119,12 @@ fn select_for(
             &tried,
             scratch,
             |selector, offers, request| {
-                let wanted = wanted[0];
-                pick(selector, offers, &Request { wanted, ..*request })
+                let request = Request {
+                    wanted: kind.wanted[0],
+                    limits: kind.limits,
+                    ..*request
+                };
+                pick(selector, offers, &request)
             },
         )
     })?;
@@ -128,7 +144,7 @@ impl Owner for Py<NativeRouter> {
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
-        select_for(self, py, &[Wanted::Whole], call, tried, dry_run)
+        select_for(self, py, Kind::whole(dry_run), call, tried)
     }
 
     fn hashes(&self, py: Python<'_>, mut call: Call) -> PyResult<Vec<u64>> {
@@ -198,7 +214,7 @@ fn pair(
     let outcome = with_scratch(|scratch| {
         let kind = Kind {
             wanted: &[Wanted::Decode, Wanted::Prefill],
-            dry_run,
+            ..Kind::whole(dry_run)
         };
         kind.step(
             this,
@@ -490,7 +506,28 @@ impl NativeRouter {
         };
         let mut call = Call::from_keywords(arguments)?;
         call.among = Some(PyTuple::new(py, [key])?.into_any().unbind());
-        select_for(slf.as_unbound(), py, wanted, call, Vec::new(), false)
+        let kind = Kind {
+            wanted,
+            ..Kind::whole(false)
+        };
+        select_for(slf.as_unbound(), py, kind, call, Vec::new())
+    }
+
+    /// Picks a worker if one has room: fewer requests without a first token, and of fewer uncached tokens, per unit of
+    /// its weight.
+    #[pyo3(signature = (requests, tokens, /, **arguments))]
+    fn _admit(
+        slf: &Bound<'_, Self>,
+        requests: Option<u32>,
+        tokens: Option<u64>,
+        arguments: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Decision> {
+        let kind = Kind {
+            limits: Some(PendingLimits { requests, tokens }),
+            ..Kind::whole(false)
+        };
+        let call = Call::from_keywords(arguments)?;
+        select_for(slf.as_unbound(), slf.py(), kind, call, Vec::new())
     }
 
     /// Picks a prefill and a decode worker; the first is None if the second does both.
@@ -527,10 +564,7 @@ impl NativeRouter {
         let (py, this) = (slf.py(), slf.get());
         Self::wake(slf)?;
         let mut call = Call::from_keywords(arguments)?;
-        let kind = Kind {
-            wanted: &[Wanted::Whole],
-            dry_run: true,
-        };
+        let kind = Kind::whole(true);
         let outcome = with_scratch(|scratch| {
             kind.step(this, py, &mut call, &[], scratch, Selector::preview)
         })?;

@@ -123,7 +123,7 @@ impl Readings {
             PyTuple::new(py, counts)?,
             seconds_of(sum_ns),
         );
-        set_items!(counters, counted => no_worker, unread_usage);
+        set_items!(counters, counted => no_worker, overloaded, unread_usage);
         set_items!(
             counters,
             decisions: by_reason,

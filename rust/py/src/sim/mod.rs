@@ -8,7 +8,7 @@ mod timed;
 
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
-use cachelb_router::Selector;
+use cachelb_router::{PendingLimits, Selector};
 use cachelb_sim::{
     Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings, Workload, run,
 };
@@ -144,11 +144,15 @@ fn routed(
     routers: &[Py<NativeRouter>],
     names: &[String],
     (of, sharing_lag): (&[u16], Option<f64>),
+    limits: Option<PendingLimits>,
 ) -> PyResult<(Outcomes, Vec<u32>)> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut keys = Vec::new();
     for router in routers {
-        keys.push(rule_keys(router.get(), &stage.workload.sessions)?);
+        keys.push(Keys {
+            limits,
+            ..rule_keys(router.get(), &stage.workload.sessions)?
+        });
     }
     let mut taken = Borrowed::take(py, routers)?;
     let selectors = &mut taken.selectors;
@@ -181,7 +185,7 @@ fn outside(
 
 #[doc = stub!("simulate")]
 #[pyfunction]
-#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, sharing_lag=None, progress=None))]
+#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, sharing_lag=None, progress=None, limits=None))]
 #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
 pub fn simulate<'py>(
     py: Python<'py>,
@@ -193,6 +197,7 @@ pub fn simulate<'py>(
     clients: Option<Vec<u16>>,
     sharing_lag: Option<f64>,
     progress: Option<Py<PyAny>>,
+    limits: Option<(Option<u32>, Option<u64>)>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stage = Stage {
         workload,
@@ -231,7 +236,8 @@ pub fn simulate<'py>(
             (&of, sharing_lag),
         )?
     } else if routers.len() == gateways.len() {
-        routed(py, &stage, &routers, &names, (&of, sharing_lag))?
+        let limits = limits.map(|(requests, tokens)| PendingLimits { requests, tokens });
+        routed(py, &stage, &routers, &names, (&of, sharing_lag), limits)?
     } else {
         return Err(PyTypeError::new_err(format!(
             "gateways must all be routers or none of them, got also {}",
@@ -364,5 +370,6 @@ fn rule_keys<'a>(router: &NativeRouter, sessions: &'a [Option<Box<[u8]>>]) -> Py
         prefix_blocks: reader.prefix_blocks(),
         blind: !reader.need.blocks,
         terms: router.terms,
+        limits: None,
     })
 }

@@ -1,0 +1,112 @@
+//! Admission: whether a request may go to a worker now, by what this router has pending there.
+//!
+//! Reports say nothing here: they come too late, and requests released meanwhile would pile up in one engine.
+
+use cachelb_core::load::Load;
+
+/// What a worker of weight 1 is taken to compute in a second before any first token told.
+const FIRST_TOKENS_PER_S: f64 = 4096.0;
+
+/// Bounds of what may be pending on a worker, per unit of its weight: requests without a first token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PendingLimits {
+    /// Requests, `None` for any number.
+    pub requests: Option<u32>,
+    /// Their uncached tokens, `None` for any number.
+    pub tokens: Option<u64>,
+}
+
+impl PendingLimits {
+    /// Whether a worker has room: neither bound is reached, or nothing is pending. So a prompt of any length gets an idle
+    /// worker.
+    #[must_use]
+    pub fn has_room(&self, load: &Load) -> bool {
+        load.pending == 0 || self.excess_tokens(load) <= 0.0
+    }
+
+    /// Milliseconds until a worker has room, if it computes as fast as before and nothing else comes.
+    #[must_use]
+    pub fn wait_ms(&self, load: &Load) -> f64 {
+        if self.has_room(load) {
+            return 0.0;
+        }
+        let tps = load.observed_prefill_tps.get();
+        let tps = tps.unwrap_or(FIRST_TOKENS_PER_S * load.weight);
+        1000.0 * self.excess_tokens(load) / tps
+    }
+
+    /// Tokens that a worker must compute before it has room, above 0 if it has none.
+    fn excess_tokens(&self, load: &Load) -> f64 {
+        let pending = f64::from(load.pending);
+        let tokens = load.pending_prefill_tokens as f64;
+        // One more than may stay, of requests of mean length.
+        let by_requests = self.requests.map_or(0.0, |most| {
+            let over = pending - f64::from(most) * load.weight + 1.0;
+            over.min(pending) * (tokens / pending).max(1.0)
+        });
+        let by_tokens = self.tokens.map_or(0.0, |most| {
+            let over = tokens - most as f64 * load.weight + 1.0;
+            over.min(tokens)
+        });
+        by_requests.max(by_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cachelb_core::ids::{Millis, WorkerId};
+    use cachelb_core::load::{Load, LoadBook, Work};
+    use proptest::prelude::*;
+
+    use super::PendingLimits;
+
+    const WORKER: WorkerId = WorkerId {
+        slot: 0,
+        generation: 0,
+    };
+
+    fn book(prompts: &[u64], weight: f64) -> LoadBook {
+        let mut book = LoadBook::default();
+        book.add_worker(WORKER);
+        book.loads_mut()
+            .set_weight(WORKER, weight)
+            .expect("in range");
+        for &tokens in prompts {
+            let work = Work {
+                prompt_tokens: tokens,
+                prefill_tokens: tokens,
+                block_size: 16,
+                ..Work::default()
+            };
+            book.book(WORKER, work, Millis(0)).expect("registered");
+        }
+        book
+    }
+
+    fn load(book: &LoadBook) -> Load {
+        *book.loads().get(WORKER).expect("registered")
+    }
+
+    proptest! {
+        /// Both bounds are what they say, per unit of weight, and an idle worker always has room.
+        #[test]
+        fn room_is_what_the_bounds_say(
+            prompts in proptest::collection::vec(0_u64..5_000, 0..12),
+            weight in prop_oneof![Just(0.5), Just(1.0), Just(2.0)],
+            requests in proptest::option::of(1_u32..8),
+            tokens in proptest::option::of(1_u64..20_000),
+        ) {
+            let sum: u64 = prompts.iter().sum();
+            let few = requests.is_none_or(|most| (prompts.len() as f64) < f64::from(most) * weight);
+            let short = tokens.is_none_or(|most| (sum as f64) < most as f64 * weight);
+            let limits = PendingLimits { requests, tokens };
+            let load = load(&book(&prompts, weight));
+            let expected = prompts.is_empty() || few && short;
+            prop_assert_eq!(limits.has_room(&load), expected);
+            prop_assert_eq!(limits.wait_ms(&load) > 0.0, !expected);
+            // What is pending is all there is to wait for.
+            let most_ms = 1000.0 * sum.max(prompts.len() as u64) as f64 / (4096.0 * weight);
+            prop_assert!(limits.wait_ms(&load) <= most_ms + 1e-6);
+        }
+    }
+}

@@ -49,7 +49,7 @@ class Admission(Generic[W]):
         ...     admission.acquire_nowait(tokens=range(100))
         ... except cachelb.Overloaded as error:
         ...     print(error.status, error.headers)
-        429 {'retry-after': '1'}
+        429 {'retry-after': '2'}
         >>> first.on_first_token()
         >>> admission.acquire_nowait(tokens=range(100)).worker == first.worker
         True

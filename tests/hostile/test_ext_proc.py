@@ -56,10 +56,11 @@ async def assert_serves(router: Router[str], service: Service) -> None:
 @in_loop
 async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
     router = Router(URLS, seed=1)
-    async with serve(router, max_held_bytes=10 * len(PIECE), large_bodies=large) as service:
+    bound = 5 * (2 + 2) * len(PIECE)  # two pieces of each stream, and the buffer that they arrive in
+    async with serve(router, max_held_bytes=bound, large_bodies=large) as service:
         held = service.picker
         streams = [await begin_body(service, 2) for _ in range(5)]
-        await until(lambda: held.held_bytes == 10 * len(PIECE))
+        await until(lambda: held.held_bytes == bound)
         over = await begin_body(service, 1)
         if large == "refuse":
             status, headers, _ = await over.read_refusal()
@@ -67,7 +68,7 @@ async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: An
         else:
             assert len((await over.read_picked(body=False)).endpoints) == 3
         assert service.picker.counts["full"] == 1
-        await until(lambda: held.held_bytes == 10 * len(PIECE))
+        await until(lambda: held.held_bytes == bound)
         for stream in [*streams, over]:
             stream.call.cancel()
         await service.settled()

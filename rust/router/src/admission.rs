@@ -37,18 +37,19 @@ impl PendingLimits {
 
     /// Tokens that a worker must compute before it has room, above 0 if it has none.
     fn excess_tokens(&self, load: &Load) -> f64 {
-        let pending = f64::from(load.pending);
-        let tokens = load.pending_prefill_tokens as f64;
-        // One more than may stay, of requests of mean length.
-        let by_requests = self.requests.map_or(0.0, |most| {
-            let over = pending - f64::from(most) * load.weight + 1.0;
-            over.min(pending) * (tokens / pending).max(1.0)
-        });
-        let by_tokens = self.tokens.map_or(0.0, |most| {
-            let over = tokens - most as f64 * load.weight + 1.0;
-            over.min(tokens)
-        });
-        by_requests.max(by_tokens)
+        let (pending, tokens) = (f64::from(load.pending), load.pending_prefill_tokens as f64);
+        // Down to below the bound, and not below nothing.
+        let over = |value: f64, most: f64| {
+            let bound = most * load.weight;
+            let over = (value - bound + 1.0).min(value);
+            if value < bound { 0.0 } else { over }
+        };
+        let requests = self
+            .requests
+            .map_or(0.0, |most| over(pending, f64::from(most)));
+        let by_tokens = self.tokens.map_or(0.0, |most| over(tokens, most as f64));
+        // Those requests are taken to be of mean length.
+        by_tokens.max(requests * (tokens / pending).max(1.0))
     }
 }
 

@@ -1,7 +1,8 @@
 """Memory and delays of the endpoint picker under long bodies: `python -m benches.ext_proc_load`.
 
-300 streams send 9 MB each and do not end; then streams send 8 MB each and end, which are read and picked for. Beside
-both, another client's requests of 2 KB are timed.
+300 streams send 9 MB each and do not end; then streams send 8 MB each, which are read and picked for, and are served or
+left by their client: what those left in the index is taken back. Beside each, another client's requests of 2 KB are
+timed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HELD_BYTES = 9_000_000
 LONG = json.dumps({"messages": [{"role": "user", "content": "word " * 1_600_000}]}).encode()
 SHORT = json.dumps({"messages": [{"role": "user", "content": "word " * 400}]}).encode()
 PIECE = 60_000
-SAMPLES = 200
+SAMPLES = 1000
 
 
 def memory_mb(pid: int, what: str) -> float:
@@ -81,14 +82,15 @@ async def play(port: int, pid: int) -> None:
         await asyncio.sleep(1)
 
         # In a process of its own, at low priority: what such a client does with its bodies would hold up the others.
-        words = ["nice", "-n", "19", sys.executable, "-m", "benches.ext_proc_load", str(port)]
-        with subprocess.Popen(words) as busy:  # noqa: ASYNC220 - it starts at once
-            await asyncio.sleep(2)
-            shown("beside bodies of 8 MB, one after another", await timed(short))
-            busy.terminate()
+        for ending in ("served", "left"):
+            words = ["nice", "-n", "19", sys.executable, "-m", "benches.ext_proc_load", str(port), ending]
+            with subprocess.Popen(words) as busy:  # noqa: ASYNC220 - it starts at once
+                await asyncio.sleep(2)
+                shown(f"beside bodies of 8 MB, {ending}, one by one", await timed(short))
+                busy.terminate()
 
 
-async def send_long(port: int) -> None:
+async def send_long(port: int, *, is_served: bool) -> None:
     """Send long requests, one after another."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         proxy = Proxy(channel)
@@ -97,13 +99,18 @@ async def send_long(port: int) -> None:
             await stream.send_headers(path="/v1/chat/completions")
             await send(stream, LONG, end=True)
             await stream.read_picked()
-            stream.call.cancel()
+            if is_served:
+                await stream.answer_headers()
+                await stream.answer_body(b"{}")
+                await stream.finish()
+            else:
+                stream.call.cancel()
 
 
 def main() -> None:
     """Run the picker as a process of its own and print a table."""
     if sys.argv[1:]:
-        asyncio.run(send_long(int(sys.argv[1])))
+        asyncio.run(send_long(int(sys.argv[1]), is_served=sys.argv[2] == "served"))
     workers = [f"http://10.0.0.{n + 1}:8000" for n in range(100)]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "gateway.toml"

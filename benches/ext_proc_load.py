@@ -110,7 +110,7 @@ async def send_long(port: int, *, is_served: bool) -> None:
 def main() -> None:
     """Run the picker as a process of its own and print a table."""
     if sys.argv[1:]:
-        asyncio.run(send_long(int(sys.argv[1]), is_served=sys.argv[2] == "served"))
+        return asyncio.run(send_long(int(sys.argv[1]), is_served=sys.argv[2] == "served"))
     workers = [f"http://10.0.0.{n + 1}:8000" for n in range(100)]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "gateway.toml"

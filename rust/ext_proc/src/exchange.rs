@@ -146,8 +146,6 @@ pub(crate) struct Exchange {
     body: Body,
     /// Bytes of the body and of the buffer it arrives in, which count as held until all of it is sent.
     held: usize,
-    /// Bytes of the longest part of the body.
-    longest: usize,
     /// Bytes of the prompt, which count as held until the answer begins.
     kept: usize,
     question: Option<Box<Question>>,
@@ -174,7 +172,6 @@ impl Exchange {
             subset: None,
             body: Body::default(),
             held: 0,
-            longest: 0,
             kept: 0,
             question: None,
             asking: None,

@@ -22,15 +22,24 @@ const SMALL_BYTES: usize = 8 << 10;
 pub(super) struct Body {
     parts: Vec<Vec<u8>>,
     length: usize,
+    /// Bytes of the longest message.
+    longest: usize,
 }
 
 impl Body {
-    fn push(&mut self, chunk: Vec<u8>) {
+    /// Takes a message. Returns the bytes that this takes, with those that the transport's buffer grows by.
+    fn push(&mut self, chunk: Vec<u8>) -> usize {
+        let mut taken = chunk.len();
+        if chunk.len() > self.longest.max(SMALL_BYTES) {
+            taken += 2 * (chunk.len() - self.longest);
+            self.longest = chunk.len();
+        }
         self.length += chunk.len();
         match self.parts.last_mut() {
             Some(last) if last.len() + chunk.len() <= PART_BYTES => last.extend_from_slice(&chunk),
             _ => self.parts.push(chunk),
         }
+        taken
     }
 
     /// The parts, those of a short body as one.
@@ -57,12 +66,8 @@ impl Exchange {
             }
             return;
         }
-        self.hold(chunk.len());
-        if chunk.len() > self.longest.max(SMALL_BYTES) {
-            self.hold(2 * (chunk.len() - self.longest));
-            self.longest = chunk.len();
-        }
-        self.body.push(chunk);
+        let taken = self.body.push(chunk);
+        self.hold(taken);
         let options = &self.shared.options;
         let refusal = if self.body.length > options.max_body_bytes {
             let message = format!("the body is longer than {} bytes", options.max_body_bytes);

@@ -14,6 +14,7 @@ from tests.models.quiet_gateway import QuietGateway
 from cachelb import Router
 from cachelb.policies import POLICIES, FleetView
 from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, compare, simulate
+from cachelb.sim.gateway import RouterGateway
 from cachelb.sim.simulation import _SHARED_BYTES, _SHARED_TTL_S
 from cachelb.state import ZmqMesh
 from cachelb.state.options import megabytes
@@ -76,6 +77,19 @@ def test_an_admission_refuses_what_would_wait(policy: Any, chats: Workload) -> N
     assert np.median(result.ttft_s) < np.median(every.ttft_s)
     idle = simulate(chats.speed_up(0.01), FLEET, policy, seed=1, max_pending_requests=2)
     assert idle.finished.all()
+
+
+def test_a_request_that_was_tried_is_not_refused_again(chats: Workload) -> None:
+    def make(clock: Any) -> Router[str]:
+        return Router(["a", "b"], policy=Own(lambda _fleet: 0), block_size=chats.block_size, clock=clock)
+
+    gateway = RouterGateway(make, chats, ["a", "b"])
+    gateway.admit({"max_pending_requests": 1})
+    first, second = gateway.select(0, [], 0.0), gateway.select(1, [0], 0.0)
+    assert first is not None
+    assert second is not None
+    assert gateway.select(2, [], 0.0) is None
+    assert gateway.select(2, [0], 0.0) is not None
 
 
 def test_an_admission_can_be_an_option_of_a_name(chats: Workload) -> None:

@@ -102,17 +102,20 @@ class RouterGateway:
         self._next = 0
         self.reasons: list[str] = []
         self.router = make(lambda: self._now)
-        self._select: Callable[..., Decision[str]] = self.router.select_worker
+        self._admission: Admission[str] | None = None
 
     def admit(self, bounds: Mapping[str, Any]) -> None:
         """Refuse requests that no worker has room for."""
-        self._select = Admission(self.router, **bounds).acquire_nowait
+        self._admission = Admission(self.router, **bounds)
 
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
         """Ask the router; see `Gateway.select`."""
         self._now = now
+        asked = self._request(request, tried)
         try:
-            return self._opened(self._select(**self._request(request, tried)))
+            if self._admission is not None and not tried:  # one that was tried was admitted
+                return self._opened(self._admission.acquire_nowait(**asked))
+            return self._opened(self.router.select_worker(**asked))
         except NoWorkerAvailable:
             return None
 

@@ -17,17 +17,11 @@ pub struct PendingLimits {
 }
 
 impl PendingLimits {
-    /// Whether a worker has room: neither bound is reached, or nothing is pending. So a prompt of any length gets an idle
-    /// worker.
-    #[must_use]
-    pub fn has_room(&self, load: &Load) -> bool {
-        load.pending == 0 || self.excess_tokens(load) <= 0.0
-    }
-
-    /// Milliseconds until a worker has room, if it computes as fast as before and nothing else comes.
+    /// Milliseconds until a worker has room, if it computes as fast as before and nothing else comes. 0 if it has: neither
+    /// bound is reached, or nothing is pending, so that a prompt of any length gets an idle worker.
     #[must_use]
     pub fn wait_ms(&self, load: &Load) -> f64 {
-        if self.has_room(load) {
+        if load.pending == 0 {
             return 0.0;
         }
         let tps = load.observed_prefill_tps.get();
@@ -35,7 +29,7 @@ impl PendingLimits {
         1000.0 * self.excess_tokens(load) / tps
     }
 
-    /// Tokens that a worker must compute before it has room, above 0 if it has none.
+    /// Tokens that a worker on which something is pending must compute before it has room, above 0 if it has none.
     fn excess_tokens(&self, load: &Load) -> f64 {
         let (pending, tokens) = (f64::from(load.pending), load.pending_prefill_tokens as f64);
         // Down to below the bound, and not below nothing.
@@ -103,7 +97,6 @@ mod tests {
             let limits = PendingLimits { requests, tokens };
             let load = load(&book(&prompts, weight));
             let expected = prompts.is_empty() || few && short;
-            prop_assert_eq!(limits.has_room(&load), expected);
             prop_assert_eq!(limits.wait_ms(&load) > 0.0, !expected);
             // What is pending is all there is to wait for.
             let most_ms = 1000.0 * sum.max(prompts.len() as u64) as f64 / (4096.0 * weight);

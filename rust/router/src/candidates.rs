@@ -293,22 +293,24 @@ impl Candidates {
     /// Refuses a request for which none of the candidates has room; they are marked as full then.
     pub fn admit(&self, limits: PendingLimits, book: &LoadBook, offers: &mut Offers) -> Result<()> {
         let loads = book.loads().columns();
-        let wait_ms = |row: &Candidate| {
+        let mut shortest = f64::INFINITY;
+        for row in self.rows.iter() {
             let load = loads.get(row.slot as usize);
-            load.map_or(0.0, |load| limits.wait_ms(load))
-        };
-        let shortest = self.rows.iter().map(wait_ms).reduce(f64::min);
-        match shortest {
-            Some(wait_ms) if wait_ms > 0.0 => {
-                for row in self.rows.iter() {
-                    offers.set_eligibility(row.offer as usize, Eligibility::Full);
-                }
-                #[expect(clippy::cast_sign_loss, reason = "above 0")]
-                let wait_ms = wait_ms.ceil() as u64;
-                Err(Error::Overloaded { wait_ms })
+            let wait_ms = load.map_or(0.0, |load| limits.wait_ms(load));
+            if wait_ms <= 0.0 {
+                return Ok(());
             }
-            _ => Ok(()),
+            shortest = shortest.min(wait_ms);
         }
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        for row in self.rows.iter() {
+            offers.set_eligibility(row.offer as usize, Eligibility::Full);
+        }
+        #[expect(clippy::cast_sign_loss, reason = "above 0")]
+        let wait_ms = shortest.ceil() as u64;
+        Err(Error::Overloaded { wait_ms })
     }
 
     /// Heap bytes.

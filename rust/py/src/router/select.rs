@@ -119,12 +119,8 @@ fn select_for(
             &tried,
             scratch,
             |selector, offers, request| {
-                let request = Request {
-                    wanted: kind.wanted[0],
-                    limits: kind.limits,
-                    ..*request
-                };
-                pick(selector, offers, &request)
+                let wanted = kind.wanted[0];
+                pick(selector, offers, &Request { wanted, ..*request })
             },
         )
     })?;
@@ -259,7 +255,11 @@ impl Kind {
         let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
         let mut offers = std::mem::take(&mut ready.offers);
         let hints = call.hints(py)?;
-        let request = ready.request(&hints, tried, scratch);
+        // A policy of the caller's is not asked about a request that is refused.
+        let request = Request {
+            limits: self.limits,
+            ..ready.request(&hints, tried, scratch)
+        };
         let asked = ready.asked(call, &request, &registered, dry_run);
         let found = asked.decide(router, py, self, &mut offers, &request, step)?;
         let client = hints.client(&ready.prompt);

@@ -149,10 +149,7 @@ fn routed(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut keys = Vec::new();
     for router in routers {
-        keys.push(Keys {
-            limits,
-            ..rule_keys(router.get(), &stage.workload.sessions)?
-        });
+        keys.push(rule_keys(router.get(), &stage.workload.sessions, limits)?);
     }
     let mut taken = Borrowed::take(py, routers)?;
     let selectors = &mut taken.selectors;
@@ -355,7 +352,11 @@ fn put_selector(py: Python<'_>, router: &NativeRouter, selector: Selector) -> Py
 }
 
 /// What its rules go by.
-fn rule_keys<'a>(router: &NativeRouter, sessions: &'a [Option<Box<[u8]>>]) -> PyResult<Keys<'a>> {
+fn rule_keys<'a>(
+    router: &NativeRouter,
+    sessions: &'a [Option<Box<[u8]>>],
+    limits: Option<PendingLimits>,
+) -> PyResult<Keys<'a>> {
     let readers = router.fleet.get().readers();
     let reader = readers
         .first()
@@ -370,6 +371,6 @@ fn rule_keys<'a>(router: &NativeRouter, sessions: &'a [Option<Box<[u8]>>]) -> Py
         prefix_blocks: reader.prefix_blocks(),
         blind: !reader.need.blocks,
         terms: router.terms,
-        limits: None,
+        limits,
     })
 }

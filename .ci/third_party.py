@@ -23,20 +23,19 @@ writes this file.
 
 def linked() -> list[dict[str, Any]]:
     """List the crates that are part of the extension or the C library on some platform, by name."""
-    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
-    packages = {package["id"]: package for package in found["packages"]}
-    nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
-    own = set(found["workspace_members"])
-    waiting, seen = list(own), set(own)
-    while waiting:
-        for needed in nodes[waiting.pop()]["deps"]:
-            normal = any(kind["kind"] is None for kind in needed["dep_kinds"])
-            macro = any("proc-macro" in target["kind"] for target in packages[needed["pkg"]]["targets"])
-            if normal and not macro and needed["pkg"] not in seen:
-                seen.add(needed["pkg"])
-                waiting.append(needed["pkg"])
-    return sorted((packages[each] for each in seen - own), key=lambda package: (package["name"], package["version"]))
+    metadata = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    packages = json.loads(_run(metadata))["packages"]
+    # Metadata has features that tests alone ask for.
+    edges = ["--edges", "normal,no-proc-macro", "--target", "all", "--prefix", "none", "--no-dedupe"]
+    tree = ["cargo", "tree", "--workspace", "--locked", *edges, "--format", "{p}"]
+    lines = _run(tree).splitlines()
+    seen = {tuple(line.split()[:2]) for line in lines if line}
+    found = (each for each in packages if (each["name"], f"v{each['version']}") in seen and each["source"] is not None)
+    return sorted(found, key=lambda package: (package["name"], package["version"]))
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout.decode()
 
 
 def files_of(package: dict[str, Any]) -> list[Path]:

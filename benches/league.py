@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+from cachelb.calls import split_list
 from cachelb.policies import POLICIES
-from cachelb.sim.calls import split_list
 from cachelb.sim.league import LOADS, REALISM, League, Store, markdown, play
 from cachelb.sim.league.traces import PARTS
 

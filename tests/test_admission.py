@@ -6,6 +6,7 @@ import contextlib
 import copy
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -197,6 +198,6 @@ def test_a_policy_in_python_is_asked_only_where_there_is_room() -> None:
         ({"max_pending_tokens": None}, "both None"),
     ],
 )
-def test_wrong_bounds_are_named(bounds: dict[str, int], message: str) -> None:
+def test_wrong_bounds_are_named(bounds: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         Admission(make(), **bounds)

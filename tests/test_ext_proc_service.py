@@ -259,6 +259,7 @@ OPTIONS = (
     "max-body-mb",
     "large-bodies",
     "priority",
+    "admission",
 )
 
 
@@ -267,6 +268,7 @@ OPTIONS = (
     [
         (["--help"], 0, [*map("--{}".format, OPTIONS), "example:"]),
         (["--config", "x", "--priority", "batch"], 2, ["'batch' is not NAME=N"]),
+        (["--config", "x", "--admission", "max_wait=1"], 2, ["no option 'max_wait'; did you mean 'max_wait_s'?"]),
     ],
 )
 def test_command_explains_itself(capsys: pytest.CaptureFixture[str], words: Any, code: int, printed: list[str]) -> None:
@@ -282,9 +284,10 @@ def test_command_explains_itself(capsys: pytest.CaptureFixture[str], words: Any,
     [
         ("[router]\nblock_sise = 3\n", [], "did you mean 'block_size'"),
         ("workers = []\n", ["--fallbacks", "9"], "fallbacks must be at most 3, got 9"),
+        ("workers = []\n", ["--admission", "max_wait_s=none"], "must be below body_timeout_s=30, "),
         (None, [], "No such file"),
     ],
-    ids=["key", "option", "file"],
+    ids=["key", "option", "admission", "file"],
 )
 def test_command_says_what_is_wrong(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, words: list[str], message: str

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from cachelb.cli.app import app
 from cachelb.policies import POLICIES
-from cachelb.sim import FleetSpec, build, simulate
+from cachelb.sim import FleetSpec, Status, build, simulate
 from cachelb.sim.workloads import WORKLOADS, read_workload
 
 SMALL = ("--count", 60, "--fleet", "2xa30", "--policy", "cache-aware,random")
@@ -103,6 +103,26 @@ def test_table_says_what_became_of_requests_that_were_not_served() -> None:
     result = run("giants", "--count", 100, "--fleet", "2xa30", "--kv-tokens", 8000, "--policy", "random")
     assert "too long" in result.stdout
     assert "100 %" not in result.stdout
+
+
+def test_admission_holds_for_every_policy_but_what_a_policy_names_itself() -> None:
+    overload = ("chat", "--count", 300, "--rate", 60, "--fleet", "2xa30", "--policy", "random,random(max_wait_s=0)")
+    bound = ("--admission", "max-wait-s=5,max_pending_tokens=2048")
+    document = document_of(*overload, *bound)
+    held, refused = (int(cell["spread"]["rejected"]["mean"]) for cell in document["cells"])
+    assert held < refused
+    alone = simulate(
+        build("chat", seed=0, count=300, rate=60),
+        FleetSpec.parse("2xa30"),
+        "random",
+        max_pending_tokens=2048,
+        max_wait_s=5,
+    )
+    assert held == int((alone.status == Status.REJECTED).sum())
+    assert [cell["policy"] for cell in document["cells"]] == ["random", "random(max_wait_s=0)"]
+    table = run(*overload, *bound).stdout
+    assert f"{refused} rejected" in table
+    assert "admission, where a policy names no other: max_pending_tokens=2048, max_wait_s=5" in table
 
 
 def test_narrow_terminal_loses_columns_and_not_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +282,9 @@ def test_unknown_workload_is_answered_with_the_nearest() -> None:
         (("--sweep", "cache_treshold=1,2"), "has no option 'cache_treshold'"),
         (("--export", "x.jsonl.zst"), "use .jsonl, .jsonl.gz or .jsonl.xz"),
         (("--html", "/nowhere/page.html"), "No such file or directory"),
+        (("--admission", "max_wait=1"), "an admission has no option 'max_wait'; did you mean 'max_wait_s'?"),
+        (("--admission", "max_wait_s=-1"), "max_wait_s must be 0 or more, got -1"),
+        (("--admission", "edf"), "cannot read 'edf'; write KEY=VALUE,KEY=VALUE"),
     ],
 )
 def test_option_of_no_sense_is_refused(trace: Path, options: tuple[object, ...], message: str) -> None:

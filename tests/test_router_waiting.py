@@ -109,7 +109,7 @@ async def test_the_highest_priority_is_served_first_then_who_came_first() -> Non
     late = asyncio.create_task(one("late", 0))
     async with asyncio.timeout(LONG):
         await asyncio.gather(*tasks, late)
-    assert served == ["high 1", "high 2", "first", "second", "low 1", "low 2", "late"]
+    assert served == ["high 1", "high 2", "first", "second", "late", "low 1", "low 2"]
 
 
 async def test_a_cancelled_wait_leaves_nothing_booked() -> None:

@@ -24,7 +24,7 @@ from benches.compare.environment import install
 from benches.dynamo.page import page, standings
 from benches.dynamo.play import DYNAMO, KV_TOKENS, Cell, Setting, dynamo_name, play_ours, play_theirs, unequal
 
-from cachelb.sim.calls import split_list
+from cachelb.calls import split_list
 from cachelb.sim.league import Store
 from cachelb.sim.plots import write_ratios
 

@@ -15,8 +15,8 @@ import numpy as np
 from benches.compare.environment import PYTHON, pinned
 from benches.dynamo.trace import write_mooncake
 
+from cachelb.calls import Call
 from cachelb.sim import FleetSpec, Signals, simulate
-from cachelb.sim.calls import Call
 from cachelb.sim.league.cells import FIRST_SEED, digest
 from cachelb.sim.league.figures import NAMES, SLO, figures_of
 from cachelb.sim.league.traces import Trace, fingerprint

@@ -37,8 +37,8 @@ from tests.engine.engine import BLOCK_SIZE, Engine, running, write_model
 from tests.engine.install import VERSION
 from tests.engine.model import SIZES, VOCABULARY
 
+from cachelb.calls import split_list
 from cachelb.events import Endpoint
-from cachelb.sim.calls import split_list
 from cachelb.sim.contender import YARDSTICKS, Contender
 
 if TYPE_CHECKING:

@@ -16,11 +16,13 @@ from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, Reason, Reservation, Tokens
 
 __all__ = [
+    "AdmissionGate",
     "BlockTracker",
     "Decision",
     "EngineCache",
     "FleetView",
     "GroupedEngineCache",
+    "HeldRequest",
     "LearnedModel",
     "Match",
     "Namespace",
@@ -578,8 +580,8 @@ class Router(Generic[_W]):
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.
         """
+    def _released(self) -> None: ...
     def _reserve(self, worker: _W | str, track_prefill_tokens: bool, **arguments: object) -> Decision[_W]: ...
-    def _admit(self, requests: int | None, tokens: int | None, /, **arguments: object) -> Decision[_W]: ...
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
     ) -> tuple[Decision[_W] | None, Decision[_W]]: ...
@@ -707,7 +709,6 @@ class RouterFleet:
     ) -> None: ...
     def named(self, workers: Iterable[_T]) -> tuple[list[_T], list[str]]: ...
     def address_of(self, name: str) -> str: ...
-    def add_waiters(self, change: int) -> None: ...
     def add_shared_cache(
         self,
         name: str,
@@ -723,6 +724,38 @@ class RouterFleet:
     def remove_shared_cache(self, name: str) -> bool: ...
     def shared_caches(self) -> list[tuple[str, int]]: ...
     def after_fork(self, *, anew: bool = False) -> int | None: ...
+
+@final
+class AdmissionGate(Generic[_W]):
+    """Who may go to a worker now, and who waits, by the bookings of a router."""
+
+    def __new__(cls, router: Router[_W], settings: dict[str, Any]) -> Self: ...
+    def acquire_nowait(self, **arguments: object) -> Decision[_W]: ...
+    def enter(
+        self,
+        call: Callable[[], object],
+        caller: int,
+        how: tuple[float | None, bool, bool, bool],
+        /,
+        **arguments: object,
+    ) -> object: ...  # a HeldRequest, a decision, or both of a pair
+    def __class_getitem__(cls, key: object) -> GenericAlias: ...
+    def preview(self, **arguments: object) -> Decision[_W]: ...
+    def before(self, priority: int) -> tuple[int, int, float]: ...
+    def bands(self) -> list[dict[str, Any]]: ...
+    def waiting(self) -> tuple[int, int]: ...
+    def look_again(self) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class HeldRequest(Generic[_W]):
+    """A request that waits at a gate. It leaves with the last reference to it."""
+
+    @property
+    def again_s(self) -> float | None: ...
+    def try_again(self, is_last: bool) -> object: ...  # a decision, both of a pair, or None
+    def __class_getitem__(cls, key: object) -> GenericAlias: ...
+    def give_up(self) -> None: ...
 
 @final
 class RouterEvents:
@@ -2133,7 +2166,7 @@ def simulate(
     clients: Sequence[int] | None = None,
     sharing_lag: float | None = None,
     progress: Callable[[int], object] | None = None,
-    limits: tuple[int | None, int | None] | None = None,
+    admission: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run a workload over simulated workers; `cachelb.sim.simulate` is the way to call it.
 
@@ -2147,7 +2180,7 @@ def simulate(
         clients: The gateway each request comes to; all to the first by default.
         sharing_lag: Seconds that messages between gateways take; None for gateways that share nothing.
         progress: Called with the number of requests that are over; what it raises ends the run.
-        limits: Requests and tokens that may be pending on a worker before routers refuse further ones.
+        admission: Settings of an `AdmissionGate` and `max_wait_s`, of each router.
 
     Returns:
         Columns by name as dtype and bytes, and a few numbers.

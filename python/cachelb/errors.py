@@ -126,8 +126,11 @@ class Overloaded(NoWorkerAvailable):
     """An `Admission` refuses a request: every worker that may be picked has as much to do as the bounds allow.
 
     Attributes:
+        reason: "no room", "queue full", "waited too long", "deadline passed" or "shutting down".
         reasons: Why each worker was left out, by key: "full", or what would keep it out at any load.
-        retry_after_s: When one is about to have room, in seconds from 1 to 60.
+        retry_after_s: When one is about to have room for this request, in seconds from 1 to 60.
+        room_in_s: The same without these bounds.
+        waited_s: How long the request waited.
         status: HTTP status to answer with, 429.
         headers: HTTP headers to answer with.
 
@@ -140,17 +143,27 @@ class Overloaded(NoWorkerAvailable):
 
     status: Final = 429
 
-    def __init__(self, reasons: Mapping[str, str], retry_after_s: float = 1.0) -> None:
+    def __init__(
+        self, reasons: Mapping[str, str], retry_after_s: float = 1.0, reason: str = "no room", waited_s: float = 0.0
+    ) -> None:
         """Keep the reasons.
 
         Args:
             reasons: Why each worker was left out, by key.
             retry_after_s: When one is about to have room, in seconds.
+            reason: Why the request is not held, or no longer.
+            waited_s: How long it waited.
         """
         super().__init__(reasons, retry_after_s=min(max(retry_after_s, 1.0), 60.0))
+        self.room_in_s = retry_after_s
+        self.reason, self.waited_s = reason, waited_s
 
-    def __reduce__(self) -> tuple[type[Overloaded], tuple[dict[str, str], float]]:
-        return type(self), (self.reasons, self.retry_after_s)
+    def __reduce__(self) -> tuple[type[Overloaded], tuple[dict[str, str], float, str, float]]:
+        return type(self), (self.reasons, self.room_in_s, self.reason, self.waited_s)
+
+    def __str__(self) -> str:
+        """Name the reason, then every worker and its own."""
+        return f"{self.reason}: {super().__str__()}"
 
     @property
     def headers(self) -> dict[str, str]:

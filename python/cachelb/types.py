@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    from cachelb.admission_stats import BandStats
     from cachelb.bodies import BodyStats, Headers
     from cachelb.event_stats import KvEventStats
 
@@ -430,6 +431,7 @@ class RouterStats:
         memory_bytes: Bytes of native memory.
         no_worker: Selections that found no worker.
         overloaded: Requests that an `Admission` refused.
+        admission: What became of the requests of each priority that came to an `Admission` of the router.
         unread_usage: Token counts of engines that were unreadable or implausible, and left out.
         policy: Name of the policy.
         models: Models with an index of their own.
@@ -462,6 +464,7 @@ class RouterStats:
     policy: str
     models: list[str]
     overloaded: int = field(default=0, metadata=counter("overloaded", "{request}"))
+    admission: tuple[BandStats, ...] = ()
     unread_usage: int = field(default=0, metadata=counter("unread_usage", "{count}"))
     kv_gaps: int = field(default=0, metadata=counter("kv_gaps", "{gap}"))
     kv_replays: dict[str, int] = field(default_factory=dict, metadata=counter("kv_replays", "{replay}", "result"))
@@ -559,6 +562,7 @@ class DecisionRecord:
         held_tokens: Prompt tokens that worker held for its full attention: more than `matched_tokens` where a hybrid
             model could not resume so far.
         shared_tokens: Those of `matched_tokens` that it was to read from the shared cache of the model.
+        queued_s: Seconds that the request waited at an `Admission` before it was decided.
     """
 
     id: str
@@ -593,3 +597,4 @@ class DecisionRecord:
     convention: str | None = None
     held_tokens: int | None = None
     shared_tokens: int | None = None
+    queued_s: float | None = None

@@ -80,6 +80,7 @@ def refused(*words: object) -> str:
         (["--worker", "http://a", "--upstream-ca", "none.pem", "--listen", "127.0.0.1:0"], "none.pem"),
         (["--config", "none.toml"], "none.toml"),
         (["--worker", "http://a", "--idle-timeout-s", "0"], "idle_timeout_s must be"),
+        (["--worker", "http://a", "--admission", "order=lifo"], "order must be one of 'fcfs', 'edf', 'shortest-uncac"),
     ],
     ids=lambda each: each[-1] if isinstance(each, list) else "",
 )

@@ -18,6 +18,7 @@ from tests.serve.echo import echo_worker
 from tests.support_gateways import begin_stream, endings
 
 from cachelb import Router
+from cachelb.admission import AdmissionOptions
 from cachelb.testing import FakeFleet
 
 PROMPT = "Jackdaws love my big sphinx of quartz. " * 20
@@ -38,6 +39,22 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     head, _, body = received.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]
+
+
+def bounds(max_wait_s: float | None) -> AdmissionOptions:
+    return AdmissionOptions(max_pending_tokens=100, max_wait_s=max_wait_s)
+
+
+def is_refused(url: str) -> bool:
+    try:
+        return not send(url, "/health")
+    except ConnectionError:
+        return True
+
+
+def is_stalled(fleet: FakeFleet) -> bool:
+    """Whether the one request that is to stall has reached its worker."""
+    return fleet.workers[0]._replica.counts.faults["stall"] == 1
 
 
 def none_open(served: Served, router: Router[str]) -> bool:
@@ -111,7 +128,7 @@ def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prompts_beyond_what_may_be_pending_are_answered_with_429_until_an_answer_begins() -> None:
-    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), max_pending_tokens=100) as served:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=0)) as served:
         fleet.fail("stall", times=1)
         with contextlib.closing(begin_stream(served.url, PROMPT)):
             wait_until(lambda: router.stats().open_requests == 1)
@@ -123,6 +140,64 @@ def test_prompts_beyond_what_may_be_pending_are_answered_with_429_until_an_answe
         wait_until(lambda: none_open(served, router))
         assert complete(served.url, "Hi").status == 200
     assert router.stats().overloaded == 1
+
+
+def test_held_prompts_go_to_the_worker_when_an_answer_begins_or_are_refused() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=None)) as served:
+        admission = served.gateway.admission
+        fleet.fail("stall", times=1)
+        with contextlib.ExitStack() as stack:
+            first, second = (stack.enter_context(contextlib.closing(begin_stream(served.url, PROMPT))) for _ in "ab")
+            wait_until(lambda: admission is not None and len(admission) == 1 and is_stalled(fleet))
+            assert router.stats().open_requests == 1
+            fleet.release()
+            assert [each.getresponse().read()[-6:] for each in (first, second)] == [b"ONE]\n\n"] * 2
+    (band,) = router.stats().admission
+    assert (band.admitted, band.released, endings(router)) == (1, 1, {"completed": 2})
+
+
+def test_client_that_leaves_while_its_prompt_is_held_leaves_the_queue() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=None)) as served:
+        admission = served.gateway.admission
+        fleet.fail("stall", times=1)
+        with contextlib.closing(begin_stream(served.url, PROMPT)) as first:
+            wait_until(lambda: is_stalled(fleet))
+            with contextlib.closing(begin_stream(served.url, PROMPT)):
+                wait_until(lambda: admission is not None and len(admission) == 1)
+            wait_until(lambda: served.gateway.open_requests == 1)
+            assert admission is not None
+            assert (len(admission), router.stats().open_requests) == (0, 1)
+            fleet.release()
+            first.getresponse().read()
+        wait_until(lambda: none_open(served, router))
+        assert fleet.workers[0].counts.started == 1
+    (band,) = router.stats().admission
+    assert (band.cancelled, endings(router)) == (1, {"completed": 1})
+
+
+def test_prompts_wait_for_a_worker_that_joins_though_there_is_an_admission() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router[str](), admission=bounds(max_wait_s=0)) as served:
+        with contextlib.closing(begin_stream(served.url, PROMPT)) as waiting:
+            wait_until(lambda: served.gateway.open_requests == 1)
+            router.sync_workers(fleet.urls)
+            assert waiting.getresponse().status == 200
+        assert complete(served.url, PROMPT, max_tokens=1).status == 200
+
+
+def test_prompts_that_wait_for_a_worker_do_not_fall_upon_the_first_that_joins() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router[str](), admission=bounds(max_wait_s=0)) as served:
+        admission = served.gateway.admission
+        assert admission is not None
+        fleet.fail("stall", times=1)
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                stack.enter_context(contextlib.closing(begin_stream(served.url, PROMPT)))
+            wait_until(lambda: len(admission) == 3)
+            router.sync_workers(fleet.urls)
+            wait_until(lambda: is_stalled(fleet))
+            assert (len(admission), router.stats().open_requests) == (2, 1)
+            fleet.release()
+        wait_until(lambda: none_open(served, router))
 
 
 # --- who leaves, and who does nothing ---
@@ -224,20 +299,37 @@ def test_end_is_unready_first_then_a_second_stop_cancels() -> None:
     assert endings(router) == {"completed": 2, "cancelled": 1}
 
 
+def test_end_serves_held_prompts_and_admits_no_others() -> None:
+    router = Router[str]()
+    with contextlib.ExitStack() as stack:
+        fleet = stack.enter_context(FakeFleet(1))
+        served = stack.enter_context(serving(router, admission=bounds(max_wait_s=None), grace_s=DEADLINE_S))
+        admission = served.gateway.admission
+        router.sync_workers(fleet.urls)
+        fleet.fail("stall", times=1)
+        streams = [stack.enter_context(contextlib.closing(begin_stream(served.url, PROMPT))) for _ in range(2)]
+        late = stack.enter_context(talking(served.url, f"{HEAD}Content-Length: 15\r\n\r\n{{".encode()))
+        wait_until(lambda: admission is not None and len(admission) == 1 and is_stalled(fleet))
+        wait_until(lambda: served.gateway.open_requests == 3)
+        served.loop.call_soon_threadsafe(served.service.stop)
+        wait_until(lambda: is_refused(served.url))
+        late.sendall(b'"prompt":"Hi"}')
+        status, error = answer_of(late)
+        assert (status, error["code"]) == (503, "shutting_down")
+        fleet.release()
+        assert [each.getresponse().read()[-6:] for each in streams] == [b"ONE]\n\n"] * 2
+        served.thread.join(DEADLINE_S)
+        assert not served.thread.is_alive()
+    assert endings(router) == {"completed": 2}
+
+
 def test_end_waits_for_open_requests_and_accepts_none() -> None:
     with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), grace_s=DEADLINE_S) as served:
         fleet.fail("stall", times=1)
         with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
             wait_until(lambda: router.stats().open_requests == 1)
             served.loop.call_soon_threadsafe(served.service.stop)
-
-            def is_refused() -> bool:
-                try:
-                    return not send(served.url, "/health")
-                except ConnectionError:
-                    return True
-
-            wait_until(is_refused)
+            wait_until(lambda: is_refused(served.url))
             assert send(served.admin_url, "/ready").status == 503
             fleet.release()
             assert connection.getresponse().read().endswith(b"data: [DONE]\n\n")

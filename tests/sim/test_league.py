@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models import league_table
 
+from cachelb.calls import split_list
 from cachelb.cli.app import app
 from cachelb.sim import FleetSpec, build, simulate
-from cachelb.sim.calls import split_list
 from cachelb.sim.contender import KV_EVENTS, POOL_BLIND, YARDSTICKS, Contender
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
 from cachelb.sim.league.capacity import capacity
@@ -390,6 +390,20 @@ def test_command_prints_tables_documents_and_a_picture(tmp_path: Path) -> None:
     assert store.read_bytes() == kept
     assert run(*TINY, "--json").stdout == document.stdout
     assert "| cache-aware |" in run(*TINY, "--store", store, "--markdown", "--again", "round-robin").stdout
+
+
+def test_command_names_policies_with_their_admission(tmp_path: Path) -> None:
+    store, policies = tmp_path / "runs.jsonl", ("--policy", "random,random(max_wait_s=0)+events")
+    for admission in ((), ("--admission", "default"), ("--admission", "max_wait_s=3")):
+        printed = run("chat(count=60)", "--quick", "--store", store, *policies, *admission)
+        assert printed.exit_code == 0, printed.output
+    assert list(dict.fromkeys(row["policy"] for row in Store(store).rows("run"))) == [
+        "random",
+        "random(max_wait_s=0)+events",
+        "random(max_pending_tokens=4096)",
+        "random(max_pending_tokens=4096,max_wait_s=0)+events",
+        "random(max_wait_s=3)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.models.own_policy import Own
 from tests.models.quiet_gateway import QuietGateway
 
 from cachelb import Router
+from cachelb.admission import AdmissionOptions
 from cachelb.policies import POLICIES, FleetView
 from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, compare, simulate
 from cachelb.sim.gateway import RouterGateway
@@ -69,7 +70,8 @@ def test_progress_may_end_a_run(chats: Workload) -> None:
 @pytest.mark.parametrize("policy", ["least-loaded", Own(lambda fleet: int(np.argmin(fleet.column("inflight"))))])
 def test_an_admission_refuses_what_would_wait(policy: Any, chats: Workload) -> None:
     burst = chats.speed_up(1000)
-    result = simulate(burst, FLEET, policy, seed=1, max_pending_requests=2, max_pending_tokens=None)
+    bounds: dict[str, Any] = {"max_pending_requests": 2, "max_pending_tokens": None}
+    result = simulate(burst, FLEET, policy, seed=1, **bounds, max_wait_s=0.0)
     refused = result.status == Status.REJECTED
     assert 0 < refused.sum() < len(burst)
     assert (refused | (result.status == Status.FINISHED)).all()
@@ -77,6 +79,20 @@ def test_an_admission_refuses_what_would_wait(policy: Any, chats: Workload) -> N
     assert np.median(result.ttft_s) < np.median(every.ttft_s)
     idle = simulate(chats.speed_up(0.01), FLEET, policy, seed=1, max_pending_requests=2)
     assert idle.finished.all()
+    some = simulate(burst, FLEET, policy, seed=1, **bounds, max_wait_s=0.5)
+    assert refused.sum() > (some.status == Status.REJECTED).sum() > 0
+    assert ((some.status == Status.FINISHED) | (some.status == Status.REJECTED)).all()
+    waited = some.finish_s[some.status == Status.REJECTED] - some.arrival_s[some.status == Status.REJECTED]
+    assert waited == pytest.approx(np.full(len(waited), 0.5), abs=1e-6)
+    patient = simulate(burst, FLEET, policy, seed=1, **bounds, max_wait_s=None, order="fcfs")
+    assert patient.finished.all()
+
+
+def test_a_client_that_goes_away_while_its_request_is_held_leaves_nothing(chats: Workload) -> None:
+    burst = replace(chats.speed_up(1000), abort_s=np.full(len(chats), 0.2))
+    result = simulate(burst, FLEET, seed=1, max_pending_requests=1, max_wait_s=None)
+    assert (result.status == Status.ABORTED).any()
+    assert ((result.status == Status.FINISHED) | (result.status == Status.ABORTED)).all()
 
 
 def test_a_request_that_was_tried_is_not_refused_again(chats: Workload) -> None:
@@ -84,7 +100,7 @@ def test_a_request_that_was_tried_is_not_refused_again(chats: Workload) -> None:
         return Router(["a", "b"], policy=Own(lambda _fleet: 0), block_size=chats.block_size, clock=clock)
 
     gateway = RouterGateway(make, chats, ["a", "b"])
-    gateway.admit({"max_pending_requests": 1})
+    gateway.admit(AdmissionOptions(max_pending_requests=1, max_pending_tokens=None, max_wait_s=0.0).native())
     first, second = gateway.select(0, [], 0.0), gateway.select(1, [0], 0.0)
     assert first is not None
     assert second is not None

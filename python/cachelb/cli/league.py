@@ -5,21 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
-from cachelb.cli.options import ALL, COUNT, FILE, NOT_NEGATIVE, option, policy_option, threads_option
+from cachelb.calls import split_list
+from cachelb.cli.options import (
+    ALL,
+    COUNT,
+    FILE,
+    NOT_NEGATIVE,
+    admission_option,
+    option,
+    policy_option,
+    threads_option,
+)
 from cachelb.cli.progress import progress_bar
 from cachelb.cli.table import console, fits
 from cachelb.errors import CachelbError
-from cachelb.sim.calls import split_list
+from cachelb.sim.contender import Contender
 from cachelb.sim.fleet import DEFAULT_MODEL
 from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Standings, Store, as_dict, markdown, play
 from cachelb.sim.league.documents import HEADS, bound_tables, group_tables, legend, ratio_text, rest_texts
 from cachelb.sim.league.traces import PARTS
 from cachelb.sim.league.yardsticks import BUDGET, HORIZON
 from cachelb.sim.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from cachelb.admission import AdmissionOptions
 
 _POLICIES = (
     "adaptive,adaptive+events,cache-aware,kv-aware,prefill-times-batch(crowding=1),"
@@ -37,6 +51,7 @@ Examples:
   cachelb league conversation_trace.jsonl.xz chat --fleet 8xl40s,4xh100+4xl40s --store league.jsonl
   cachelb league chat --policy "adaptive,prefill-times-batch(crowding=1)+events" --realism none,crash
   cachelb league "agents.jsonl.xz(limit=60,loop=closed)" --part develop --loads 0.7,0.95 --seeds 3
+  cachelb league chat --loads 0.95,1.2 --admission max_wait_s=1.5 --policy adaptive,"adaptive(max_wait_s=0)"
   cachelb league chat --loads 0.95 --window 1000:100 --policy adaptive,adaptive+clairvoyant
   cachelb league chat rag --policy all --svg league.svg --markdown > league.md
 
@@ -103,6 +118,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     help="Figures are of COUNT requests behind the first AFTER, which 'adaptive' places for every policy, as in "
     "1000:100. Policies may then be NAME+rollout and NAME+clairvoyant.",
 )
+@admission_option("Hold and refuse requests before every policy, as NAME(max_wait_s=1.5) does before one")
 @option("--store", None, FILE, "Keep runs in this file, and run only what it lacks.")
 @click.option("--again", metavar="NAMES", help="Policies whose runs in the store are made again: they have changed.")
 @threads_option()
@@ -122,6 +138,7 @@ def league(
     seeds: int,
     part: str,
     window: str | None,
+    admission: AdmissionOptions | None,
     store: Path | None,
     again: str | None,
     threads: int,
@@ -149,6 +166,8 @@ def league(
         model=model,
         window=window,
     )
+    if admission is not None:
+        names = [str(Contender.parse(name).admitted(admission)) for name in names]
     kept = _opened(store, again)
     with progress_bar("simulating", quiet=as_json) as progress:
         try:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cachelb import policies
+from cachelb import admission_text, policies
+from cachelb.calls import split_list
 from cachelb.cli.progress import progress_bar
 from cachelb.errors import CachelbError
-from cachelb.sim.calls import split_list
 from cachelb.sim.compare import compare
 from cachelb.sim.contender import Contender
 
@@ -76,6 +76,29 @@ def policy_option(default: str) -> Callable[[Command], Command]:
 def option(name: str, default: object, kind: click.ParamType[Any], text: str) -> Callable[[Command], Command]:
     """Make an option whose help shows its default, if it has one."""
     return click.option(name, type=kind, default=default, show_default=default is not None, help=text)
+
+
+def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], object]:
+    """Make an option's callback of a parser that raises TypeError or ValueError."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
+        try:
+            return None if value is None else parse(value)
+        except (ValueError, TypeError) as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def admission_option(does: str) -> Callable[[Command], Command]:
+    """Make the option for what an admission is built from; the command receives `AdmissionOptions`, or None."""
+    return click.option(
+        "--admission",
+        metavar="OPTIONS",
+        callback=parsed(admission_text.parse),
+        help=f"{does}: options of cachelb.Admission, as in max_wait_s=1.5,max_pending_tokens=4096; "
+        f"{admission_text.DEFAULT!r} for its defaults.",
+    )
 
 
 def json_option(instead_of: str = "the table") -> Callable[[Command], Command]:

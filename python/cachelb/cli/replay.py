@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +14,10 @@ from cachelb.cli.options import (
     FILE,
     NOT_NEGATIVE,
     POSITIVE,
+    admission_option,
     json_option,
     option,
+    parsed,
     policy_option,
     run,
     threads_option,
@@ -31,6 +33,9 @@ from cachelb.sim.sweep import Sweep
 from cachelb.sim.workloads import WORKLOADS
 from cachelb.sim.worst import worst_requests
 
+if TYPE_CHECKING:
+    from cachelb.admission import AdmissionOptions
+
 _SIGNALS = Signals()
 _SECONDS = click.FloatRange(min=0)
 _POLICIES = "adaptive,cache-aware,prefill-times-batch,least-loaded,round-robin"
@@ -43,6 +48,7 @@ Examples:
   cachelb replay chat --fleet 8xh100/window=1024*5 --policy kv-aware,cache-aware
   cachelb replay trace.jsonl --policy kv-aware,kv-aware+oracle --event-lag 0.5 --explain
   cachelb replay bursts --seeds 3 --html bursts.html
+  cachelb replay chat --rate 30 --slo ttft=2 --admission max_wait_s=1.5,max_pending_tokens=4096
   cachelb replay agent --policy cache-aware --sweep cache_threshold=0.1:0.9:0.2 --json > sweep.json
 
 \b
@@ -50,18 +56,6 @@ Generators: {", ".join(WORKLOADS)}
 GPUs:       {", ".join(GPUS)}
 Models:     {", ".join(MODELS)}
 """
-
-
-def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
-    """Make an option's callback of a parser that raises ValueError."""
-
-    def callback(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
-        try:
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
 
 
 @click.command(epilog=_EXAMPLES)
@@ -95,16 +89,17 @@ def _parsed(parse: Any) -> Any:  # noqa: ANN401 - click's callbacks
 @click.option(
     "--sweep",
     metavar="NAME=FROM:TO:STEP",
-    callback=_parsed(Sweep.parse),
+    callback=parsed(Sweep.parse),
     help="Run with each value of an option of the policies, or of speed, rate, mfu, kv_tokens, gateways, event_lag_s, "
     "scrape_interval_s, report_lag_s, net_delay_s, first_token_delay_s or decision_s; NAME=A,B,C lists them.",
 )
 @click.option(
     "--slo",
     metavar="ttft=TIME,tpot=TIME",
-    callback=_parsed(Slo.parse),
+    callback=parsed(Slo.parse),
     help="Also print goodput: requests per second within the limits.",
 )
+@admission_option("Hold and refuse requests before every policy that does not name other bounds")
 @option("--event-lag", _SIGNALS.event_lag_s, _SECONDS, "Seconds KV events take to reach the gateway.")
 @option("--scrape-interval", _SIGNALS.scrape_interval_s, POSITIVE, "Seconds between load reports.")
 @option("--gateways", 1, COUNT, "Routers that share the fleet and know nothing of each other.")
@@ -142,6 +137,7 @@ def replay(
     seeds: int,
     sweep: Sweep | None,
     slo: Slo | None,
+    admission: AdmissionOptions | None,
     event_lag: float,
     scrape_interval: float,
     gateways: int,
@@ -175,6 +171,7 @@ def replay(
         signals=_signals(event_lag, scrape_interval),
         gateways=gateways,
         threads=threads,
+        **({} if admission is None else asdict(admission)),
     )
     if html is not None:
         _draw(comparison, html)

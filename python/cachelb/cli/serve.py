@@ -15,7 +15,7 @@ import click
 
 from cachelb import config as configuration
 from cachelb.bodies import RequestBodies
-from cachelb.cli.options import COUNT, FILE, option
+from cachelb.cli.options import COUNT, FILE, admission_option, option
 from cachelb.errors import CachelbError, ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ Examples:
   cachelb serve --config gateway.toml --listen 0.0.0.0:8080 --snapshot router.snapshot
   cachelb serve --discover kubernetes:llm/vllm:8000 --listen 0.0.0.0:8080
   cachelb serve --worker unix:///run/vllm.sock --listen unix:/run/gateway.sock --records decisions.jsonl
+  cachelb serve --worker http://gpu0:8000 --admission max_wait_s=1.5,max_pending_tokens=4096
   cachelb serve --config gateway.toml --select-only --admin 0.0.0.0:9090 --admin-token-file token
 """
 
@@ -66,7 +67,7 @@ Examples:
 @option("--body-timeout-s", 30.0, _SECONDS, "Until a body is complete.")
 @option("--max-open", 4096, COUNT, "Requests at a time.")
 @option("--max-held-mb", 512, COUNT, "Of all bodies at a time.")
-@option("--max-pending-tokens", None, COUNT, "Per worker, uncached and without an answer yet; more get 429.")
+@admission_option("Hold prompts while every worker is busy, and answer 429 to those that wait too long")
 @option("--idle-timeout-s", 600.0, _SECONDS, "Without a byte of an answer.")
 @option("--drain-s", 2.0, _SECONDS, "Not ready but serving, after SIGTERM.")
 @option("--grace-s", 30.0, _SECONDS, "For open requests after SIGTERM.")

@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.admission import AdmissionOptions
+from cachelb.sim.contender import admission_apart, admission_in_short
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -144,6 +147,10 @@ def _caption(comparison: Comparison, dropped: int) -> str:
     if slo := comparison.settings["slo"]:
         limits = " and ".join(f"{key.removesuffix('_s').upper()} <= {seconds(limit)}" for key, limit in slo.items())
         lines.append(f"good: {limits}, without warm-up and drain")
+    if admission := admission_apart(comparison.settings["options"])[1]:
+        options = admission_in_short(AdmissionOptions(**admission))
+        given = ", ".join(f"{name}={value}" for name, value in options.items())
+        lines.append(f"admission, where a policy names no other: {given}")
     if len(comparison.seeds) > 1:
         lines.append(f"mean of {len(comparison.seeds)} seeds; ± half the distance from the lowest to the highest")
     if dropped:

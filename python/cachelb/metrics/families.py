@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from cachelb.admission_stats import BandStats
 from cachelb.bodies import BodyStats
 from cachelb.event_stats import KvEventStats
 from cachelb.measure import Measure, measures
@@ -110,6 +111,7 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _of(KvEventStats, _WORKER, streams)
     yield from _of(LearnedStats, ("model", "part"), learners)
     yield from _of(ShadowStats, ("policy",), _named_apart(stats.shadows, "policy"))
+    yield from _of(BandStats, ("priority",), {(str(band.priority),): band for band in stats.admission})
     yield from _of(StateStats, (), {} if state is None else {(): state})
     yield from _of(PeerStats, ("peer",), peers)
     yield from _of(DiscoveryStats, ("source",), _named_apart(stats.discovery, "source"))

@@ -278,7 +278,7 @@ class Router(Reservations[W]):
             slow_start_s=slow_start_s,
             cache_layout=None if layout is None else asdict(layout),
         )
-        self._wake()
+        self._released()
 
     def _open_models(self, names: Iterable[str]) -> None:
         for model in names:
@@ -308,7 +308,7 @@ class Router(Reservations[W]):
         for key, worker in now.items():
             if key not in known:
                 self._fleet.add(worker, name=key)
-                self._wake()
+                self._released()
             else:
                 self._fleet.replace_object(key, worker)
 
@@ -324,7 +324,7 @@ class Router(Reservations[W]):
         """
         self._fleet.set_ready(worker, ready)
         if ready:
-            self._wake()
+            self._released()
 
     def learn_worker(
         self,
@@ -540,12 +540,6 @@ class Router(Reservations[W]):
 
     def _address_of(self, name: str) -> str:
         return self._fleet.address_of(name)
-
-    def _wake(self) -> None:
-        self._waiting.wake()
-
-    def _released(self) -> None:
-        self._waiting.wake(released=True)
 
     def _forked(self) -> None:
         """Drop the parent's state, and nothing more: most children only run another program and must start fast."""

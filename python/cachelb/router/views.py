@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from cachelb.admission_stats import read_bands
 from cachelb.arguments import whole
 from cachelb.bodies import BodyStats
 from cachelb.event_stats import CacheGroupStats, KvEventStats
@@ -59,6 +60,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         memory_bytes=counters["memory_bytes"],
         no_worker=counters["no_worker"],
         overloaded=counters["overloaded"],
+        admission=read_bands(counters["bands"]),
         unread_usage=counters["unread_usage"],
         policy=router.policy,
         models=router._fleet.models(),

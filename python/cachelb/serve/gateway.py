@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.admission import Admission
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from cachelb.admission import AdmissionOptions
     from cachelb.decision import Decision
     from cachelb.router import Router
     from cachelb.serve.asgi import Receive, Scope, Send
@@ -38,6 +41,7 @@ _PROMPTS: Final = ("/completions", "/messages", "/responses", "/generate", "/emb
 _ADMIN: Final = frozenset({"/metrics", "/dump", "/select", "/select_and_reserve", "/reservations"})
 _RANK: Final = "x-data-parallel-rank"
 _NO_MODEL: Final = "not serving the model"
+_CLOSED: Final = "shutting down"
 _SWEEP_S: Final = 1.0
 _END_S: Final = 5.0
 _ERROR: Final = 400
@@ -54,6 +58,7 @@ class Gateway:
     no JSON is answered with 400.
 
     Attributes:
+        admission: What prompts wait at, None if all go to a worker at once.
         readiness: What `/ready` answers.
         held_bytes: Bytes of request bodies in memory.
 
@@ -82,7 +87,7 @@ class Gateway:
         body_timeout_s: float = 30.0,
         max_open: int = 4096,
         max_held_bytes: int = 512 << 20,
-        max_pending_tokens: int | None = None,
+        admission: AdmissionOptions | None = None,
         idle_timeout_s: float = 600.0,
         expose_headers: Iterable[str] = (),
     ) -> None:
@@ -97,8 +102,8 @@ class Gateway:
             body_timeout_s: Seconds that a body may take; a slower one is answered with 408.
             max_open: Requests at a time; more are answered with 503.
             max_held_bytes: Bytes of all bodies at a time; likewise.
-            max_pending_tokens: Uncached prompt tokens without an answer yet, per worker and unit of its weight, from
-                which on prompts are answered with 429; None for any number.
+            admission: Of an `Admission` that holds prompts where every worker has as much before it as the bounds
+                allow, and refuses them with 429; None holds and refuses none.
             idle_timeout_s: Seconds without a byte from the worker or to the client after which a request is ended.
             expose_headers: Names of the decision's headers that clients get, where they are trusted.
 
@@ -113,9 +118,7 @@ class Gateway:
         self._body_timeout_s = seconds("body_timeout_s", body_timeout_s)
         self._max_open = whole("max_open", max_open, 1)
         self._max_held_bytes = whole("max_held_bytes", max_held_bytes, 1, 1 << 50)
-        self._admission = None
-        if max_pending_tokens is not None:
-            self._admission = Admission(router, max_pending_tokens=max_pending_tokens)
+        self.admission = None if admission is None else Admission(router, **asdict(admission))
         self._idle_timeout_s = seconds("idle_timeout_s", idle_timeout_s)
         exposed = frozenset([expose_headers] if isinstance(expose_headers, str) else expose_headers)
         self._exposed = header_filter(exposed) if exposed else None
@@ -172,6 +175,11 @@ class Gateway:
             del self._open[exchange]
             self.held_bytes -= exchange.held
 
+    def close(self) -> None:
+        """Admit no more prompts; those that wait still go to a worker. Idempotent."""
+        if self.admission is not None:
+            self.admission.close()
+
     def stop(self) -> None:
         """End every open request now: with 503, or in the middle of its answer."""
         for exchange in list(self._open):
@@ -179,6 +187,7 @@ class Gateway:
 
     async def aclose(self) -> None:
         """End every open request, and wait for that. Idempotent."""
+        self.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 while self._open:
@@ -204,14 +213,17 @@ class Gateway:
         if len(self._open) > self._max_open:
             raise _overloaded()
         body = await self._read_body(exchange, scope, receive)
-        exchange.deadline_s = asyncio.get_running_loop().time() + self._idle_timeout_s
+        clock = asyncio.get_running_loop().time
+        exchange.deadline_s = clock() + self._idle_timeout_s
         exchange.watch(receive)
         if scope["method"] == "GET" and (path == "/v1/models" or path.startswith("/v1/models/")):
             await self._models.answer(path, scope["headers"], send)
             exchange.finish()
             return
         call = _Call(scope, body)
+        exchange.deadline_s = math.inf  # no worker is idle yet; `wait_s` and the admission bound the time
         decision: Decision[str] | None = await self._select(call)
+        exchange.deadline_s = clock() + self._idle_timeout_s
         attempt = 0
         while decision is not None:
             attempt += 1
@@ -257,23 +269,26 @@ class Gateway:
             raise _no_worker(error) from None
 
     async def _pick(self, request: dict[str, Any], *, is_prompt: bool) -> Decision[str]:
-        if self._waiting:  # behind those that wait
-            return await self._wait(request)
+        admission = self.admission if is_prompt else None
+        if self._waiting and admission is None:  # behind those that wait
+            return await self._wait(request, None)
         try:
-            if is_prompt and self._admission is not None:
-                return self._admission.acquire_nowait(**request)
+            if admission is not None:
+                return await admission.acquire(**request)
             return self._router.select_worker(**request)
         except Overloaded:
             raise
         except NoWorkerAvailable as error:
             if not _lacks_model(error):
-                return await self._wait(request)
+                return await self._wait(request, admission)
             if is_prompt:
                 raise Refusal(404, "model_not_found", "the model does not exist") from None
             return self._select_any_model(request, error)
 
-    async def _wait(self, request: dict[str, Any]) -> Decision[str]:
-        """Pick a worker when one becomes available."""
+    async def _wait(self, request: dict[str, Any], admission: Admission[str] | None) -> Decision[str]:
+        """Pick a worker when one becomes available, and has room if there is an admission."""
+        if admission is not None and self._wait_s > 0:
+            return await admission._acquire_when_ready(self._wait_s, request)  # noqa: SLF001 - a part of it
         self._waiting += 1
         try:
             return await self._router.select_worker_when_ready(timeout_s=self._wait_s, **request)
@@ -428,6 +443,8 @@ def _without_worker(headers: list[tuple[bytes, bytes]], origin: bytes) -> list[t
 
 def _no_worker(error: NoWorkerAvailable) -> Refusal:
     """Answer without the error's text, which names workers."""
+    if isinstance(error, Overloaded) and error.reason == _CLOSED:
+        return _shutting_down()
     if isinstance(error, Overloaded):
         message = "the workers are busy; try again later"
         return Refusal(error.status, "workers_busy", message, retry_after_s=error.retry_after_s)
@@ -447,4 +464,8 @@ def _end_early(exchange: Exchange) -> Refusal:
         return Refusal(408, "body_timeout", "the body took too long", closes=True)
     if exchange.timed_out:
         return Refusal(504, "timeout", "the worker did not answer in time")
+    return _shutting_down()
+
+
+def _shutting_down() -> Refusal:
     return Refusal(503, "shutting_down", "the gateway is about to end", retry_after_s=1.0, closes=True)

@@ -24,7 +24,8 @@ class Service:
     """Serves a gateway's addresses until it is stopped, and ends within a grace period.
 
     Once stopped, it is not ready, so that load balancers take it out while it still serves for `drain_s`; then it
-    accepts nothing more, lets open requests finish, and ends those that are still open after `grace_s`.
+    accepts nothing more, lets open requests finish, those among them that wait for a worker, and ends those that are
+    still open after `grace_s`.
 
     Example:
         >>> import asyncio, cachelb
@@ -95,8 +96,7 @@ class Service:
         stopping.cancel()
         end = loop.time() + self._grace_s
         await self._wait(min(self._drain_s, self._grace_s))
-        for listener in self._listeners:
-            listener.stop()
+        self._accept_no_more()
         if clients:
             finished = loop.create_task(asyncio.wait(clients), name="clients")
             await self._wait(end - loop.time(), finished)
@@ -114,6 +114,12 @@ class Service:
         for result in await asyncio.gather(*servers, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+
+    def _accept_no_more(self) -> None:
+        for listener in self._listeners:
+            listener.stop()
+        if self._gateway is not None:
+            self._gateway.close()
 
     async def _wait(self, delay_s: float, *others: asyncio.Task[Any]) -> None:
         """Wait so long, or until a second `stop`, or until another task is done."""

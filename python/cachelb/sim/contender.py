@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from cachelb.admission import Admission
+from cachelb.admission import AdmissionOptions
+from cachelb.calls import Call
 from cachelb.router import Router
-from cachelb.sim.calls import Call
 
 KV_EVENTS, ORACLE = "+events", "+oracle"
 """Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""
@@ -22,14 +22,22 @@ ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
 YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
 """Endings that no real router could have."""
 
-_BOUNDS = ("max_pending_requests", "max_pending_tokens")
+_OF_ADMISSION = tuple(option.name for option in fields(AdmissionOptions))
 _ENDINGS = (KV_EVENTS, POOL_BLIND, *YARDSTICKS)
 
 
 def admission_apart(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into those of router and policy and those of `cachelb.Admission`."""
-    bounds = {name: value for name, value in options.items() if name in _BOUNDS}
-    return {name: value for name, value in options.items() if name not in _BOUNDS}, bounds
+    own = {name: value for name, value in options.items() if name in _OF_ADMISSION}
+    return {name: value for name, value in options.items() if name not in own}, own
+
+
+def admission_in_short(admission: AdmissionOptions) -> dict[str, Any]:
+    """Return the options that differ from the defaults; one in any case, which is enough to have an admission."""
+    usual = AdmissionOptions()
+    given = {name: getattr(admission, name) for name in _OF_ADMISSION}
+    given_options = {name: value for name, value in given.items() if value != getattr(usual, name)}
+    return given_options or {"max_pending_tokens": usual.max_pending_tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +68,22 @@ class Contender:
             raise ValueError(f"cannot read policy {text!r}; write NAME(OPTION=VALUE) with nothing, {known} behind it")
         return cls(name, dict(call.options), ending)
 
+    def admitted(self, admission: AdmissionOptions) -> Contender:
+        """Return a copy with an admission, except for what the options name already.
+
+        Example:
+            >>> str(Contender.parse("adaptive(max_wait_s=0)+events").admitted(AdmissionOptions(max_queued=9)))
+            'adaptive(max_queued=9,max_wait_s=0)+events'
+            >>> str(Contender.parse("adaptive").admitted(AdmissionOptions()))
+            'adaptive(max_pending_tokens=4096)'
+        """
+        return replace(self, options={**admission_in_short(admission), **self.options})
+
     def check(self) -> None:
         """Refuse options that nothing takes."""
-        options, bounds = admission_apart(self.options)
-        router: Router[str] = Router(policy=self.name, **options)
-        if bounds:
-            Admission(router, **bounds)
+        options, own = admission_apart(self.options)
+        Router(policy=self.name, **options)
+        AdmissionOptions(**own)
 
     def __str__(self) -> str:
         return str(Call(self.name, self.options, self.ending))

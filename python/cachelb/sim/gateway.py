@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cachelb.admission import Admission
+from cachelb._core import AdmissionGate, HeldRequest
 from cachelb.errors import NoWorkerAvailable
 
 if TYPE_CHECKING:
@@ -102,22 +104,56 @@ class RouterGateway:
         self._next = 0
         self.reasons: list[str] = []
         self.router = make(lambda: self._now)
-        self._admission: Admission[str] | None = None
+        self._gate: AdmissionGate[str] | None = None
+        self._max_wait_s: float | None = 0.0
+        self._held: dict[int, tuple[HeldRequest[str], float]] = {}
+        self._called: list[int] = []
 
-    def admit(self, bounds: Mapping[str, Any]) -> None:
-        """Refuse requests that no worker has room for."""
-        self._admission = Admission(self.router, **bounds)
+    def admit(self, admission: Mapping[str, Any] | None) -> None:
+        """Refuse requests that no worker has room for, or hold them."""
+        if admission is not None:
+            self._gate, self._max_wait_s = AdmissionGate(self.router, dict(admission)), admission["max_wait_s"]
 
     def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
         """Ask the router; see `Gateway.select`."""
         self._now = now
-        asked = self._request(request, tried)
         try:
-            if self._admission is not None and not tried:  # one that was tried was admitted
-                return self._opened(self._admission.acquire_nowait(**asked))
-            return self._opened(self.router.select_worker(**asked))
+            if self._gate is None or tried:  # one that was tried was admitted
+                return self._opened(self.router.select_worker(**self._request(request, tried)))
+            return self._admitted(self._gate, request, now)
         except NoWorkerAvailable:
             return None
+
+    def _admitted(self, gate: AdmissionGate[str], request: int, now: float) -> tuple[int, int, int, int] | None:
+        if request in self._held:
+            held, until_s = self._held.pop(request)
+            tried: Any = held.try_again(now >= until_s)
+            if tried is None:
+                self._held[request] = held, until_s
+            return None if tried is None else self._opened(tried)
+        asked = self._request(request, [])
+        if self._max_wait_s == 0:
+            return self._opened(gate.acquire_nowait(**asked))
+        call = partial(self._called.append, request)
+        found: Any = gate.enter(call, 0, (self._max_wait_s, False, False, False), **asked)
+        if isinstance(found, HeldRequest):
+            self._held[request] = found, now + (math.inf if self._max_wait_s is None else self._max_wait_s)
+            return None
+        return self._opened(found)
+
+    def held_until(self, request: int) -> float | None:
+        """Return until when a request is held that was just not placed, None if it is refused."""
+        return self._held[request][1] if request in self._held else None
+
+    def called(self, now: float) -> list[int]:
+        """Return the requests to be placed now that were held."""
+        self._now = now
+        called, self._called[:] = list(self._called), []
+        return called
+
+    def give_up(self, request: int) -> None:
+        """Hear that a request that is held is given up."""
+        self._held.pop(request)[0].give_up()
 
     def select_pair(
         self, request: int, tried: list[int], now: float

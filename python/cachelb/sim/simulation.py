@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cachelb._core import SimWorkload
 from cachelb._core import simulate as native_simulate
-from cachelb.admission import Admission
+from cachelb.admission import AdmissionOptions
 from cachelb.arguments import listed, number, whole
 from cachelb.policies import PolicyLike
 from cachelb.router import Router
@@ -244,12 +244,10 @@ def simulate(
         raise ValueError(
             f"a gateway of your own stands alone, got gateways={gateways}, sharing={sharing}; leave one of them out"
         )
-    if gateway is not None and bounds:
-        raise ValueError("bounds of admission are for routers, not for a gateway of your own; leave them out")
-    if bounds and any(worker.role == "prefill" for worker in fleet):
-        raise ValueError("admission is for fleets without workers for prefill alone")
-    entrances = [gateway] if gateway is not None else _entrances(make, workload, fleet, gateways, sharing=sharing)
-    limits = _admit(entrances, bounds) if bounds else None
+    admission = _admission(bounds, fleet, gateways, is_routed=gateway is None) if bounds else None
+    entrances: list[Any] = [gateway]
+    if gateway is None:
+        entrances = _entrances(make, workload, fleet, gateways, sharing=sharing, admission=admission)
     options = {
         **signals.native(),
         "loss_seed": seed,
@@ -269,7 +267,7 @@ def simulate(
         clients=_clients(workload, gateways, seed),
         sharing_lag=(0.0 if signals.oracle else signals.sharing_lag_s) if sharing else None,
         progress=progress,
-        limits=limits,
+        admission=admission,
     )
     run_s = time.perf_counter() - begin
     if not isinstance(entrances[0], Router):
@@ -285,6 +283,15 @@ def simulate(
     )
 
 
+def _admission(options: Mapping[str, Any], fleet: FleetSpec, gateways: int, *, is_routed: bool) -> dict[str, Any]:
+    """Check the options of an admission, and return its native settings."""
+    if not is_routed:
+        raise ValueError("bounds of admission are for routers, not for a gateway of your own; leave them out")
+    if any(worker.role == "prefill" for worker in fleet):
+        raise ValueError("admission is for fleets without workers for prefill alone")
+    return AdmissionOptions(**options).native(gateways)
+
+
 def _entrances(
     make: Callable[[Callable[[], float]], Router[str]],
     workload: Workload,
@@ -292,27 +299,20 @@ def _entrances(
     gateways: int,
     *,
     sharing: bool,
+    admission: Mapping[str, Any] | None,
 ) -> list[Any]:
     """Return the routers of a run, those with a policy written in Python behind gateways."""
     routers = [make(lambda: 0.0) for _ in range(gateways)]
     entrances: list[Any] = list(routers)
     if not routers[0]._plan.is_native:  # noqa: SLF001 - the run's, not a caller's
-        entrances = [RouterGateway(make, workload, fleet.names) for _ in routers]
-        routers = [entrance.router for entrance in entrances]
+        gateways_of = [RouterGateway(make, workload, fleet.names) for _ in routers]
+        for one in gateways_of:
+            one.admit(admission)
+        entrances, routers = [*gateways_of], [one.router for one in gateways_of]
     if sharing:
         for origin, router in enumerate(routers, start=1):
             router._state.share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
     return entrances
-
-
-def _admit(entrances: Sequence[Any], bounds: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Bound what routers may have pending, and return the bounds for those that the event loop runs itself."""
-    for entrance in entrances:
-        if isinstance(entrance, RouterGateway):
-            entrance.admit(bounds)
-    first = entrances[0]
-    admission = Admission(first if isinstance(first, Router) else first.router, **bounds)
-    return admission.max_pending_requests, admission.max_pending_tokens
 
 
 def _pinned(

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
 from cachelb.arguments import listed
-from cachelb.sim.calls import number_or_text
+from cachelb.calls import number_or_text
 
 Setting: TypeAlias = "int | float | str"
 """A value of a setting."""

@@ -348,7 +348,7 @@ class Exchange:
             except (TypeError, ValueError) as error:
                 _log.warning("worker %s was changed by another router, but not here: %s", key, error)
         if changes:
-            self._router._wake()
+            self._router._released()
 
     def _missed(self, origin: int, peer: _Peer, now: float) -> None:
         if peer.asked_s is None:

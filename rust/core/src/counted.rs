@@ -21,6 +21,11 @@ macro_rules! counted {
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field)),*]
             }
+
+            /// Adds the counts of another.
+            pub fn merge(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
         }
     };
 }

@@ -31,11 +31,13 @@ pub enum Error {
     /// The policy declines the request rather than route it badly.
     #[error("the policy declines the request: {0}")]
     Refused(&'static str),
-    /// Every worker that may be picked has as much to do as admission allows.
-    #[error("every worker is full; one has room in about {wait_ms} ms")]
+    /// Every worker that may be picked has as much to do as admission allows, or others are to go first.
+    #[error("admission refuses the request: {why}; a worker has room in about {wait_ms} ms")]
     Overloaded {
         /// Until one has room, by how fast they computed before.
         wait_ms: u64,
+        /// Why it does not wait.
+        why: &'static str,
     },
     /// The worker chosen outside the selector is no candidate any more.
     #[error("the chosen worker is no candidate any more")]

@@ -32,7 +32,7 @@ pub trait Host: Send + Sync + 'static {
     fn pick(&self, asked: Asked) -> impl Future<Output = Result<Picked, Refusal>> + Send;
 }
 
-/// Runs a pick on a thread for what blocks, where a panic becomes a refusal.
+/// Runs a pick, or a part of one, on a thread for what blocks, where a panic becomes a refusal.
 ///
 /// # Errors
 ///
@@ -41,9 +41,9 @@ pub trait Host: Send + Sync + 'static {
 /// # Panics
 ///
 /// Outside of the server's thread, as it has the runtime.
-pub async fn off_thread(
-    pick: impl FnOnce() -> Result<Picked, Refusal> + Send + 'static,
-) -> Result<Picked, Refusal> {
+pub async fn off_thread<T: Send + 'static>(
+    pick: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
     (task::spawn_blocking(pick).await).unwrap_or_else(|_| Err(Refusal::failed()))
 }
 
@@ -206,6 +206,14 @@ impl Refusal {
     pub fn shed() -> Self {
         let message = "the request is of low priority and the workers are busy";
         Self::new(Event::Shed, 429, message, Some(1.0))
+    }
+
+    /// 429: an admission refuses the request, as every worker has as much before it as the bounds allow, for so many
+    /// seconds.
+    #[must_use]
+    pub fn busy(retry_after_s: f64) -> Self {
+        let message = "the workers are busy; try again later";
+        Self::new(Event::WorkersBusy, 429, message, Some(retry_after_s))
     }
 
     /// 400: a router that is strict cannot read the body. The client gets the message.

@@ -156,7 +156,9 @@ pub(crate) fn refusal(refusal: &Refusal) -> Reply {
 /// Why a request was dropped, in the words of llm-d. This is the one thing that replies have beyond those in Python.
 fn dropped(event: Event) -> Option<(String, String)> {
     let reason = match event {
-        Event::Shed | Event::Full | Event::TooManyStreams => "rejected-saturated",
+        Event::Shed | Event::WorkersBusy | Event::Full | Event::TooManyStreams => {
+            "rejected-saturated"
+        }
         Event::NoWorker => "rejected-no-endpoints",
         Event::Draining => "rejected-shutting-down",
         _ => return None,

@@ -37,6 +37,8 @@ events! {
     NoWorker = "no-worker",
     /// Refused: of low priority, and its worker is busy.
     Shed = "shed",
+    /// Refused: an admission has no room for the request.
+    WorkersBusy = "workers-busy",
     /// Refused: the router is strict and cannot read the body.
     BadBody = "bad-body",
     /// Refused: the pick failed.

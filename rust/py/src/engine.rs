@@ -3,7 +3,7 @@
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -85,8 +85,8 @@ pub struct Engine {
     shared: Shared,
     /// Threads that wait for the selector, each for one step.
     waiting: AtomicU32,
-    /// Requests that wait for a worker and that a release may help, of a router.
-    pub waiters: AtomicIsize,
+    /// Requests that wait at gates, so that a release looks no further while there is none.
+    waiters: AtomicUsize,
     clock: Clock,
     decisions: AtomicU64,
     /// Tells the decisions of this engine in this process from all others.
@@ -107,7 +107,7 @@ impl Engine {
         Self {
             shared: Shared::new(selector),
             waiting: AtomicU32::new(0),
-            waiters: AtomicIsize::new(0),
+            waiters: AtomicUsize::new(0),
             clock,
             decisions: AtomicU64::new(0),
             nonce: AtomicU32::new(nonce()),
@@ -200,6 +200,30 @@ impl Engine {
         };
         // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
         enter(|| Ok(self.held(close)))
+    }
+
+    /// Something happened that may let a request go that waits.
+    pub fn released(&self) -> PyResult<()> {
+        // What wrote before this took the lock since then, or has not looked for room yet.
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.call_next(true)?;
+        }
+        Ok(())
+    }
+
+    /// Calls the requests whose turn it is, after each change to those that wait, and after an event.
+    pub fn call_next(&self, is_event: bool) -> PyResult<()> {
+        let now = self.last_now();
+        let called = enter(|| {
+            Ok(self.held(|selector| {
+                let called = selector.call_next(is_event, now);
+                let waiting = selector.gates().waiting();
+                self.waiters.store(waiting, Ordering::SeqCst);
+                called
+            }))
+        })?;
+        called.wake();
+        Ok(())
     }
 
     /// The engine's counts came after the end.

@@ -81,7 +81,8 @@ mod _core {
     use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
     use crate::router::{
-        Fleet, KvEvents, NativeRouter, Readings, SnapshotPieces, State, message_origin,
+        AdmissionGate, Fleet, HeldRequest, KvEvents, NativeRouter, Readings, SnapshotPieces, State,
+        message_origin,
     };
     #[pymodule_export]
     use crate::sim::{EngineCache, GroupedEngineCache, SimWorkload, simulate};

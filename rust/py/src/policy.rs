@@ -188,8 +188,8 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
         (candidate.name.to_string(), why)
     };
     match (offers.iter().map(reason).into_py_dict(py), error) {
-        (Ok(reasons), Error::Overloaded { wait_ms }) => {
-            Overloaded::new_err((reasons.unbind(), *wait_ms as f64 / 1000.0))
+        (Ok(reasons), Error::Overloaded { wait_ms, why }) => {
+            Overloaded::new_err((reasons.unbind(), *wait_ms as f64 / 1000.0, *why))
         }
         (Ok(reasons), _) => NoWorkerAvailable::new_err((reasons.unbind(),)),
         (Err(error), _) => error,

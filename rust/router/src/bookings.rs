@@ -19,6 +19,7 @@ impl Selector {
     /// `n` more output tokens arrived.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
         self.prove(id, Some(now), now);
+        self.gates.generated(id, n);
         self.decisions.book_mut().tokens(id, n, now)
     }
 
@@ -60,10 +61,11 @@ impl Selector {
 
     /// The request ended. Returns whether the booking was still open.
     pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
+        let output = usage.output_tokens;
+        self.gates.ended(id, output);
         let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
             return false;
         };
-        let output = usage.output_tokens;
         if ending == Ending::Completed {
             self.prove(id, None, now);
             self.decisions.book_mut().prefilled(id, now);

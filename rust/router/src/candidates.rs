@@ -5,7 +5,7 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::{LoadBook, Report};
 use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
-use super::admission::PendingLimits;
+use super::admission::{PendingLimits, Terms, why};
 use super::fleet::Fleet;
 use super::homes::Homes;
 use super::member::{Eligibility, Member};
@@ -290,27 +290,49 @@ impl Candidates {
         }
     }
 
-    /// Refuses a request for which none of the candidates has room; they are marked as full then.
-    pub fn admit(&self, limits: PendingLimits, book: &LoadBook, offers: &mut Offers) -> Result<()> {
+    /// Refuses a request that is not the next at a gate, or for which none of the candidates has room; they are marked as
+    /// full then.
+    pub fn admit(&mut self, terms: Terms, book: &LoadBook, offers: &mut Offers) -> Result<()> {
+        if self.rows.is_empty() {
+            return Err(Error::NoCandidate);
+        }
         let loads = book.loads().columns();
+        let load = |row: &Candidate| loads.get(row.slot as usize);
+        let wait_ms = |row: &Candidate| load(row).map_or(0.0, |load| terms.limits.wait_ms(load));
         let mut shortest = f64::INFINITY;
         for row in self.rows.iter() {
-            let load = loads.get(row.slot as usize);
-            let wait_ms = load.map_or(0.0, |load| limits.wait_ms(load));
-            if wait_ms <= 0.0 {
+            shortest = shortest.min(wait_ms(row));
+            if terms.may_pass && shortest <= 0.0 {
+                if terms.is_narrow {
+                    self.narrow(terms.limits, book, offers);
+                }
                 return Ok(());
             }
-            shortest = shortest.min(wait_ms);
-        }
-        if self.rows.is_empty() {
-            return Ok(());
         }
         for row in self.rows.iter() {
             offers.set_eligibility(row.offer as usize, Eligibility::Full);
         }
-        #[expect(clippy::cast_sign_loss, reason = "above 0")]
+        #[expect(clippy::cast_sign_loss, reason = "not below 0")]
         let wait_ms = shortest.ceil() as u64;
-        Err(Error::Overloaded { wait_ms })
+        Err(Error::Overloaded {
+            wait_ms,
+            why: why::NO_ROOM,
+        })
+    }
+
+    /// Leaves out the candidates without room, but for those that save more by what they hold than they lack.
+    fn narrow(&mut self, limits: PendingLimits, book: &LoadBook, offers: &mut Offers) {
+        let loads = book.loads().columns();
+        let excess = |row: &Candidate| {
+            let load = loads.get(row.slot as usize);
+            load.map_or(0.0, |load| limits.excess_tokens(load))
+        };
+        let with_room = self.rows.iter().filter(|row| excess(row) <= 0.0);
+        let held = with_room.map(|row| row.matched_tokens).fold(0.0, f64::max);
+        let saves = |row: &Candidate| excess(row) <= (row.matched_tokens - held).max(0.0);
+        for offer in self.rows.retain_some(saves) {
+            offers.set_eligibility(offer as usize, Eligibility::Full);
+        }
     }
 
     /// Heap bytes.
@@ -342,7 +364,7 @@ fn kept_out(rests: bool) -> Eligibility {
 }
 
 /// Whether a fresh report shows more load than the veto allows.
-fn is_vetoed(report: &Report, settings: &Settings, now: Millis) -> bool {
+pub(super) fn is_vetoed(report: &Report, settings: &Settings, now: Millis) -> bool {
     let reaches = |value: Option<f64>, bound: Option<f64>| {
         value
             .zip(bound)

@@ -104,6 +104,16 @@ impl Fleet {
             .filter(|m| m.generation() == Some(id.generation))
     }
 
+    /// The workers by slot.
+    pub(super) fn current(&self) -> impl Iterator<Item = (WorkerId, &Member)> {
+        let slots = (0..).zip(&self.members);
+        let members = slots.filter_map(|(slot, member)| {
+            let generation = member.generation()?;
+            Some((WorkerId { slot, generation }, member))
+        });
+        members.filter(|(_, member)| !member.profile().is_shared_cache)
+    }
+
     /// The same, to change it.
     pub(super) fn member_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
         self.version += 1;

@@ -152,6 +152,8 @@ pub struct Record {
     pub convention: Option<&'static str>,
     /// How often the request was tried before.
     pub attempt: u32,
+    /// How long it waited for room before it was decided, in milliseconds.
+    pub queued_ms: u64,
     /// When it was decided.
     pub decided: Millis,
     /// When the first token came.

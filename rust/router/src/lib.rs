@@ -15,6 +15,7 @@
 //! | `checks` | whether engines find cached what their events promised |
 //! | `hidden` | what was predicted of engines whose events leave out cache groups |
 //! | `sharing` | what this router publishes and receives |
+//! | `gates` | who waits for room, and whose turn it is |
 //!
 //! | file | job |
 //! |---|---|
@@ -42,7 +43,7 @@
 //! | `common_name` | which of the undeclared models the engines serve |
 //! | `sizes` | engines whose blocks are not of the router's size |
 //! | `shared_answer` | what the shared cache of a model adds to its candidates |
-//! | `admission` | what may be pending on a worker |
+//! | `admission` | what may be pending on a worker, and the queue of those that wait |
 //! | `usable` | how much of what a worker holds its engine can reuse |
 //! | `health` | failures of a worker |
 //! | `leases` | placements on workers with events |
@@ -61,6 +62,7 @@ mod common_name;
 mod decisions;
 mod feed;
 mod fleet;
+mod gates;
 mod health;
 mod hidden;
 mod homes;
@@ -95,7 +97,7 @@ mod trace;
 mod usable;
 mod workers;
 
-pub use admission::PendingLimits;
+pub use admission::{GateId, Order, Passage, PendingLimits, Tenant, Ticket};
 pub use assembly::Assembly;
 pub use batch::BatchTerms;
 pub use blocks::Lost;
@@ -106,6 +108,7 @@ pub use cachelb_policy::Placements;
 pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::{Fleet, may_be_worker};
+pub use gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally};
 pub use health::Breaker;
 pub use ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
@@ -157,6 +160,7 @@ pub struct Selector {
     trace: Trace,
     checks: Checks,
     predictions: Predictions,
+    gates: Gates,
     /// What this router publishes and receives, if it does.
     sharing: Option<Box<Sharing>>,
 }
@@ -177,6 +181,7 @@ impl Selector {
             trace: Trace::default(),
             checks: Checks::default(),
             predictions: Predictions::default(),
+            gates: Gates::default(),
             sharing: None,
             settings,
         }
@@ -210,6 +215,7 @@ impl Selector {
         self.trace = Trace::default();
         self.checks = Checks::default();
         self.predictions = Predictions::default();
+        self.gates.forget();
         self.sharing = None;
         self.pools.each_rule(|rule| rule.ended_all());
         self.pools.change_all(|_| true, Blocks::forget_bookings);
@@ -261,6 +267,17 @@ impl Selector {
         self.decisions.ledger_mut()
     }
 
+    /// Who waits for room.
+    #[must_use]
+    pub fn gates(&self) -> &Gates {
+        &self.gates
+    }
+
+    /// The same, to open gates and to close them.
+    pub fn gates_mut(&mut self) -> &mut Gates {
+        &mut self.gates
+    }
+
     /// What the latest decisions saw.
     #[must_use]
     pub fn trace(&self) -> &Trace {
@@ -287,6 +304,7 @@ impl Selector {
             + self.trace.memory_bytes()
             + self.checks.memory_bytes()
             + self.predictions.memory_bytes()
+            + self.gates.memory_bytes()
             + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
     }
 
@@ -299,6 +317,7 @@ impl Selector {
         let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
         self.decisions.validate(is_remote)?;
         self.homes.validate()?;
+        self.gates.validate()?;
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();
         for (name, id) in self.fleet.ids() {

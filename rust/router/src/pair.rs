@@ -5,6 +5,7 @@ use cachelb_core::load::Half;
 use cachelb_policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason, Rng};
 
 use super::Selector;
+use super::admission::Passage;
 use super::ledger::{Ending, Usage};
 use super::member::Eligibility;
 use super::offers::Offers;
@@ -46,8 +47,13 @@ impl Selector {
         let continues = request.family.is_some_and(|family| family.continues);
         let is_weighed =
             !is_pinned && !continues && self.pools[request.pool].rules().pair_rule().is_some();
+        let beside = |passage| Passage {
+            is_beside: true,
+            ..passage
+        };
         let decode = Request {
             wanted: Wanted::Decode,
+            passage: request.passage.map(beside),
             ..*request
         };
         let prefill = Request {
@@ -129,7 +135,10 @@ impl<'r> Pair<'_, 'r> {
     fn decide_prefill(&mut self, decoder: &Decided) -> Result<Option<(Pick, Rng)>> {
         let is_alone = self.terms.fallback;
         let mut step = self.prefill_step();
-        step.look()?;
+        match step.look() {
+            Err(Error::NoCandidate) if is_alone => return Ok(None),
+            looked => looked?,
+        }
         // The second draw follows the first.
         let rng = std::mem::replace(&mut step.selector.rng, decoder.rng.clone());
         let decided = step.decide(false);
@@ -165,7 +174,10 @@ impl<'r> Pair<'_, 'r> {
 
     /// Decides both halves and books the prefill half, while the rows of the decode half are aside.
     fn weigh_aside(&mut self) -> Result<(Option<Pick>, PairChoice, Rng)> {
-        self.prefill_step().look()?;
+        match self.prefill_step().look() {
+            Err(Error::NoCandidate) if self.terms.fallback => {}
+            looked => looked?,
+        }
         let mut rng = self.selector.rng.clone();
         let Some(mut choice) = self.choose(&mut rng) else {
             return self.none();
@@ -186,7 +198,7 @@ impl<'r> Pair<'_, 'r> {
 
     fn none<T>(&mut self) -> Result<T> {
         let ledger = self.selector.decisions.ledger_mut();
-        ledger.no_worker += u64::from(!self.dry_run);
+        ledger.no_worker += u64::from(!self.dry_run && self.decode.passage.is_none());
         Err(Error::NoCandidate)
     }
 

@@ -5,7 +5,7 @@ use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Length, Placements, Reason};
 
-use super::admission::PendingLimits;
+use super::admission::Passage;
 use super::named::named;
 
 /// Names one model's pool.
@@ -14,7 +14,7 @@ pub struct PoolId(pub u32);
 
 named! {
     /// What the worker is wanted for.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     Wanted {
         /// The whole request. A worker for prefill only cannot do it.
         #[default]
@@ -79,8 +79,10 @@ pub struct Request<'a> {
     pub pinned_prefill: Option<(u32, Reason)>,
     /// The same of rules that decide beside the first, by their position; may be shorter than there are.
     pub shadow_picks: &'a [Option<(u32, Reason)>],
-    /// It is refused if no worker has room by these.
-    pub limits: Option<PendingLimits>,
+    /// How it takes part in admission, if it does.
+    pub passage: Option<Passage>,
+    /// How long it waited for room, in milliseconds.
+    pub queued_ms: u64,
     /// How often this request was tried before.
     pub attempt: u32,
     /// Number of the decision, unique and rising.

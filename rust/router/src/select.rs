@@ -115,14 +115,15 @@ impl<'a, 'r> Step<'a, 'r> {
             pool: &s.pools[request.pool],
         };
         s.candidates.refine(&from, offers, request);
-        let Some(limits) = request.limits else {
+        let passage = request.passage.as_ref();
+        let Some(passage) = passage.filter(|passage| !passage.is_beside) else {
             return Ok(());
         };
-        let admitted = s.candidates.admit(limits, s.decisions.book(), offers);
-        if admitted.is_err() && !self.dry_run {
-            s.decisions.ledger_mut().overloaded += 1;
-        }
-        admitted
+        let gate = s.gates.get(passage.gate);
+        gate.map_or(Ok(()), |gate| {
+            let terms = gate.terms(passage, s.sharing.is_some());
+            s.candidates.admit(terms, s.decisions.book(), offers)
+        })
     }
 
     /// Registers unknown offers in the order of their names, so that the order of the list means nothing. A dry run
@@ -171,7 +172,8 @@ impl<'a, 'r> Step<'a, 'r> {
             (decided, uncached)
         });
         let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
-        if is_refused && !self.dry_run {
+        // At a gate it may try again.
+        if is_refused && !self.dry_run && request.passage.is_none() {
             s.decisions.ledger_mut().no_worker += 1;
         }
         decided
@@ -211,6 +213,7 @@ impl<'a, 'r> Step<'a, 'r> {
         if decided.choice.cold {
             book.loads_mut().mark_cold_pick(worker);
         }
+        s.gates.booked(request, booking, prefill_tokens);
         if let Some(sharing) = &mut s.sharing {
             sharing.booked(&s.fleet, (booking, worker), request.pool, work);
         }
@@ -218,6 +221,7 @@ impl<'a, 'r> Step<'a, 'r> {
         if let Err(error) = self.place(worker, booking) {
             let s = &mut *self.selector;
             s.decisions.book_mut().close(booking);
+            s.gates.ended(booking, None);
             if let Some(sharing) = &mut s.sharing {
                 sharing.closed(booking, true);
             }
@@ -296,6 +300,7 @@ impl<'a, 'r> Step<'a, 'r> {
             candidates: s.candidates.rows().len() as u32,
             convention: request.convention,
             attempt: request.attempt,
+            queued_ms: request.queued_ms,
             decided: request.now,
             first_token: None,
             ended: None,

@@ -65,6 +65,34 @@ pub trait Gateway {
         }))
     }
 
+    /// Until when a request is held that was just not placed, `None` if it is refused. It is asked for again when it is
+    /// called, and then.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn held(&mut self, id: u32) -> Result<Option<f64>, Self::Error> {
+        let _ = id;
+        Ok(None)
+    }
+
+    /// Requests that were held and are to be asked for again now.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn called(&mut self, now: f64) -> Result<Vec<u32>, Self::Error> {
+        let _ = now;
+        Ok(Vec::new())
+    }
+
+    /// A request that is held is given up.
+    ///
+    /// # Errors
+    /// Whatever ends the run.
+    fn give_up(&mut self, id: u32) -> Result<(), Self::Error> {
+        let _ = id;
+        Ok(())
+    }
+
     /// Time reaches `now`, before anything happens then.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub use layout::{CacheLayout, Hit, Points};
 pub use options::{Incident, Link, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};
 pub use pool::{BlockPool, PoolMember, PoolTerms};
-pub use routed::{Keys, Routed};
+pub use routed::{Admission, Keys, Routed};
 pub use run::{Run, Stopped, run};
 pub use served::{ServedCache, Step, StepChange};
 pub use several::Several;

@@ -3,7 +3,10 @@
 //! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports of
 //! simulated engines as it would get real ones.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 
 use cachelb_core::error::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -11,8 +14,8 @@ use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Worth};
 use cachelb_router::{
-    Eligibility, Ending, Facts, Offer, Offers, PairTerms, PendingLimits, Pick, PoolId, Receipt,
-    Request, Selector, SharedCache, Usage,
+    Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms, Passage,
+    Passed, Pick, PoolId, Receipt, Request, Selector, SharedCache, Ticket, Usage,
 };
 
 use crate::change::Change;
@@ -35,6 +38,39 @@ pub struct Routed<'a> {
     number: u64,
     /// By worker, whether changes in its cache were lost.
     lossy: Vec<bool>,
+    /// Requests that are held, and until when.
+    held: HashMap<u32, (Ticket, f64)>,
+    /// Those that are called.
+    calls: (Sender<u32>, Receiver<u32>),
+    /// Whether something happened since the last ones were called.
+    happened: bool,
+}
+
+/// The gate of a router in a run: there is one.
+const GATE: GateId = GateId(u64::MAX);
+
+/// Notes that a request is called.
+struct Call {
+    id: u32,
+    calls: Mutex<Sender<u32>>,
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        let calls = self.calls.lock();
+        let calls = calls.unwrap_or_else(std::sync::PoisonError::into_inner);
+        // It fails after the end of the run.
+        let _ = calls.send(self.id);
+    }
+}
+
+/// Who may go to a worker, and how long requests are held that may not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admission {
+    /// The gate.
+    pub gate: GateSettings,
+    /// Seconds, infinite for any time.
+    pub max_wait: f64,
 }
 
 /// What the rules of a router go by, as its bindings would read it from a request.
@@ -48,8 +84,8 @@ pub struct Keys<'a> {
     pub blind: bool,
     /// When a request goes to two workers.
     pub terms: PairTerms,
-    /// Requests are refused if no worker has room by these.
-    pub limits: Option<PendingLimits>,
+    /// Who may go to a worker, if not everybody.
+    pub admission: Option<&'a Admission>,
 }
 
 fn millis(seconds: f64) -> Millis {
@@ -122,6 +158,9 @@ impl<'a> Routed<'a> {
             layouts,
             keys,
             number: 0,
+            held: HashMap::new(),
+            calls: channel(),
+            happened: false,
         })
     }
 }
@@ -131,12 +170,68 @@ impl Gateway for Routed<'_> {
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
         // One that was tried before was admitted.
-        let limits = self.keys.limits.filter(|_| attempt.attempt == 0);
-        let pick = self.ask(attempt, |selector, offers, request| {
-            let request = Request { limits, ..*request };
-            selector.select(offers, &request)
+        let admission = self.keys.admission.filter(|_| attempt.attempt == 0);
+        let Some(admission) = admission else {
+            let pick = self.ask(attempt, Selector::select)?;
+            return Ok(pick.and_then(|pick| placed(&pick)));
+        };
+        let (id, now) = (attempt.id, attempt.now);
+        let waited = self.held.remove(&id);
+        let passage = Passage {
+            gate: GATE,
+            ticket: waited.map(|(ticket, _)| ticket),
+            ..Passage::default()
+        };
+        let until = waited.map_or(now + admission.max_wait, |(_, until)| until);
+        let newcomer = (admission.max_wait > 0.0).then(|| Newcomer {
+            waker: Waker::from(Arc::new(Call {
+                id,
+                calls: Mutex::new(self.calls.0.clone()),
+            })),
+            caller: 0,
+            until: until.is_finite().then(|| (millis(until), false)),
+            for_workers: false,
+        });
+        let found = self.ask(attempt, |selector, offers, request| {
+            selector.gates_mut().open(GATE, &admission.gate);
+            let request = Request {
+                passage: Some(passage),
+                ..*request
+            };
+            if waited.is_some() {
+                selector.try_again(offers, &request, now >= until, Selector::select)
+            } else {
+                selector.arrive(offers, &request, newcomer.as_ref(), Selector::select)
+            }
         })?;
-        Ok(pick.and_then(|pick| placed(&pick)))
+        match found {
+            Some(Passed::Picked(pick)) => Ok(placed(&pick)),
+            Some(Passed::Waits { ticket, .. }) => {
+                self.held.insert(id, (ticket, until));
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn held(&mut self, id: u32) -> Result<Option<f64>, Error> {
+        Ok(self.held.get(&id).map(|(_, until)| *until))
+    }
+
+    fn called(&mut self, now: f64) -> Result<Vec<u32>, Error> {
+        if self.held.is_empty() {
+            return Ok(Vec::new());
+        }
+        let happened = std::mem::take(&mut self.happened);
+        self.selector.call_next(happened, millis(now)).wake();
+        Ok(self.calls.1.try_iter().collect())
+    }
+
+    fn give_up(&mut self, id: u32) -> Result<(), Error> {
+        if let Some((ticket, _)) = self.held.remove(&id) {
+            self.selector.give_up(GATE, ticket);
+        }
+        Ok(())
     }
 
     fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, Error> {
@@ -164,7 +259,7 @@ impl Gateway for Routed<'_> {
     }
 
     fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
-        self.selector.first_token(booking(placed), millis(now));
+        self.happened |= self.selector.first_token(booking(placed), millis(now));
         Ok(())
     }
 
@@ -210,6 +305,7 @@ impl Gateway for Routed<'_> {
         let name = [Arc::clone(&self.offers[worker as usize].name)];
         let mut workers = self.selector.workers_mut();
         workers.set_report(&name, &report, millis(now))?;
+        self.happened = true;
         Ok(())
     }
 
@@ -291,6 +387,7 @@ impl Gateway for Routed<'_> {
     fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
         let name = Arc::clone(&self.offers[worker as usize].name);
         self.selector.workers_mut().set_ready(&name, ready);
+        self.happened = true;
         Ok(())
     }
 }
@@ -334,6 +431,7 @@ impl Routed<'_> {
     }
 
     fn close(&mut self, placed: Placed, ending: Ending, usage: Usage, now: f64) {
+        self.happened = true;
         self.selector
             .close(booking(placed), ending, usage, millis(now));
     }

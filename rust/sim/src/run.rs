@@ -170,6 +170,7 @@ impl<'a, G: Gateway> Run<'a, G> {
         self.now = event.at;
         self.gateway.elapse(event.at)?;
         self.handle(event.at, event.kind)?;
+        self.admit(event.at)?;
         Ok(true)
     }
 
@@ -236,6 +237,11 @@ impl<'a, G: Gateway> Run<'a, G> {
             Kind::Arrival(id) => self.arrive(id, now)?,
             Kind::Decide(id) => {
                 if !self.requests.all[id as usize].done {
+                    self.decide(id, now)?;
+                }
+            }
+            Kind::Expire(id) => {
+                if self.requests.all[id as usize].is_held {
                     self.decide(id, now)?;
                 }
             }

@@ -106,6 +106,24 @@ impl<G: Gateway> Gateway for Several<'_, G> {
         }))
     }
 
+    fn held(&mut self, id: u32) -> Result<Option<f64>, G::Error> {
+        let gateway = self.entrance(id);
+        self.gateways[gateway as usize].held(id)
+    }
+
+    fn called(&mut self, now: f64) -> Result<Vec<u32>, G::Error> {
+        let mut called = Vec::new();
+        for gateway in &mut self.gateways {
+            called.extend(gateway.called(now)?);
+        }
+        Ok(called)
+    }
+
+    fn give_up(&mut self, id: u32) -> Result<(), G::Error> {
+        let gateway = self.entrance(id);
+        self.gateways[gateway as usize].give_up(id)
+    }
+
     fn entrance(&self, id: u32) -> u16 {
         self.of.get(id as usize).copied().unwrap_or(0)
     }

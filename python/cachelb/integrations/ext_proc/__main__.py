@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from cachelb import admission_text
 from cachelb.discovery import KubernetesWorkers, from_text
 from cachelb.errors import ConfigError
 from cachelb.integrations.ext_proc.certificates import self_signed, watch
@@ -22,6 +23,8 @@ from cachelb.router import Router
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cachelb.admission import AdmissionOptions
 
 _log = logging.getLogger("cachelb.ext_proc")
 
@@ -73,6 +76,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="priority of an x-llm-d-inference-objective or x-gateway-inference-objective; may be repeated",
     )
     add("--shed-inflight", type=int, metavar="N", help="answer 429 to negative priorities from N on")
+    add(
+        "--admission",
+        type=_admission,
+        metavar="OPTIONS",
+        help="hold requests while every worker is busy, and answer 429 to those that wait too long: options of "
+        "cachelb.Admission, as in max_wait_s=1.5,max_pending_tokens=4096; 'default' for its defaults",
+    )
     add("--rewrite-model", action="store_true", help="follow x-gateway-model-name-rewrite in the body")
     add("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
     add("--conformance", action="store_true", help="obey and show test headers; never in production")
@@ -101,6 +111,7 @@ def _picker(router: Router[str], options: argparse.Namespace) -> EndpointPicker[
         fallbacks=options.fallbacks,
         priorities=dict(options.priority),
         shed_inflight=options.shed_inflight,
+        admission=options.admission,
         rewrite_model=options.rewrite_model,
         expose_headers=options.expose_headers,
         conformance=options.conformance,
@@ -174,6 +185,13 @@ def _priority(text: str) -> tuple[str, int]:
     if not found or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N")
     return name, int(number)
+
+
+def _admission(text: str) -> AdmissionOptions:
+    try:
+        return admission_text.parse(text)
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":

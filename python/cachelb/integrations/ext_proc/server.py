@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
+    from cachelb.admission import AdmissionOptions
     from cachelb.router import Router
 
 W = TypeVar("W")
@@ -105,6 +106,7 @@ class EndpointPicker(Generic[W]):
         fallbacks: int = 2,
         priorities: Mapping[str, int] | None = None,
         shed_inflight: int | None = None,
+        admission: AdmissionOptions | None = None,
         rewrite_model: bool = False,
         default_body_mode: BodyMode = "duplex",
         expose_headers: Sequence[str] = (),
@@ -132,6 +134,9 @@ class EndpointPicker(Generic[W]):
                 `x-gateway-inference-objective`; 0 for the others.
             shed_inflight: A request of a negative priority is answered with 429 if the worker it would go to has this
                 many requests in flight. None sheds nothing.
+            admission: Of an `Admission` that holds requests where every worker has as much before it as the bounds
+                allow, and refuses them with 429. Priorities are those of objectives. Policy, shadow, renderer and clock
+                of the router must be native. None holds and refuses none.
             rewrite_model: Put the name in the header `x-llm-d-model-name-rewrite` or `x-gateway-model-name-rewrite`
                 into the body. Without it the name counts for the pick only, and the body stays as it is.
             default_body_mode: The mode in which a proxy that does not name it sends bodies.
@@ -146,6 +151,11 @@ class EndpointPicker(Generic[W]):
         """
         if not isinstance(priorities, Mapping | None):
             raise TypeError(f"priorities must be a mapping of names to numbers, got {type(priorities).__name__}")
+        if admission is not None and (admission.max_wait_s is None or admission.max_wait_s >= body_timeout_s):
+            raise ValueError(
+                f"max_wait_s of an admission must be below body_timeout_s={body_timeout_s}, in which a request has to "
+                f"arrive and wait, got {admission.max_wait_s}"
+            )
         options = {
             "max_body_bytes": max_body_bytes,
             "large_bodies": large_bodies,
@@ -158,6 +168,7 @@ class EndpointPicker(Generic[W]):
             "fallbacks": fallbacks,
             "priorities": dict(priorities or {}),
             "shed_inflight": shed_inflight,
+            "admission": None if admission is None else admission.native(router._plan.replicas),  # noqa: SLF001 - its own part
             "rewrite_model": rewrite_model,
             "default_body_mode": default_body_mode,
             "expose_headers": [expose_headers] if isinstance(expose_headers, str) else expose_headers,
@@ -263,12 +274,12 @@ class EndpointPicker(Generic[W]):
     def counts(self) -> dict[str, int]:
         """Counters of the endpoint picker.
 
-        "picked"; refused as "no-worker", "shed", "bad-body", "slow-body", "too-many-streams", "draining" or because the
-        pick "failed"; refused or passed unread as "too-large" or because held bodies were "full"; picked by headers
-        alone because the body is not sent, "body-not-sent"; picked without the policy or renderer in Python, which took
-        too long: "policy-timeout"; "expired" streams; served by a "served-fallback", at an address that no worker has,
-        "served-unknown", or by a worker that could not be booked, "served-unbooked"; "observed" streams that want no
-        reply.
+        "picked"; refused as "no-worker", "workers-busy", "shed", "bad-body", "slow-body", "too-many-streams",
+        "draining" or because the pick "failed"; refused or passed unread as "too-large" or because held bodies were
+        "full"; picked by headers alone because the body is not sent, "body-not-sent"; picked without the policy or
+        renderer in Python, which took too long: "policy-timeout"; "expired" streams; served by a "served-fallback", at
+        an address that no worker has, "served-unknown", or by a worker that could not be booked, "served-unbooked";
+        "observed" streams that want no reply.
         """
         return self._native.counts
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb.arguments import whole
+from cachelb.calls import Call
 from cachelb.errors import did_you_mean
-from cachelb.sim.calls import Call
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.mixing import mix
 from cachelb.sim.simulation import Signals, simulate

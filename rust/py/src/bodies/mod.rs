@@ -174,6 +174,7 @@ impl Bodies {
         (path, body): (&str, Option<&[u8]>),
         headers: impl Iterator<Item = (&'a str, &'a str)>,
         tenant: Option<&str>,
+        is_counted: bool,
         room: &mut Room,
     ) -> Result<Box<Read>, BodyError> {
         let headers = Headers::of(headers, &self.settings.session_headers);
@@ -191,7 +192,9 @@ impl Bodies {
             self.identify(&headers.clues(), context, &mut read, &mut tally);
             Ok(())
         };
-        self.counts.add(tally);
+        if is_counted {
+            self.counts.add(tally);
+        }
         outcome?;
         self.rank(&headers, &mut read);
         Ok(read)

@@ -11,10 +11,11 @@ use tokio::sync::Semaphore;
 
 use super::addresses::{Addresses, Known};
 use super::booked::{Booking, Chosen, Rebooking};
+use super::door::{Came, Door, Entry};
 use super::gate;
 use super::interpreted::Interpreted;
 use super::native::{failed, natively};
-use super::picking::{Query, Selecting, pick};
+use super::picking::{Query, Selecting, Stop, pick};
 use crate::custom::Turn;
 use crate::decision::Owner;
 use crate::roster::Registered;
@@ -26,6 +27,8 @@ pub struct RouterHost {
     router: Py<NativeRouter>,
     owner: Arc<dyn Owner>,
     addresses: Addresses,
+    /// The admission, if there is one.
+    door: Option<Arc<Door>>,
     /// Whoever has the permit asks the interpreter.
     interpreter: Arc<Semaphore>,
     /// How long a request waits for the interpreter in all.
@@ -45,12 +48,14 @@ impl RouterHost {
     pub fn new(
         router: &Bound<'_, NativeRouter>,
         address: Option<Py<PyAny>>,
+        door: Option<Arc<Door>>,
         patience: Duration,
     ) -> Self {
         Self {
             router: router.clone().unbind(),
             owner: Arc::new(router.clone().unbind()),
             addresses: Addresses::new(address),
+            door,
             interpreter: Arc::new(Semaphore::new(1)),
             patience,
             late: AtomicU64::new(0),
@@ -60,6 +65,12 @@ impl RouterHost {
     /// Requests that were picked for without the policy or renderer in Python, which took too long.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
+    }
+
+    /// Whether the interpreter takes part in any selection.
+    pub fn needs_python(&self) -> bool {
+        let router = self.router.get();
+        self.is_asked() || router.bodies.renders() || !router.engine.has_native_clock()
     }
 
     fn registered(&self) -> Arc<Registered> {
@@ -88,12 +99,13 @@ impl RouterHost {
         asked.body.is_some() && self.router.get().bodies.renders()
     }
 
-    fn selecting<R>(
+    fn selecting<R, E: From<Refusal>>(
         &self,
         way: Way,
         asked: &Asked,
-        work: impl FnOnce(&Known, &mut dyn Selecting) -> Result<R, Refusal>,
-    ) -> Result<R, Refusal> {
+        again: bool,
+        work: impl FnOnce(&Known, &mut dyn Selecting) -> Result<R, E>,
+    ) -> Result<R, E> {
         let registered = self.registered();
         let known = self
             .addresses
@@ -107,6 +119,7 @@ impl RouterHost {
                     &self.owner,
                     &registered,
                     asked,
+                    again,
                     |natively| work(&known, natively),
                 )
             }
@@ -120,8 +133,39 @@ impl RouterHost {
     }
 
     fn picked(self: &Arc<Self>, way: Way, asked: Asked) -> Result<Picked, Refusal> {
-        let found = self.selecting(way, &asked, |known, selecting| {
-            pick(selecting, &asked, known)
+        self.tried(way, asked, None).map_err(Refusal::from)
+    }
+
+    /// A try of a request to pass the `door`.
+    fn came(
+        self: &Arc<Self>,
+        door: &Arc<Door>,
+        asked: Asked,
+        entry: &Entry,
+    ) -> Result<Came, Refusal> {
+        let came = match self.tried(Way::Native, asked, Some((door, entry))) {
+            Ok(picked) => Ok(Came::Picked(picked)),
+            Err(Stop::Refused(refusal)) => Err(refusal),
+            Err(Stop::Waits(ticket, again_ms)) => Ok(Came::Waits {
+                held: door.held(ticket),
+                again: again_ms.map(Duration::from_millis),
+            }),
+        };
+        if matches!(entry, Entry::Waits { .. }) || matches!(came, Ok(Came::Waits { .. })) {
+            door.call_next(false);
+        }
+        came
+    }
+
+    fn tried(
+        self: &Arc<Self>,
+        way: Way,
+        asked: Asked,
+        entry: Option<(&Door, &Entry)>,
+    ) -> Result<Picked, Stop> {
+        let again = matches!(entry, Some((_, Entry::Waits { .. })));
+        let found = self.selecting(way, &asked, again, |known, selecting| {
+            pick(selecting, &asked, known, entry)
         });
         let (endpoints, chosen) = found?;
         let booking = Booking {
@@ -148,6 +192,7 @@ impl Rebooking for RouterHost {
             exclude: &[],
             dry_run: false,
             pinned: self.router.get().customs.decides(Wanted::Whole),
+            entry: None,
         };
         // Of one candidate no policy has anything to choose, but a prompt that was rendered is rendered again.
         let way = if self.renders(asked) {
@@ -155,7 +200,8 @@ impl Rebooking for RouterHost {
         } else {
             Way::Native
         };
-        self.selecting(way, asked, |_, selecting| selecting.select(query))
+        let selected = self.selecting(way, asked, false, |_, selecting| selecting.select(query));
+        selected.map_err(Refusal::from)
     }
 }
 
@@ -187,6 +233,20 @@ impl Host for Shared {
             .body
             .as_ref()
             .is_some_and(|body| body.len() > LARGE_BODY_BYTES);
+        if let Some(door) = &host.door {
+            let tried = |entry: Entry| {
+                let (host, door, asked) = (Arc::clone(&host), Arc::clone(door), asked.clone());
+                let come = move || host.came(&door, asked, &entry);
+                async move {
+                    if is_long {
+                        off_thread(come).await
+                    } else {
+                        come()
+                    }
+                }
+            };
+            return door.admit(tried).await;
+        }
         if is_long || !host.router.get().engine.has_native_clock() {
             return off_thread(move || host.picked(Way::Native, asked)).await;
         }

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::booked::{Chosen, Load};
 use super::native::{RETRY_AFTER_S, failed, inflight};
-use super::picking::{Query, Selecting};
+use super::picking::{Query, Selecting, Stop};
 use crate::arguments::Call;
 use crate::decision::Owner as _;
 use crate::error::classes::{BodyError, NoWorkerAvailable};
@@ -40,7 +40,7 @@ impl<'py> Interpreted<'py> {
 }
 
 impl Selecting for Interpreted<'_> {
-    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Refusal> {
+    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop> {
         let py = self.router.py();
         let keys = |keys: &mut dyn Iterator<Item = &Arc<str>>| {
             let keys: Vec<&str> = keys.map(|key| &**key).collect();

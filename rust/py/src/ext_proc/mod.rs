@@ -6,6 +6,7 @@
 
 mod addresses;
 mod booked;
+mod door;
 mod gate;
 mod host;
 mod interpreted;
@@ -13,5 +14,15 @@ mod native;
 mod picking;
 mod server;
 
+use std::time::Duration;
+
 pub use self::gate::fork_gate;
 pub use self::server::NativeEndpointPicker;
+
+/// A year: what is longer ends never.
+const LONGEST_S: f64 = 365.0 * 86_400.0;
+
+/// A time, of a year at most.
+fn seconds(value: f64) -> Duration {
+    Duration::from_secs_f64(value.min(LONGEST_S))
+}

@@ -6,11 +6,11 @@ use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_ext_proc::{Asked, Refusal};
 use cachelb_policy::Reason;
-use cachelb_router::{Eligibility, Offer, Offers, Request, Selector};
+use cachelb_router::{Eligibility, Offer, Offers, Passed, Request, Selector};
 use pyo3::PyErr;
 
 use super::booked::{Chosen, Load};
-use super::picking::{Query, Selecting};
+use super::picking::{Query, Selecting, Stop};
 use crate::body::Read;
 use crate::call::Hints;
 use crate::decision::{Lease, Owner};
@@ -22,12 +22,15 @@ use crate::workers::rule_out;
 
 /// When a client that gets no worker may try again.
 pub const RETRY_AFTER_S: f64 = 1.0;
+/// The latest that it is told, as by `cachelb.Overloaded`.
+const LATEST_RETRY_S: f64 = 60.0;
 
 /// One request whose body was read.
 pub struct Natively<'a> {
     router: &'a NativeRouter,
     owner: &'a Arc<dyn Owner>,
     registered: &'a Registered,
+    asked: &'a Asked,
     read: &'a Read,
     hints: Hints<'a>,
     scratch: &'a mut Scratch,
@@ -35,14 +38,15 @@ pub struct Natively<'a> {
     ready: Option<(Ready, bool)>,
 }
 
-/// Reads the request, then has `pick` select for it.
-pub fn natively<R>(
+/// Reads the request, then has `pick` select for it. One that was read before, as it waited, is not counted `again`.
+pub fn natively<R, E: From<Refusal>>(
     router: &NativeRouter,
     owner: &Arc<dyn Owner>,
     registered: &Registered,
     asked: &Asked,
-    pick: impl FnOnce(&mut Natively<'_>) -> Result<R, Refusal>,
-) -> Result<R, Refusal> {
+    again: bool,
+    pick: impl FnOnce(&mut Natively<'_>) -> Result<R, E>,
+) -> Result<R, E> {
     with_detached_scratch(|scratch| {
         let headers = asked.headers.iter();
         let body = asked.body.as_deref();
@@ -50,7 +54,7 @@ pub fn natively<R>(
         let room = &mut scratch.room;
         let read = router
             .bodies
-            .read_wire((asked.path(), body), headers, tenant, room);
+            .read_wire((asked.path(), body), headers, tenant, !again, room);
         let read = read.map_err(|error| Refusal::bad_body(body_text(error)))?;
         if router.fleet.get().feeds.undeclared.has_events() {
             router
@@ -64,6 +68,7 @@ pub fn natively<R>(
             router,
             owner,
             registered,
+            asked,
             read: &read,
             hints,
             scratch,
@@ -78,6 +83,19 @@ pub fn natively<R>(
 pub fn failed(error: &PyErr) -> Refusal {
     pyo3::Python::attach(|py| error.clone_ref(py).write_unraisable(py, None));
     Refusal::failed()
+}
+
+/// What the client is answered for an error.
+fn refusal(error: &Error) -> Refusal {
+    match error {
+        Error::NoCandidate | Error::Refused(_) | Error::Moved => {
+            Refusal::no_worker(Some(RETRY_AFTER_S))
+        }
+        Error::Overloaded { wait_ms, .. } => {
+            Refusal::busy((*wait_ms as f64 / 1000.0).clamp(RETRY_AFTER_S, LATEST_RETRY_S))
+        }
+        error => failed(&crate::error::to_python(error)),
+    }
 }
 
 impl Natively<'_> {
@@ -117,7 +135,7 @@ fn limit(candidates: &mut Offers, query: Query<'_>) {
 }
 
 impl Selecting for Natively<'_> {
-    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Refusal> {
+    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop> {
         let fleet = self.router.fleet.get();
         let engine = &fleet.engine;
         let begun = engine.begin(query.dry_run);
@@ -137,20 +155,20 @@ impl Selecting for Natively<'_> {
             pinned: first(&candidates).filter(|_| query.pinned),
             ..ready.request(&hints, &[], self.scratch)
         };
-        let step = |selector: &mut Selector| {
-            if query.dry_run {
-                selector.peek(&mut candidates, &request)
-            } else {
-                selector.select(&mut candidates, &request)
+        let step = |selector: &mut Selector| match query.entry {
+            Some((door, entry)) => {
+                door.pass(entry, self.asked, selector, &mut candidates, &request)
             }
+            None if query.dry_run => selector.peek(&mut candidates, &request).map(Passed::Picked),
+            None => selector
+                .select(&mut candidates, &request)
+                .map(Passed::Picked),
         };
         let found = match enter(|| Ok(engine.held(step))) {
-            Ok(Ok(found)) => Ok(found),
-            Ok(Err(Error::NoCandidate | Error::Refused(_) | Error::Moved)) => {
-                Err(Refusal::no_worker(Some(RETRY_AFTER_S)))
-            }
-            Ok(Err(error)) => Err(failed(&crate::error::to_python(&error))),
-            Err(error) => Err(failed(&error)),
+            Ok(Ok(Passed::Picked(found))) => Ok(found),
+            Ok(Ok(Passed::Waits { ticket, again_ms })) => Err(Stop::Waits(ticket, again_ms)),
+            Ok(Err(error)) => Err(refusal(&error).into()),
+            Err(error) => Err(failed(&error).into()),
         };
         let chosen = found.map(|found| {
             let seat = self.registered.seat_of(found.offer);

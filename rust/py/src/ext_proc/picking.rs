@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cachelb_ext_proc::{Asked, Refusal};
+use cachelb_router::Ticket;
 
 use super::addresses::Known;
 use super::booked::Chosen;
+use super::door::{Door, Entry};
 
 /// Which workers a selection is among.
 #[derive(Debug, Clone, Copy)]
@@ -17,12 +19,38 @@ pub struct Query<'a> {
     pub dry_run: bool,
     /// Whether the first of them is to be taken, as a policy of the caller's would.
     pub pinned: bool,
+    /// The admission, and how the request takes part in it.
+    pub entry: Option<(&'a Door, &'a Entry)>,
+}
+
+/// Why no worker is picked.
+#[derive(Debug)]
+pub enum Stop {
+    Refused(Refusal),
+    /// The request waits; in so many milliseconds it is to look again.
+    Waits(Ticket, Option<u64>),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Stop> for Refusal {
+    /// Of a selection without an entry, which waits nowhere.
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Refused(refusal) => refusal,
+            Stop::Waits(..) => Self::failed(),
+        }
+    }
 }
 
 /// Selects for one request, whichever way.
 pub trait Selecting {
     /// Picks a worker, and books its load unless it is a dry run.
-    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Refusal>;
+    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop>;
 
     /// Whether it may find workers that were not there when the addresses were read.
     fn may_grow(&self) -> bool;
@@ -36,7 +64,8 @@ pub fn pick(
     selecting: &mut dyn Selecting,
     asked: &Asked,
     known: &Known,
-) -> Result<(Vec<String>, Chosen), Refusal> {
+    entry: Option<(&Door, &Entry)>,
+) -> Result<(Vec<String>, Chosen), Stop> {
     let among = known.among(asked.subset.as_ref(), selecting.may_grow());
     let among = among.as_ref();
     let dry = Query {
@@ -44,15 +73,17 @@ pub fn pick(
         exclude: &[],
         dry_run: true,
         pinned: false,
+        entry: None,
     };
     if let Some(limit) = asked.shed_inflight {
         let chosen = selecting.select(dry)?;
         if selecting.inflight(&chosen) >= limit {
-            return Err(Refusal::shed());
+            return Err(Refusal::shed().into());
         }
     }
     let chosen = selecting.select(Query {
         dry_run: false,
+        entry,
         ..dry
     })?;
     // The header with the rank goes to any worker that serves the request, but is right for one only.

@@ -1,7 +1,6 @@
 //! The class that Python has of a server.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use cachelb_ext_proc::{
     BodyMode, LargeBodies, Listen, Options, Server, StartError, Started, Tls, TlsVersion,
@@ -10,7 +9,9 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
+use super::door::Door;
 use super::host::{RouterHost, Shared};
+use super::seconds;
 use crate::args::{Items, integer, number, text};
 use crate::engine::lock;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options as Given};
@@ -34,8 +35,6 @@ type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>, String);
 const MANY: u64 = 1 << 40;
 /// Objectives, or headers to show.
 const MAX_NAMES: usize = 1000;
-/// A year: what is longer ends never.
-const LONGEST_S: f64 = 365.0 * 86_400.0;
 
 #[doc = stub!("NativeEndpointPicker")]
 #[pyclass(frozen, module = "cachelb._core")]
@@ -46,10 +45,6 @@ pub struct NativeEndpointPicker {
     /// The process that it is served in: the child of a fork has no thread of it.
     pid: u32,
     started: Mutex<Option<Arc<Started>>>,
-}
-
-fn seconds(value: f64) -> Duration {
-    Duration::from_secs_f64(value.min(LONGEST_S))
 }
 
 fn read(given: &Given<'_, '_>) -> PyResult<Options> {
@@ -134,11 +129,22 @@ impl NativeEndpointPicker {
         let given = Given(options);
         let patience = seconds(given.number("policy_timeout_s", ABOVE_ZERO)?);
         let address = callable("address", address)?;
+        let admission = given.optional("admission")?;
+        let door = admission
+            .map(|settings| Door::read(&router.get().engine, settings.cast()?))
+            .transpose()?;
         let options = read(&given)?
             .checked()
             .map_err(|error| refused(&error.into()))?;
+        let has_door = door.is_some();
+        let host = RouterHost::new(router, address, door, patience);
+        if has_door && host.needs_python() {
+            let text = "an admission of an EndpointPicker is for routers whose policy, shadow, renderer and clock are \
+                        native: leave it out, or those in Python";
+            return Err(PyValueError::new_err(text));
+        }
         Ok(Self {
-            host: Arc::new(RouterHost::new(router, address, patience)),
+            host: Arc::new(host),
             options,
             pid: std::process::id(),
             started: Mutex::default(),

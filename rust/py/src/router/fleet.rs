@@ -325,11 +325,6 @@ impl Fleet {
         Ok(seat.raw.to_string())
     }
 
-    /// Changes the number of requests that wait for less load; while there are any, every release calls `_released`.
-    fn add_waiters(&self, change: isize) {
-        self.engine.waiters.fetch_add(change, Ordering::Relaxed);
-    }
-
     /// The workers of a collection, and the names that they are registered under if they are all there are.
     fn named<'py>(
         &self,

@@ -4,12 +4,14 @@
 //! workers and models, [`KvEvents`] for events of engines, [`State`] for other routers and later ones, and [`Readings`]
 //! for counters and records.
 
+mod admission;
 mod batch;
 mod feed_views;
 mod feeds;
 mod fleet;
 mod keep;
 mod kv;
+mod pair;
 mod pools;
 mod seating;
 mod select;
@@ -40,6 +42,7 @@ use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::callable;
 use crate::roster::Roster;
 
+pub use self::admission::{AdmissionGate, HeldRequest, settings_of};
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
 pub use self::kv::KvEvents;
@@ -222,6 +225,11 @@ impl NativeRouter {
             selector.workers_mut().set_report(&names, &report, now)
         })?;
         slf.clone().unbind().released()
+    }
+
+    /// Something happened that may let a request go that waits.
+    fn _released(&self) -> PyResult<()> {
+        self.engine.released()
     }
 
     #[doc = stub!("Router.keys")]

@@ -1,13 +1,12 @@
 //! The selections of a router.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_core::{Error, Result};
 use cachelb_router::{
-    Offers, PendingLimits, Pick, PoolId, Request, Role, Seen, Selector, Survey, Wanted,
+    Offers, Passage, Passed, Pick, PoolId, Request, Role, Seen, Selector, Survey, Ticket, Wanted,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -22,7 +21,7 @@ use crate::body::Client;
 use crate::call::{Hints, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
 use crate::decision::{Decision, Owner, Selected, chain};
-use crate::engine::pick;
+use crate::engine::{Picked, pick};
 use crate::error::to_python;
 use crate::explain::explanation;
 use crate::policy::no_worker;
@@ -31,32 +30,56 @@ use crate::roster::Registered;
 use crate::workers::Limits;
 
 /// What the selection step returns, and the workers it chose from.
-struct Outcome<T> {
-    found: T,
-    registered: Arc<Registered>,
+pub(super) struct Outcome<T> {
+    pub found: T,
+    pub registered: Arc<Registered>,
     /// What the picks' offers were.
-    offers: Offers,
-    number: u64,
-    prompt_tokens: u64,
-    client: Client,
+    pub offers: Offers,
+    pub number: u64,
+    pub prompt_tokens: u64,
+    pub client: Client,
 }
 
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
-struct Kind {
-    wanted: &'static [Wanted],
-    dry_run: bool,
-    /// The request is refused if no worker has room by these.
-    limits: Option<PendingLimits>,
+pub(super) struct Kind {
+    pub wanted: &'static [Wanted],
+    pub dry_run: bool,
+    /// How the request takes part in admission, if it does.
+    pub passage: Option<Passage>,
+}
+
+/// What a selection found: a worker, or that the request waits.
+pub(super) enum Found<T> {
+    Decision(T),
+    Waits(Ticket, Option<u64>, Box<Call>),
+}
+
+impl<T> Found<T> {
+    /// What it found, as `to` has it.
+    pub fn map<U>(self, to: impl FnOnce(T) -> PyResult<U>) -> PyResult<Found<U>> {
+        Ok(match self {
+            Self::Decision(found) => Found::Decision(to(found)?),
+            Self::Waits(ticket, again_ms, call) => Found::Waits(ticket, again_ms, call),
+        })
+    }
 }
 
 impl Kind {
     /// One worker for the whole request, whether it has room or not.
-    fn whole(dry_run: bool) -> Self {
+    pub fn whole(dry_run: bool) -> Self {
         Self {
             wanted: &[Wanted::Whole],
             dry_run,
-            limits: None,
+            passage: None,
+        }
+    }
+
+    /// A prefill and a decode worker.
+    pub fn pair(dry_run: bool) -> Self {
+        Self {
+            wanted: &[Wanted::Decode, Wanted::Prefill],
+            ..Self::whole(dry_run)
         }
     }
 
@@ -76,11 +99,12 @@ pub(super) struct Asked<'a> {
 }
 
 impl<T> Outcome<T> {
-    fn selected(
+    pub fn selected(
         &self,
         py: Python<'_>,
         number: u64,
         pick: Pick,
+        rank: Option<u32>,
         seen: Option<Vec<Seen>>,
         tried: Tried,
     ) -> Selected {
@@ -88,7 +112,7 @@ impl<T> Outcome<T> {
         Selected {
             worker: seat.object.clone_ref(py),
             key: Arc::clone(&seat.key),
-            rank: self.offers[pick.offer].rank,
+            rank,
             number,
             pick,
             prompt_tokens: self.prompt_tokens,
@@ -104,32 +128,55 @@ fn select_for(
     router: &Py<NativeRouter>,
     py: Python<'_>,
     kind: Kind,
-    mut call: Call,
+    call: Call,
     tried: Tried,
 ) -> PyResult<Decision> {
+    let pick = pick(kind.dry_run);
+    let found = select_by(
+        router,
+        py,
+        kind,
+        call,
+        tried,
+        |selector, offers, request| {
+            let wanted = kind.wanted[0];
+            let request = Request { wanted, ..*request };
+            pick(selector, offers, &request).map(Passed::Picked)
+        },
+    )?;
+    match found {
+        Found::Decision(decision) => Ok(decision),
+        Found::Waits(..) => Err(to_python(&Error::NoCandidate)),
+    }
+}
+
+/// Selects one worker by `step`.
+pub(super) fn select_by(
+    router: &Py<NativeRouter>,
+    py: Python<'_>,
+    kind: Kind,
+    mut call: Call,
+    tried: Tried,
+    step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<Passed<Picked>> + Sync,
+) -> PyResult<Found<Decision>> {
     let this = router.get();
     NativeRouter::wake(router.bind(py))?;
     let begun = this.engine.begin(kind.dry_run);
-    let outcome = with_scratch(|scratch| {
-        let pick = pick(kind.dry_run);
-        kind.step(
-            this,
-            py,
-            &mut call,
-            &tried,
-            scratch,
-            |selector, offers, request| {
-                let wanted = kind.wanted[0];
-                pick(selector, offers, &Request { wanted, ..*request })
-            },
-        )
-    })?;
-    let (pick, seen) = outcome.found.clone();
-    let selected = outcome.selected(py, outcome.number, pick, seen, tried);
-    this.fleet.get().roster.give_back(outcome.offers);
-    let decision = selected.decision(Arc::clone(&this.engine), router.clone_ref(py), call);
+    let mut outcome =
+        with_scratch(|scratch| kind.step(this, py, &mut call, &tried, scratch, step))?;
+    let offers = std::mem::take(&mut outcome.offers);
+    let found = match outcome.found.clone() {
+        Passed::Picked((pick, seen)) => {
+            let rank = offers[pick.offer].rank;
+            let selected = outcome.selected(py, outcome.number, pick, rank, seen, tried);
+            let owner = router.clone_ref(py);
+            Found::Decision(selected.decision(Arc::clone(&this.engine), owner, call))
+        }
+        Passed::Waits { ticket, again_ms } => Found::Waits(ticket, again_ms, Box::new(call)),
+    };
+    this.fleet.get().roster.give_back(offers);
     this.engine.selected(begun);
-    Ok(decision)
+    Ok(found)
 }
 
 impl Owner for Py<NativeRouter> {
@@ -166,10 +213,7 @@ impl Owner for Py<NativeRouter> {
     }
 
     fn released(&self) -> PyResult<()> {
-        if self.get().engine.waiters.load(Ordering::Relaxed) > 0 {
-            Python::attach(|py| self.call_method0(py, intern!(py, "_released")))?;
-        }
-        Ok(())
+        self.get().engine.released()
     }
 
     fn answered(&self, py: Python<'_>, mut call: Call, booking: BookingId) -> PyResult<()> {
@@ -197,47 +241,9 @@ impl Owner for Py<NativeRouter> {
     }
 }
 
-fn pair(
-    slf: &Bound<'_, NativeRouter>,
-    mut call: Call,
-    tried: Tried,
-    dry_run: bool,
-) -> PyResult<(Option<Decision>, Decision)> {
-    let (py, this) = (slf.py(), slf.get());
-    NativeRouter::wake(slf)?;
-    let begun = this.engine.begin(dry_run);
-    let (terms, number) = (this.terms, this.engine.next_number());
-    let outcome = with_scratch(|scratch| {
-        let kind = Kind {
-            wanted: &[Wanted::Decode, Wanted::Prefill],
-            ..Kind::whole(dry_run)
-        };
-        kind.step(
-            this,
-            py,
-            &mut call,
-            &tried,
-            scratch,
-            |selector, offers, request| {
-                selector.select_pair(offers, request, number, terms, dry_run)
-            },
-        )
-    })?;
-    let (prefill, decode) = outcome.found;
-    let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
-        let selected = outcome.selected(py, number, pick, None, tried);
-        selected.decision(Arc::clone(&this.engine), slf.clone().unbind(), call)
-    };
-    let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
-    let decode = decision(outcome.number, decode, call, tried);
-    this.fleet.get().roster.give_back(outcome.offers);
-    this.engine.selected(begun);
-    Ok((prefill, decode))
-}
-
 impl Kind {
     /// Reads `call`, whose body is read into it meanwhile, then runs `step` as one atomic step.
-    fn step<T: Send>(
+    pub fn step<T: Send>(
         self,
         router: &NativeRouter,
         py: Python<'_>,
@@ -246,7 +252,8 @@ impl Kind {
         scratch: &mut Scratch,
         step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
     ) -> PyResult<Outcome<T>> {
-        let counted = !self.dry_run && tried.is_empty();
+        let waited = self.passage.is_some_and(|passage| passage.ticket.is_some());
+        let counted = !self.dry_run && tried.is_empty() && !waited;
         let has_events = router.fleet.get().feeds.undeclared.has_events();
         let room = &mut scratch.room;
         router.bodies.fill(py, call, room, counted, has_events)?;
@@ -257,7 +264,7 @@ impl Kind {
         let hints = call.hints(py)?;
         // A policy of the caller's is not asked about a request that is refused.
         let request = Request {
-            limits: self.limits,
+            passage: self.passage,
             ..ready.request(&hints, tried, scratch)
         };
         let asked = ready.asked(call, &request, &registered, dry_run);
@@ -511,48 +518,6 @@ impl NativeRouter {
             ..Kind::whole(false)
         };
         select_for(slf.as_unbound(), py, kind, call, Vec::new())
-    }
-
-    /// Picks a worker if one has room: fewer requests without a first token, and of fewer uncached tokens, per unit of
-    /// its weight.
-    #[pyo3(signature = (requests, tokens, /, **arguments))]
-    fn _admit(
-        slf: &Bound<'_, Self>,
-        requests: Option<u32>,
-        tokens: Option<u64>,
-        arguments: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Decision> {
-        let kind = Kind {
-            limits: Some(PendingLimits { requests, tokens }),
-            ..Kind::whole(false)
-        };
-        let call = Call::from_keywords(arguments)?;
-        select_for(slf.as_unbound(), slf.py(), kind, call, Vec::new())
-    }
-
-    /// Picks a prefill and a decode worker; the first is None if the second does both.
-    #[pyo3(signature = (*, dry_run=false, **arguments))]
-    fn _select_pair(
-        slf: &Bound<'_, Self>,
-        #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
-        arguments: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<(Option<Decision>, Decision)> {
-        pair(slf, Call::from_keywords(arguments)?, Vec::new(), dry_run)
-    }
-
-    /// Ends both halves and picks again for their request, without the worker of `failed` and those that failed before.
-    fn _retry_pair(
-        slf: &Bound<'_, Self>,
-        failed: &Bound<'_, Decision>,
-        other: Option<&Bound<'_, Decision>>,
-    ) -> PyResult<(Option<Decision>, Decision)> {
-        let py = slf.py();
-        failed.get().attempt.try_again(py, |call, tried, dry_run| {
-            if let Some(other) = other {
-                other.get().attempt.cancel(py)?;
-            }
-            pair(slf, call, tried, dry_run)
-        })
     }
 
     /// What the next selection would pick, and what it sees of every worker.

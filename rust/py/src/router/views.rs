@@ -1,11 +1,13 @@
 //! Counters and columns of a router as plain Python values, read when somebody asks.
 
+use std::collections::BTreeMap;
+
 use cachelb_core::ids::Medium;
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::Load;
 use cachelb_policy::Reason;
 use cachelb_router::{
-    Counters, Eligibility, Ending, Lost, PoolId, Record, Selector, Timing, Wanted,
+    Counters, Eligibility, Ending, Lost, PoolId, Record, Selector, Tally, Timing, Wanted,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -42,6 +44,22 @@ struct Copied {
     dropped: [(&'static str, u64); 5],
     sizes: [(&'static str, usize); 5],
     index_blocks: u64,
+    bands: BTreeMap<i64, (Tally, usize)>,
+}
+
+/// What became of the requests of each priority, as `BandStats` has it.
+pub fn bands<'py>(
+    py: Python<'py>,
+    bands: &BTreeMap<i64, (Tally, usize)>,
+) -> PyResult<Bound<'py, PyList>> {
+    let rows = PyList::empty(py);
+    for (band, (tally, waiting)) in bands {
+        let row = tally.named().into_py_dict(py)?;
+        row.set_item("priority", band)?;
+        row.set_item("queued", waiting)?;
+        rows.append(row)?;
+    }
+    Ok(rows)
 }
 
 /// Blocks that left the indexes, by cause.
@@ -94,6 +112,7 @@ impl Readings {
                     ("memory_bytes", selector.memory_bytes()),
                 ],
                 index_blocks: pools.block_count(None),
+                bands: selector.gates().tallies(),
             }
         })?;
         let counted = copied.counters;
@@ -133,6 +152,7 @@ impl Readings {
             evictions: copied.evictions.into_py_dict(py)?,
             dropped: copied.dropped.into_py_dict(py)?,
             index_blocks: copied.index_blocks,
+            bands: bands(py, &copied.bands)?,
             select_seconds: histogram,
         );
         Ok(counters)
@@ -268,6 +288,7 @@ impl Readings {
             duration_s: record.ended.map(|(at, _)| seconds(decided, at.0)),
             stale_load: worker.is_stale,
             gpu: record.gpu.as_deref(),
+            queued_s: record.queued_ms as f64 / 1000.0,
             convention: record.convention,
         );
         let shadows = PyList::empty(py);

@@ -8,9 +8,10 @@ mod timed;
 
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
-use cachelb_router::{PendingLimits, Selector};
+use cachelb_router::Selector;
 use cachelb_sim::{
-    Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings, Workload, run,
+    Admission, Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings,
+    Workload, run,
 };
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -144,12 +145,16 @@ fn routed(
     routers: &[Py<NativeRouter>],
     names: &[String],
     (of, sharing_lag): (&[u16], Option<f64>),
-    limits: Option<PendingLimits>,
+    admission: Option<&Admission>,
 ) -> PyResult<(Outcomes, Vec<u32>)> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut keys = Vec::new();
     for router in routers {
-        keys.push(rule_keys(router.get(), &stage.workload.sessions, limits)?);
+        keys.push(rule_keys(
+            router.get(),
+            &stage.workload.sessions,
+            admission,
+        )?);
     }
     let mut taken = Borrowed::take(py, routers)?;
     let selectors = &mut taken.selectors;
@@ -182,7 +187,7 @@ fn outside(
 
 #[doc = stub!("simulate")]
 #[pyfunction]
-#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, sharing_lag=None, progress=None, limits=None))]
+#[pyo3(signature = (gateways, workload, workers, *, names, options, clients=None, sharing_lag=None, progress=None, admission=None))]
 #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
 pub fn simulate<'py>(
     py: Python<'py>,
@@ -194,7 +199,7 @@ pub fn simulate<'py>(
     clients: Option<Vec<u16>>,
     sharing_lag: Option<f64>,
     progress: Option<Py<PyAny>>,
-    limits: Option<(Option<u32>, Option<u64>)>,
+    admission: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let stage = Stage {
         workload,
@@ -233,8 +238,9 @@ pub fn simulate<'py>(
             (&of, sharing_lag),
         )?
     } else if routers.len() == gateways.len() {
-        let limits = limits.map(|(requests, tokens)| PendingLimits { requests, tokens });
-        routed(py, &stage, &routers, &names, (&of, sharing_lag), limits)?
+        let admission = admission.map(read::admission).transpose()?;
+        let of = (&of[..], sharing_lag);
+        routed(py, &stage, &routers, &names, of, admission.as_ref())?
     } else {
         return Err(PyTypeError::new_err(format!(
             "gateways must all be routers or none of them, got also {}",
@@ -355,7 +361,7 @@ fn put_selector(py: Python<'_>, router: &NativeRouter, selector: Selector) -> Py
 fn rule_keys<'a>(
     router: &NativeRouter,
     sessions: &'a [Option<Box<[u8]>>],
-    limits: Option<PendingLimits>,
+    admission: Option<&'a Admission>,
 ) -> PyResult<Keys<'a>> {
     let readers = router.fleet.get().readers();
     let reader = readers
@@ -371,6 +377,6 @@ fn rule_keys<'a>(
         prefix_blocks: reader.prefix_blocks(),
         blind: !reader.need.blocks,
         terms: router.terms,
-        limits,
+        admission,
     })
 }

@@ -9,11 +9,17 @@ use pyo3::types::{PyBytes, PyList};
 #[derive(Debug)]
 pub struct Outside {
     gateway: Py<PyAny>,
+    /// Whether it holds requests.
+    holds: bool,
 }
 
 impl Outside {
     pub fn new(gateway: Py<PyAny>) -> Self {
-        Self { gateway }
+        let holds = Python::attach(|py| gateway.bind(py).hasattr(intern!(py, "held_until")));
+        Self {
+            gateway,
+            holds: holds.unwrap_or(false),
+        }
     }
 }
 
@@ -52,6 +58,38 @@ impl Gateway for Outside {
                 prefill: prefill.map(placed),
                 decode: placed(decode),
             }))
+        })
+    }
+
+    fn held(&mut self, id: u32) -> PyResult<Option<f64>> {
+        if !self.holds {
+            return Ok(None);
+        }
+        Python::attach(|py| {
+            let until = self
+                .gateway
+                .call_method1(py, intern!(py, "held_until"), (id,))?;
+            until.extract(py)
+        })
+    }
+
+    fn called(&mut self, now: f64) -> PyResult<Vec<u32>> {
+        if !self.holds {
+            return Ok(Vec::new());
+        }
+        Python::attach(|py| {
+            let called = self
+                .gateway
+                .call_method1(py, intern!(py, "called"), (now,))?;
+            called.extract(py)
+        })
+    }
+
+    fn give_up(&mut self, id: u32) -> PyResult<()> {
+        Python::attach(|py| {
+            self.gateway
+                .call_method1(py, intern!(py, "give_up"), (id,))?;
+            Ok(())
         })
     }
 

@@ -1,13 +1,14 @@
 //! Workloads, workers and options from Python.
 
+use std::hash::RandomState;
 use std::sync::Arc;
 
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_router::Role;
 use cachelb_sim::{
-    Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial, PoolTerms, Roofline,
-    Scaled, Table, Timing, WorkerSettings, Workload,
+    Admission, Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial,
+    PoolTerms, Roofline, Scaled, Table, Timing, WorkerSettings, Workload,
 };
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
@@ -17,6 +18,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::args::{Items, MAX_ITEMS, Range, number, ranged, text, wrong_type};
 use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options};
+use crate::router::settings_of;
 
 /// More than any engine has.
 const MANY: u64 = u32::MAX as u64;
@@ -26,6 +28,17 @@ const ROLES: [(&str, Role); 3] = [
     ("decode", Role::Decode),
 ];
 const ANY_TIME: Range = ("more than 0 seconds", |v| v > 0.0);
+
+/// Who may go to a worker, and how long requests are held.
+pub fn admission(given: &Bound<'_, PyDict>) -> PyResult<Admission> {
+    let options = Options(given);
+    let wait = options.optional("max_wait_s")?;
+    let wait = wait.map(|wait| number(&wait, "max_wait_s", NOT_NEGATIVE));
+    Ok(Admission {
+        gate: settings_of(&options, &RandomState::new())?,
+        max_wait: wait.transpose()?.unwrap_or(f64::INFINITY),
+    })
+}
 
 fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str) -> PyResult<Vec<T>> {
     let array = Options(columns).required(name)?;

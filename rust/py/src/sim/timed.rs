@@ -44,6 +44,18 @@ impl<G: Gateway> Gateway for Timed<G> {
         self.timed(|inner| inner.select_pair(attempt))
     }
 
+    fn held(&mut self, id: u32) -> Result<Option<f64>, G::Error> {
+        self.inner.held(id)
+    }
+
+    fn called(&mut self, now: f64) -> Result<Vec<u32>, G::Error> {
+        self.inner.called(now)
+    }
+
+    fn give_up(&mut self, id: u32) -> Result<(), G::Error> {
+        self.inner.give_up(id)
+    }
+
     fn elapse(&mut self, now: f64) -> Result<(), G::Error> {
         self.inner.elapse(now)
     }

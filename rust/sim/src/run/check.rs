@@ -102,7 +102,8 @@ impl Places {
     /// Returns whether it is open.
     fn check<G>(&self, run: &Run<'_, G>, id: u32) -> Result<bool> {
         let (i, progress) = (id as usize, &run.requests.all[id as usize]);
-        let (messages, held) = (self.messages[i], self.held[i]);
+        let messages = self.messages[i] + u32::from(progress.is_held);
+        let held = self.held[i];
         let parent = usize::try_from(run.workload.parent[i]);
         let waits = parent.is_ok_and(|parent| !run.requests.all[parent].done);
         let proper = if progress.done {

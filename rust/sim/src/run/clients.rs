@@ -78,11 +78,19 @@ impl<G: Gateway> Run<'_, G> {
                 decode,
             })
         };
+        let i = id as usize;
+        let was_held = std::mem::take(&mut self.requests.all[i].is_held);
         let Some(Pair { prefill, decode }) = pair else {
-            self.over(id, Status::Rejected, now);
+            let Some(until) = self.gateway.held(id)? else {
+                self.over(id, Status::Rejected, now);
+                return Ok(());
+            };
+            self.requests.all[i].is_held = true;
+            if !was_held && until.is_finite() {
+                self.heap.at(until, Kind::Expire(id));
+            }
             return Ok(());
         };
-        let i = id as usize;
         let first = prefill.unwrap_or(decode);
         self.outcomes.worker[i] = decode.worker.cast_signed();
         self.outcomes.prefill_worker[i] = prefill.map_or(-1, |half| half.worker.cast_signed());
@@ -94,6 +102,21 @@ impl<G: Gateway> Run<'_, G> {
         let kind = Kind::Request(id, first, Step::Enqueue);
         self.heap.at(now + self.options.net_delay, kind);
         Ok(())
+    }
+
+    /// Asks for requests that the gateway held and calls now.
+    pub(super) fn admit(&mut self, now: f64) -> Outcome<G> {
+        loop {
+            let called = self.gateway.called(now)?;
+            if called.is_empty() {
+                return Ok(());
+            }
+            for id in called {
+                if self.requests.all[id as usize].is_held {
+                    self.decide(id, now)?;
+                }
+            }
+        }
     }
 
     fn enqueue(&mut self, id: u32, placed: Placed, now: f64) {
@@ -167,6 +190,9 @@ impl<G: Gateway> Run<'_, G> {
         let progress = &mut self.requests.all[id as usize];
         if progress.done {
             return Ok(());
+        }
+        if std::mem::take(&mut progress.is_held) {
+            self.gateway.give_up(id)?;
         }
         // Taken: no late notice follows the end.
         if let Some(placed) = progress.placed.take() {

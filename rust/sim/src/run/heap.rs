@@ -60,6 +60,8 @@ pub(super) enum Kind {
     Sample,
     Arrival(u32),
     Decide(u32),
+    /// A request is held no longer.
+    Expire(u32),
     /// A client goes away.
     Abort(u32),
     /// The worker, the second number, hears of that.
@@ -75,6 +77,7 @@ impl Kind {
             Self::Request(_, _, Step::Enqueue)
             | Self::Arrival(..)
             | Self::Decide(..)
+            | Self::Expire(..)
             | Self::Abort(..)
             | Self::Drop(..) => 4,
             Self::Changes(..)

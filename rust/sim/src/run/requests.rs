@@ -11,6 +11,8 @@ use super::pairs::Half;
 pub(super) struct Progress {
     /// Where it is; of a request on two workers, its half at work.
     pub placed: Option<Placed>,
+    /// Whether the gateway holds it.
+    pub is_held: bool,
     /// The other half.
     pub half: Option<Box<Half>>,
     pub tried: Vec<u32>,

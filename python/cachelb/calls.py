@@ -1,4 +1,4 @@
-"""The short form of a name with options, `name(key=value,key=value)`, and lists of such."""
+"""The short form of options, `key=value,key=value`, of a name with some, `name(key=value)`, and lists of such."""
 
 from __future__ import annotations
 
@@ -44,19 +44,26 @@ class Call:
         found = _FORM.fullmatch(text.strip())
         if not found or not found["name"].strip():
             raise ValueError(f"cannot read {text!r}; write NAME or NAME(KEY=VALUE,KEY=VALUE)")
-        options: dict[str, Option] = {}
-        for part in (found["options"] or "").split(",") if (found["options"] or "").strip() else ():
-            key, _, value = part.partition("=")
-            key = key.strip().replace("-", "_")
-            if not _KEY.fullmatch(key) or not value.strip() or key in options:
-                raise ValueError(f"cannot read {part.strip()!r} in {text!r}; write NAME(KEY=VALUE,KEY=VALUE)")
-            options[key] = _value(value.strip())
+        options = _options(found["options"] or "", f" in {text!r}; write NAME(KEY=VALUE,KEY=VALUE)")
         return cls(found["name"].strip(), options, found["end"].strip())
 
     def __str__(self) -> str:
         if not self.options:
             return self.name + self.end
         return f"{self.name}({','.join(f'{key}={_text(value)}' for key, value in self.options.items())}){self.end}"
+
+
+def read_options(text: str) -> dict[str, Option]:
+    """Read ``key=value,key=value``; hyphens in keys count as underscores.
+
+    Example:
+        >>> read_options("max-wait-s=1.5, order=edf,fairness=none")
+        {'max_wait_s': 1.5, 'order': 'edf', 'fairness': None}
+        >>> read_options("edf")
+        Traceback (most recent call last):
+        ValueError: cannot read 'edf'; write KEY=VALUE,KEY=VALUE
+    """
+    return _options(text, "; write KEY=VALUE,KEY=VALUE")
 
 
 def split_list(text: str) -> list[str]:
@@ -89,6 +96,18 @@ def number_or_text(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def _options(text: str, advice: str) -> dict[str, Option]:
+    """Read options, where `advice` ends the message about one that cannot be read."""
+    options: dict[str, Option] = {}
+    for part in text.split(",") if text.strip() else ():
+        key, _, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if not _KEY.fullmatch(key) or not value.strip() or key in options:
+            raise ValueError(f"cannot read {part.strip()!r}{advice}")
+        options[key] = _value(value.strip())
+    return options
 
 
 def _value(text: str) -> Option:

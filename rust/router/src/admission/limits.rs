@@ -8,7 +8,7 @@ use cachelb_core::load::Load;
 const FIRST_TOKENS_PER_S: f64 = 4096.0;
 
 /// Bounds of what may be pending on a worker, per unit of its weight: requests without a first token.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingLimits {
     /// Requests, `None` for any number.
     pub requests: Option<u32>,
@@ -17,21 +17,39 @@ pub struct PendingLimits {
 }
 
 impl PendingLimits {
+    /// Those of each of so many routers that serve the same workers and know nothing of each other.
+    #[must_use]
+    pub fn divided(self, routers: u32) -> Self {
+        let routers = routers.max(1);
+        Self {
+            requests: self.requests.map(|most| (most / routers).max(1)),
+            tokens: self.tokens.map(|most| (most / u64::from(routers)).max(1)),
+        }
+    }
+
     /// Milliseconds until a worker has room, if it computes as fast as before and nothing else comes. 0 if it has: neither
     /// bound is reached, or nothing is pending, so that a prompt of any length gets an idle worker.
     #[must_use]
     pub fn wait_ms(&self, load: &Load) -> f64 {
+        1000.0 * self.excess_tokens(load) / self.tokens_per_s(load)
+    }
+
+    /// Prompt tokens that a worker computes in a second, as before.
+    #[must_use]
+    pub fn tokens_per_s(&self, load: &Load) -> f64 {
+        let tps = load.observed_prefill_tps.get();
+        tps.unwrap_or(FIRST_TOKENS_PER_S * load.weight)
+    }
+
+    /// Tokens that a worker must compute before it has room, 0 if it has.
+    #[must_use]
+    pub fn excess_tokens(&self, load: &Load) -> f64 {
         if load.pending == 0 {
             return 0.0;
         }
-        let tps = load.observed_prefill_tps.get();
-        let tps = tps.unwrap_or(FIRST_TOKENS_PER_S * load.weight);
-        1000.0 * self.excess_tokens(load) / tps
-    }
-
-    /// Tokens that a worker on which something is pending must compute before it has room, above 0 if it has none.
-    fn excess_tokens(&self, load: &Load) -> f64 {
         let (pending, tokens) = (f64::from(load.pending), load.pending_prefill_tokens as f64);
+        // Requests are taken to be of mean length.
+        let mean = (tokens / pending).max(1.0);
         // Down to below the bound, and not below nothing.
         let over = |value: f64, most: f64| {
             let bound = most * load.weight;
@@ -42,8 +60,7 @@ impl PendingLimits {
             .requests
             .map_or(0.0, |most| over(pending, f64::from(most)));
         let by_tokens = self.tokens.map_or(0.0, |most| over(tokens, most as f64));
-        // Those requests are taken to be of mean length.
-        by_tokens.max(requests * (tokens / pending).max(1.0))
+        by_tokens.max(requests * mean)
     }
 }
 

@@ -1,0 +1,43 @@
+"""What became of the requests that came to an admission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cachelb.measure import counter, gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class BandStats:
+    """What became of the requests of one priority that came to an `Admission`.
+
+    Attributes:
+        priority: The priority; beyond 16 of them, the requests of others are counted with the lowest.
+        admitted: Requests that came to an admission: those that went to a worker at once.
+        released: Those that went to a worker after they had waited.
+        refused: Those that were refused as they came.
+        expired: Those that were refused as they had waited too long.
+        displaced: Those that were refused in favour of one of a higher priority, as the queue was full.
+        cancelled: Those that were given up while they waited.
+        queued: Requests that wait for room.
+        waited_s: Seconds that released requests had waited.
+    """
+
+    priority: int
+    admitted: int = field(metadata=counter("admission_requests", "{request}", "result", row="admitted"))
+    released: int = field(metadata=counter("admission_requests", "{request}", "result", row="released"))
+    refused: int = field(metadata=counter("admission_requests", "{request}", "result", row="refused"))
+    expired: int = field(metadata=counter("admission_requests", "{request}", "result", row="expired"))
+    displaced: int = field(metadata=counter("admission_requests", "{request}", "result", row="displaced"))
+    cancelled: int = field(metadata=counter("admission_requests", "{request}", "result", row="cancelled"))
+    queued: int = field(metadata=gauge("admission_queued", "{request}"))
+    waited_s: float = field(metadata=counter("admission_waited_seconds", "s"))
+
+
+def read_bands(rows: Iterable[dict[str, Any]]) -> tuple[BandStats, ...]:
+    """Read native counts."""
+    return tuple(BandStats(waited_s=row.pop("waited_ms") / 1000, **row) for row in rows)

@@ -1,0 +1,414 @@
+//! Requests at a gate: refused, held, or on their way.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+
+use cachelb_core::ids::Millis;
+use cachelb_core::{Error, Result};
+use cachelb_router::{
+    Gate, GateId, GateSettings, Newcomer, Offers, Order, Passage, Passed, PendingLimits, Request,
+    Selector, Tenant, Ticket,
+};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::NativeRouter;
+use super::pair::pair_by;
+use super::select::{Found, Kind, select_by};
+use super::views::bands;
+use crate::arguments::Call;
+use crate::engine::{lock, pick};
+use crate::error::to_python;
+use crate::options::read::{Options, millis};
+
+static GATES: AtomicU64 = AtomicU64::new(0);
+
+/// Calls a request that waits, by a function of the caller's.
+#[derive(Debug)]
+struct Call0(Py<PyAny>);
+
+impl Wake for Call0 {
+    fn wake(self: Arc<Self>) {
+        Python::attach(|py| {
+            if let Err(error) = self.0.call0(py) {
+                error.write_unraisable(py, None);
+            }
+        });
+    }
+}
+
+#[doc = stub!("AdmissionGate")]
+#[pyclass(frozen, generic, module = "cachelb._core")]
+#[derive(Debug)]
+pub struct AdmissionGate {
+    router: Py<NativeRouter>,
+    id: GateId,
+    settings: GateSettings,
+    tenants: RandomState,
+}
+
+#[doc = stub!("HeldRequest")]
+#[pyclass(frozen, generic, module = "cachelb._core")]
+#[derive(Debug)]
+pub struct HeldRequest {
+    gate: Py<AdmissionGate>,
+    call: Call,
+    is_pair: bool,
+    ticket: Ticket,
+    again_s: Mutex<Option<f64>>,
+    is_over: AtomicBool,
+}
+
+/// The tenant called `name`, which is none of those without a name.
+fn named(tenants: &RandomState, name: &str) -> Tenant {
+    Tenant(tenants.hash_one(name).max(1))
+}
+
+/// What a gate is built from.
+pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<GateSettings> {
+    let ageing_tokens_per_s = given.required("ageing_tokens_per_s")?.extract()?;
+    let orders = [
+        ("fcfs", Order::Fcfs),
+        ("edf", Order::Edf),
+        (
+            "shortest-uncached",
+            Order::ShortestUncached {
+                ageing_tokens_per_s,
+            },
+        ),
+    ];
+    let mut weights = Vec::new();
+    for (name, weight) in given.required("tenant_weights")?.cast::<PyDict>()? {
+        let name: String = name.extract()?;
+        weights.push((named(tenants, &name), weight.extract()?));
+    }
+    let requests = given.optional("max_pending_requests")?;
+    let tokens = given.optional("max_pending_tokens")?;
+    Ok(GateSettings {
+        limits: PendingLimits {
+            requests: requests.map(|most| most.extract()).transpose()?,
+            tokens: tokens.map(|most| most.extract()).transpose()?,
+        },
+        routers: given.required("routers")?.extract()?,
+        order: given.choice("order", &orders)?,
+        is_fair: given.flag("is_fair")?,
+        weights,
+        most: given.required("max_queued")?.extract()?,
+    })
+}
+
+impl AdmissionGate {
+    fn passage(&self, py: Python<'_>, call: &Call, ticket: Option<Ticket>) -> PyResult<Passage> {
+        let tenant = call.tenant.as_ref();
+        let tenant = tenant.map(|name| PyResult::Ok(named(&self.tenants, name.bind(py).to_str()?)));
+        Ok(Passage {
+            gate: self.id,
+            priority: call.priority,
+            tenant: tenant.transpose()?.unwrap_or_default(),
+            ticket,
+            is_beside: false,
+        })
+    }
+
+    /// Runs `work` on the gate, which is open from then on.
+    fn gate<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Gate) -> T + Send,
+    ) -> PyResult<T> {
+        let (id, settings) = (self.id, &self.settings);
+        let engine = &self.router.get().engine;
+        engine.locked(py, |selector| work(selector.gates_mut().open(id, settings)))
+    }
+
+    /// Selects a worker, or a pair of them.
+    fn select<'py>(
+        &self,
+        py: Python<'py>,
+        call: Call,
+        is_pair: bool,
+        way: &Way<'_>,
+    ) -> PyResult<Found<Bound<'py, PyAny>>> {
+        let dry_run = matches!(way, Way::Preview);
+        let passage = Some(self.passage(py, &call, way.ticket())?);
+        let (id, settings) = (self.id, &self.settings);
+        let (router, tried) = (self.router.bind(py), Vec::new());
+        if is_pair {
+            let kind = Kind {
+                passage,
+                ..Kind::pair(dry_run)
+            };
+            let found = pair_by(
+                router,
+                kind,
+                call,
+                tried,
+                |select, s, candidates, request| {
+                    s.gates_mut().open(id, settings);
+                    way.go(s, candidates, request, select)
+                },
+            )?;
+            return found.map(|pair| Ok(pair.into_pyobject(py)?.into_any()));
+        }
+        let kind = Kind {
+            passage,
+            ..Kind::whole(dry_run)
+        };
+        let pick = pick(dry_run);
+        let found = select_by(
+            router.as_unbound(),
+            py,
+            kind,
+            call,
+            tried,
+            |s, candidates, request| {
+                s.gates_mut().open(id, settings);
+                way.go(s, candidates, request, &pick)
+            },
+        )?;
+        found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
+    }
+
+    /// The same for a request that is not held.
+    fn select_now<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: Option<&Bound<'py, PyDict>>,
+        is_pair: bool,
+        way: &Way<'_>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self.select(py, Call::from_keywords(arguments)?, is_pair, way)? {
+            Found::Decision(decision) => Ok(decision),
+            Found::Waits(..) => Err(to_python(&Error::NoCandidate)),
+        }
+    }
+}
+
+/// What becomes of a request that cannot go.
+enum Way<'a> {
+    /// It is told so, and nothing changes.
+    Preview,
+    /// It is refused.
+    Now,
+    /// It waits.
+    Hold(&'a Newcomer),
+    /// It waited, and goes on, or not if this is the last time.
+    Again(Ticket, bool),
+}
+
+impl Way<'_> {
+    fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Again(ticket, _) => Some(*ticket),
+            _ => None,
+        }
+    }
+
+    fn go<T>(
+        &self,
+        selector: &mut Selector,
+        candidates: &mut Offers,
+        request: &Request<'_>,
+        select: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T>,
+    ) -> Result<Passed<T>> {
+        match self {
+            Self::Preview => select(selector, candidates, request).map(Passed::Picked),
+            Self::Now => selector.arrive(candidates, request, None, select),
+            Self::Hold(newcomer) => selector.arrive(candidates, request, Some(newcomer), select),
+            Self::Again(_, is_last) => selector.try_again(candidates, request, *is_last, select),
+        }
+    }
+}
+
+#[pymethods]
+impl AdmissionGate {
+    #[new]
+    fn new(router: &Bound<'_, NativeRouter>, settings: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let tenants = RandomState::new();
+        let gate = Self {
+            router: router.clone().unbind(),
+            id: GateId(GATES.fetch_add(1, Ordering::Relaxed)),
+            settings: settings_of(&Options(settings), &tenants)?,
+            tenants,
+        };
+        gate.gate(router.py(), |_| ())?;
+        Ok(gate)
+    }
+
+    /// Picks a worker at once, or refuses.
+    #[pyo3(signature = (**arguments))]
+    fn acquire_nowait<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.select_now(py, arguments, false, &Way::Now)
+    }
+
+    /// Picks a worker at once, or holds the request: `call` is called when it is its turn, or it is to try again for
+    /// another reason.
+    ///
+    /// `how`: seconds until it is refused, and whether that is its own deadline; whether it is for a pair of workers, and
+    /// whether it waits too while none may be picked at all.
+    #[pyo3(signature = (call, caller, how, /, **arguments))]
+    fn enter<'py>(
+        slf: &Bound<'py, Self>,
+        call: Py<PyAny>,
+        caller: u64,
+        how: (Option<f64>, bool, bool, bool),
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let (wait_s, is_own_deadline, is_pair, for_workers) = how;
+        let engine = &this.router.get().engine;
+        let until = wait_s.map(|seconds| {
+            let now = engine.now(py)?;
+            PyResult::Ok((
+                Millis(now.0.saturating_add(millis(seconds))),
+                is_own_deadline,
+            ))
+        });
+        let newcomer = Newcomer {
+            waker: Waker::from(Arc::new(Call0(call))),
+            caller,
+            until: until.transpose()?,
+            for_workers,
+        };
+        let way = if wait_s == Some(0.0) {
+            Way::Now
+        } else {
+            Way::Hold(&newcomer)
+        };
+        match this.select(py, Call::from_keywords(arguments)?, is_pair, &way)? {
+            Found::Decision(decision) => Ok(decision),
+            Found::Waits(ticket, again_ms, call) => {
+                let held = HeldRequest {
+                    gate: slf.clone().unbind(),
+                    call: *call,
+                    is_pair,
+                    ticket,
+                    again_s: Mutex::new(again_ms.map(|ms| ms as f64 / 1000.0)),
+                    is_over: AtomicBool::new(false),
+                };
+                engine.call_next(false)?;
+                Ok(Bound::new(py, held)?.into_any())
+            }
+        }
+    }
+
+    /// What the next request of these arguments would get, which may be an error. Changes nothing.
+    #[pyo3(signature = (**arguments))]
+    fn preview<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.select_now(py, arguments, false, &Way::Preview)
+    }
+
+    /// Requests that wait of a priority and above, their tokens, and the seconds that all workers take for these.
+    fn before(&self, py: Python<'_>, priority: i64) -> PyResult<(usize, u64, f64)> {
+        let (id, engine) = (self.id, &self.router.get().engine);
+        engine.locked(py, |selector| {
+            let before = selector.before(id, priority);
+            (before.requests, before.tokens, before.wait_ms / 1000.0)
+        })
+    }
+
+    /// What became of the requests of each priority, as `BandStats` has it.
+    fn bands<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let tallies = self.gate(py, |gate| gate.tallies())?;
+        bands(py, &tallies)
+    }
+
+    /// Requests that wait, and their tokens.
+    fn waiting(&self, py: Python<'_>) -> PyResult<(usize, u64)> {
+        self.gate(py, |gate| gate.waiting())
+    }
+
+    /// Something may have changed that nobody told.
+    fn look_again(&self, py: Python<'_>) -> PyResult<()> {
+        let engine = &self.router.get().engine;
+        // A clock of the caller's is only known as of when it was last asked.
+        engine.now(py)?;
+        engine.call_next(true)
+    }
+
+    /// Refuses newcomers from now on; who waits is still served.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.gate(py, Gate::close)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(&self.router)
+    }
+}
+
+impl Drop for AdmissionGate {
+    fn drop(&mut self) {
+        let engine = &self.router.get().engine;
+        engine.held(|selector| selector.gates_mut().remove(self.id));
+    }
+}
+
+#[pymethods]
+impl HeldRequest {
+    /// In how many seconds it is to look again, in any case.
+    #[getter]
+    fn again_s(&self) -> Option<f64> {
+        *lock(&self.again_s)
+    }
+
+    /// Picks a worker if it is its turn. If it is the last time, it waits no longer.
+    fn try_again<'py>(
+        &self,
+        py: Python<'py>,
+        is_last: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let gate = self.gate.get();
+        let way = Way::Again(self.ticket, is_last);
+        let found = gate.select(py, self.call.clone_ref(py), self.is_pair, &way);
+        match &found {
+            Ok(Found::Decision(_)) => self.is_over.store(true, Ordering::Relaxed),
+            Ok(Found::Waits(_, again_ms, _)) => {
+                *lock(&self.again_s) = again_ms.map(|ms| ms as f64 / 1000.0);
+            }
+            // It may have failed before it came to the gate.
+            Err(_) => self.give_up()?,
+        }
+        gate.router.get().engine.call_next(false)?;
+        match found? {
+            Found::Decision(decision) => Ok(Some(decision)),
+            Found::Waits(..) => Ok(None),
+        }
+    }
+
+    /// Leaves the queue, if it waits.
+    fn give_up(&self) -> PyResult<()> {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let gate = self.gate.get();
+        let (id, engine) = (gate.id, &gate.router.get().engine);
+        if engine.held(|selector| selector.give_up(id, self.ticket)) {
+            engine.call_next(false)?;
+        }
+        Ok(())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(&self.gate)?;
+        self.call.traverse(&visit)
+    }
+}
+
+impl Drop for HeldRequest {
+    fn drop(&mut self) {
+        if let Err(error) = self.give_up() {
+            Python::attach(|py| error.write_unraisable(py, None));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Admission: what may be pending on a worker, and the queue of the requests that wait for room.
+//!
+//! | file | job |
+//! |---|---|
+//! | `limits` | whether a worker has room for one more request |
+//! | `queue` | the requests that wait, by band, tenant and order |
+//! | `tenants` | how much each tenant was served |
+//! | `passage` | how a request takes part |
+
+mod limits;
+mod passage;
+mod queue;
+mod tenants;
+
+pub use limits::PendingLimits;
+pub use passage::{GateId, Passage};
+pub(crate) use passage::{Terms, why};
+pub(crate) use queue::{Class, Entry, Full, Queue};
+pub use queue::{Order, Ticket};
+pub use tenants::Tenant;

@@ -14,6 +14,7 @@ from cachelb.errors import Overloaded
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
+    from typing import Self
 
     from cachelb._core import AdmissionGate
 
@@ -52,18 +53,12 @@ class Hold:
         if not isinstance(held, HeldRequest):
             return held
         turn.event = asyncio.Event()
-        clock = _Clock(loop.time, self)
-        try:
+        with _Stay(held, loop.time, self) as stay:
             while True:
-                await turn.wait(clock.until(held))
-                found = clock.try_again(held)
+                await turn.wait(stay.until())
+                found = stay.try_again()
                 if found is not None:
                     return found
-        except Overloaded as error:
-            error.waited_s = clock.waited_s()
-            raise
-        finally:
-            held.give_up()
 
     def wait_sync(self) -> Any:  # noqa: ANN401 - what was asked for
         """Wait in the calling thread."""
@@ -71,44 +66,44 @@ class Hold:
         held = self.enter(turn.call, _THREADS)
         if not isinstance(held, HeldRequest):
             return held
-        clock = _Clock(time.monotonic, self)
-        try:
+        with _Stay(held, time.monotonic, self) as stay:
             while True:
-                turn.wait(clock.until(held))
-                found = clock.try_again(held)
+                turn.wait(stay.until())
+                found = stay.try_again()
                 if found is not None:
                     return found
-        except Overloaded as error:
-            error.waited_s = clock.waited_s()
-            raise
-        finally:
-            held.give_up()
 
 
-class _Clock:
-    """When a held request is to look again, and when its time is over."""
+class _Stay:
+    """A held request in the queue: when it is to look again, when its time is over, and that it leaves in the end."""
 
-    __slots__ = ("_again_s", "_begin_s", "_end_s", "_gate", "_now")
+    __slots__ = ("_again_s", "_begin_s", "_end_s", "_gate", "_held", "_now")
 
-    def __init__(self, now: Callable[[], float], hold: Hold) -> None:
-        self._now, self._gate = now, hold.gate
+    def __init__(self, held: HeldRequest[Any], now: Callable[[], float], hold: Hold) -> None:
+        self._held, self._now, self._gate = held, now, hold.gate
         self._begin_s = now()
         self._end_s = None if hold.wait_s is None else self._begin_s + hold.wait_s
         self._again_s: float | None = None
 
-    def until(self, held: HeldRequest[Any]) -> float | None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        if isinstance(error, Overloaded):
+            error.waited_s = self._now() - self._begin_s
+        self._held.give_up()
+
+    def until(self) -> float | None:
         """Return when to try again, called or not; None for never."""
-        self._again_s = None if held.again_s is None else self._now() + held.again_s
+        again_s = self._held.again_s
+        self._again_s = None if again_s is None else self._now() + again_s
         return min((time_s for time_s in (self._end_s, self._again_s) if time_s is not None), default=None)
 
-    def try_again(self, held: HeldRequest[Any]) -> Any:  # noqa: ANN401 - what was asked for
+    def try_again(self) -> Any:  # noqa: ANN401 - what was asked for
         now_s = self._now()
         if self._again_s is not None and now_s >= self._again_s:
             self._gate.look_again()
-        return held.try_again(self._end_s is not None and now_s >= self._end_s)
-
-    def waited_s(self) -> float:
-        return self._now() - self._begin_s
+        return self._held.try_again(self._end_s is not None and now_s >= self._end_s)
 
 
 class _Turn:

@@ -3,7 +3,7 @@
 //! Nothing of it needs the interpreter. A request that waits is a future: its turn wakes it, and it is read and selected
 //! for again, as any request is.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
@@ -12,8 +12,7 @@ use std::time::Duration;
 use cachelb_core::ids::Millis;
 use cachelb_ext_proc::{Asked, Picked, Refusal};
 use cachelb_router::{
-    GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Tenant,
-    Ticket,
+    GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,7 +24,7 @@ use super::seconds;
 use crate::args::number;
 use crate::engine::Engine;
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
-use crate::router::settings_of;
+use crate::router::{settings_of, tenant_named};
 
 /// The gates of pickers, counted down: those of `cachelb.Admission` are counted up.
 static GATES: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -106,7 +105,7 @@ impl Door {
         request: &Request<'_>,
     ) -> cachelb_core::Result<Passed<Pick>> {
         let tenant = asked.tenant.as_ref();
-        let tenant = tenant.map(|name| Tenant(self.tenants.hash_one(name).max(1)));
+        let tenant = tenant.map(|name| tenant_named(&self.tenants, name));
         let ticket = match entry {
             Entry::Comes(_) => None,
             Entry::Waits { ticket, .. } => Some(*ticket),

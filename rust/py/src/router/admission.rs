@@ -63,7 +63,7 @@ pub struct HeldRequest {
 }
 
 /// The tenant called `name`, which is none of those without a name.
-fn named(tenants: &RandomState, name: &str) -> Tenant {
+pub fn tenant_named(tenants: &RandomState, name: &str) -> Tenant {
     Tenant(tenants.hash_one(name).max(1))
 }
 
@@ -83,7 +83,7 @@ pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<G
     let mut weights = Vec::new();
     for (name, weight) in given.required("tenant_weights")?.cast::<PyDict>()? {
         let name: String = name.extract()?;
-        weights.push((named(tenants, &name), weight.extract()?));
+        weights.push((tenant_named(tenants, &name), weight.extract()?));
     }
     let requests = given.optional("max_pending_requests")?;
     let tokens = given.optional("max_pending_tokens")?;
@@ -103,7 +103,8 @@ pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<G
 impl AdmissionGate {
     fn passage(&self, py: Python<'_>, call: &Call, ticket: Option<Ticket>) -> PyResult<Passage> {
         let tenant = call.tenant.as_ref();
-        let tenant = tenant.map(|name| PyResult::Ok(named(&self.tenants, name.bind(py).to_str()?)));
+        let tenant =
+            tenant.map(|name| PyResult::Ok(tenant_named(&self.tenants, name.bind(py).to_str()?)));
         Ok(Passage {
             gate: self.id,
             priority: call.priority,

@@ -42,7 +42,7 @@ use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::callable;
 use crate::roster::Roster;
 
-pub use self::admission::{AdmissionGate, HeldRequest, settings_of};
+pub use self::admission::{AdmissionGate, HeldRequest, settings_of, tenant_named};
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
 pub use self::kv::KvEvents;

@@ -58,6 +58,7 @@ class AdmissionOptions:
     fairness: Literal["vtc"] | None = None
     tenant_weights: Mapping[str, float] | None = None
     max_queued: int = 5000
+    notice_lag_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
@@ -84,6 +85,7 @@ class AdmissionOptions:
         if weights and self.fairness is None:
             raise ValueError("tenant_weights have no effect without fairness='vtc'")
         whole("max_queued", self.max_queued, 1, _MOST_QUEUED)
+        number("notice_lag_s", self.notice_lag_s, least=0.0, most=60.0)
 
     def native(self, routers: int = 1) -> dict[str, Any]:
         """Return the settings of an `AdmissionGate` of one of so many routers, and `max_wait_s`."""
@@ -96,6 +98,7 @@ class AdmissionOptions:
             "is_fair": self.fairness is not None,
             "tenant_weights": dict(self.tenant_weights or {}),
             "max_queued": self.max_queued,
+            "notice_lag_s": self.notice_lag_s,
             "routers": routers,
         }
 
@@ -175,6 +178,7 @@ class Admission(Generic[W]):
         fairness: Literal["vtc"] | None = None,
         tenant_weights: Mapping[str, float] | None = None,
         max_queued: int = 5000,
+        notice_lag_s: float = 0.0,
     ) -> None:
         """Bound what may be pending on a worker, and how long requests wait for room.
 
@@ -193,6 +197,8 @@ class Admission(Generic[W]):
                 tokens, by virtual token counters. None takes no notice of tenants.
             tenant_weights: Shares of tenants, 1 for those not named.
             max_queued: Requests that may wait. One of a higher priority displaces the newest of the lowest.
+            notice_lag_s: How long after a first token it is reported. As much as a worker computes in that time, by the
+                first tokens of the last ten seconds, may be pending beyond the bounds, so that it does not run dry.
 
         Raises:
             TypeError: An option has the wrong type.
@@ -207,6 +213,7 @@ class Admission(Generic[W]):
             fairness=fairness,
             tenant_weights=tenant_weights,
             max_queued=max_queued,
+            notice_lag_s=notice_lag_s,
         )
         self.router = router
         self._gate = AdmissionGate(router, self.options.native(router._plan.replicas))  # noqa: SLF001 - its own part

@@ -156,6 +156,17 @@ def test_held_prompts_go_to_the_worker_when_an_answer_begins_or_are_refused() ->
     assert (band.admitted, band.released, endings(router)) == (1, 1, {"completed": 2})
 
 
+def test_prompts_that_waited_too_long_get_429() -> None:
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=0.05)) as served:
+        fleet.fail("stall", times=1)
+        with contextlib.closing(begin_stream(served.url, PROMPT)):
+            wait_until(lambda: is_stalled(fleet))
+            refused = complete(served.url, "Hi")
+        assert (refused.status, refused.json["error"]["code"]) == (429, "workers_busy")
+    (band,) = router.stats().admission
+    assert (band.admitted, band.expired) == (1, 1)
+
+
 def test_client_that_leaves_while_its_prompt_is_held_leaves_the_queue() -> None:
     with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=None)) as served:
         admission = served.gateway.admission

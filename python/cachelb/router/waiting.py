@@ -24,6 +24,7 @@ _ANY_LOAD: dict[str, Any] = {
     "is_fair": False,
     "tenant_weights": {},
     "max_queued": 1 << 32,
+    "notice_lag_s": 0.0,
     "routers": 1,
 }
 

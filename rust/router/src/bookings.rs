@@ -24,12 +24,13 @@ impl Selector {
     }
 
     fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
-        if self.decisions.book().bookings().phase(id) != Some(Phase::Booked) {
+        let Some(pending) = self.decisions.book().bookings().pending_tokens(id) else {
             return;
-        }
+        };
         let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
             return;
         };
+        self.gates.first_token(worker, pending, now);
         self.decisions.answered(id, now);
         if !is_remote {
             self.fleet.change_health(worker, Health::answered);

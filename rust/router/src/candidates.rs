@@ -5,7 +5,7 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::{LoadBook, Report};
 use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
-use super::admission::{PendingLimits, Terms, why};
+use super::admission::{Bounds, Terms, why};
 use super::fleet::Fleet;
 use super::homes::Homes;
 use super::member::{Eligibility, Member};
@@ -298,13 +298,14 @@ impl Candidates {
         }
         let loads = book.loads().columns();
         let load = |row: &Candidate| loads.get(row.slot as usize);
-        let wait_ms = |row: &Candidate| load(row).map_or(0.0, |load| terms.limits.wait_ms(load));
+        let wait_ms =
+            |row: &Candidate| load(row).map_or(0.0, |load| terms.bounds.wait_ms(row.slot, load));
         let mut shortest = f64::INFINITY;
         for row in self.rows.iter() {
             shortest = shortest.min(wait_ms(row));
             if terms.may_pass && shortest <= 0.0 {
                 if terms.is_narrow {
-                    self.narrow(terms.limits, book, offers);
+                    self.narrow(terms.bounds, book, offers);
                 }
                 return Ok(());
             }
@@ -321,11 +322,11 @@ impl Candidates {
     }
 
     /// Leaves out the candidates without room, but for those that save more by what they hold than they lack.
-    fn narrow(&mut self, limits: PendingLimits, book: &LoadBook, offers: &mut Offers) {
+    fn narrow(&mut self, bounds: Bounds<'_>, book: &LoadBook, offers: &mut Offers) {
         let loads = book.loads().columns();
         let excess = |row: &Candidate| {
             let load = loads.get(row.slot as usize);
-            load.map_or(0.0, |load| limits.excess_tokens(load))
+            load.map_or(0.0, |load| bounds.excess_tokens(row.slot, load))
         };
         let with_room = self.rows.iter().filter(|row| excess(row) <= 0.0);
         let held = with_room.map(|row| row.matched_tokens).fold(0.0, f64::max);

@@ -121,7 +121,7 @@ impl<'a, 'r> Step<'a, 'r> {
         };
         let gate = s.gates.get(passage.gate);
         gate.map_or(Ok(()), |gate| {
-            let terms = gate.terms(passage, s.sharing.is_some());
+            let terms = gate.terms(passage, s.sharing.is_some(), request.now);
             s.candidates.admit(terms, s.decisions.book(), offers)
         })
     }

@@ -45,6 +45,13 @@ impl Bookings {
         self.get(id).map(|booking| booking.worker)
     }
 
+    /// Uncached prompt tokens of a booking without a first token, `None` for others.
+    #[must_use]
+    pub fn pending_tokens(&self, id: BookingId) -> Option<u64> {
+        let booking = self.get(id)?;
+        (booking.phase == Some(Phase::Booked)).then_some(booking.prefill.tokens)
+    }
+
     /// Where the booking stands, `None` once closed.
     #[must_use]
     pub fn phase(&self, id: BookingId) -> Option<Phase> {

@@ -22,7 +22,7 @@ use super::views::bands;
 use crate::arguments::Call;
 use crate::engine::{lock, pick};
 use crate::error::to_python;
-use crate::options::read::{Options, millis};
+use crate::options::read::{NOT_NEGATIVE, Options, millis};
 
 static GATES: AtomicU64 = AtomicU64::new(0);
 
@@ -93,6 +93,7 @@ pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<G
             tokens: tokens.map(|most| most.extract()).transpose()?,
         },
         routers: given.required("routers")?.extract()?,
+        lag_ms: 1000.0 * given.number("notice_lag_s", NOT_NEGATIVE)?,
         order: given.choice("order", &orders)?,
         is_fair: given.flag("is_fair")?,
         weights,

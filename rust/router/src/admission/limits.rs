@@ -27,13 +27,6 @@ impl PendingLimits {
         }
     }
 
-    /// Milliseconds until a worker has room, if it computes as fast as before and nothing else comes. 0 if it has: neither
-    /// bound is reached, or nothing is pending, so that a prompt of any length gets an idle worker.
-    #[must_use]
-    pub fn wait_ms(&self, load: &Load) -> f64 {
-        1000.0 * self.excess_tokens(load) / self.tokens_per_s(load)
-    }
-
     /// Prompt tokens that a worker computes in a second, as before.
     #[must_use]
     pub fn tokens_per_s(&self, load: &Load) -> f64 {
@@ -41,9 +34,11 @@ impl PendingLimits {
         tps.unwrap_or(FIRST_TOKENS_PER_S * load.weight)
     }
 
-    /// Tokens that a worker must compute before it has room, 0 if it has.
+    /// Tokens that a worker must compute before it has room, 0 if it has: if neither bound is reached, or nothing is
+    /// pending, so that a prompt of any length gets an idle worker. `computed` are requests and tokens that it is likely
+    /// to have computed, and that are pending here still.
     #[must_use]
-    pub fn excess_tokens(&self, load: &Load) -> f64 {
+    pub fn excess_tokens(&self, load: &Load, computed: (f64, f64)) -> f64 {
         if load.pending == 0 {
             return 0.0;
         }
@@ -51,15 +46,17 @@ impl PendingLimits {
         // Requests are taken to be of mean length.
         let mean = (tokens / pending).max(1.0);
         // Down to below the bound, and not below nothing.
-        let over = |value: f64, most: f64| {
-            let bound = most * load.weight;
+        let over = |value: f64, most: f64, computed: f64| {
+            let bound = most * load.weight + computed;
             let over = (value - bound + 1.0).min(value);
             if value < bound { 0.0 } else { over }
         };
         let requests = self
             .requests
-            .map_or(0.0, |most| over(pending, f64::from(most)));
-        let by_tokens = self.tokens.map_or(0.0, |most| over(tokens, most as f64));
+            .map_or(0.0, |most| over(pending, f64::from(most), computed.0));
+        let by_tokens = self
+            .tokens
+            .map_or(0.0, |most| over(tokens, most as f64, computed.1));
         by_tokens.max(requests * mean)
     }
 }
@@ -114,10 +111,10 @@ mod tests {
             let limits = PendingLimits { requests, tokens };
             let load = load(&book(&prompts, weight));
             let expected = prompts.is_empty() || few && short;
-            prop_assert_eq!(limits.wait_ms(&load) > 0.0, !expected);
+            prop_assert_eq!(limits.excess_tokens(&load, (0.0, 0.0)) > 0.0, !expected);
             // What is pending is all there is to wait for.
-            let most_ms = 1000.0 * sum.max(prompts.len() as u64) as f64 / (4096.0 * weight);
-            prop_assert!(limits.wait_ms(&load) <= most_ms + 1e-6);
+            let most = sum.max(prompts.len() as u64) as f64;
+            prop_assert!(limits.excess_tokens(&load, (0.0, 0.0)) <= most + 1e-6);
         }
     }
 }

@@ -3,15 +3,18 @@
 //! | file | job |
 //! |---|---|
 //! | `limits` | whether a worker has room for one more request |
+//! | `late` | what workers computed that nobody knows yet |
 //! | `queue` | the requests that wait, by band, tenant and order |
 //! | `tenants` | how much each tenant was served |
 //! | `passage` | how a request takes part |
 
+mod late;
 mod limits;
 mod passage;
 mod queue;
 mod tenants;
 
+pub(crate) use late::{Bounds, Late};
 pub use limits::PendingLimits;
 pub use passage::{GateId, Passage};
 pub(crate) use passage::{Terms, why};

@@ -1,6 +1,6 @@
 //! How a request takes part in admission, and what its gate makes of it.
 
-use super::limits::PendingLimits;
+use super::late::Bounds;
 use super::queue::Ticket;
 use super::tenants::Tenant;
 
@@ -33,10 +33,10 @@ pub struct Passage {
 }
 
 /// What a gate makes of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms<'a> {
     /// What may be pending on a worker.
-    pub limits: PendingLimits,
+    pub bounds: Bounds<'a>,
     /// Whether it may go to a worker that has room: it has its turn, or none of its band or above waits.
     pub may_pass: bool,
     /// Whether it goes to a worker with room, or to one whose cache is worth waiting there. A rule that picks among all

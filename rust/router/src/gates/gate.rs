@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
 
 use super::room::Usable;
 use crate::admission::{
-    Class, Entry, Full, GateId, Order, Passage, PendingLimits, Queue, Tenant, Terms, Ticket,
+    Bounds, Class, Entry, Full, GateId, Late, Order, Passage, PendingLimits, Queue, Tenant, Terms,
+    Ticket,
 };
 use crate::request::{PoolId, Request};
 
@@ -26,6 +27,8 @@ pub struct GateSettings {
     pub limits: PendingLimits,
     /// Routers that serve the same workers.
     pub routers: u32,
+    /// How late first tokens are told, in milliseconds.
+    pub lag_ms: f64,
     /// The order of those that wait.
     pub order: Order,
     /// Whether tenants take turns by what they were served.
@@ -85,6 +88,7 @@ pub(super) struct Waiting {
 pub struct Gate {
     pub(super) settings: GateSettings,
     pub(super) queue: Queue<Waiting>,
+    late: Late,
     /// What the requests that wait can use, and how many they are.
     classes: HashMap<Class, (Usable, usize)>,
     numbers: HashMap<Usable, Class>,
@@ -116,6 +120,7 @@ impl Gate {
         }
         Self {
             queue,
+            late: Late::new(settings.lag_ms),
             settings,
             classes: HashMap::new(),
             numbers: HashMap::new(),
@@ -167,20 +172,24 @@ impl Gate {
         band_of(&mut self.tallies, priority)
     }
 
-    /// What it makes of a request. Of routers that share what they booked, each counts all of it.
-    pub(crate) fn terms(&self, passage: &Passage, is_sharing: bool) -> Terms {
+    /// What it makes of a request.
+    pub(crate) fn terms(&self, passage: &Passage, is_sharing: bool, now: Millis) -> Terms<'_> {
         let by_cache = matches!(self.settings.order, Order::ShortestUncached { .. });
         Terms {
-            limits: self.limits(is_sharing),
+            bounds: self.bounds(is_sharing, now),
             may_pass: passage.ticket.is_some() || self.queue.before(passage.priority).0 == 0,
             is_narrow: by_cache && passage.ticket.is_some(),
         }
     }
 
-    /// What may be pending on a worker.
-    pub(super) fn limits(&self, is_sharing: bool) -> PendingLimits {
+    /// What may be pending on a worker now. Of routers that share what they booked, each counts all of it.
+    pub(super) fn bounds(&self, is_sharing: bool, now: Millis) -> Bounds<'_> {
         let routers = if is_sharing { 1 } else { self.settings.routers };
-        self.settings.limits.divided(routers)
+        Bounds {
+            limits: self.settings.limits.divided(routers),
+            late: &self.late,
+            now,
+        }
     }
 
     pub(super) fn class_of(&mut self, terms: Usable) -> Class {
@@ -380,6 +389,13 @@ impl Gates {
             && let Some(gate) = self.get_mut(passage.gate)
         {
             gate.booked(passage, booking, uncached);
+        }
+    }
+
+    /// A request on a worker has its first token.
+    pub(crate) fn first_token(&mut self, worker: WorkerId, tokens: u64, now: Millis) {
+        for gate in self.iter_mut() {
+            gate.late.first_token(worker, tokens, now);
         }
     }
 

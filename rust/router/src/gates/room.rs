@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::ids::WorkerId;
 use cachelb_core::load::LoadBook;
 
-use crate::admission::{Class, PendingLimits};
+use crate::admission::{Bounds, Class};
 use crate::candidates::is_vetoed;
 use crate::fleet::Fleet;
 use crate::member::{Eligibility, Member};
@@ -67,10 +67,10 @@ impl Room {
     /// Finds it for `classes`.
     pub fn find<'a>(
         classes: impl Iterator<Item = (Class, &'a Usable)>,
-        limits: PendingLimits,
+        bounds: Bounds<'_>,
         (settings, fleet, book): (&Settings, &Fleet, &LoadBook),
-        now: Millis,
     ) -> Self {
+        let now = bounds.now;
         let is_vetoing = settings.veto != Veto::default();
         let workers = fleet.current().filter_map(|(id, member)| {
             if member.condition() != Eligibility::Candidate {
@@ -82,7 +82,7 @@ impl Room {
                 member,
                 fails: member.health().is_out(now),
                 is_vetoed: is_vetoing && is_vetoed(&load.report, settings, now),
-                has_room: limits.wait_ms(load) <= 0.0,
+                has_room: bounds.excess_tokens(id.slot, load) <= 0.0,
             })
         });
         let workers: Vec<Taking<'_>> = workers.collect();

@@ -258,8 +258,8 @@ impl Selector {
                 continue;
             }
             let sources = (&self.settings, &self.fleet, self.decisions.book());
-            let limits = gate.limits(self.sharing.is_some());
-            let mut room = Room::find(gate.callable(), limits, sources, now);
+            let bounds = gate.bounds(self.sharing.is_some(), now);
+            let mut room = Room::find(gate.callable(), bounds, sources);
             while !room.is_empty() {
                 let Some(ticket) = next(gate, &room, &mut self.pools, &self.fleet, now) else {
                     break;

@@ -40,6 +40,43 @@ fn an_idle_worker_takes_a_prompt_longer_than_the_bound_and_then_nothing() {
 }
 
 #[test]
+fn what_is_computed_and_not_known_of_yet_may_be_pending_beyond_the_bounds() {
+    let settings = GateSettings {
+        lag_ms: 500.0,
+        ..gate(Some(2), None)
+    };
+    let mut door = Door::least_loaded(1, &settings);
+    // Ten first tokens in a second, for long: five of them are under way.
+    let mut pending = std::collections::VecDeque::new();
+    for at in 0..600 {
+        door.now = Millis(100 * at);
+        while let Ok(Passed::Picked(pick)) = door.arrive(&of(100), false).1 {
+            pending.push_back(pick);
+        }
+        let oldest: Pick = pending.pop_front().expect("an idle worker takes one");
+        door.first_token(&oldest);
+        door.end(&oldest, Ending::Completed);
+    }
+    assert_eq!(pending.len(), 2 - 1 + 5);
+    // Nothing is computed any more.
+    door.now = Millis(door.now.0 + 1_000_000);
+    assert_eq!(why_of(&door.arrive(&of(100), false).1), "no room");
+    while pending.len() > 1 {
+        let oldest = pending.pop_front().expect("pending");
+        door.end(&oldest, Ending::Cancelled);
+    }
+    door.goes(&of(100));
+    assert_eq!(why_of(&door.arrive(&of(100), false).1), "no room");
+}
+
+fn why_of<T>(outcome: &Result<T>) -> &'static str {
+    match outcome {
+        Err(Error::Overloaded { why, .. }) => why,
+        _ => "it goes or waits",
+    }
+}
+
+#[test]
 fn waiting_makes_up_for_length() {
     for (ageing_tokens_per_s, is_old_first) in [(500, true), (0, false)] {
         let order = Order::ShortestUncached {

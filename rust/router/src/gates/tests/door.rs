@@ -44,6 +44,7 @@ pub fn gate(requests: Option<u32>, tokens: Option<u64>) -> GateSettings {
     GateSettings {
         limits: PendingLimits { requests, tokens },
         routers: 1,
+        lag_ms: 0.0,
         order: Order::Fcfs,
         is_fair: false,
         weights: Vec::new(),

@@ -166,7 +166,7 @@ impl AdmissionGate {
             kind,
             call,
             tried,
-            |s, candidates, request| {
+            &|s, candidates, request| {
                 s.gates_mut().open(id, settings);
                 way.go(s, candidates, request, &pick)
             },

@@ -69,7 +69,7 @@ pub(super) fn pair_by(
             &mut call,
             &tried,
             scratch,
-            |selector, candidates, request| {
+            &|selector, candidates, request| {
                 // What computes the prompt needs room.
                 let request = Request {
                     wanted: Wanted::Prefill,

@@ -49,6 +49,10 @@ pub(super) struct Kind {
     pub passage: Option<Passage>,
 }
 
+/// The step of a selection under the lock.
+pub(super) type Step<'a, T> =
+    &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
+
 /// What a selection found: a worker, or that the request waits.
 pub(super) enum Found<T> {
     Decision(T),
@@ -138,7 +142,7 @@ fn select_for(
         kind,
         call,
         tried,
-        |selector, offers, request| {
+        &|selector, offers, request| {
             let wanted = kind.wanted[0];
             let request = Request { wanted, ..*request };
             pick(selector, offers, &request).map(Passed::Picked)
@@ -157,7 +161,7 @@ pub(super) fn select_by(
     kind: Kind,
     mut call: Call,
     tried: Tried,
-    step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<Passed<Picked>> + Sync,
+    step: Step<'_, Passed<Picked>>,
 ) -> PyResult<Found<Decision>> {
     let this = router.get();
     NativeRouter::wake(router.bind(py))?;
@@ -250,7 +254,7 @@ impl Kind {
         call: &mut Call,
         tried: &[Try],
         scratch: &mut Scratch,
-        step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
+        step: Step<'_, T>,
     ) -> PyResult<Outcome<T>> {
         let waited = self.passage.is_some_and(|passage| passage.ticket.is_some());
         let counted = !self.dry_run && tried.is_empty() && !waited;
@@ -295,7 +299,7 @@ impl Asked<'_> {
         kind: Kind,
         offers: &mut Offers,
         request: &Request<'_>,
-        step: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync,
+        step: Step<'_, T>,
     ) -> PyResult<Result<T>> {
         if !kind.turns().any(|turn| router.customs.are_asked(turn)) {
             return self.locked(router, py, |selector| step(selector, offers, request));
@@ -531,9 +535,19 @@ impl NativeRouter {
         let mut call = Call::from_keywords(arguments)?;
         let kind = Kind::whole(true);
         let outcome = with_scratch(|scratch| {
-            kind.step(this, py, &mut call, &[], scratch, Selector::preview)
+            let pick = pick(true);
+            kind.step(
+                this,
+                py,
+                &mut call,
+                &[],
+                scratch,
+                &|selector, offers, request| pick(selector, offers, request).map(Passed::Picked),
+            )
         })?;
-        let (pick, seen) = &outcome.found;
+        let Passed::Picked((pick, Some(seen))) = &outcome.found else {
+            return Err(to_python(&Error::NoCandidate));
+        };
         let key = &outcome.registered.seat_of(pick.offer).key;
         let policy = slf.as_unbound().policy_name(py, pick.wanted)?;
         let result = explanation(

@@ -427,6 +427,3 @@ impl Gates {
         self.open.values().try_for_each(Gate::validate)
     }
 }
-
-/// Until when a request waits, and whether that is its own deadline.
-pub(super) type Until = Option<(Millis, bool)>;

@@ -8,10 +8,10 @@ use std::task::Waker;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 
-use super::gate::{Gate, Until, Waiting};
+use super::gate::{Gate, Waiting};
 use super::room::{self, Room};
 use crate::Selector;
-use crate::admission::{Class, Entry, Full, GateId, Order, Passage, Ticket, why};
+use crate::admission::{Class, Entry, GateId, Order, Passage, Ticket, why};
 use crate::fleet::Fleet;
 use crate::ledger::{Ending, Usage};
 use crate::member::Eligibility;
@@ -81,6 +81,27 @@ pub struct Before {
     pub wait_ms: f64,
 }
 
+/// A request waits.
+struct Waits {
+    ticket: Ticket,
+    again_ms: Option<u64>,
+}
+
+impl Waits {
+    fn passed<T>(self) -> Passed<T> {
+        let Self { ticket, again_ms } = self;
+        Passed::Waits { ticket, again_ms }
+    }
+}
+
+/// It is the turn of a request.
+struct Turn {
+    gate: GateId,
+    ticket: Ticket,
+    priority: i64,
+    queued_ms: u64,
+}
+
 impl Selector {
     /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits as `newcomer`
     /// says.
@@ -97,28 +118,74 @@ impl Selector {
         let Some(passage) = request.passage else {
             return select(self, candidates, request).map(Passed::Picked);
         };
-        let is_closed = |gate: &Gate| gate.is_closed;
-        if self.gates.get(passage.gate).is_some_and(is_closed) {
-            return self.refuse(
-                &passage,
-                Error::Overloaded {
-                    wait_ms: LOOK_AGAIN_MS,
-                    why: why::SHUTTING_DOWN,
-                },
-            );
-        }
+        self.check_open(&passage)?;
         self.end_silent(request.now);
-        let error = match select(self, candidates, request) {
+        match select(self, candidates, request) {
             Ok(found) => {
                 self.tally(&passage, |tally| tally.admitted += 1);
-                return Ok(Passed::Picked(found));
+                Ok(Passed::Picked(found))
             }
-            Err(error) => error,
+            Err(error) => {
+                let waits = self.hold(candidates, request, newcomer, error);
+                waits.map(Waits::passed)
+            }
+        }
+    }
+
+    /// Selects for a request that waits, by `select`, if it was called. If it `is_last`, it waits no longer in any case.
+    ///
+    /// # Errors
+    /// As `select`; [`Error::Overloaded`] too if it was displaced, or its deadline is over. It waits no longer then, unless
+    /// that is [`Error::Moved`].
+    pub fn try_again<T>(
+        &mut self,
+        candidates: &mut Offers,
+        request: &Request<'_>,
+        is_last: bool,
+        select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
+    ) -> Result<Passed<T>> {
+        let turn = match self.turn(candidates, request, is_last)? {
+            Ok(turn) => turn,
+            Err(waits) => return Ok(waits.passed()),
         };
+        let request = Request {
+            queued_ms: turn.queued_ms,
+            ..*request
+        };
+        match select(self, candidates, &request) {
+            Ok(found) => {
+                self.released(&turn);
+                Ok(Passed::Picked(found))
+            }
+            Err(error) => {
+                let waits = self.not_released(&turn, is_last, request.now, error);
+                waits.map(Waits::passed)
+            }
+        }
+    }
+
+    fn check_open(&mut self, passage: &Passage) -> Result<()> {
+        let gate = self.gates.get(passage.gate);
+        if gate.is_none_or(|gate| !gate.is_closed) {
+            return Ok(());
+        }
+        let (wait_ms, why) = (LOOK_AGAIN_MS, why::SHUTTING_DOWN);
+        Err(self.refuse(passage, Error::Overloaded { wait_ms, why }))
+    }
+
+    /// A request that came cannot go, for `error`: it waits, or is refused.
+    fn hold(
+        &mut self,
+        candidates: &Offers,
+        request: &Request<'_>,
+        newcomer: Option<&Newcomer>,
+        error: Error,
+    ) -> Result<Waits> {
+        let passage = request.passage.unwrap_or_default();
         let is_full = matches!(error, Error::Overloaded { .. });
         let may_wait = |newcomer: &&Newcomer| is_full || newcomer.for_workers && is_passing(&error);
         let Some(newcomer) = newcomer.filter(may_wait) else {
-            return self.refuse(&passage, error);
+            return Err(self.refuse(&passage, error));
         };
         let wait_ms = match error {
             Error::Overloaded { wait_ms, .. } => wait_ms,
@@ -146,91 +213,97 @@ impl Selector {
             deadline: newcomer.until.map(|(until, _)| until),
             tokens: request.prompt_tokens,
         };
-        match gate.push(entry, terms, waiting) {
-            Ok(ticket) => {
-                let again_ms = self.watch(passage.gate, ticket, request.now);
-                Ok(Passed::Waits { ticket, again_ms })
-            }
-            Err(Full) => self.refuse(
-                &passage,
-                Error::Overloaded {
-                    wait_ms,
-                    why: why::QUEUE_FULL,
-                },
-            ),
-        }
+        let Ok(ticket) = gate.push(entry, terms, waiting) else {
+            let why = why::QUEUE_FULL;
+            return Err(self.refuse(&passage, Error::Overloaded { wait_ms, why }));
+        };
+        let again_ms = self.watch(passage.gate, ticket, request.now);
+        Ok(Waits { ticket, again_ms })
     }
 
-    /// Selects for a request that waits, by `select`, if it was called. If it `is_last`, it waits no longer in any case.
-    ///
-    /// # Errors
-    /// As `select`; [`Error::Overloaded`] too if it was displaced, or its deadline is over. It waits no longer then.
-    pub fn try_again<T>(
+    /// Whether it is the turn of a request that waits.
+    fn turn(
         &mut self,
         candidates: &mut Offers,
         request: &Request<'_>,
         is_last: bool,
-        select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
-    ) -> Result<Passed<T>> {
+    ) -> Result<std::result::Result<Turn, Waits>> {
         let passage = request.passage.unwrap_or_default();
         let ticket = passage.ticket.unwrap_or_default();
-        let found = self.gates.get_mut(passage.gate).and_then(|gate| {
-            let (entry, waiting) = gate.queue.get(ticket)?;
-            let until: Until = entry.deadline.map(|until| (until, waiting.own_deadline));
-            Some((*entry, until, gate))
-        });
-        let Some((entry, until, gate)) = found else {
-            let displaced = Error::Overloaded {
-                wait_ms: LOOK_AGAIN_MS,
-                why: why::QUEUE_FULL,
-            };
+        let gate = self.gates.get_mut(passage.gate);
+        let Some((entry, waiting)) = gate.as_ref().and_then(|gate| gate.queue.get(ticket)) else {
+            let (wait_ms, why) = (LOOK_AGAIN_MS, why::QUEUE_FULL);
+            let displaced = Error::Overloaded { wait_ms, why };
             self.count(&displaced);
             return Err(self.behind(passage.gate, displaced));
         };
-        let turns = gate.turns.len();
-        gate.turns.retain(|_, called| *called != ticket);
-        let was_called = gate.turns.len() < turns;
-        let queued_ms = request.now.0.saturating_sub(entry.arrived.0);
-        let request = &Request {
-            queued_ms,
-            ..*request
+        let turn = Turn {
+            gate: passage.gate,
+            ticket,
+            priority: entry.priority,
+            queued_ms: request.now.0.saturating_sub(entry.arrived.0),
         };
-        let over = until.filter(|(until, _)| is_last || *until <= request.now);
-        let outcome = match over {
-            Some((_, is_own)) => Err(self.overdue(candidates, request, is_own)),
-            None if was_called || is_last => select(self, candidates, request),
-            None => {
-                let again_ms = self.watch(passage.gate, ticket, request.now);
-                return Ok(Passed::Waits { ticket, again_ms });
-            }
-        };
-        let Some(gate) = self.gates.get_mut(passage.gate) else {
-            return outcome.map(Passed::Picked);
-        };
-        match outcome {
-            Ok(found) => {
-                gate.remove(ticket);
-                let tally = gate.tally(entry.priority);
-                tally.released += 1;
-                tally.waited_ms += queued_ms;
-                Ok(Passed::Picked(found))
-            }
-            Err(error) if over.is_none() && !is_last && is_passing(&error) => {
-                gate.is_declined = matches!(error, Error::Refused(_));
-                let round = gate.round;
-                if let Some(waiting) = gate.queue.get_mut(ticket) {
-                    waiting.tried = round;
-                }
-                let again_ms = self.watch(passage.gate, ticket, request.now);
-                Ok(Passed::Waits { ticket, again_ms })
-            }
-            Err(error) => {
-                gate.remove(ticket);
-                gate.tally(entry.priority).expired += 1;
-                self.count(&error);
-                Err(self.behind(passage.gate, error))
-            }
+        let is_over = |until: &Millis| is_last || *until <= request.now;
+        let over = entry.deadline.filter(is_over).map(|_| waiting.own_deadline);
+        let was_called =
+            gate.is_some_and(|gate| gate.turns.values().any(|called| *called == ticket));
+        if let Some(is_own) = over {
+            let error = self.overdue(candidates, request, is_own);
+            return Err(self.expire(&turn, error));
         }
+        if was_called || is_last {
+            return Ok(Ok(turn));
+        }
+        let again_ms = self.watch(passage.gate, ticket, request.now);
+        Ok(Err(Waits { ticket, again_ms }))
+    }
+
+    /// A request that waited went to a worker.
+    fn released(&mut self, turn: &Turn) {
+        if let Some(gate) = self.gates.get_mut(turn.gate) {
+            gate.remove(turn.ticket);
+            let tally = gate.tally(turn.priority);
+            tally.released += 1;
+            tally.waited_ms += turn.queued_ms;
+        }
+    }
+
+    /// A request whose turn it was cannot go, for `error`: it waits on, or no longer.
+    fn not_released(
+        &mut self,
+        turn: &Turn,
+        is_last: bool,
+        now: Millis,
+        error: Error,
+    ) -> Result<Waits> {
+        if matches!(error, Error::Moved) {
+            // It is asked for again at once.
+            return Err(error);
+        }
+        let Some(gate) = self.gates.get_mut(turn.gate) else {
+            return Err(error);
+        };
+        if is_last || !is_passing(&error) {
+            return Err(self.expire(turn, error));
+        }
+        gate.is_declined = matches!(error, Error::Refused(_));
+        gate.turns.retain(|_, called| *called != turn.ticket);
+        let round = gate.round;
+        if let Some(waiting) = gate.queue.get_mut(turn.ticket) {
+            waiting.tried = round;
+        }
+        let (ticket, again_ms) = (turn.ticket, self.watch(turn.gate, turn.ticket, now));
+        Ok(Waits { ticket, again_ms })
+    }
+
+    /// A request waits no longer, and is told the `error`.
+    fn expire(&mut self, turn: &Turn, error: Error) -> Error {
+        if let Some(gate) = self.gates.get_mut(turn.gate) {
+            gate.remove(turn.ticket);
+            gate.tally(turn.priority).expired += 1;
+        }
+        self.count(&error);
+        self.behind(turn.gate, error)
     }
 
     /// A request is given up. Returns whether it waited.
@@ -351,12 +424,12 @@ impl Selector {
         }
     }
 
-    fn refuse<T>(&mut self, passage: &Passage, error: Error) -> Result<T> {
+    fn refuse(&mut self, passage: &Passage, error: Error) -> Error {
         if is_passing(&error) {
             self.tally(passage, |tally| tally.refused += 1);
             self.count(&error);
         }
-        Err(self.behind(passage.gate, error))
+        self.behind(passage.gate, error)
     }
 
     /// The error of a request that would have been behind all that wait.

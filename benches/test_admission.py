@@ -1,8 +1,10 @@
-"""What an admission costs: a request that need not wait, and a release while 100,000 wait."""
+"""What an admission costs: a request that need not wait, a release while 100,000 wait, and what their loop feels."""
 
 from __future__ import annotations
 
 import array
+import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,3 +84,35 @@ def test_release(benchmark: BenchmarkFixture, order: Order, fairness: Literal["v
 
     benchmark.pedantic(release, setup=setup, rounds=2_000)
     assert not called or len(called) == 1
+
+
+@pytest.mark.parametrize("order", ["fcfs", "shortest-uncached"])
+def test_loop_is_held(benchmark: BenchmarkFixture, order: Order) -> None:
+    """A first token of each worker at once while many tasks wait, until all eight that are next went on."""
+    loop = asyncio.new_event_loop()
+    admission = Admission(router(), max_pending_requests=1, max_wait_s=None, order=order, max_queued=QUEUED)
+    running: list[Decision[str]] = [admission.acquire_nowait(tokens=prompt(at)) for at in range(WORKERS)]
+    longest = 0.0
+
+    async def wait(at: int) -> None:
+        running.append(await admission.acquire(tokens=prompt(at)))
+
+    async def release() -> None:
+        nonlocal longest
+        while running:
+            running.pop().on_first_token()
+        while len(running) < WORKERS:
+            began = time.perf_counter()
+            await asyncio.sleep(0)
+            longest = max(longest, time.perf_counter() - began)
+
+    tasks = [loop.create_task(wait(at)) for at in range(WORKERS, WORKERS + QUEUED)]
+    loop.run_until_complete(asyncio.sleep(0))
+    assert len(admission) == QUEUED
+    benchmark.pedantic(lambda: loop.run_until_complete(release()), rounds=200)
+    note = f"{QUEUED} tasks, eight released; the loop's longest step was {1000 * longest:.1f} ms"
+    label(benchmark, f"loop/{order}", note)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.close()

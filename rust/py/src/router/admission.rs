@@ -191,7 +191,7 @@ impl AdmissionGate {
 
 /// What becomes of a request that cannot go.
 enum Way<'a> {
-    /// It is told so, and nothing changes.
+    /// The caller learns why, and nothing changes.
     Preview,
     /// It is refused.
     Now,
@@ -331,7 +331,7 @@ impl AdmissionGate {
         self.gate(py, |gate| gate.waiting())
     }
 
-    /// Something may have changed that nobody told.
+    /// Something may have changed without an event.
     fn look_again(&self, py: Python<'_>) -> PyResult<()> {
         let engine = &self.router.get().engine;
         // A clock of the caller's is only known as of when it was last asked.

@@ -1,4 +1,4 @@
-//! First tokens that are told late: what workers compute in that time is pending here, and not there.
+//! First tokens that are reported late: what workers computed in that time still counts as pending here.
 
 use cachelb_core::ids::{Millis, WorkerId};
 
@@ -29,7 +29,7 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// First tokens that are told so many milliseconds late.
+    /// First tokens that are reported so many milliseconds late.
     pub fn new(lag_ms: f64) -> Self {
         Self {
             lag_ms,

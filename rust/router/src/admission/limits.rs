@@ -4,7 +4,7 @@
 
 use cachelb_core::load::Load;
 
-/// What a worker of weight 1 is taken to compute in a second before any first token told.
+/// What a worker of weight 1 is taken to compute in a second before any first token is reported.
 const FIRST_TOKENS_PER_S: f64 = 4096.0;
 
 /// Bounds of what may be pending on a worker, per unit of its weight: requests without a first token.

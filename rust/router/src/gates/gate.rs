@@ -27,7 +27,7 @@ pub struct GateSettings {
     pub limits: PendingLimits,
     /// Routers that serve the same workers.
     pub routers: u32,
-    /// How late first tokens are told, in milliseconds.
+    /// How late first tokens are reported, in milliseconds.
     pub lag_ms: f64,
     /// The order of those that wait.
     pub order: Order,
@@ -97,7 +97,7 @@ pub struct Gate {
     pub(super) turns: HashMap<u64, Ticket>,
     /// Events so far. Each lets everyone try once.
     pub(super) round: u64,
-    /// The one that looks again when something changes that nobody tells.
+    /// The one that looks again when something changes without an event.
     pub(super) watcher: Option<Ticket>,
     /// Whether a rule declined the request that tried last.
     pub(super) is_declined: bool,

@@ -22,7 +22,7 @@ use crate::select::Step;
 use crate::settings::Veto;
 use crate::usable::Usable;
 
-/// A change that nobody tells is looked for at least so often, in milliseconds.
+/// Changes without an event are looked for at least so often, in milliseconds.
 const LOOK_AGAIN_MS: u64 = 1000;
 
 /// A request that may wait.
@@ -65,7 +65,7 @@ pub enum Passed<T> {
     Waits {
         /// By which it tries again.
         ticket: Ticket,
-        /// It is to have the selector look again after so many milliseconds: something may change that nobody tells.
+        /// It is to have the selector look again after so many milliseconds: something may change without an event.
         again_ms: Option<u64>,
     },
 }
@@ -296,7 +296,7 @@ impl Selector {
         Ok(Waits { ticket, again_ms })
     }
 
-    /// A request waits no longer, and is told the `error`.
+    /// A request waits no longer, and gets the `error`.
     fn expire(&mut self, turn: &Turn, error: Error) -> Error {
         if let Some(gate) = self.gates.get_mut(turn.gate) {
             gate.remove(turn.ticket);

@@ -69,6 +69,31 @@ fn what_is_computed_and_not_known_of_yet_may_be_pending_beyond_the_bounds() {
     assert_eq!(why_of(&door.arrive(&of(100), false).1), "no room");
 }
 
+#[test]
+fn one_whose_pick_vanished_keeps_its_turn() {
+    let mut door = Door::least_loaded(1, &gate(Some(1), None));
+    let blocking = door.goes(&of(1));
+    let first = door.waits(&of(1));
+    door.waits(&of(1));
+    door.first_token(&blocking);
+    assert_eq!(door.call_next(true), [first]);
+    for is_last in [false, true] {
+        let (asked, ticket) = door.waiting[&first].clone();
+        let moved = door.select(&asked, Some(ticket), |selector, offers, request| {
+            selector.try_again(offers, request, is_last, |_, _, _| {
+                Err::<Pick, _>(Error::Moved)
+            })
+        });
+        assert_eq!(moved, Err(Error::Moved));
+        assert_eq!(door.call_next(false), []);
+        assert_eq!(door.gate().waiting().0, 2);
+    }
+    assert!(matches!(
+        door.try_again(first, false),
+        Ok(Passed::Picked(_))
+    ));
+}
+
 fn why_of<T>(outcome: &Result<T>) -> &'static str {
     match outcome {
         Err(Error::Overloaded { why, .. }) => why,

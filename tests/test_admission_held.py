@@ -211,19 +211,20 @@ async def test_a_pair_waits_for_room_where_its_prompt_is_computed_and_both_halve
     assert (len(admission), router.loads()) == (0, {"p": 0, "d": 1})
 
 
-@pytest.mark.parametrize(("replicas", "is_sharing", "room"), [(1, False, 4), (2, False, 2), (9, False, 1), (2, True, 4)])
+@pytest.mark.parametrize(
+    ("replicas", "is_sharing", "room"), [(1, False, 4), (2, False, 2), (9, False, 1), (2, True, 4)]
+)
 def test_several_routers_share_the_bounds_unless_each_counts_what_all_booked(
     replicas: int, is_sharing: bool, room: int
 ) -> None:
-    router: Router[str] = Router(["a"], replicas=replicas, secret="a secret of a fleet")
+    router: Router[str] = Router(["a"], replicas=replicas)
     if is_sharing:
         router._state.share(1, 60.0, 1 << 20)
     admission = Admission(router, max_pending_requests=4, max_pending_tokens=None, max_wait_s=0)
-    going = []
-    with pytest.raises(Overloaded):
-        for number in range(9):
-            going.append(admission.acquire_nowait(tokens=prompt(number)))
-    assert len(going) == room
+    going = [admission.acquire_nowait(tokens=prompt(number)) for number in range(room)]
+    with pytest.raises(Overloaded, match="no room"):
+        admission.acquire_nowait(tokens=prompt(room))
+    assert router.loads() == {"a": len(going)}
 
 
 async def test_a_closed_admission_serves_who_waits_and_refuses_newcomers() -> None:

@@ -143,7 +143,7 @@ class Admission(Generic[W]):
     A request that finds no room, or others of its priority that wait, waits for at most `max_wait_s`. A first token, an
     end, or a worker that joins releases the next one: of the highest priority; with ``fairness="vtc"`` of the tenant
     that was served least; then by `order`. One that cannot use the workers with room, as it is pinned to another, is
-    passed over and blocks nobody. The order holds among the requests of one event loop, and among threads.
+    passed over and blocks no other. The order holds among the requests of one event loop, and among threads.
 
     Attributes:
         router: The router that picks.

@@ -3,7 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `limits` | whether a worker has room for one more request |
-//! | `late` | what workers computed that nobody knows yet |
+//! | `late` | first tokens that are reported late |
 //! | `queue` | the requests that wait, by band, tenant and order |
 //! | `tenants` | how much each tenant was served |
 //! | `passage` | how a request takes part |

@@ -208,7 +208,7 @@ impl Gate {
         all.filter(|(_, terms)| !self.turns.contains_key(&terms.caller))
     }
 
-    /// Whether nobody of the caller of a class was called that has not answered.
+    /// Whether every request of the caller of a class that was called has answered.
     pub(super) fn may_call(&self, class: Class) -> bool {
         let caller = self.classes.get(&class).map(|(terms, _)| terms.caller);
         caller.is_some_and(|caller| !self.turns.contains_key(&caller))
@@ -345,7 +345,7 @@ impl Gates {
         self.open.get_mut(&id)
     }
 
-    /// Forgets a gate, and calls nobody who waits there. What it counted stays.
+    /// Forgets a gate; its requests are not called. Its counts stay.
     pub fn remove(&mut self, id: GateId) {
         let gate = self.open.remove(&id);
         if let Some(gate) = gate.filter(Gate::is_bounded) {
@@ -413,7 +413,7 @@ impl Gates {
         }
     }
 
-    /// Nobody waits any more, and counts begin anew, as in the child of a fork.
+    /// Empties the queue and the counts, as in the child of a fork.
     pub(crate) fn forget(&mut self) {
         self.iter_mut().for_each(Gate::forget);
         self.gone.clear();

@@ -16,7 +16,7 @@ use crate::settings::{Settings, Veto};
 /// Which workers a request can use, whatever their load.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Usable {
-    /// Whoever calls those that wait: one at a time, so that one who does not answer holds up no others.
+    /// The caller of those that wait: it has one turn at a time, so that a caller that stands still holds up no others.
     pub caller: u64,
     pub pool: PoolId,
     pub wanted: Wanted,

@@ -1,7 +1,7 @@
 //! A request that comes to a gate, tries again, goes; an event that may let one go.
 //!
-//! Nobody is picked for a request that waits: the one that is next is called, and selects as any request does, when it
-//! has been woken. It keeps its turn until then, so that nobody else is called in its place.
+//! No worker is picked for a request that waits: the one that is next is called, and selects as any request does, once it
+//! is awake. It keeps its turn until then, so that no other is called in its place.
 
 use std::task::Waker;
 
@@ -387,7 +387,7 @@ impl Selector {
         Error::Overloaded { wait_ms, why }
     }
 
-    /// Charges a request that waits with looking again, if that is needed and nobody else is.
+    /// Charges a request that waits with looking again, if that is needed and no other is charged.
     fn watch(&mut self, gate: GateId, ticket: Ticket, now: Millis) -> Option<u64> {
         let at = self.changes_at(now);
         let gate = self.gates.get_mut(gate)?;

@@ -26,7 +26,12 @@ SEVEN = {
 
 
 @pytest.mark.parametrize(
-    "command", [(), *((name,) for name in ("replay", "league", "demo", "config", "explain", "watch", "doctor"))]
+    "command",
+    [
+        (),
+        ("bench", "agentic"),
+        *((name,) for name in ("replay", "league", "demo", "config", "explain", "watch", "doctor")),
+    ],
 )
 def test_help_shows_an_example(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")

@@ -24,6 +24,7 @@ FIGURES = {
     "rate-shift": (0.344012, 1509623, 59595, 43.436605),
     "chat": (0.946084, 1818527, 155987, 74.209576),
     "agent": (0.965062, 7794563, 42348, 69.483614),
+    "coding-agent": (0.98558, 74018462, 185117, 364.087823),
     "rag": (0.35324, 2667876, 107697, 49.872244),
     "rag-sorted": (0.59129, 2667876, 107697, 49.872244),
     "monopoly": (0.765499, 2534293, 88215, 29.923346),
@@ -84,7 +85,7 @@ def test_generator_is_valid_and_has_as_many_requests_as_asked_for(name: str) -> 
     assert (np.diff(workload.arrival_s[workload.parent < 0]) >= 0).all()
 
 
-@pytest.mark.parametrize("name", ["chat", "agent"])
+@pytest.mark.parametrize("name", ["chat", "agent", "coding-agent"])
 def test_next_turn_begins_with_the_turn_before_and_its_answer(name: str) -> None:
     workload = build(name, seed=1, count=300)
     children = np.flatnonzero(workload.parent >= 0)

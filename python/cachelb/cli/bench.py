@@ -11,6 +11,7 @@ from rich.table import Table
 
 from cachelb.bench import Report, measure
 from cachelb.bench.running import LEAST_CALLS, MOST_CALLS, TASKS
+from cachelb.cli.bench_agentic import agentic
 from cachelb.cli.options import json_option, option
 
 _EXAMPLES = """\b
@@ -18,22 +19,26 @@ Examples:
   cachelb bench
   cachelb bench --task matching --task answers
   cachelb bench --calls 2000 --json > figures.json
+  cachelb bench agentic
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.group(epilog=_EXAMPLES, invoke_without_command=True)
+@click.pass_context
 @click.option(
     "--task", "tasks", type=click.Choice(TASKS), multiple=True, help="Which tasks; may be repeated. All by default."
 )
 @option("--calls", 400, click.IntRange(LEAST_CALLS, MOST_CALLS), "Calls per row.")
 @json_option()
-def bench(*, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:
+def bench(context: click.Context, /, *, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:
     """Measure cachelb's structures and decisions on this machine.
 
     Lists, arrays and text of the same prompts are timed in turns within one run, and every answer
     is compared with that of a plain model. `python -m benches.compare` in a checkout of the
     repository measures other systems beside cachelb.
     """
+    if context.invoked_subcommand is not None:
+        return
     console = Console(stderr=True, quiet=as_json)
     with console.status("") as status:
         report = measure(tasks or TASKS, calls=calls, progress=lambda task: status.update(f"measuring: {task}"))
@@ -41,6 +46,9 @@ def bench(*, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
         _print(report)
+
+
+bench.add_command(agentic)
 
 
 def _print(report: Report) -> None:

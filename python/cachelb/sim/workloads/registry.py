@@ -15,7 +15,7 @@ from cachelb.sim.workloads.draft import Plan
 from cachelb.sim.workloads.prefill_only import prefill_only
 from cachelb.sim.workloads.prefix_groups import prefix_groups, prefix_shift
 from cachelb.sim.workloads.rag import rag
-from cachelb.sim.workloads.sessions import agent, chat, long_documents
+from cachelb.sim.workloads.sessions import agent, chat, coding_agent, long_documents
 from cachelb.sim.workloads.shared_prefix import shared_prefix
 from cachelb.sim.workloads.tool_agent import tool_agent
 from cachelb.sim.workloads.workload import Workload
@@ -68,6 +68,9 @@ WORKLOADS: dict[str, Generator] = {
     ),
     "chat": Generator("multi-turn chats, closed loop", chat, rate=1.5),
     "agent": Generator("agents with tools, closed loop", agent, rate=0.6),
+    "coding-agent": Generator(
+        "coding agents with prompts of 100,000 tokens, closed loop", coding_agent, rate=0.02, count=3_000
+    ),
     "rag": Generator("questions behind retrieved documents", rag),
     "rag-sorted": Generator("the same, documents in a fixed order", rag, fixed={"order": "sorted"}),
     "monopoly": Generator("one system prompt for most of the traffic", monopoly, rate=20.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cachelb.arguments import number
 from cachelb.sim.workloads.draft import Draft, Piece, Plan, Zipf, around
 from cachelb.sim.workloads.workload import Workload
 
@@ -20,6 +21,7 @@ class SessionKind:
     output_tokens: float  # median of an answer
     think_s: float  # median pause between an answer and the next turn
     max_prompt_tokens: int  # a session ends before a prompt gets longer
+    spreads: tuple[float, float, float] = (0.6, 0.6, 0.6)  # deviations of the logarithms of messages, answers, pauses
 
     def __post_init__(self) -> None:
         for key, least in {"turns": 1, "first_tokens": 1, "new_tokens": 1, "output_tokens": 1, "think_s": 0}.items():
@@ -54,12 +56,12 @@ def write_session(draft: Draft, kind: SessionKind, history: list[Piece], name: s
     parent, new_tokens = -1, kind.first_tokens
     turns = int(draft.lengths.geometric(1 / kind.turns))
     for _ in range(turns):
-        message = draft.piece(around(draft.lengths, new_tokens))
+        message = draft.piece(around(draft.lengths, new_tokens, kind.spreads[0]))
         if parent >= 0 and sum(piece.tokens for piece in history) + message.tokens > kind.max_prompt_tokens:
             return
         history.append(message)
-        answer = draft.piece(around(draft.lengths, kind.output_tokens))
-        think_s = around(draft.pauses, kind.think_s * 1000) / 1000 if parent >= 0 else 0.0
+        answer = draft.piece(around(draft.lengths, kind.output_tokens, kind.spreads[1]))
+        think_s = around(draft.pauses, kind.think_s * 1000, kind.spreads[2]) / 1000 if parent >= 0 else 0.0
         parent = draft.request(history, answer, parent=parent, think_s=think_s, session=name)
         if draft.full:
             return
@@ -141,6 +143,61 @@ def agent(
     draft = Draft("agent", plan)
     kind = SessionKind("agent", turns, task_tokens, tool_tokens, output_tokens, gap_s, max_prompt_tokens)
     write_sessions(draft, kind, shared_texts(draft, toolsets, toolset_tokens))
+    return draft.finish()
+
+
+def coding_agent(
+    plan: Plan,
+    *,
+    toolsets: int = 12,
+    toolset_tokens: tuple[int, int] = (14_000, 22_000),
+    turns: float = 65.0,
+    resumed_share: float = 0.35,
+    resumed_tokens: int = 110_000,
+    task_tokens: int = 1_000,
+    tool_tokens: int = 270,
+    output_tokens: int = 220,
+    gap_s: float = 10.0,
+    max_prompt_tokens: int = 300_000,
+) -> Workload:
+    """Generate sessions of coding agents: long prompts, short answers, and a third that resume an earlier session.
+
+    The defaults are near 372 recorded sessions of kv-cache-tester, where prompts have 100,000 tokens in the median and
+    210,000 at the 90th percentile; 96 % of the tokens were in prompts before, 98 % here.
+
+    Args:
+        plan: How many requests, how fast sessions begin, from which seed.
+        toolsets: How many descriptions of tools there are; the first are used more.
+        toolset_tokens: The shortest and the longest of them.
+        turns: Mean number of turns; geometric.
+        resumed_share: Part of the sessions that begin with the history of an earlier one, which no other shares.
+        resumed_tokens: Median tokens of that.
+        task_tokens: Median tokens of the task.
+        tool_tokens: Median tokens that a tool returns.
+        output_tokens: Median length of an answer.
+        gap_s: Median time that tools and people take between an answer and the next turn.
+        max_prompt_tokens: A session ends before a prompt gets longer.
+
+    Returns:
+        The workload.
+
+    Raises:
+        ValueError: A number makes no sense.
+    """
+    number("resumed_share", resumed_share, least=0.0, most=1.0)
+    draft = Draft("coding-agent", plan)
+    kind = SessionKind(
+        *("coding-agent", turns, task_tokens, tool_tokens, output_tokens, gap_s, max_prompt_tokens),
+        spreads=(1.8, 0.9, 1.4),
+    )
+    systems = shared_texts(draft, toolsets, toolset_tokens)
+    zipf, nth = Zipf(len(systems)), 0
+    while not draft.full:
+        history = [systems[int(zipf.draw(draft.prefixes, 1)[0])]]
+        if float(draft.prefixes.random()) < resumed_share:
+            history.append(draft.piece(min(around(draft.lengths, resumed_tokens, 0.8), max_prompt_tokens)))
+        write_session(draft, kind, history, f"coding-agent-{nth}")
+        nth += 1
     return draft.finish()
 
 

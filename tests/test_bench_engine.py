@@ -23,6 +23,7 @@ from benches.engine.episode import POLICIES, Fleet, play
 from benches.engine.processor import Processors
 from benches.engine.replay import replay
 from benches.engine.workload import Known, Shape, plan
+from benches.gpu import __main__ as gpu
 from tests.gateways import wait_until
 
 from cachelb import Router
@@ -336,3 +337,14 @@ def test_goals_that_do_not_hold_come_first() -> None:
     assert "at most 0.75" in least
     assert "0.51 (x or / 1.05)" in least
     assert "0.960" in share
+
+
+def test_engines_that_run_are_measured_in_turns_and_the_best_comes_first(fleet: Fleet) -> None:
+    rounds = gpu.measure(fleet, ["round-robin", "adaptive+events"], SMALL, rounds=2)
+    assert [list(each) for each in rounds] == [["round-robin", "adaptive+events"], ["adaptive+events", "round-robin"]]
+    cached = {policy: figures.spread(rounds, policy, "cached").values for policy in rounds[0]}
+    assert all(aware > blind for aware, blind in zip(cached["adaptive+events"], cached["round-robin"], strict=True))
+    lines = gpu.table(rounds).splitlines()
+    assert sorted(line.split()[0] for line in lines[1:]) == ["adaptive+events", "round-robin"]
+    with pytest.raises(SystemExit, match="/reset_prefix_cache: start it with VLLM_SERVER_DEV_MODE=1"):
+        gpu.empty(fleet.urls)

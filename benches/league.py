@@ -93,7 +93,7 @@ def main() -> None:
     else:
         given.out.write_text(markdown(found), encoding="utf-8")
     if given.svg is not None:
-        from cachelb.sim.plots import write_ratios
+        from cachelb.plots import write_ratios
 
         write_ratios(given.svg, found)
 

@@ -296,9 +296,7 @@ def test_limit_of_a_generator_is_refused() -> None:
 
 
 def test_pages_without_the_extra_name_the_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'cachelb[plots]'" in refusal_of("chat", *SMALL, "--html", tmp_path / "page.html")
 
 

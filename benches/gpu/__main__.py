@@ -6,7 +6,8 @@
     python -m benches.gpu --url http://10.0.0.1:8000 --events tcp://10.0.0.1:5600 --url ... --events ...
 
 The engines are vLLM started as `engines.sh` does it: model name `m`, KV events, details of prompt tokens, development
-mode for /reset_prefix_cache. Prompts are random token ids below --vocabulary; all policies of a round have the same chats.
+mode for /reset_prefix_cache. Prompts are random token ids below --vocabulary. All policies of a round have the same
+chats.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ _PACKAGES: Final = {
     "cryptography": ("cryptography", "redis"),
     "dns": ("dnspython", "dns"),
     "httptools": ("httptools", "serve"),
+    "matplotlib": ("matplotlib", "plots"),
     "prometheus_client": ("prometheus-client", "prometheus"),
     "redis": ("redis-py", "redis"),
     "uvicorn": ("uvicorn", "serve"),

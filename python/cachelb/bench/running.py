@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.arguments import whole
+from cachelb.table import Table, Tabular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,13 +26,17 @@ _WITH_EVENTS: Final = ("events", "answers")
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Tabular):
     """All figures of one run."""
 
     rows: list[Row]
     machine: str
     versions: dict[str, str]
     missing: list[str] = field(default_factory=list)
+
+    def table(self) -> Table:
+        """Return one row per task and contender, as a table."""
+        return Table.of(asdict(row) for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report in types that JSON has."""

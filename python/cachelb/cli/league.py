@@ -199,7 +199,7 @@ def _opened(path: Path | None, again: str | None) -> Store:
 
 def _draw(file: Path, standings: Standings) -> None:
     """Draw the picture."""
-    from cachelb.sim.plots import write_ratios
+    from cachelb.plots import write_ratios
 
     try:
         write_ratios(file, standings)

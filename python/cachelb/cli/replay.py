@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ Models:     {", ".join(MODELS)}
     "--html",
     None,
     FILE,
-    "Write a page with pictures of the first seed: distributions, load over time, single requests. "
+    "Write a page with pictures of the first seed: latencies, hit rates, load per worker and over time. "
     "Needs cachelb[plots].",
 )
 @json_option()
@@ -186,17 +186,10 @@ def replay(
 
 def _draw(comparison: Comparison, file: Path) -> None:
     """Write the page with pictures."""
-    from cachelb.sim.plots import write_html
+    from cachelb.plots import write_html
 
-    sweep = comparison.sweep
-    runs = [
-        cell.result if sweep is None else replace(cell.result, policy=f"{cell.policy}, {sweep.name} {cell.value}")
-        for cell in comparison.cells
-    ]
-    metrics = comparison.cells[0].runs[0].metrics
-    bounds = {"one LRU pool": metrics.bound_rate, "infinite cache": metrics.infinite_rate}
     try:
-        write_html(file, runs, title=str(comparison.workload["name"]), table=table_text(comparison), bounds=bounds)
+        write_html(file, comparison, title=str(comparison.workload["name"]), table=table_text(comparison))
     except (OSError, ModuleNotFoundError) as error:
         raise click.ClickException(str(error)) from error
 

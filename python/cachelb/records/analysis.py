@@ -6,8 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cachelb.table import Table, Tabular, one_of
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from cachelb.types import DecisionRecord
 
@@ -80,7 +82,7 @@ class ShadowTotals:
 
 
 @dataclass(slots=True)
-class Analysis:
+class Analysis(Tabular):
     """Lost prompt tokens by step. All sums are over the same requests."""
 
     requests: int = 0  # completed, and with reported cached tokens if any request has them
@@ -99,8 +101,26 @@ class Analysis:
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes by name as JSON values; every loss with its advice."""
         document = asdict(self)
-        document["losses"] = [asdict(loss) | {"advice": loss.advice} for loss in self.losses]
+        document["losses"] = self._losses()
         return document
+
+    def table(self, of: str = "losses") -> Table:
+        """Return the ``"losses"`` with advice, or the totals of ``"workers"`` or ``"shadows"``, as a table."""
+
+        def named(name: str, totals: Mapping[str, WorkerTotals | ShadowTotals]) -> list[dict[str, Any]]:
+            return [{name: key, **asdict(each)} for key, each in totals.items()]
+
+        return one_of(
+            of,
+            {
+                "losses": self._losses,
+                "workers": lambda: named("worker", self.workers),
+                "shadows": lambda: named("policy", self.shadows),
+            },
+        )
+
+    def _losses(self) -> list[dict[str, Any]]:
+        return [asdict(loss) | {"advice": loss.advice} for loss in self.losses]
 
 
 def analyse(records: Iterable[DecisionRecord], workers: Collection[str] = ()) -> Analysis:

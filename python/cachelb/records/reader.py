@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from cachelb.records.schema import SchemaError, read_line
+from cachelb.table import Table, Tabular
 from cachelb.types import DecisionRecord
 
 _NAMED = 20
@@ -39,7 +40,7 @@ class BadLine:
 
 
 @dataclass(slots=True)
-class RecordFiles:
+class RecordFiles(Tabular):
     """Record files, and the lines skipped so far. Read line by line: a file may be larger than memory.
 
     Attributes:
@@ -89,6 +90,18 @@ class RecordFiles:
                         self.lost += read
                     else:
                         yield read
+
+    def table(self) -> Table:
+        """Read every record into memory, and count everything else.
+
+        Returns:
+            One row per record; the picks of shadow policies are left out.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        names = [field.name for field in fields(DecisionRecord) if field.name != "shadows"]
+        return Table.of({name: getattr(record, name) for name in names} for record in self.decisions())
 
     def _count(self, line: BadLine) -> None:
         self.bad += 1

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cachelb.table import Table, Tabular, one_of
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cachelb.sim.metrics import Cost, Metrics
     from cachelb.sim.result import SimResult
@@ -79,7 +81,7 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Tabular):
     """All policies on one workload and one fleet.
 
     Attributes:
@@ -104,6 +106,32 @@ class Comparison:
     seeds: tuple[int, ...]
     sweep: Sweep | None
     cells: tuple[Cell, ...]
+
+    def table(self, of: str = "runs") -> Table:
+        """Return the figures as a table.
+
+        Args:
+            of: ``"runs"``, one row per policy, swept value and seed; or ``"cells"``, with the mean, lowest, highest and
+                standard deviation over the seeds of every figure.
+
+        Returns:
+            A column per figure, named as in the JSON document, with a dot in nested names.
+
+        Raises:
+            ValueError: There is no such table.
+        """
+        return one_of(of, {"runs": self._run_rows, "cells": self._cell_rows})
+
+    def _run_rows(self) -> Iterator[dict[str, Any]]:
+        for cell in self.cells:
+            for run in cell.runs:
+                place = {"policy": cell.policy, "value": cell.value, "seed": run.seed}
+                yield place | _flat(run.metrics.as_dict())
+
+    def _cell_rows(self) -> Iterator[dict[str, Any]]:
+        for cell in self.cells:
+            spreads = {key: asdict(spread) for key, spread in cell.spreads.items()}
+            yield {"policy": cell.policy, "value": cell.value, "seeds": len(cell.runs)} | _flat(spreads)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON values.

@@ -152,6 +152,7 @@ class Metrics:
         input_tokens_per_s: Of prompts whose first token comes in the steady part.
         output_tokens_per_s: Of answers, in the steady part; those after the first are taken to come evenly.
         hit_rate: Cached by all prompt tokens at the first admission, of requests with a first token.
+        predicted_rate: The same as predicted when the worker was picked.
         bound_rate: The same of one LRU pool as large as all caches together, over all requests.
         infinite_rate: The same of one cache without limit.
         of_bound: Hit rate by bound; None where the pool has no hit.
@@ -195,6 +196,7 @@ class Metrics:
     input_tokens_per_s: float
     output_tokens_per_s: float
     hit_rate: float
+    predicted_rate: float
     bound_rate: float
     infinite_rate: float
     of_bound: float | None
@@ -275,6 +277,7 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         input_tokens_per_s=steady.input_per_s(result),
         output_tokens_per_s=steady.output_per_s(result),
         hit_rate=cached,
+        predicted_rate=predicted_rate(result),
         bound_rate=bound.token_rate,
         infinite_rate=infinite.token_rate,
         of_bound=cached / bound.token_rate if bound.token_rate else None,
@@ -370,9 +373,19 @@ def _reasons(result: SimResult) -> dict[str, int]:
 
 def hit_rate(result: SimResult) -> float:
     """Return the share of prompt tokens that were cached at first admission; 0 without a request with a first token."""
+    return _of_prompts(result, result.cached_tokens)
+
+
+def predicted_rate(result: SimResult) -> float:
+    """Return the share of prompt tokens that decisions took to be cached, over the same requests."""
+    return _of_prompts(result, result.predicted_tokens)
+
+
+def _of_prompts(result: SimResult, tokens: npt.NDArray[np.uint32]) -> float:
+    """Return tokens by prompt tokens, over the requests with a first token."""
     begun = np.isfinite(result.first_token_s)
     prompt_tokens = int(result.workload.prompt_tokens[begun].sum(dtype=np.int64))
-    return _share(int(result.cached_tokens[begun].sum(dtype=np.int64)), prompt_tokens)
+    return _share(int(tokens[begun].sum(dtype=np.int64)), prompt_tokens)
 
 
 def _share(part: int, whole: int) -> float:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cachelb.table import Table, Tabular
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from cachelb.sim.workloads import Workload
@@ -41,7 +45,7 @@ class WallClock:
 
 
 @dataclass(frozen=True, eq=False)
-class SimResult:
+class SimResult(Tabular):
     """One policy, one seed, one workload, one fleet. Times are simulated seconds as the gateway sees them.
 
     Attributes:
@@ -137,6 +141,48 @@ class SimResult:
         served = f"{int(self.finished.sum())} of {len(self.workload)} requests"
         return f"SimResult({self.policy!r}, {self.workload.name!r}, {self.fleet!r}, seed={self.seed}, {served})"
 
+    def table(self) -> Table:
+        """Return the requests as a table.
+
+        Returns:
+            One row per request. Workers, reasons and status by name; TTFT, TPOT and E2E of the requests served whole
+            only, as in all figures.
+        """
+
+        def spread(rows: npt.NDArray[np.bool_], values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            column = np.full(len(rows), np.nan)
+            column[rows] = values
+            return column
+
+        def texts(values: Sequence[str | None]) -> npt.NDArray[np.object_]:
+            return np.array([*values, None], dtype=object)
+
+        count, names = len(self.workload), [status.name.lower() for status in Status]
+        return Table(
+            {
+                "policy": np.full(count, self.policy, dtype=object),
+                "seed": np.full(count, self.seed, dtype=np.uint64),
+                "request": np.arange(count),
+                "session": texts(self.workload.session or [None] * count)[:-1],
+                "status": texts(names)[self.status],
+                "arrival_s": self.arrival_s,
+                "first_token_s": self.first_token_s,
+                "finish_s": self.finish_s,
+                "ttft_s": spread(self.finished, self.ttft_s),
+                "tpot_s": spread(self._several, self.tpot_s),
+                "e2e_s": spread(self.finished, self.e2e_s),
+                "worker": texts(self.workers)[self.worker],
+                "prefill_worker": texts(self.workers)[self.prefill_worker],
+                "reason": texts(self.reasons)[np.where(self.worker >= 0, self.reason.astype(np.int64), -1)],
+                "prompt_tokens": self.workload.prompt_tokens,
+                "output_tokens": self.workload.output_tokens,
+                "predicted_tokens": self.predicted_tokens,
+                "cached_tokens": self.cached_tokens,
+                "preemptions": self.preemptions,
+                "retries": self.retries,
+            }
+        )
+
     @property
     def finished(self) -> npt.NDArray[np.bool_]:
         """Return which requests were served whole."""
@@ -160,9 +206,14 @@ class SimResult:
     @property
     def tpot_s(self) -> npt.NDArray[np.float64]:
         """Return the seconds per token after the first, of requests served whole that have more than one."""
-        several = self.finished & (self.workload.output_tokens > 1)
+        several = self._several
         spans = (self.finish_s - self.first_token_s)[several]
         return spans / (self.workload.output_tokens[several] - 1)
+
+    @property
+    def _several(self) -> npt.NDArray[np.bool_]:
+        """Return which requests were served whole with more than one token."""
+        return self.finished & (self.workload.output_tokens > 1)
 
     @property
     def session_s(self) -> npt.NDArray[np.float64]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from cachelb.sim.contender import CLAIRVOYANT, YARDSTICKS
 from cachelb.sim.league.figures import COMPARED, Compared, Figures
+from cachelb.table import Table, Tabular, one_of
 
 NEAR = 1.03
 """Ratio of the mean TTFT up to which a policy counts as near the best."""
@@ -114,7 +115,7 @@ class Score:
     good_share: float | None
 
 
-class Standings:
+class Standings(Tabular):
     """Figures of policies in cells, and their scores.
 
     The best of a cell is, figure by figure, the least among the policies that served most of its requests; one that is
@@ -145,6 +146,32 @@ class Standings:
 
     def __len__(self) -> int:
         return len(self._cells)
+
+    def table(self, of: str = "runs") -> Table:
+        """Return the standings as a table.
+
+        Args:
+            of: ``"runs"``, one row per cell and policy with the figures of the run; or ``"scores"``, one row per
+                policy, the best mean TTFT first, with its ratios to the best of each cell.
+
+        Returns:
+            A column per fact and figure; ratios have their mean and worst.
+
+        Raises:
+            ValueError: There is no such table.
+        """
+        return one_of(of, {"runs": self._run_rows, "scores": self._score_rows})
+
+    def _run_rows(self) -> Iterator[dict[str, Any]]:
+        for row in self.rows:
+            yield {**row.facts, "policy": row.policy, **row.figures}
+
+    def _score_rows(self) -> Iterator[dict[str, Any]]:
+        for score in self.scores():
+            row = asdict(score)
+            for name, ratio in row.pop("figures").items():
+                row |= {f"{name}.{key}": None if ratio is None else ratio[key] for key in ("mean", "worst")}
+            yield row
 
     @property
     def bounds(self) -> list[str]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cachelb.plots import drawing
 from cachelb.sim.league.figures import COMPARED
-from cachelb.sim.plots import drawing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ _WIDTH, _ROW_HEIGHT, _MARGIN = 7.0, 0.28, 1.0
 _SPREAD = 0.28
 """Distance between the points of a row, in rows."""
 _CELLS, _MIDDLE, _WORST = "#4477aa", "#222222", "#cc3311"
-_MOST_RATIO, _WIDE = 1e3, 30.0
+_MOST_RATIO = 1e3
 """Position of an infinite ratio, and of any larger one."""
 
 
@@ -46,9 +46,9 @@ def write_ratios(path: str | Path, standings: Standings) -> Path:
         panels = figure.subplots(1, len(_PANELS), sharey=True, squeeze=False)[0]
         for axes, compared in zip(panels, _PANELS, strict=True):
             _draw(axes, standings, policies, compared)
-        panels[0].set_yticks(range(len(policies)), policies)
+        panels[0].set_yticks(range(len(policies)), [drawing.label(policy) for policy in policies])
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
 
     return drawing.write_figure(path, (_WIDTH, _MARGIN + _ROW_HEIGHT * len(policies)), draw)
 
@@ -70,18 +70,7 @@ def _draw(axes: Axes, standings: Standings, policies: list[str], figure: Compare
         names = (None, None, None)
     axes.axvline(1.0, color="black", linewidth=0.6)
     axes.set(xscale="log", xlabel="ratio to the best of the cell", ylim=(-0.7, len(policies) - 0.3))
-    axes.set_title(figure.title, fontsize="medium")
-    axes.grid(axis="x", which="both", linewidth=0.3, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize="small")
-    _label_plainly(axes)
-
-
-def _label_plainly(axes: Axes) -> None:
-    """Label the logarithmic axis with numbers instead of powers of ten, as many as there is room for."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    most = axes.get_xlim()[1]
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if most < _WIDE else (1.0, 3.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_title(figure.title)
+    axes.grid(visible=True, axis="x", which="both")
+    axes.grid(visible=False, axis="y")
+    drawing.label_plainly(axes)

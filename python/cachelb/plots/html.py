@@ -1,0 +1,41 @@
+"""One page with all figures, which needs nothing else to be read: no script, no font, no network."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from cachelb.plots import drawing
+from cachelb.plots.curves import Runs, results_of
+from cachelb.plots.figures import FIGURES, plan
+
+_STYLE = (
+    "body{font-family:sans-serif;margin:2em auto;max-width:60em;padding:0 1em}"
+    "pre{background:#f6f6f6;padding:1em;overflow:auto}svg{max-width:100%;height:auto}"
+)
+
+
+def write_html(path: str | Path, runs: Runs, *, title: str = "cachelb replay", table: str = "") -> None:
+    """Write a page with all of `FIGURES` as SVG, of some hundred KB.
+
+    Args:
+        path: The file, which is replaced.
+        runs: A comparison, of which the first seed is drawn, or runs on one workload.
+        title: Head of the page.
+        table: Text above the figures.
+
+    Raises:
+        ValueError: There is no run.
+        OSError: The file cannot be written.
+        ModuleNotFoundError: matplotlib is not installed.
+
+    Example:
+        >>> from cachelb.sim import FleetSpec, build, simulate
+        >>> run = simulate(build("rag", seed=1, count=50), FleetSpec.parse("2xh100"))
+        >>> write_html("report.html", [run])  # doctest: +SKIP
+    """
+    results_of(runs)
+    head = f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
+    text = f"<h1>{escape(title)}</h1>" + (f"<pre>{escape(table)}</pre>" if table else "")
+    drawn = [f"<h2>{escape(words)}</h2>{drawing.inline(name, *plan(name, runs))}" for name, words in FIGURES.items()]
+    Path(path).write_text("\n".join([head, text, *drawn]), encoding="utf-8")

@@ -47,15 +47,17 @@ def test_demo_prints_a_table_and_a_verdict_of_one_line(words: tuple[str, ...], p
     assert result.exit_code == 0
     assert {name for name in POLICIES if f"│ {name} " in result.stdout} == policies
     verdict = result.stdout.splitlines()[-1]
-    compares = "round-robin" in policies
-    assert verdict.startswith("adaptive finds ") == ("the first token comes after" in result.stdout) == compares
+    first = next(line for line in result.stdout.splitlines() if " 100 % " in line).split()[1]
+    assert verdict.startswith(f"{first} is first: the mean time to the first token is ")
+    assert ("round-robin's " in verdict) == ("round-robin" in policies)
+    assert verdict.count("over 3 seeds") == 1 + ("round-robin" in policies)
 
 
 def test_demo_runs_as_a_command_and_repeats_itself() -> None:
     main = "from cachelb.cli.main import main; main()"
     command = [sys.executable, "-c", main, "demo", "--requests", "400", "--policy", "all", "--json"]
     first, again = (json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(2))
-    assert len(first.pop("wall_clock")) == len(again.pop("wall_clock")) == len(POLICIES)
+    assert len(first.pop("wall_clock")) == len(again.pop("wall_clock")) == 3 * len(POLICIES)
     assert first == again
     metrics = {cell["policy"]: cell["runs"][0]["metrics"] for cell in first["cells"]}
     blind = [metrics[policy] for policy in ("least-loaded", "random", "round-robin")]

@@ -126,7 +126,7 @@ def _table(comparison: Comparison, dropped: int = 0) -> Table:
     for header in columns:
         table.add_column(header, justify="right", no_wrap=True)
     for value in (None,) if sweep is None else sweep.values:
-        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=_mean_ttft)
+        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=mean_ttft)
         whole = [cell for cell in cells if _served_all(cell)]
         for cell in cells:
             first = () if sweep is None else (str(value) if cell is cells[0] else "",)
@@ -159,7 +159,7 @@ def _caption(comparison: Comparison, dropped: int) -> str:
     return "\n".join(lines)
 
 
-def _mean_ttft(cell: Cell) -> float:
+def mean_ttft(cell: Cell) -> float:
     """Return the sort key of cells; those that served no request come last."""
     spread = cell.spreads.get("ttft_s.mean")
     return float("inf") if spread is None else spread.mean

@@ -102,7 +102,7 @@ def _spellings(policy: str) -> str:
 
 def _any_name(patterns: Iterable[str]) -> Schema:
     """Describe the name of any policy: those of this package first, for editors that complete."""
-    others = [f"^{_loose(name)}$" for name in plugins.names()]
+    others = [r"^[^:]+:[^:]+$", *(f"^{_loose(name)}$" for name in plugins.names())]  # `module:Class` first
     return {
         "anyOf": [
             {"enum": list(policies.POLICIES)},

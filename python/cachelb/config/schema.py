@@ -115,8 +115,8 @@ def policy_name(name: Setting) -> str:
         policy = policies.make(name.text())
     except (TypeError, ValueError) as error:
         raise name.error(str(error)) from error
-    # Third-party policies are known by their registered name, not by their own.
-    return policy.name if isinstance(policy, policies.BuiltinPolicy) else name.text()
+    # Policies of others are known by the name that finds them, not by their own.
+    return policy.name if policies.POLICIES.get(policy.name) is type(policy) else name.text()
 
 
 def misplaced(key: str) -> str:

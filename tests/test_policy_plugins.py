@@ -1,7 +1,10 @@
-"""Policies that other distributions register."""
+"""Policies that other distributions register, and those that are named as `module:Class`."""
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +34,10 @@ class Tokens(LeastLoaded):
 
 class NoPolicy:
     pass
+
+class Nameless:
+    def choose(self, request, fleet):
+        return 0
 
 number = 3
 """
@@ -125,3 +132,62 @@ def test_name_that_two_distributions_register_is_refused(install: Install) -> No
         cachelb.CachelbError, match="by distribution 'acme' and distribution 'bolt'; uninstall all but one"
     ):
         policies.make("x")
+
+
+# === module:Class ===
+
+
+def test_module_and_class_name_a_policy_wherever_one_is_named(install: Install) -> None:
+    install("acme")
+    decision = Router(["a", "b", "c"], policy="acme:Last", offset=2).select_worker()  # type: ignore[call-arg]
+    assert (decision.worker, decision.reason) == ("b", "custom")
+    written = {"router": {"policy": "acme:Last", "shadow": ["acme:Tokens"]}, "policy": {"offset": 3}}
+    router = Router.from_config({**written, "workers": ["a", "b", "c"]})
+    assert (router.select_worker().worker, router.shadows) == ("a", ("least-loaded",))
+    assert router.config is not None
+    assert [router.config.policy.name, *(each.name for each in router.config.shadow)] == ["acme:Last", "acme:Tokens"]
+
+
+def test_command_line_runs_a_policy_of_the_current_directory(tmp_path: Path) -> None:
+    """Its options count: the last worker but one takes every request."""
+    (tmp_path / "rules.py").write_text(MODULE)
+    names = "rules:Last(offset=2),rules:Tokens+events,vllm_cache_aware"
+    command = "from cachelb.cli.main import main; main()"
+    arguments = ("replay", "chat", "--count", "30", "--fleet", "4xh100-80", "--json", "--policy", names)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", command, *arguments], cwd=tmp_path, check=True, capture_output=True
+    )
+    runs = {run["policy"]: run for run in json.loads(done.stdout)["cells"]}
+    assert set(runs) == {"rules:Last(offset=2)", "rules:Tokens+events", "cache-aware"}
+    of_last = runs["rules:Last(offset=2)"]["runs"][0]["metrics"]
+    assert (of_last["requests"]["max_over_mean"], of_last["reasons"]) == (4, {"custom": 30})
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("acne.rules:Last", ValueError, "there is no module 'acne'; install it, or start in the folder that holds it"),
+        ("acme:Lost", ValueError, "module 'acme' has no class 'Lost'; did you mean 'Last'?"),
+        (":Last", ValueError, "module '' cannot be imported: ValueError: "),
+        ("acme:NoPolicy", TypeError, "must be a class with choose(request, fleet), not the class NoPolicy"),
+        ("acme:number", TypeError, "must be a class with choose(request, fleet), not int"),
+        ("os:abort", TypeError, "must be a class with choose(request, fleet), not builtin_function_or_method"),
+        ("acme:Nameless", TypeError, "Nameless.name must be a str that is not empty, not None"),
+    ],
+)
+def test_wrong_module_or_class_names_the_value_and_the_way_out(
+    install: Install, name: str, error: type[Exception], message: str
+) -> None:
+    install("acme")
+    with pytest.raises(error, match=re.escape(f"policy {name!r}: {message}")):
+        policies.make(name)
+    with pytest.raises(cachelb.ConfigError, match=re.escape(f"mapping: router.policy: policy {name!r}: ")):
+        cachelb.config.load({"router": {"policy": name}}, environ={})
+
+
+def test_module_that_fails_is_named_with_its_error(install: Install) -> None:
+    install("acme", module="import acne")
+    with pytest.raises(
+        ValueError, match="module 'acme' cannot be imported: ModuleNotFoundError: No module named 'acne'"
+    ):
+        policies.make("acme:Last")

@@ -146,7 +146,7 @@ def test_file_without_rows_is_an_error(tmp_path: Path) -> None:
 
 def test_azure_rows_keep_times_to_the_microsecond(tmp_path: Path) -> None:
     file = tmp_path / "azure.csv"
-    rows = ["2023-11-16 18:15:59.9999990,40,2", "2023-11-16 18:16:00.0000015,4,1", "2023-11-16 18:16:01,3,1"]
+    rows = ["2023-11-16 18:15:59.9999990,40,2", "2023-11-16 18:16:00.0000015,4,1", "2023-11-16 18:16:01+00:00,3,1"]
     file.write_bytes("\r\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, ""]).encode())
     workload = read_azure(file)
     assert workload.arrival_s.tolist() == [0.0, 2e-06, 1.000001]

@@ -16,11 +16,13 @@ from cachelb.cli.table import console
 from cachelb.errors import ConfigError
 
 _INVALID = 2
+_SCHEMA = Path("schema")  # no configuration, which has a suffix
 _EXAMPLES = """\b
 Examples:
   cachelb config gateway.toml
   cachelb config gateway.yaml --show
   CACHELB_BLOCK_SIZE=32 cachelb config gateway.toml --show --json
+  cachelb config schema > cachelb.schema.json
 """
 
 
@@ -32,8 +34,12 @@ Examples:
 def config(context: click.Context, *, file: Path, as_list: bool, as_json: bool) -> None:
     """Check the configuration FILE (.toml, .yaml, .json) with the CACHELB_* variables laid over it.
 
-    Says ok and leaves with 0, or names the first mistake and leaves with 2. Secrets are shown as "set".
+    Says ok and leaves with 0, or names the first mistake and leaves with 2. Secrets are shown as "set". With the word
+    schema in place of FILE, it prints the JSON Schema of such files, for editors.
     """
+    if file == _SCHEMA:
+        click.echo(json.dumps(configuration.json_schema(), indent=2))
+        return
     try:
         loaded = configuration.load(file)
     except (ConfigError, OSError, ModuleNotFoundError) as error:

@@ -21,6 +21,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         sys.stderr.write(f"cachelb: the command line needs {package}: pip install 'cachelb[cli]'\n")
         raise SystemExit(_FAILED) from error
+    if "" not in sys.path:  # the current directory, behind packages, so that no file in it takes the place of one
+        sys.path.append("")
     try:
         status = app.main(arguments, prog_name="cachelb", standalone_mode=False)
     except click.ClickException as error:

@@ -48,12 +48,11 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
             names |= dict.fromkeys(policies.POLICIES)
             continue
         try:
-            contender = Contender.parse(name)
-            known = policies.make(contender.name).name
-            contender.named(known).check()
+            contender = Contender.parse(name).canonical()
+            contender.check()
         except (ValueError, TypeError, CachelbError) as error:
             raise click.BadParameter(str(error)) from error
-        names[str(contender.named(known))] = None
+        names[str(contender)] = None
     if not names:
         raise click.BadParameter(f"must name at least one policy, or {ALL!r}")
     return list(names)
@@ -68,8 +67,9 @@ def policy_option(default: str) -> Callable[[Command], Command]:
         callback=policy_names,
         default=default,
         show_default=True,
-        help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, NAME+events lets "
-        "engines publish what they cache, NAME+oracle shows the policy everything at once and exactly.",
+        help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, module:Class is "
+        "one of your own, NAME+events lets engines publish what they cache, NAME+oracle shows the policy everything at "
+        "once and exactly.",
     )
 
 

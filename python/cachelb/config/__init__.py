@@ -51,6 +51,7 @@ from typing import Any
 from cachelb.config.document import Document
 from cachelb.config.environment import read_environment
 from cachelb.config.files import read_file
+from cachelb.config.json_schema import json_schema
 from cachelb.config.layer import read_layer
 from cachelb.config.model import (
     DiscoveryConfig,
@@ -71,6 +72,7 @@ __all__ = [
     "SharedCacheConfig",
     "Shown",
     "WorkerConfig",
+    "json_schema",
     "load",
     "show",
 ]

@@ -78,7 +78,7 @@ class _Resolver:
             discovery=tuple(self._source_of_workers(n, draft) for n, draft in enumerate(sources)),
             kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
             load=None if load is None else self._values(("load",), load),
-            bodies=None if bodies is None else _checked(_bodies, bodies),
+            bodies=None if bodies is None else _checked(checked_bodies, bodies),
             model_path=None if model is None else self._note(("model_path",), model),
             origins=MappingProxyType(self._origins),
             unused=MappingProxyType(self._unused),
@@ -283,9 +283,9 @@ def _check_router(
     router = _checked(partial(Router, **rest), options)
     for worker, draft in zip(config.workers, drafts, strict=True):
         _checked(partial(router.add_worker, worker.key), draft.options)
-    seen: dict[str | None, Setting] = {}
+    seen: dict[str, Setting] = {}
     for cache, shared in zip(config.shared_caches, caches, strict=True):
-        other = seen.setdefault(cache.options.get("model"), shared.name)
+        other = seen.setdefault(repr(cache.options.get("model")), shared.name)
         if other is not shared.name:
             raise shared.name.error(f"the model has the shared cache {other.value!r} ({other.path}); it reads one")
         if cache.name in set(router.keys()):
@@ -302,7 +302,7 @@ def _make_source(kind: str, **options: Any) -> object:  # noqa: ANN401 - any opt
     return DiscoveryConfig(kind, options).make()
 
 
-def _bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option
+def checked_bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option
     """Make the settings of request bodies, which a router checks."""
     bodies = RequestBodies(**settings)
     Router[str]((), bodies=bodies)

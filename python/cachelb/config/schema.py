@@ -30,6 +30,7 @@ SECRETS = frozenset({"hash_seed", "headers", "secret"})
 _CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext|\bRequestBodies\b|\bRenderer\b")
 _TEXT = re.compile(r"str( \| None)?")
 _TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
+_TEXT_OF = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)  # in a docstring
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,23 @@ class Option:
     """One keyword of a function."""
 
     default: Any
-    is_text: bool  # takes text only
-    is_texts: bool  # takes one text or several
-    is_code: bool  # takes a function or another object that no file can hold
+    annotation: str
+    text: str = ""  # its description
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it takes text only."""
+        return bool(_TEXT.fullmatch(self.annotation))
+
+    @property
+    def is_texts(self) -> bool:
+        """Whether it takes one text or several."""
+        return bool(_TEXTS.fullmatch(self.annotation))
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it takes a function or another object that no file can hold."""
+        return bool(_CODE.search(self.annotation))
 
     @property
     def is_required(self) -> bool:
@@ -71,7 +86,7 @@ def policy_options(name: str) -> Mapping[str, Option]:
     """List the options of a policy, other spellings included."""
     policy = policies.make(name)
     if isinstance(policy, policies.BuiltinPolicy):
-        return {option: _option(default, kind) for option, kind, default, _ in policy.keywords().values()}
+        return {option: Option(default, kind, text) for option, kind, default, text in policy.keywords().values()}
     own: Callable[..., Any] = type(policy)
     return _keywords(own)
 
@@ -100,8 +115,8 @@ def policy_name(name: Setting) -> str:
         policy = policies.make(name.text())
     except (TypeError, ValueError) as error:
         raise name.error(str(error)) from error
-    # Third-party policies are known by their registered name, not by their own.
-    return policy.name if isinstance(policy, policies.BuiltinPolicy) else name.text()
+    # Policies of others are known by the name that finds them, not by their own.
+    return policy.name if policies.POLICIES.get(policy.name) is type(policy) else name.text()
 
 
 def misplaced(key: str) -> str:
@@ -123,21 +138,14 @@ def is_policy(name: str) -> bool:
     return True
 
 
-def _option(default: object, annotation: str) -> Option:
-    return Option(
-        default,
-        is_text=bool(_TEXT.fullmatch(annotation)),
-        is_texts=bool(_TEXTS.fullmatch(annotation)),
-        is_code=bool(_CODE.search(annotation)),
-    )
-
-
 @cache
 def _keywords(function: Callable[..., Any], *others: inspect._ParameterKind) -> Mapping[str, Option]:
     """Read the keyword-only parameters of a function, and those of other kinds."""
     found = inspect.signature(function).parameters
+    makers = (function, getattr(function, "__init__", None), getattr(function, "__new__", None))
+    texts = dict(pair for maker in makers for pair in _TEXT_OF.findall(inspect.getdoc(maker) or ""))
     options = {
-        name: _option(parameter.default, str(parameter.annotation))
+        name: Option(parameter.default, str(parameter.annotation), texts.get(name, ""))
         for name, parameter in found.items()
         if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, *others)
     }

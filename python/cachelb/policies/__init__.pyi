@@ -1373,14 +1373,15 @@ def make(name: str, /, **options: Any) -> Any:
 
     Args:
         name: A key of `POLICIES` or `ALIASES`, or a name that an installed distribution registers in the entry-point
-            group `cachelb.policies`; underscores count as hyphens.
+            group `cachelb.policies`; underscores count as hyphens. `module:Class` imports the module: never pass on
+            such a name from a request.
         **options: Options of the policy's class.
 
     Returns:
         The policy: a `BuiltinPolicy`, or a `Policy` of somebody else's.
 
     Raises:
-        ValueError: There is no such policy, or an option is outside its range.
+        ValueError: There is no such policy, module or class, or an option is outside its range.
         TypeError: The policy has no such option, or an option has the wrong type.
         CachelbError: The distribution that registers the name is broken.
 

@@ -1,10 +1,10 @@
-"""Policies that other distributions register under the entry-point group `cachelb.policies`."""
+"""Policies of others: registered under the entry-point group `cachelb.policies`, or named as `module:Class`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cachelb.errors import CachelbError
+from cachelb.errors import CachelbError, did_you_mean
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.custom import check
 
@@ -64,13 +64,52 @@ def make(name: str, options: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever 
         raise TypeError(
             f"policy {name!r} of {_owner(entry)}: {entry.value!r} must be a class, not {type(factory).__name__}"
         )
-    policy = factory(**options)
+    return _checked(factory(**options), f"policy {name!r} of {_owner(entry)}")
+
+
+def imported(name: str, options: dict[str, Any]) -> Any:  # noqa: ANN401 - of any class
+    """Build a policy that is named `module:Class`. This runs the module, so no name from outside may get here.
+
+    Args:
+        name: The module and the class in it.
+        options: Options of the class.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: The module cannot be imported, or has no such class.
+        TypeError: The class is none of a policy, or has no such option.
+    """
+    from importlib import import_module
+
+    module, _, attribute = name.partition(":")
+    try:
+        found = import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            advice = "; install it, or start in the folder that holds it"
+            raise ValueError(f"policy {name!r}: there is no module {error.name!r}{advice}") from error
+        text = f"{type(error).__name__}: {error}"
+        raise ValueError(f"policy {name!r}: module {module!r} cannot be imported: {text}") from error
+    policy = getattr(found, attribute, None)
+    if policy is None:
+        hint = did_you_mean(attribute, (each for each, value in vars(found).items() if isinstance(value, type)))
+        raise ValueError(f"policy {name!r}: module {module!r} has no class {attribute!r}{hint}")
+    if not isinstance(policy, type) or not (issubclass(policy, BuiltinPolicy) or hasattr(policy, "choose")):
+        kind = f"the class {attribute}" if isinstance(policy, type) else type(policy).__name__
+        raise TypeError(f"policy {name!r}: must be a class with choose(request, fleet), not {kind}")
+    return _checked(policy(**options), f"policy {name!r}")
+
+
+def _checked(policy: object, label: str) -> Any:  # noqa: ANN401 - of any class
+    """Refuse an object that is no policy."""
     if isinstance(policy, BuiltinPolicy):
         return policy
     try:
         return check(policy)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"policy {name!r} of {_owner(entry)}: {error}") from error
+        raise type(error)(f"{label}: {error}") from error
 
 
 def _owner(entry: EntryPoint) -> str:

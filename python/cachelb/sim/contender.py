@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from cachelb import policies
 from cachelb.admission import AdmissionOptions
 from cachelb.calls import Call
 from cachelb.router import Router
@@ -88,6 +89,13 @@ class Contender:
     def __str__(self) -> str:
         return str(Call(self.name, self.options, self.ending))
 
-    def named(self, name: str) -> Contender:
-        """Return a copy with another name of the policy, such as the target of an alias."""
-        return replace(self, name=name)
+    def canonical(self) -> Contender:
+        """Return a copy with the policy's own name, if it has another spelling of one that comes with cachelb.
+
+        Example:
+            >>> str(Contender.parse("vllm_cache_aware+events").canonical())
+            'cache-aware+events'
+        """
+        plain = self.name.replace("_", "-")
+        plain = policies.ALIASES.get(plain, plain)
+        return replace(self, name=plain) if plain in policies.POLICIES else self

@@ -306,7 +306,7 @@ def _timestamp_us(text: str, where: str) -> int:
     """Return a local date and time with any number of decimals as microseconds."""
     try:
         second = datetime.fromisoformat(text[:_SECOND_CHARS]).replace(tzinfo=UTC)
-        decimals = text[_SECOND_CHARS:]
+        decimals = text[_SECOND_CHARS:].removesuffix("+00:00")  # as in the files of 2024
         if decimals and not (decimals.startswith(".") and decimals[1:].isdecimal()):
             raise ValueError(decimals)  # noqa: TRY301 - one message for all that can be wrong
     except ValueError:

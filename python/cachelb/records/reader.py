@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from cachelb.records.schema import SchemaError, read_line
+from cachelb.records.schema import SchemaError, read_row
 from cachelb.types import DecisionRecord
 
 _NAMED = 20
-_LONGEST = 1 << 20
+LONGEST = 1 << 20
+"""Bytes of a line at most."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +47,23 @@ class RecordFiles:
     """Record files, and the lines skipped so far. Read line by line: a file may be larger than memory.
 
     Attributes:
-        files: The files, oldest first.
-        lines: Lines read.
-        lost: Records that the files name as missing.
-        bad: Lines that are not records.
-        bad_lines: The first of them.
+            files: The files, oldest first.
+            lines: Lines read.
+            lost: Records that the files name as missing.
+            bad: Lines that are not records.
+            bad_lines: The first of them.
 
     Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from cachelb.records import read_records
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "decisions.jsonl")
-        ...     _ = path.write_text("no record")
-        ...     files = read_records(path)
-        ...     print(list(files.decisions()), files.lines, files.bad)
-        [] 1 1
+            >>> import tempfile
+            >>> from pathlib import Path
+    from typing import Any, TypeVar
+            >>> from cachelb.records import read_records
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = Path(folder, "decisions.jsonl")
+            ...     _ = path.write_text("no record")
+            ...     files = read_records(path)
+            ...     print(list(files.decisions()), files.lines, files.bad)
+            [] 1 1
     """
 
     files: tuple[Path, ...]
@@ -76,19 +81,37 @@ class RecordFiles:
         Raises:
             OSError: A file cannot be read.
         """
+        for record, _ in self.read(lambda record, _: record):
+            if record is not None:
+                yield record
+
+    def read(self, take: Callable[[DecisionRecord | None, dict[str, Any]], T]) -> Iterator[tuple[T, dict[str, Any]]]:
+        """Read every line but those that count lost records.
+
+        Args:
+            take: Makes something of a record, None on the first and the last line of a capture, and all fields of its
+                line. If it raises `SchemaError`, the line is a bad one.
+
+        Yields:
+            What it made, and the fields.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
         for path in self.files:
             with path.open("rb") as file:
-                for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
+                for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
                     self.lines += 1
                     try:
-                        read = read_line(line)
+                        record, row = read_row(line)
+                        taken = None if isinstance(record, int) else (take(record, row), row)
                     except SchemaError as error:
                         self._count(BadLine(str(path), number, str(error)))
                         continue
-                    if isinstance(read, int):
-                        self.lost += read
-                    else:
-                        yield read
+                    if taken is not None:
+                        yield taken
+                    elif isinstance(record, int):
+                        self.lost += record
 
     def _count(self, line: BadLine) -> None:
         self.bad += 1

@@ -28,6 +28,7 @@ from cachelb.records import Capture, capture, read_records
 from cachelb.records.capture import Tap
 from cachelb.router import views
 from cachelb.sim.ladder import climb, fleet_of
+from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.workloads import CapturedTraffic, read_capture
 from cachelb.testing import FakeFleet
 
@@ -101,6 +102,32 @@ def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: in
     assert pool == pytest.approx(naive(sent, capacity))
     assert chosen == pytest.approx(sum(matched) / tokens)
     assert delivered == pytest.approx(sum(each // 2 for each in matched) / tokens)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70), st.integers(1, 50)), min_size=1, max_size=20))
+def test_answers_count_where_the_session_goes_on(turns: list[tuple[int, int, int]], tmp_path: Path) -> None:
+    clock = Clock()
+    router = Router(["gpu0"], seed=1, clock=clock)
+    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    chats: dict[int, Prompt] = {}
+    known: set[Prompt] = set()
+    hits = total = 0
+    with mock.patch.object(views, "time", SimpleNamespace(time=clock)):
+        for number, (chat, new, answer) in enumerate(turns):
+            clock.now_s += STEP_S
+            prompt = chats.get(chat, (7,) * 40) + (2 * number,) * new
+            whole = prompt + (2 * number + 1,) * answer
+            blocks = [whole[: end * BLOCK] for end in range(1, len(whole) // BLOCK + 1)]
+            hits += sum(block in known for block in blocks[: (len(prompt) - 1) // BLOCK])
+            total += len(prompt)
+            known.update(blocks)
+            chats[chat] = whole
+            router.select_worker(tokens=prompt, session=f"chat {chat}").on_complete(output_tokens=answer)
+        data = tap.stop()
+    path = tmp_path / "capture.jsonl"
+    path.write_bytes(data)
+    assert PoolProfile(read_capture(path).workload).hits().token_rate == pytest.approx(hits * BLOCK / total)
 
 
 def sample(router: Router[str], path: Path, texts: Sequence[str], **arguments: Any) -> CapturedTraffic:

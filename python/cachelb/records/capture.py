@@ -241,6 +241,7 @@ class Capture:
             RuntimeError: This capture, or another one of the router, runs already.
         """
         if self._runs.claim(self):
+            router._readings.stop_capture()  # noqa: SLF001 - as in `Tap`
             return
         file = self._path.open("wb", buffering=0)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MOST_SCALE = 8.0
 _HASH_BYTES = 8
 _SHOWN = 40
+_TURNS = 8  # of a session that the next prompt may continue
 _COMPLETED = "completed"
 
 
@@ -186,6 +187,7 @@ def _read(record: DecisionRecord | None, row: dict[str, Any]) -> tuple[DecisionR
 
 def _workload(name: str, captured: Sequence[tuple[DecisionRecord, _Prompt]]) -> Workload:
     """Make a workload of requests, whose blocks are of one size."""
+    captured = sorted(captured, key=lambda one: _arrival_s(one[0]))
     units = np.array([prompt.units for _, prompt in captured], dtype=np.int64)
     size = captured[0][1].block_size
     counted = sum(record.engine_prompt_tokens or record.prompt_tokens for record, _ in captured)
@@ -205,18 +207,52 @@ def _workload(name: str, captured: Sequence[tuple[DecisionRecord, _Prompt]]) -> 
     known = [record.output_tokens for record, _ in captured if record.output_tokens is not None]
     usual = int(np.median(known)) if known else 1
     outputs = [usual if record.output_tokens is None else record.output_tokens for record, _ in captured]
-    arrived = np.array([record.time_s - (record.queued_s or 0.0) for record, _ in captured])
+    output_tokens = np.clip(outputs, 1, MOST_TOKENS)
+    answers = _answers(captured, (prompt_tokens + output_tokens) // block_size - blocks)
+    arrived = np.array([_arrival_s(record) for record, _ in captured])
     sessions = [prompt.session for _, prompt in captured]
     return make(
         name,
         block_size=block_size,
-        arrival_s=np.round(arrived - arrived.min(), 6),
+        arrival_s=np.round(arrived - arrived[0], 6),
         prompt_tokens=prompt_tokens,
-        output_tokens=np.clip(outputs, 1, MOST_TOKENS),
+        output_tokens=output_tokens,
         hashes=hashes,
         offsets=offsets,
+        output_hashes=np.concatenate(answers),
+        output_offsets=np.cumsum([0, *map(len, answers)]),
         session=sessions if any(sessions) else None,
-    ).in_order()
+    )
+
+
+def _answers(
+    captured: Sequence[tuple[DecisionRecord, _Prompt]], filled: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.uint64]]:
+    """Return the blocks of answers, as far as the next prompt of the session goes on behind the prompt.
+
+    `filled` is how many blocks each answer fills.
+    """
+    answers = [np.empty(0, dtype=np.uint64)] * len(captured)
+    latest: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_TURNS))
+    for row, (record, prompt) in enumerate(captured):
+        if not prompt.session:
+            continue
+        turns = latest[prompt.session]
+        for turn in reversed(turns):
+            before, earlier = captured[turn]
+            end = earlier.units // earlier.block_size
+            is_over = before.time_s + (before.duration_s or 0.0) <= _arrival_s(record)
+            is_whole = 0 < end == len(earlier.blocks) <= len(prompt.blocks)
+            if is_over and is_whole and prompt.blocks[end - 1] == earlier.blocks[-1]:
+                if not len(answers[turn]):
+                    answers[turn] = prompt.blocks[end : end + int(filled[turn])]
+                break
+        turns.append(row)
+    return answers
+
+
+def _arrival_s(record: DecisionRecord) -> float:
+    return record.time_s - (record.queued_s or 0.0)
 
 
 def _workers(rows: object) -> list[CapturedWorker]:

@@ -79,10 +79,10 @@ impl Readings {
     fn stop_capture(&self, py: Python<'_>) -> PyResult<()> {
         let changing = self.change(py);
         let ended = self.engine.locked(py, |selector| selector.capture.take())?;
-        if ended.is_some() {
-            self.hash_blocks(false);
-        }
+        // Also in the child of a fork, where the capture is gone already.
+        self.hash_blocks(false);
         drop(changing);
+        drop(ended);
         Ok(())
     }
 

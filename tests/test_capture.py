@@ -273,6 +273,8 @@ def test_a_full_file_ends_the_capture_within_its_bytes(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_capture_and_nothing_else() -> None:
+    if not Path("/dev/full").exists():  # only Linux has it
+        return
     router = Router(["gpu0"], seed=1)
     taken = Capture("/dev/full", seconds=1000)
     router.attach(taken)

@@ -72,6 +72,7 @@ def serving(
     upstream_ca: Path | None = None,
     grace_s: float = 30.0,
     drain_s: float = 0.0,
+    capture: bool = False,
     **options: Any,
 ) -> Iterator[Served]:
     """Run `cachelb.serve` in a thread, with an admin address."""
@@ -79,7 +80,7 @@ def serving(
 
     async def main() -> None:
         async with Upstreams(ca_file=upstream_ca) as upstreams, Gateway(router, upstreams, **options) as gateway:
-            admin = Admin(router, token=token, readiness=gateway.readiness)
+            admin = Admin(router, token=token, readiness=gateway.readiness, capture=capture)
             inside = Listener(admin, "127.0.0.1:0")
             outside = Listener(gateway, listen, certificate=tls[0], key=tls[1])
             service = Service(

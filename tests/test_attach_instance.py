@@ -9,11 +9,11 @@ import pytest
 import cachelb
 from cachelb.events import ZmqSource
 from cachelb.policies import CacheAware
-from cachelb.records import JsonlRecords
+from cachelb.records import Capture, JsonlRecords
 from cachelb.sources import MetricsSource
 from cachelb.state import RedisState, SnapshotFile, ZmqMesh
 
-ATTACHABLE = (MetricsSource, ZmqSource, ZmqMesh, RedisState, SnapshotFile, JsonlRecords)
+ATTACHABLE = (MetricsSource, ZmqSource, ZmqMesh, RedisState, SnapshotFile, JsonlRecords, Capture)
 
 
 @pytest.mark.parametrize("kind", ATTACHABLE)

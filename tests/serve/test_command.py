@@ -70,6 +70,7 @@ def refused(*words: object) -> str:
         (["--worker", "http://a", "--admin", "none", "--listen", "8080"], "'8080' is no address: host:port"),
         (["--worker", "http://a", "--admin", "0.0.0.0:0"], "is no loopback address: give --admin-token-file"),
         (["--worker", "http://a", "--select-only", "--admin", "none"], "--select-only needs an --admin address"),
+        (["--worker", "http://a", "--capture", "--admin", "none"], "--capture needs an --admin address"),
         (["--worker", "http://a", "--snapshot", "x.snapshot", "--admin", "none"], "secret"),
         (
             ["--worker", "http://a", "--admin", "none", "--expose-headers", "x-cachelb-wroker"],
@@ -107,6 +108,21 @@ def test_address_in_use_is_named() -> None:
     with FakeFleet(1) as fleet:
         address = fleet.urls[0].removeprefix("http://")
         assert f"cannot listen on {address}" in refused("--worker", "http://a", "--admin", "none", "--listen", address)
+
+
+def test_capture_of_a_gateway_that_is_killed_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "capture.jsonl"
+    with FakeFleet(1) as fleet, command(*workers(fleet.urls), "--capture") as served:
+        words = ("doctor", "capture", served.admin_url, "-o", path)
+        with running("-m", "cachelb", *map(str, words), errors=subprocess.STDOUT) as (client, output):
+            wait_until(lambda: path.exists() and path.stat().st_size > 0)
+            assert [complete(served.url, PROMPT, max_tokens=1).status for _ in range(3)] == [200] * 3
+            wait_until(lambda: path.read_bytes().count(b'"kind":"decision"') == 3)
+            served.end(signal.SIGKILL)
+            assert client.wait(DEADLINE_S) == 1
+            assert "has the rest" in " ".join(output.read().split())
+    document = json.loads(CliRunner().invoke(app, ["doctor", "analyze", str(path), "--json"]).stdout)
+    assert (document["requests"], document["ended"], document["bad_lines"]) == (3, None, 0)
 
 
 def test_configuration_environment_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

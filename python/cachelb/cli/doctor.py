@@ -1,4 +1,4 @@
-"""`cachelb doctor`: checks of live engines, with advice."""
+"""`cachelb doctor`: checks of live engines, with advice; captures of live traffic, and their hit rates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.doctor_analyze import analyze
+from cachelb.cli.doctor_capture import capture
 from cachelb.cli.options import COUNT, json_option, option
 from cachelb.cli.table import console, printable
 
@@ -28,10 +30,26 @@ Examples:
   cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb doctor http://gpu0:8000 --block-size 16 --tokenizer /models/llama-3.1-8b-instruct
   cachelb doctor http://gpu0:8000 --events-port 5557 --replay-port 5657 --json
+  cachelb doctor capture http://127.0.0.1:9090 --seconds 300 -o capture.jsonl
+  cachelb doctor analyze capture.jsonl
 """
 
 
-@click.command(epilog=_EXAMPLES)
+class _Doctor(click.Group):
+    """Checks engines unless a command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Doctor, epilog=_EXAMPLES, subcommand_metavar="[check] URL... | capture URL | analyze FILE")
+def doctor() -> None:
+    """Check live engines (the default), capture live traffic of a gateway, and analyze a capture."""
+
+
+@doctor.command(epilog=_EXAMPLES)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @click.option("--api-key", envvar="VLLM_API_KEY", help="Key of the engines' API; or the variable VLLM_API_KEY.")
 @click.option("--model", metavar="NAME", help="Model or adapter to probe; the first base model by default.")
@@ -54,7 +72,7 @@ Examples:
     help="Seconds an answer, or the events of a prompt, may take.",
 )
 @json_option("the tables")
-def doctor(
+def check(
     *,
     urls: tuple[str, ...],
     api_key: str | None,
@@ -142,3 +160,7 @@ def _table(title: str, checks: Sequence[Check]) -> Table:
         verdict = Text(check.verdict, style=_STYLES[check.verdict])
         table.add_row(check.name, verdict, Text(printable(check.seen)), Text(printable(check.fix)))
     return table
+
+
+for command in (capture, analyze):
+    doctor.add_command(command)

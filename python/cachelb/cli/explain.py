@@ -138,7 +138,7 @@ def _print(analysis: Analysis, top: int) -> None:
     """Print everything for people."""
     out = console()
     out.print(_funnel(analysis))
-    out.print(_losses(analysis, top))
+    out.print(losses_table(analysis, top))
     if analysis.reported:
         out.print(_disagreement(analysis))
     else:
@@ -169,7 +169,7 @@ def _funnel(analysis: Analysis) -> Table:
     return table
 
 
-def _losses(analysis: Analysis, top: int) -> Table:
+def losses_table(analysis: Analysis, top: int) -> Table:
     """Rank the losses."""
     table = new_table("Lost tokens, the most first", ["step", "cause", "look at"], ["tokens", "of prompt", "requests"])
     for loss in analysis.losses[:top]:

@@ -150,7 +150,7 @@ def replay(
     """Run WORKLOAD through policies on a simulated fleet of LLM engines.
 
     WORKLOAD is the name of a generator, or a file: Mooncake's JSON Lines, Azure's CSV, recorded
-    sessions, or JSON Lines of your own (docs/replay.md), plain or compressed (.gz, .xz, .zst).
+    sessions, captures, or JSON Lines of your own (docs/replay.md), plain or compressed (.gz, .xz, .zst).
 
     The real router decides on every request, from load reports, its own bookings and KV events
     that come as late as they do in a real fleet. Engines schedule and cache as vLLM does.

@@ -57,6 +57,7 @@ Examples:
 @click.option("--select-only", is_flag=True, help="Serve the admin address only: select workers, forward nothing.")
 @click.option("--snapshot", type=FILE, help="Keep the workers' cached prefixes there; needs a secret.")
 @click.option("--records", type=FILE, help="Write a line per finished request, for cachelb explain.")
+@click.option("--capture", is_flag=True, help="Let cachelb doctor capture record traffic at the admin address.")
 @click.option("--tls-cert", type=_READ, help="Certificate chain (PEM) of --listen.")
 @click.option("--tls-key", type=_READ, help="Its private key.")
 @click.option("--upstream-ca", type=_READ, help="Certificates (PEM) that https:// workers are checked with.")
@@ -76,7 +77,7 @@ def serve(**options: Any) -> None:  # noqa: ANN401 - of many types
 
     Every path and method is passed on, /v1/models of all workers as one. /health and /ready are for probes. SIGTERM
     ends it: not ready, then no new requests, then the end of open ones. The admin address has /metrics for cachelb
-    watch, /dump, /select, /select_and_reserve and /reservations.
+    watch, /dump, /select, /select_and_reserve, /reservations, and with --capture /capture.
     """
     from cachelb.extras import need
 
@@ -148,6 +149,7 @@ async def _serve(
     admin: str,
     admin_token: str | None,
     select_only: bool,
+    capture: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
     upstream_ca: Path | None,
@@ -160,13 +162,13 @@ async def _serve(
     from cachelb.serve.listener import quiet_server
 
     quiet_server()
-    if select_only and admin == _NONE:
-        raise click.UsageError("--select-only needs an --admin address")
+    if admin == _NONE and (select_only or capture):
+        raise click.UsageError(f"--{'select-only' if select_only else 'capture'} needs an --admin address")
     async with contextlib.AsyncExitStack() as stack:
         upstreams = await stack.enter_async_context(Upstreams(ca_file=upstream_ca))
         gateway = Gateway(router, upstreams, max_held_bytes=max_held_mb * _MEGABYTE, **settings)
         await stack.enter_async_context(gateway)
-        operators = Admin(router, token=admin_token, readiness=gateway.readiness)
+        operators = Admin(router, token=admin_token, readiness=gateway.readiness, capture=capture)
         stack.callback(operators.close)
         inside = outside = None
         if admin != _NONE:

@@ -15,8 +15,18 @@ Example:
 
 from __future__ import annotations
 
+from cachelb.records.capture import Capture, CaptureStats
 from cachelb.records.jsonl import JsonlRecords, RecordsStats
 from cachelb.records.reader import BadLine, RecordFiles, read_records
 from cachelb.records.schema import VERSION
 
-__all__ = ["VERSION", "BadLine", "JsonlRecords", "RecordFiles", "RecordsStats", "read_records"]
+__all__ = [
+    "VERSION",
+    "BadLine",
+    "Capture",
+    "CaptureStats",
+    "JsonlRecords",
+    "RecordFiles",
+    "RecordsStats",
+    "read_records",
+]

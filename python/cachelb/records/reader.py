@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
-from cachelb.records.schema import SchemaError, read_line
+from cachelb.records.schema import SchemaError, read_row
 from cachelb.table import Table, Tabular
 from cachelb.types import DecisionRecord
 
 _NAMED = 20
-_LONGEST = 1 << 20
+LONGEST = 1 << 20
+"""Bytes of a line at most."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +81,37 @@ class RecordFiles(Tabular):
         Raises:
             OSError: A file cannot be read.
         """
+        for record, _ in self.read(lambda record, _: record):
+            if record is not None:
+                yield record
+
+    def read(self, take: Callable[[DecisionRecord | None, dict[str, Any]], T]) -> Iterator[tuple[T, dict[str, Any]]]:
+        """Read every line but those that count lost records.
+
+        Args:
+            take: Makes something of a record, None on the first and the last line of a capture, and all fields of its
+                line. If it raises `SchemaError`, the line is a bad one.
+
+        Yields:
+            What it made, and the fields.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
         for path in self.files:
             with path.open("rb") as file:
-                for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
+                for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
                     self.lines += 1
                     try:
-                        read = read_line(line)
+                        record, row = read_row(line)
+                        taken = None if isinstance(record, int) else (take(record, row), row)
                     except SchemaError as error:
                         self._count(BadLine(str(path), number, str(error)))
                         continue
-                    if isinstance(read, int):
-                        self.lost += read
-                    else:
-                        yield read
+                    if taken is not None:
+                        yield taken
+                    elif isinstance(record, int):
+                        self.lost += record
 
     def table(self) -> Table:
         """Read every record into memory, and count everything else.

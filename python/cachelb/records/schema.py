@@ -6,6 +6,8 @@ Every line is one JSON object with the fields `v`, the version of this schema, a
   is a list of objects with the attributes of `cachelb.types.ShadowPick`.
 - `"lost"`: `records` finished requests up to `time_s` are missing here, because they came faster than they could be
   read, or because the file could not be written.
+- `"capture"` and `"end"`: the first and the last line of a capture (`cachelb.records.capture`), whose decisions have
+  one field more.
 
 A reader passes over fields it does not know, and takes those that older versions did not write for None; a change that
 such a reader would misunderstand gets another version.
@@ -46,19 +48,29 @@ class SchemaError(ValueError):
 
 def decision_line(record: DecisionRecord) -> str:
     """Write a record as a line, with its line break."""
+    return captured_line(record, None)
+
+
+def captured_line(record: DecisionRecord, prompt: dict[str, Any] | None) -> str:
+    """Write the same with the shape of the prompt, if a capture has it."""
     row: dict[str, Any] = {"v": VERSION, "kind": DECISION}
     row |= {name: getattr(record, name) for name in _RECORD}
     row["shadows"] = [{name: getattr(shadow, name) for name in _SHADOW} for shadow in record.shadows]
-    return _line(row)
+    return _line(row if prompt is None else {**row, "capture": prompt})
 
 
 def lost_line(records: int, time_s: float) -> str:
     """Write a line, with its line break, for records lost until a time in seconds since the epoch."""
-    return _line({"v": VERSION, "kind": LOST, "time_s": time_s, "records": records})
+    return marker_line(LOST, time_s=time_s, records=records)
 
 
-def read_line(line: bytes) -> DecisionRecord | int:
-    """Read a line: the record of a decision, or the number of lost records."""
+def marker_line(kind: str, **fields: object) -> str:
+    """Write a line that is no decision, with its line break."""
+    return _line({"v": VERSION, "kind": kind, **fields})
+
+
+def read_row(line: bytes) -> tuple[DecisionRecord | int | None, dict[str, Any]]:
+    """Read a line, and all its fields: the record of a decision, the number of lost records, None for other kinds."""
     try:
         row = json.loads(line)
     except ValueError:  # of JSON or of UTF-8
@@ -75,9 +87,11 @@ def read_line(line: bytes) -> DecisionRecord | int:
             if not isinstance(shadows, list) or not all(isinstance(shadow, dict) for shadow in shadows):
                 raise SchemaError("field 'shadows' is missing or no list of objects")
             picks = tuple(ShadowPick(**_values(ShadowPick, shadow)) for shadow in shadows)
-            return DecisionRecord(**_values(DecisionRecord, row), shadows=picks)
+            return DecisionRecord(**_values(DecisionRecord, row), shadows=picks), row
         case "lost":
-            return int(_value("records", "int", row))
+            return int(_value("records", "int", row)), row
+        case "capture" | "end":
+            return None, row
     raise SchemaError(f"unknown kind of line {row.get('kind')!r:.40}, not 'decision' or 'lost'")
 
 

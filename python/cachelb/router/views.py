@@ -91,7 +91,8 @@ def learned(router: Observation[Any]) -> tuple[LearnedStats, ...]:
 def records_since(router: Observation[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
     """Read the records of finished requests from a cursor on: the records, the next cursor, the number lost."""
     rows, cursor, lost = router._readings.records_since(cursor, limit)
-    return [_record(router, row) for row in rows], cursor, lost
+    now_s = time.time()  # one for all, so that records are as far apart as their decisions
+    return [_record(router, row, now_s) for row in rows], cursor, lost
 
 
 def recent(router: Observation[Any], n: int) -> list[DecisionRecord]:
@@ -100,8 +101,8 @@ def recent(router: Observation[Any], n: int) -> list[DecisionRecord]:
     return records_since(router, 0, 1 << 30)[0][-n:] if n else []
 
 
-def _record(router: Observation[Any], row: dict[str, Any]) -> DecisionRecord:
-    time_s = time.time() - row.pop("age_s")
+def _record(router: Observation[Any], row: dict[str, Any], now_s: float) -> DecisionRecord:
+    time_s = now_s - row.pop("age_s")
     shadows = tuple(ShadowPick(policy, *pick) for policy, pick in zip(router.shadows, row.pop("shadows"), strict=False))
     return DecisionRecord(time_s=time_s, policy=router._policy_for(row["part"]), shadows=shadows, **row)
 

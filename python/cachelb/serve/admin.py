@@ -14,6 +14,7 @@ from cachelb.extras import need
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.requests import RequestError, read_request
 from cachelb.serve.asgi import ClientLeft, body_chunks, retry_header, send_json, send_whole
+from cachelb.serve.capture import send_capture
 from cachelb.serve.readiness import Readiness
 from cachelb.serve.selector import Selector, SelectorError, worker_id
 
@@ -27,13 +28,16 @@ _MOST_BODY_BYTES: Final = 8 << 20
 _MOST_OPEN: Final = 256
 _LEAST_TOKEN: Final = 16
 _OK: Final = {"status": "ok"}
+_PATHS: Final = frozenset(
+    {"health", "ready", "metrics", "dump", "capture", "select", "select_and_reserve", "reservations"}
+)
 
 
 class Admin:
     """An ASGI application for operators and for programs that forward requests themselves.
 
-    It has `/health`, `/ready`, `/metrics`, `/dump`, `/select`, `/select_and_reserve` and `/reservations`. Unlike a
-    gateway's, its answers name workers: serve it on the loopback, or with a token.
+    It has `/health`, `/ready`, `/metrics`, `/dump`, `/select`, `/select_and_reserve` and `/reservations`, and if it
+    is allowed to, `/capture`. Unlike a gateway's, its answers name workers: serve it on the loopback, or with a token.
 
     Attributes:
         readiness: What `/ready` answers.
@@ -52,13 +56,21 @@ class Admin:
         (401, 200)
     """
 
-    def __init__(self, router: Router[Any], *, token: str | None = None, readiness: Readiness | None = None) -> None:
+    def __init__(
+        self,
+        router: Router[Any],
+        *,
+        token: str | None = None,
+        readiness: Readiness | None = None,
+        capture: bool = False,
+    ) -> None:
         """Build the application.
 
         Args:
             router: The router.
             token: Text of 16 characters or more that requests carry as `Authorization: Bearer`; None asks for none.
             readiness: That of the gateway, if there is one.
+            capture: Whether `/capture` may record live traffic, as `cachelb.records.Capture` does.
 
         Raises:
             ModuleNotFoundError: The extra `cachelb[serve]` is not installed.
@@ -75,6 +87,7 @@ class Admin:
         self._registry.register(PrometheusCollector(router))
         self._selector = Selector(router)
         self._open = 0
+        self._may_capture = capture
         self.readiness = Readiness(router) if readiness is None else readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,6 +147,10 @@ class Admin:
                 await send_whole(send, 200, page, [(b"content-type", CONTENT_TYPE.encode())])
             case ("GET", "dump"):
                 await send_json(send, 200, await asyncio.to_thread(self._dump))
+            case ("POST", "capture"):
+                if not self._may_capture:
+                    raise SelectorError(403, "captures are off: start cachelb serve with --capture")
+                await send_capture(self._router, self.readiness, await _fields(receive), receive, send)
             case ("POST", "select"):
                 await send_json(send, 200, self._selector.select(await _fields(receive)))
             case ("POST", "select_and_reserve"):
@@ -144,8 +161,7 @@ class Admin:
                 await self._end(method, unquote(name), rest, receive)
                 await send_json(send, 200, _OK)
             case _:
-                known = {"health", "ready", "metrics", "dump", "select", "select_and_reserve", "reservations"}
-                status, text = (405, "method not allowed") if parts[0] in known else (404, "route not found")
+                status, text = (405, "method not allowed") if parts[0] in _PATHS else (404, "route not found")
                 await send_json(send, status, {"error": text})
 
     async def _end(self, method: str, name: str, rest: list[str], receive: Receive) -> None:

@@ -38,7 +38,7 @@ _RETRIED: Final = frozenset({429, 500, 502, 503, 504})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROMPTS: Final = ("/completions", "/messages", "/responses", "/generate", "/embeddings", "/rerank", "/score")
 """Ends of paths whose requests may be computed twice, and whose bodies must be JSON; the engines see to the others."""
-_ADMIN: Final = frozenset({"/metrics", "/dump", "/select", "/select_and_reserve", "/reservations"})
+_ADMIN: Final = frozenset({"/metrics", "/dump", "/capture", "/select", "/select_and_reserve", "/reservations"})
 _RANK: Final = "x-data-parallel-rank"
 _NO_MODEL: Final = "not serving the model"
 _CLOSED: Final = "shutting down"

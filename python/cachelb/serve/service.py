@@ -108,6 +108,8 @@ class Service:
             for client in clients:
                 client.cancel()  # if a connection does not close
         if self._admin is not None and admin is not None:
+            self._admin.stop()
+            await self._wait(_END_S, admin)  # a capture ends with a last line
             self._admin.stop(force=True)
             await asyncio.wait([admin], timeout=_END_S)
             admin.cancel()

@@ -19,13 +19,17 @@ pub use cachelb_router::Prompt;
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]
-pub struct Reader(PromptReader);
+pub struct Reader {
+    own: PromptReader,
+    /// Whether the policy needs the hashes of all blocks.
+    needs_blocks: bool,
+}
 
 impl Deref for Reader {
     type Target = PromptReader;
 
     fn deref(&self) -> &PromptReader {
-        &self.0
+        &self.own
     }
 }
 
@@ -95,14 +99,22 @@ fn utf8<'a, 'py>(
 }
 
 impl From<PromptReader> for Reader {
-    fn from(reader: PromptReader) -> Self {
-        Self(reader)
+    fn from(own: PromptReader) -> Self {
+        Self {
+            needs_blocks: own.need.blocks,
+            own,
+        }
     }
 }
 
 impl Reader {
     pub fn new(hasher: Hasher, need: Need) -> Self {
-        Self(PromptReader::new(hasher, need))
+        PromptReader::new(hasher, need).into()
+    }
+
+    /// Hashes all blocks if the policy needs them, or in any case.
+    pub fn hash_blocks(&mut self, always: bool) {
+        self.own.need.blocks = always || self.needs_blocks;
     }
 
     /// Reads `tokens=`.
@@ -116,7 +128,7 @@ impl Reader {
         let mut copied = std::mem::take(&mut scratch.words);
         let words = Words::<u32>::get(tokens, "tokens", &mut copied)?;
         let prompt = self
-            .0
+            .own
             .words(words.as_slice(tokens.py()), namespace, mm, &mut scratch.own);
         drop(words);
         scratch.words = copied;
@@ -132,13 +144,13 @@ impl Reader {
     ) -> PyResult<Prompt> {
         let mut encoded = None;
         let bytes = utf8(text, &mut encoded)?;
-        Ok(self.0.bytes(bytes, namespace, &mut scratch.own))
+        Ok(self.own.bytes(bytes, namespace, &mut scratch.own))
     }
 
     /// Reads the prompt of a body, which lies in `room`.
     pub fn body(&self, read: &Read, namespace: Namespace, scratch: &mut Scratch) -> Prompt {
         let Scratch { own, room, .. } = scratch;
-        self.0.body(read, &room.prompt, namespace, own)
+        self.own.body(read, &room.prompt, namespace, own)
     }
 
     /// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of

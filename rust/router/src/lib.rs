@@ -14,6 +14,7 @@
 //! | `scales` | how many tokens texts have, learned from engines |
 //! | `checks` | whether engines find cached what their events promised |
 //! | `hidden` | what was predicted of engines whose events leave out cache groups |
+//! | `capture` | the prompts of the latest decisions as hashes, while a capture runs |
 //! | `sharing` | what this router publishes and receives |
 //! | `gates` | who waits for room, and whose turn it is |
 //!
@@ -57,6 +58,7 @@ mod body;
 mod bookings;
 mod budget;
 mod candidates;
+mod capture;
 mod checks;
 mod common_name;
 mod decisions;
@@ -105,6 +107,7 @@ pub use body::{
     BYTES_PER_TOKEN, CONVENTIONS, Client, PromptRoom, Read, Room, Shape, response_name,
 };
 pub use cachelb_policy::Placements;
+pub use capture::{Capture, Captured, Renamed};
 pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::{Fleet, may_be_worker};
@@ -161,6 +164,8 @@ pub struct Selector {
     checks: Checks,
     predictions: Predictions,
     gates: Gates,
+    /// Open while the prompts of decisions are recorded.
+    pub capture: Option<Capture>,
     /// What this router publishes and receives, if it does.
     sharing: Option<Box<Sharing>>,
 }
@@ -182,6 +187,7 @@ impl Selector {
             checks: Checks::default(),
             predictions: Predictions::default(),
             gates: Gates::default(),
+            capture: None,
             sharing: None,
             settings,
         }
@@ -216,6 +222,7 @@ impl Selector {
         self.checks = Checks::default();
         self.predictions = Predictions::default();
         self.gates.forget();
+        self.capture = None;
         self.sharing = None;
         self.pools.each_rule(|rule| rule.ended_all());
         self.pools.change_all(|_| true, Blocks::forget_bookings);
@@ -293,6 +300,13 @@ impl Selector {
         Some((member.profile(), eligibility))
     }
 
+    /// Tokens that the cache of a worker holds, `None` if that is not known.
+    #[must_use]
+    pub fn cache_tokens(&self, id: WorkerId) -> Option<u64> {
+        let block_size = self.pools[PoolId::default()].block_size();
+        self.fleet.member(id)?.sizes().tokens(block_size)
+    }
+
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -305,6 +319,7 @@ impl Selector {
             + self.checks.memory_bytes()
             + self.predictions.memory_bytes()
             + self.gates.memory_bytes()
+            + self.capture.as_ref().map_or(0, Capture::memory_bytes)
             + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
     }
 

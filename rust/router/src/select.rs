@@ -282,6 +282,9 @@ impl<'a, 'r> Step<'a, 'r> {
     ) {
         let (s, request) = (&mut *self.selector, self.request);
         let Some(booking) = pick.booking else { return };
+        if let Some(capture) = &mut s.capture {
+            capture.add(request, s.pools[request.pool].block_size());
+        }
         let member = s.fleet.member(worker);
         let record = state.map(|state| Record {
             worker: state,

@@ -71,10 +71,14 @@ impl EngineSizes {
         Some(blocks as u32)
     }
 
+    /// Tokens that its cache holds, `None` if that is not known.
+    pub fn tokens(self, block_size: u32) -> Option<u64> {
+        self.stated(block_size).map(|(blocks, size)| blocks * size)
+    }
+
     /// Whether a prompt of so many tokens fits into its cache, as far as that is known.
     pub fn have_room(self, tokens: u64, block_size: u32) -> bool {
-        let stated = self.stated(block_size);
-        stated.is_none_or(|(blocks, size)| tokens <= blocks * size)
+        self.tokens(block_size).is_none_or(|most| tokens <= most)
     }
 
     /// The fewest tokens in whole blocks of the engine that its cache cannot hold, `None` if its size is not known.

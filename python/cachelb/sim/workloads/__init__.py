@@ -14,6 +14,7 @@ from cachelb.sim.workloads.arrivals import (
     Steps,
     parse_arrivals,
 )
+from cachelb.sim.workloads.captures import CapturedTraffic, CapturedWorker, read_capture
 from cachelb.sim.workloads.draft import Draft, Piece, Plan
 from cachelb.sim.workloads.reading import FORMATS, read_workload
 from cachelb.sim.workloads.registry import WORKLOADS, Generator, build
@@ -25,6 +26,8 @@ __all__ = [
     "WORKLOADS",
     "ArrivalProcess",
     "Bursts",
+    "CapturedTraffic",
+    "CapturedWorker",
     "Constant",
     "Draft",
     "Gamma",
@@ -41,6 +44,7 @@ __all__ = [
     "parse_arrivals",
     "read_agent_sessions",
     "read_azure",
+    "read_capture",
     "read_mooncake",
     "read_sessions",
     "read_workload",

@@ -8,12 +8,14 @@ from pathlib import Path
 from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb.sim.textfile import json_object, read_lines
+from cachelb.sim.traces import MOONCAKE_ID_TOKENS
 from cachelb.sim.workloads.agent_sessions import ID_TOKENS, read_agent_sessions
+from cachelb.sim.workloads.captures import read_capture
 from cachelb.sim.workloads.generic import read_generic
 from cachelb.sim.workloads.traces import BLOCK_SIZE, read_azure, read_mooncake, read_sessions
 from cachelb.sim.workloads.workload import Workload
 
-FORMATS = ("mooncake", "sharegpt", "sessions", "agents", "azure", "generic")
+FORMATS = ("mooncake", "sharegpt", "sessions", "agents", "azure", "capture", "generic")
 """Formats of `read_workload`."""
 
 
@@ -25,7 +27,8 @@ def read_workload(
     Args:
         path: ``.jsonl`` or ``.csv``, also compressed as ``.gz``, ``.xz`` or ``.zst``.
         kind: One of `FORMATS`; by default detected from the first row.
-        block_size: Tokens per block of the workload; 16 by default, 64 for agents, or that of a generic file.
+        block_size: Tokens per block of the workload; 16 by default, 64 for agents, or that of a generic file
+            or a capture.
         limit: Read so many rows; of agents, sessions.
 
     Returns:
@@ -52,10 +55,10 @@ def read_workload(
     if limit is not None:
         whole("limit", limit, 0, sys.maxsize)
     match kind or guess_format(path):
-        case "mooncake":
-            return read_mooncake(path, block_size=size, limit=limit)
-        case "sharegpt":
-            return read_mooncake(path, block_size=size, id_tokens=16, full_blocks_only=True, limit=limit)
+        case "mooncake" | "sharegpt" as found:
+            full = found == "sharegpt"
+            id_tokens = BLOCK_SIZE if full else MOONCAKE_ID_TOKENS
+            return read_mooncake(path, block_size=size, id_tokens=id_tokens, full_blocks_only=full, limit=limit)
         case "sessions":
             workload = read_sessions(path, block_size=size)
             return workload if limit is None else workload.slice(0, limit)
@@ -63,6 +66,13 @@ def read_workload(
             return read_agent_sessions(path, block_size=block_size or ID_TOKENS, limit=limit)
         case "azure":
             return read_azure(path, block_size=size, limit=limit)
+        case "capture":
+            captured = read_capture(path, limit=limit).workload
+            if block_size not in (None, captured.block_size):
+                raise ValueError(
+                    f"block_size is {block_size}, and the capture has blocks of {captured.block_size} tokens"
+                )
+            return captured
         case _:
             return read_generic(path, block_size=block_size, limit=limit)
 
@@ -84,6 +94,8 @@ def guess_format(path: str | Path) -> str:
         return "sharegpt" if full and len(ids or ()) > 1 else "mooncake"
     if "offset_ms" in row:
         return "sessions"
+    if row.get("kind") in ("capture", "decision"):
+        return "capture"
     if "arrival_s" in row or "parent" in row:
         return "generic"
     raise TraceError(f"{where}: neither timestamp, offset_ms nor arrival_s; the formats are {', '.join(FORMATS)}")

@@ -12,6 +12,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::chained::Seeds;
+use crate::ids::SequenceHash;
 
 /// Names whose prompts are kept apart; an empty one counts as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,6 +41,8 @@ impl<'a> Identity<'a> {
 const NAMES: u8 = 0xff;
 /// The same for a session.
 const SESSIONS: u8 = 0xfe;
+/// The same for the names in a capture.
+const CAPTURES: u8 = 0xfd;
 
 /// Makes namespaces that only those who have it can compute.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +51,7 @@ pub struct NamespaceKey([u8; 16]);
 impl NamespaceKey {
     /// A key of these bytes.
     #[must_use]
-    pub fn new(bytes: [u8; 16]) -> Self {
+    pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
@@ -84,6 +87,32 @@ impl NamespaceKey {
         hasher.write(&seed.to_le_bytes());
         hasher.write(text.as_bytes());
         hasher.finish128().h1
+    }
+
+    /// A name for something of a kind, of 64 bits.
+    #[must_use]
+    pub fn name(self, kind: u8, bytes: &[u8]) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&[CAPTURES, kind]);
+        hasher.write(bytes);
+        hasher.finish128().h1
+    }
+
+    /// Other names of prefixes, which cannot be compared with those under another key: one for every `step` blocks, each
+    /// of these blocks and all before them.
+    #[must_use]
+    pub fn rename(self, blocks: &[SequenceHash], step: usize) -> Vec<u64> {
+        let mut before = 0;
+        let links = blocks.chunks_exact(step.max(1)).map(|link| {
+            let mut hasher = SipHasher24::new_with_key(&self.0);
+            hasher.write_u64(before);
+            for block in link {
+                hasher.write_u64(block.0);
+            }
+            before = hasher.finish128().h1;
+            before
+        });
+        links.collect()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod admission;
 mod batch;
+mod capture;
 mod feed_views;
 mod feeds;
 mod fleet;

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelb import NoWorkerAvailable, SnapshotError, TraceError, UnknownWorkerError, sim
+from cachelb import NoWorkerAvailable, Router, SnapshotError, TraceError, UnknownWorkerError, sim
+from cachelb.records import Capture
 from cachelb.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
 from cachelb.sim.expand import blocks_per_id
 from cachelb.sim.gpus import find_gpu, find_model, kv_tokens
@@ -147,6 +148,16 @@ def _step(rate: float, count: int) -> None: ...
 def _count(count: int) -> None: ...
 
 
+def _capture() -> str:
+    """Return the content of a capture of one request."""
+    with tempfile.TemporaryDirectory() as folder, Router(["gpu0"]) as router:
+        capture = Capture(file := Path(folder, "capture.jsonl"))
+        router.attach(capture)
+        router.select_worker(tokens=range(64)).on_complete(cached_tokens=0, output_tokens=5)
+        router.detach(capture)
+        return file.read_text()
+
+
 GENERATORS = {
     f"build {name}": Case(workloads.build, {"name": name, "count": 20}, _columns, generator.builder)
     for name, generator in WORKLOADS.items()
@@ -188,6 +199,7 @@ SIMULATOR: dict[str, Case] = {
     "from_requests": Case(workloads.from_requests, {"name": "x", "requests": REQUESTS, "id_tokens": 512}, _columns),
     "read_agent_sessions": _reading(workloads.read_agent_sessions, AGENTS, _columns),
     "read_azure": _reading(workloads.read_azure, AZURE, _columns),
+    "read_capture": _reading(workloads.read_capture, _capture(), _shown),
     "read_mooncake": _reading(workloads.read_mooncake, MOONCAKE, _columns),
     "read_sessions": _reading(workloads.read_sessions, SESSIONS, _columns),
     "read_workload": _reading(workloads.read_workload, MOONCAKE, _columns),

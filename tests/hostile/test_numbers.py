@@ -31,7 +31,7 @@ from cachelb.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
 from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
-from cachelb.records import JsonlRecords
+from cachelb.records import Capture, JsonlRecords
 from cachelb.serve.readiness import Readiness
 from cachelb.serve.selector import Selector
 from cachelb.sim import FleetSpec, Sweep, workloads
@@ -73,6 +73,7 @@ CASES: dict[str, Case] = {
     "Listener": Case(serve.Listener, {"app": None, "address": "127.0.0.1:0"}, _closed),
     "Service": Case(serve.Service, {"readiness": Readiness(Router()), "listeners": []}),
     "Selector": Case(Selector, {"router": Router()}),
+    "Capture": Case(Capture, {"path": "capture"}, _attached),
     "JsonlRecords": Case(JsonlRecords, {"path": "records"}, _attached),
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
     "Settings": Case(doctor.Settings),
@@ -98,7 +99,17 @@ MADE_HERE = {
         "MetricsPage",
     ),
     *("PollStats", "PollSourceStats"),
-    *("MetricsSourceStats", "WorkerPolls", "BadLine", "RecordFiles", "RecordsStats", "Samples", "Spread", "Best"),
+    *(
+        "MetricsSourceStats",
+        "WorkerPolls",
+        "BadLine",
+        "RecordFiles",
+        "RecordsStats",
+        "CaptureStats",
+        "Samples",
+        "Spread",
+        "Best",
+    ),
     *("Found", "Operation", "operations", "assert_agrees", "EventPublisher"),
 }
 """What other calls return, and helpers of tests that take tokens or open sockets."""
@@ -130,6 +141,8 @@ LEFT_OUT = {
     "Workload": "its columns are checked by `validate`",
     "Generator": "an entry of a table, checked when it is built",
     "Piece": "made by `Draft.piece`",
+    "CapturedTraffic": "made by `read_capture`",
+    "CapturedWorker": "made by `read_capture`",
 }
 
 

@@ -13,7 +13,7 @@ use super::namespaces::Namespaces;
 use super::pages::Change;
 
 /// Removed blocks that are passed on at once.
-const MAX_GONE: usize = 64;
+pub(super) const MAX_GONE: usize = 64;
 /// Room for removed blocks that is kept.
 const KEPT: usize = 1024;
 
@@ -34,7 +34,7 @@ pub(super) struct References {
 pub(super) struct Uses<'a> {
     pub(super) namespaces: &'a mut Namespaces,
     pub(super) lane: &'a mut Lane,
-    gone: &'a mut Vec<SequenceHash>,
+    pub(super) gone: &'a mut Vec<SequenceHash>,
 }
 
 impl Uses<'_> {

@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::index::hints::prefetch;
 
-use self::buckets::Buckets;
+use self::buckets::{Buckets, Found};
 
 /// Entries per chunk.
 const CHUNK: usize = 256;
@@ -101,9 +101,17 @@ struct Entry<K, V> {
     value: V,
 }
 
+/// What is known of a key: its value, and where it is if it is anywhere.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot<V> {
+    mix: u64,
+    found: Option<Found>,
+    pub(super) value: V,
+}
+
 /// The map.
 pub(super) struct Table<K, V> {
-    chunks: Vec<Box<[Entry<K, V>]>>,
+    chunks: Vec<Box<[Entry<K, V>; CHUNK]>>,
     buckets: Buckets,
     /// Entries for which there are buckets enough.
     room: usize,
@@ -147,7 +155,7 @@ impl<K: Key, V: Value> Table<K, V> {
 
     pub(super) fn memory_bytes(&self) -> usize {
         self.chunks.len() * CHUNK * size_of::<Entry<K, V>>()
-            + self.chunks.capacity() * size_of::<Box<[Entry<K, V>]>>()
+            + self.chunks.capacity() * size_of::<Box<[Entry<K, V>; CHUNK]>>()
             + self.buckets.memory_bytes()
     }
 
@@ -170,13 +178,13 @@ impl<K: Key, V: Value> Table<K, V> {
     /// Hints that the value of a key will be read; its bucket was fetched.
     #[inline]
     pub(super) fn prefetch_value(&self, key: K) {
-        if let Some(place) = self.buckets.find(key.mix(self.seeds), |_| true) {
-            prefetch(self.entry(place));
+        if let Some(found) = self.buckets.find(key.mix(self.seeds), |_| true) {
+            prefetch(self.entry(found.place));
         }
     }
 
     #[inline]
-    fn find(&self, key: K, mix: u64) -> Option<u32> {
+    fn find(&self, key: K, mix: u64) -> Option<Found> {
         self.buckets.find(mix, |place| {
             let other = self.entry(place).key;
             other == key
@@ -185,28 +193,73 @@ impl<K: Key, V: Value> Table<K, V> {
 
     #[inline]
     pub(super) fn get(&self, key: K) -> Option<V> {
-        let place = self.find(key, key.mix(self.seeds))?;
-        Some(self.entry(place).value)
+        let found = self.find(key, key.mix(self.seeds))?;
+        Some(self.entry(found.place).value)
     }
 
-    /// Replaces the value of `key` by what `change` makes of it. Absent and vacant are the same, before and after.
-    #[inline]
-    pub(super) fn change(&mut self, key: K, change: impl FnOnce(V) -> V) {
+    /// Looks for a key that is to be changed.
+    #[expect(clippy::inline_always, reason = "as with `put_in`")]
+    #[inline(always)]
+    pub(super) fn look(&self, key: K) -> Spot<V> {
         let mix = key.mix(self.seeds);
-        if let Some(place) = self.find(key, mix) {
-            let value = change(self.entry(place).value);
-            self.entry_mut(place).value = value;
+        let found = self.find(key, mix);
+        let value = found.map_or(V::VACANT, |found| self.entry(found.place).value);
+        Spot { mix, found, value }
+    }
+
+    /// Gives `key` another value than it has at its spot. Absent and vacant are the same, before and after.
+    #[expect(clippy::inline_always, reason = "as with `put_in`")]
+    #[inline(always)]
+    pub(super) fn settle(&mut self, key: K, spot: Spot<V>, value: V) {
+        if let Some(found) = spot.found {
+            self.entry_mut(found.place).value = value;
             if value.is_vacant() {
-                self.take_out(mix, place);
+                self.buckets.take(spot.mix, found);
+                self.release(found.place);
             }
-            return;
-        }
-        let value = change(V::VACANT);
-        if !value.is_vacant() {
+        } else if !value.is_vacant() {
             self.reserve(1);
             let place = self.put_in(Entry { key, value });
-            self.buckets.insert(mix, place);
+            self.buckets.insert(spot.mix, place);
         }
+    }
+
+    /// Adds a key that is new by the tags alone, as 19 of 20 new ones are, and for which there is room; false, and nothing
+    /// done, for any other.
+    #[expect(clippy::inline_always, reason = "as with `put_in`")]
+    #[inline(always)]
+    pub(super) fn insert_new(&mut self, key: K, value: V) -> bool {
+        let mix = key.mix(self.seeds);
+        if self.len >= self.room || self.buckets.may_hold(mix) {
+            return false;
+        }
+        let place = self.put_in(Entry { key, value });
+        self.buckets.insert(mix, place);
+        true
+    }
+
+    /// Takes a key out whose value is `wanted`; `None`, and nothing done, for any other.
+    #[expect(clippy::inline_always, reason = "as with `put_in`")]
+    #[inline(always)]
+    pub(super) fn take_if(&mut self, key: K, wanted: impl Fn(V) -> bool) -> Option<V> {
+        let mix = key.mix(self.seeds);
+        let found = self.find(key, mix)?;
+        let entry = self.entry_mut(found.place);
+        let value = entry.value;
+        if !wanted(value) {
+            return None;
+        }
+        entry.value = V::VACANT;
+        self.buckets.take(mix, found);
+        self.release(found.place);
+        Some(value)
+    }
+
+    /// Replaces the value of `key` by what `change` makes of it.
+    #[inline]
+    pub(super) fn change(&mut self, key: K, change: impl FnOnce(V) -> V) {
+        let spot = self.look(key);
+        self.settle(key, spot, change(spot.value));
     }
 
     /// Makes room for `more` keys.
@@ -253,14 +306,13 @@ impl<K: Key, V: Value> Table<K, V> {
             key: K::default(),
             value: V::VACANT,
         };
-        self.chunks.push(vec![vacant; CHUNK].into_boxed_slice());
+        self.chunks.push(Box::new([vacant; CHUNK]));
     }
 
     /// Frees an entry whose value is vacant already.
-    fn take_out(&mut self, mix: u64, place: u32) {
-        self.buckets.remove(mix, place);
-        let link = K::link(self.free);
-        self.entry_mut(place).key = link;
+    #[inline]
+    fn release(&mut self, place: u32) {
+        self.entry_mut(place).key = K::link(self.free);
         self.free = place;
         self.len -= 1;
         if self.used > CHUNK && self.len * 4 < self.used {
@@ -269,10 +321,11 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     /// Moves the entries together.
+    #[cold]
     fn compact(&mut self) {
         let old = std::mem::take(&mut self.chunks);
         (self.used, self.free, self.len) = (0, NONE, 0);
-        for entry in old.iter().flatten() {
+        for entry in old.iter().flat_map(|chunk| chunk.iter()) {
             let value = entry.value;
             if !value.is_vacant() {
                 self.put_in(*entry);
@@ -314,7 +367,7 @@ impl<K: Key, V: Value> Table<K, V> {
 
     /// Every key with its value.
     pub(super) fn iter(&self) -> impl Iterator<Item = (K, V)> {
-        let entries = self.chunks.iter().flatten();
+        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter());
         entries
             .map(|entry| (entry.key, entry.value))
             .filter(|(_, value)| !value.is_vacant())
@@ -323,7 +376,7 @@ impl<K: Key, V: Value> Table<K, V> {
     /// Recounts everything.
     pub(super) fn validate(&self) -> Result<()> {
         let (mut count, mut passed) = (0, 0);
-        for (place, entry) in (0..).zip(self.chunks.iter().flatten()) {
+        for (place, entry) in (0..).zip(self.chunks.iter().flat_map(|chunk| chunk.iter())) {
             let (key, value) = (entry.key, entry.value);
             if value.is_vacant() {
                 continue;
@@ -332,7 +385,7 @@ impl<K: Key, V: Value> Table<K, V> {
             let Some(steps) = self.buckets.passed(mix, place) else {
                 return Err(Error::Invariant(format!("entry {place} is not found")));
             };
-            if self.find(key, mix) != Some(place) {
+            if self.find(key, mix).map(|found| found.place) != Some(place) {
                 return Err(Error::Invariant(format!("entry {place} is there twice")));
             }
             count += 1;

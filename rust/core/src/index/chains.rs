@@ -129,6 +129,18 @@ impl<'a> Chains<'a> {
         run.own.base + depth - run.start
     }
 
+    /// How many of the first of `hashes` are those of the blocks behind `last` in its run: found without the table.
+    pub(super) fn beside(self, last: u32, hashes: &[SequenceHash]) -> u32 {
+        if last == NONE {
+            return 0;
+        }
+        let run = self.run(last);
+        let below = run.own.base + run.len - last;
+        let stored = &self.0.shape.blocks.hashes(last, below)[1..];
+        let same = stored.iter().zip(hashes).take_while(|(a, b)| **a == b.0);
+        same.count() as u32
+    }
+
     /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
     /// from its root or towards it as an engine evicts; and the deepest of them.
     pub(super) fn stretch(self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {

@@ -52,7 +52,8 @@ impl Insert<'_> {
     /// Holds a chain behind `parent` (`None`: from the root).
     pub fn chain(mut self, parent: Option<SequenceHash>, hashes: &[SequenceHash]) -> u32 {
         let chains = self.index.chains();
-        chains.0.shape.table.prefetch_all(hashes);
+        let first = &hashes[..hashes.len().min(1)];
+        chains.0.shape.table.prefetch_all(first);
         let mut last = NONE;
         let mut from = 0;
         if let Some(parent) = parent {
@@ -65,15 +66,21 @@ impl Insert<'_> {
         }
         let mut hashes = &hashes[..hashes.len().min(self.capacity as usize)];
         let mut known = 0;
-        for (i, &hash) in hashes.iter().enumerate() {
-            match chains.find(hash) {
+        while known < hashes.len() {
+            let beside = chains.beside(last, &hashes[known..]);
+            if beside > 0 {
+                known += beside as usize;
+                last += beside;
+                continue;
+            }
+            match chains.find(hashes[known]) {
                 Some(block) if chains.before(block) == last => {
                     last = block;
-                    known = i + 1;
+                    known += 1;
                 }
                 Some(_) => {
                     self.index.stats.conflicts += 1;
-                    hashes = &hashes[..i];
+                    hashes = &hashes[..known];
                     break;
                 }
                 None => break,

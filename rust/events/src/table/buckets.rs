@@ -5,8 +5,8 @@
 //! ends at the first bucket that nobody passed, and what is taken out leaves nothing behind.
 //!
 //! Tried: doubling bucket by bucket, by bits of the mix kept beside the places, without reading the entries (4 to 20 %
-//! slower to fill than making the buckets anew in the order of the entries); looking for a key and for room in one pass
-//! (within 6 % either way).
+//! slower to fill than making the buckets anew in the order of the entries); looking for a key and for room in one pass,
+//! or for room in the home of a new key in one look (both no difference beyond the noise).
 
 use cachelb_core::index::hints::{huge_pages, prefetch};
 
@@ -14,79 +14,70 @@ use cachelb_core::index::hints::{huge_pages, prefetch};
 const WIDTH: usize = 12;
 /// Bits of a place.
 pub(super) const PLACE_BITS: u32 = 24;
-/// Bits of the tags in a bucket's word.
-const TAGS: u32 = 8 * WIDTH as u32;
-const ONES: u128 = (u128::MAX / 0xff) & ((1 << TAGS) - 1);
-const HIGHS: u128 = ONES << 7;
-/// In a bucket's word, one entry that passed.
-const PASSED: u128 = 1 << TAGS;
+/// The lowest bit of every byte.
+const ONES: u64 = u64::MAX / 0xff;
 
 /// One cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// The tag of each entry, a byte each, 0 where there is none; above them, how many entries lie behind whose home is
-    /// here or before.
-    word: u128,
+    /// The tag of each entry, 0 where there is none.
+    tags: [u8; WIDTH],
+    /// How many entries lie behind whose home is here or before.
+    passed: u32,
     /// The place of each entry, its second tag in the top byte.
     places: [u32; WIDTH],
 }
 
+/// The bytes of a word that equal `tag`: the lowest bit of each.
+#[inline]
+fn equal(word: u64, tag: u8) -> u64 {
+    let other = word ^ (u64::from(tag) * ONES);
+    let low = other & (ONES * 0x7f);
+    !((low + ONES * 0x7f) | other) >> 7 & ONES
+}
+
 impl Bucket {
     const EMPTY: Self = Self {
-        word: 0,
+        tags: [0; WIDTH],
+        passed: 0,
         places: [0; WIDTH],
     };
 
-    /// Bit 8i + 7 set: entry i may have this tag. The lowest of them certainly has.
+    /// A bit for every entry with this tag; [`entry_of`] says which.
     #[inline]
-    fn with(&self, tag: u8) -> u128 {
-        let eight = u128::from(u64::from_ne_bytes([tag; 8]));
-        let other = self.word ^ (eight | eight << 64);
-        other.wrapping_sub(ONES) & !other & HIGHS
+    fn with(&self, tag: u8) -> u64 {
+        let (first, rest) = (self.tags.first_chunk(), self.tags.last_chunk());
+        let first = first.map_or(0, |tags| u64::from_le_bytes(*tags));
+        let rest = rest.map_or(0, |tags| u64::from(u32::from_le_bytes(*tags)));
+        equal(first, tag) | (equal(rest, tag) & ONES >> 32) << 4
     }
 
     /// The entries with this tag.
     #[inline]
-    fn tagged(&self, tag: u8) -> impl Iterator<Item = usize> + '_ {
+    fn tagged(&self, tag: u8) -> impl Iterator<Item = usize> + use<> {
         let mut found = self.with(tag);
-        let next = move || {
-            let at = found.trailing_zeros() as usize / 8;
+        std::iter::from_fn(move || {
+            let entry = entry_of(found);
             (found != 0).then(|| {
                 found &= found - 1;
-                at
+                entry
             })
-        };
-        std::iter::from_fn(next).filter(move |at| self.tag(*at) == tag)
-    }
-
-    #[inline]
-    fn tag(&self, at: usize) -> u8 {
-        (self.word >> (8 * at)) as u8
-    }
-
-    /// The first entry that is none; [`WIDTH`] if there is none such.
-    #[inline]
-    fn vacant(&self) -> usize {
-        ((self.with(0) | PASSED).trailing_zeros() / 8) as usize
+        })
     }
 
     #[inline]
     fn put(&mut self, at: usize, tag: u8, place: u32) {
-        self.word |= u128::from(tag) << (8 * at);
+        self.tags[at] = tag;
         self.places[at] = place;
     }
+}
 
-    #[inline]
-    fn take(&mut self, at: usize) {
-        self.word &= !(0xff << (8 * at));
-    }
-
-    /// Entries whose home is here or before, and that lie behind.
-    #[inline]
-    fn passed(&self) -> u32 {
-        (self.word >> TAGS) as u32
-    }
+/// The entry of the lowest bit: the first eight have the lowest bits of the bytes, the others those half a byte higher.
+#[inline]
+fn entry_of(bits: u64) -> usize {
+    let bit = bits.trailing_zeros() as usize;
+    bit / 8 + (bit & 4) * 2
 }
 
 /// Never 0, which is the tag of nothing.
@@ -99,6 +90,14 @@ fn tag_of(mix: u64) -> u8 {
 #[inline]
 fn marked(mix: u64, place: u32) -> u32 {
     place ^ (mix as u32) >> 8 << PLACE_BITS
+}
+
+/// Where an entry is: a bucket, one of its entries, and the place it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    at: usize,
+    entry: usize,
+    pub(super) place: u32,
 }
 
 /// The buckets. Keys come as their mixes: evenly spread 64-bit numbers.
@@ -149,27 +148,49 @@ impl Buckets {
         }
     }
 
-    /// The place of the entry with this mix that is `wanted`.
+    /// Where the entry with this mix is that is `wanted`.
     #[expect(
         clippy::inline_always,
         reason = "a call costs as much as what it does, since the bucket was fetched"
     )]
     #[inline(always)]
-    pub(super) fn find(&self, mix: u64, wanted: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, mix: u64, wanted: impl Fn(u32) -> bool) -> Option<Found> {
         let mut at = self.home(mix);
         for _ in 0..self.0.len() {
             let bucket = &self.0[at];
             let tagged = bucket.tagged(tag_of(mix));
-            let mut places = tagged.map(|entry| marked(mix, bucket.places[entry]));
-            if let Some(place) = places.find(|place| place >> PLACE_BITS == 0 && wanted(*place)) {
-                return Some(place);
+            let mut found = tagged.map(|entry| Found {
+                at,
+                entry,
+                place: marked(mix, bucket.places[entry]),
+            });
+            let is_wanted = |found: &Found| found.place >> PLACE_BITS == 0 && wanted(found.place);
+            if let Some(found) = found.find(is_wanted) {
+                return Some(found);
             }
-            if bucket.passed() == 0 {
+            if bucket.passed == 0 {
                 break;
             }
             at = self.after(at);
         }
         None
+    }
+
+    /// Whether an entry has the first tag of this mix where it would lie: false where it is certainly nowhere.
+    #[inline]
+    pub(super) fn may_hold(&self, mix: u64) -> bool {
+        let mut at = self.home(mix);
+        for _ in 0..self.0.len() {
+            let bucket = &self.0[at];
+            if bucket.with(tag_of(mix)) != 0 {
+                return true;
+            }
+            if bucket.passed == 0 {
+                break;
+            }
+            at = self.after(at);
+        }
+        false
     }
 
     /// Puts an entry in. The caller keeps some places vacant.
@@ -178,38 +199,31 @@ impl Buckets {
         let mut at = self.home(mix);
         loop {
             let bucket = &mut self.0[at];
-            let vacant = bucket.vacant();
-            if vacant < WIDTH {
-                bucket.put(vacant, tag_of(mix), marked(mix, place));
+            let vacant = bucket.with(0);
+            if vacant != 0 {
+                bucket.put(entry_of(vacant), tag_of(mix), marked(mix, place));
                 return;
             }
-            bucket.word += PASSED;
+            bucket.passed += 1;
             at = self.after(at);
         }
     }
 
-    /// Takes out an entry that is there.
+    /// Takes out an entry that was found.
     #[inline]
-    pub(super) fn remove(&mut self, mix: u64, place: u32) {
+    pub(super) fn take(&mut self, mix: u64, found: Found) {
+        self.0[found.at].tags[found.entry] = 0;
         let mut at = self.home(mix);
-        for _ in 0..self.0.len() {
-            let bucket = &mut self.0[at];
-            let mut entries = bucket.tagged(tag_of(mix));
-            let found = entries.find(|entry| bucket.places[*entry] == marked(mix, place));
-            drop(entries);
-            if let Some(entry) = found {
-                bucket.take(entry);
-                return;
-            }
-            bucket.word -= PASSED;
+        while at != found.at {
+            self.0[at].passed -= 1;
             at = self.after(at);
         }
     }
 
     /// How many entries there are, and how many have passed a bucket, each as often as it has.
     pub(super) fn count(&self) -> (usize, u64) {
-        let entries = |bucket: &Bucket| (0..WIDTH).filter(|at| bucket.tag(*at) > 0).count();
-        let passed = self.0.iter().map(|bucket| u64::from(bucket.passed()));
+        let entries = |bucket: &Bucket| bucket.tags.iter().filter(|tag| **tag > 0).count();
+        let passed = self.0.iter().map(|bucket| u64::from(bucket.passed));
         (self.0.iter().map(entries).sum(), passed.sum())
     }
 
@@ -218,13 +232,11 @@ impl Buckets {
         let mut at = self.home(mix);
         for passed in 0..self.0.len() as u64 {
             let bucket = &self.0[at];
-            let here = |entry: &usize| {
-                bucket.tag(*entry) == tag_of(mix) && bucket.places[*entry] == marked(mix, place)
-            };
-            if bucket.tagged(tag_of(mix)).any(|entry| here(&entry)) {
+            let mut entries = bucket.tagged(tag_of(mix));
+            if entries.any(|entry| bucket.places[entry] == marked(mix, place)) {
                 return Some(passed);
             }
-            if bucket.passed() == 0 {
+            if bucket.passed == 0 {
                 return None;
             }
             at = self.after(at);

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.arguments import MOST_TOKENS
+from cachelb.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb.records import RecordFiles
 from cachelb.records.schema import SchemaError
@@ -113,6 +113,7 @@ def read_capture(path: str | Path, *, model: str | None = None, limit: int | Non
         The requests, and the facts on the capture.
 
     Raises:
+        ValueError: ``limit`` is out of range.
         TraceError: It has no request that can be run, or models with blocks of different sizes.
         OSError: The file cannot be read.
 
@@ -129,6 +130,8 @@ def read_capture(path: str | Path, *, model: str | None = None, limit: int | Non
         ...         print(str(error).replace(folder, ""))
         /capture.jsonl: no completed requests of a capture in 1 lines, first /capture.jsonl:1: not JSON
     """
+    if limit is not None:
+        whole("limit", limit, 0, 1 << 32)
     files = RecordFiles((Path(path),))
     markers: list[dict[str, Any]] = []
     records: list[DecisionRecord] = []

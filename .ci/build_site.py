@@ -7,6 +7,7 @@ public names that no page of the reference has, are found here.
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import subprocess
 import sys
@@ -111,14 +112,21 @@ def documented() -> set[str]:
 
 
 def reference_problems() -> list[str]:
-    """List the public names that no page of the reference has."""
+    """List the public names that no page of the reference has, and special methods that one has."""
     there, problems = documented(), []
     for package in PACKAGES:
         names = [name for name in importlib.import_module(package).__all__ if not name.startswith("__")]
         # A function in the module of its name is documented there: Griffe takes the short name for the module.
         missing = [name for name in names if not {f"{package}.{name}", f"{package}.{name}.{name}"} & there]
         problems += [f"no page has {package}.{name}" for name in missing]
+    problems += [f"the reference shows {name}" for name in sorted(there) if name.rpartition(".")[2].startswith("__")]
     return problems
+
+
+def search_problems() -> list[str]:
+    """List what a search must find, and does not."""
+    titles = {each["title"] for each in json.loads((SITE / "search.json").read_bytes())["items"]}
+    return [f"no search finds {title!r}" for title in ("cachelb.Router", "Admission", "Public traces") if title not in titles]
 
 
 def main() -> int:
@@ -126,7 +134,7 @@ def main() -> int:
     stage()
     problems = menu_problems()
     built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=ROOT, check=False)
-    problems += reference_problems() if built.returncode == 0 else ["the build failed"]
+    problems += [*reference_problems(), *search_problems()] if built.returncode == 0 else ["the build failed"]
     print("\n".join(problems) or f"site: {len(list(SITE.rglob('*.html')))} pages in {SITE.relative_to(ROOT)}")
     return 1 if problems else 0
 

@@ -165,7 +165,7 @@ pub struct Selector {
     predictions: Predictions,
     gates: Gates,
     /// Open while the prompts of decisions are recorded.
-    pub capture: Option<Capture>,
+    capture: Option<Capture>,
     /// What this router publishes and receives, if it does.
     sharing: Option<Box<Sharing>>,
 }
@@ -298,6 +298,11 @@ impl Selector {
         let report = self.book().loads().get(id).map(|load| &load.report);
         let eligibility = condition(member, report, &self.settings, now);
         Some((member.profile(), eligibility))
+    }
+
+    /// The capture of the prompts of decisions, while there is one.
+    pub fn capture_mut(&mut self) -> &mut Option<Capture> {
+        &mut self.capture
     }
 
     /// Tokens that the cache of a worker holds, `None` if that is not known.

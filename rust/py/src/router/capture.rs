@@ -32,10 +32,9 @@ impl Readings {
     ) -> PyResult<()> {
         let changing = self.change(py);
         let is_new = self.engine.locked(py, |selector| {
-            let is_new = selector.capture.is_none();
-            selector
-                .capture
-                .get_or_insert_with(|| Capture::new(NamespaceKey::new(key), max_bytes));
+            let capture = selector.capture_mut();
+            let is_new = capture.is_none();
+            capture.get_or_insert_with(|| Capture::new(NamespaceKey::new(key), max_bytes));
             is_new
         })?;
         if !is_new {
@@ -50,7 +49,7 @@ impl Readings {
     /// Decisions since the last call as `(id, units, block_size, session, tenant, blocks)`, and how many were left out.
     fn captured<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, u64)> {
         let taken = self.engine.locked(py, |selector| {
-            let capture = selector.capture.as_mut()?;
+            let capture = selector.capture_mut().as_mut()?;
             Some((capture.key(), capture.take()))
         })?;
         let rows = PyList::empty(py);
@@ -78,7 +77,9 @@ impl Readings {
     /// Ends the capture. Idempotent.
     fn stop_capture(&self, py: Python<'_>) -> PyResult<()> {
         let changing = self.change(py);
-        let ended = self.engine.locked(py, |selector| selector.capture.take())?;
+        let ended = self
+            .engine
+            .locked(py, |selector| selector.capture_mut().take())?;
         // Also in the child of a fork, where the capture is gone already.
         self.hash_blocks(false);
         drop(changing);

@@ -17,6 +17,7 @@ from cachelb.errors import CachelbError
 from cachelb.sim.agentic import measure_sessions
 from cachelb.sim.comparison import Spread
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
+from cachelb.sim.metrics import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,14 +96,8 @@ def agentic(
 
 def _document(found: Found, **settings: object) -> str:
     """Return the JSON document; what is infinite or missing is null."""
-    policies = {policy: [_plain(asdict(figures)) for figures in runs] for policy, runs in found.items()}
+    policies = {policy: [json_value(asdict(figures)) for figures in runs] for policy, runs in found.items()}
     return json.dumps({**settings, "policies": policies}, indent=2, allow_nan=False)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print(found: Found, *, title: str, within: float) -> None:

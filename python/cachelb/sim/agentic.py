@@ -14,6 +14,7 @@ import numpy as np
 from cachelb.arguments import number
 from cachelb.sim.league.traces import NO_REPORTS
 from cachelb.sim.metrics import Quantiles, hit_rate
+from cachelb.sim.result import sessions_of
 from cachelb.sim.shared import Shared
 from cachelb.sim.simulation import prepare, simulate
 
@@ -98,7 +99,7 @@ def measure_sessions(
         seeds: One run each per policy.
         within: Most engine time of a session on time, as a multiple of that on an idle fleet.
         threads: Runs at a time; their number changes no result.
-        progress: Called with the share of the runs that are done, from the threads.
+        progress: Called with the share of the runs that are done.
         **options: Options of `simulate`.
 
     Returns:
@@ -111,7 +112,7 @@ def measure_sessions(
     number("within", within, least=1.0)
     policies = list(dict.fromkeys(policies))
     tasks = list(product(policies, seeds))
-    shared, done = Shared(Counter(seed for _, seed in tasks)), 0
+    shared = Shared(Counter(seed for _, seed in tasks))
 
     def requests(seed: int) -> tuple[Workload, SimWorkload, SimResult]:
         found = workload(seed)
@@ -122,24 +123,22 @@ def measure_sessions(
         return found, prepare(found), idle
 
     def one(policy: str, seed: int) -> SessionFigures:
-        nonlocal done
         found, prepared, idle = shared.take(seed, lambda: requests(seed))
         result = simulate(found, fleet, policy, seed=seed, prepared=prepared, sample_interval_s=_NEVER_S, **options)
         shared.drop(seed)
-        done += 1
-        if progress is not None:
-            progress(done / len(tasks))
         return SessionFigures.of(result, idle, fleet, within=within)
 
+    figures: list[SessionFigures] = []
     with ThreadPoolExecutor(threads) as pool:
-        figures = list(pool.map(lambda task: one(*task), tasks))
+        for found in pool.map(lambda task: one(*task), tasks):
+            figures.append(found)
+            if progress is not None:
+                progress(len(figures) / len(tasks))
     return {policy: figures[at * len(seeds) : (at + 1) * len(seeds)] for at, policy in enumerate(policies)}
 
 
 def _engine_times(result: SimResult) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Return the engine time of every session, and whether all of it was served."""
-    _, session = np.unique(result.workload.session or [], return_inverse=True)
-    count = int(session.max(initial=-1)) + 1
+    session, is_whole = sessions_of(result)
     took_s = np.where(result.finished, result.finish_s - result.arrival_s, 0.0)
-    lost = np.bincount(session[~result.finished], minlength=count)
-    return np.bincount(session, weights=took_s, minlength=count).astype(np.float64), lost == 0
+    return np.bincount(session, weights=took_s, minlength=len(is_whole)).astype(np.float64), is_whole

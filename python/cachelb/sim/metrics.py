@@ -220,7 +220,7 @@ class Metrics:
         Returns:
             Nested as the attributes are; None for what is not a number.
         """
-        return {key: _json(value) for key, value in asdict(self).items()}
+        return {key: json_value(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,8 +393,8 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _json(value: Any) -> Any:  # noqa: ANN401 - any value of a document
+def json_value(value: Any) -> Any:  # noqa: ANN401 - any value of a document
     """Replace NaN, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _json(inner) for key, inner in value.items()}
+        return {key: json_value(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -218,15 +218,19 @@ class SimResult(Tabular):
     @property
     def session_s(self) -> npt.NDArray[np.float64]:
         """Return the seconds from the first arrival of a session to its last end, of those served whole."""
-        names = self.workload.session
-        if names is None:
+        if self.workload.session is None:
             return np.empty(0)
-        _, session = np.unique(names, return_inverse=True)
-        count = int(session.max(initial=-1)) + 1
-        begin_s, end_s = np.full(count, np.inf), np.full(count, -np.inf)
+        session, whole = sessions_of(self)
+        begin_s, end_s = np.full(len(whole), np.inf), np.full(len(whole), -np.inf)
         done = self.finished
-        whole = np.bincount(session, weights=~done, minlength=count) == 0
         np.minimum.at(begin_s, session[done], self.arrival_s[done])
         np.maximum.at(end_s, session[done], self.finish_s[done])
         spans: npt.NDArray[np.float64] = end_s[whole] - begin_s[whole]
         return spans
+
+
+def sessions_of(result: SimResult) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Return the session of each request by number, and of each session whether it was served whole."""
+    _, session = np.unique(result.workload.session or [], return_inverse=True)
+    count = int(session.max(initial=-1)) + 1
+    return session, np.bincount(session[~result.finished], minlength=count) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cachelb.arguments import number
@@ -37,16 +37,23 @@ def shared_texts(draft: Draft, count: int, tokens: tuple[int, int]) -> list[Piec
     return [draft.piece(int(draft.lengths.integers(low, high + 1))) for _ in range(count)]
 
 
-def write_sessions(draft: Draft, kind: SessionKind, systems: Sequence[Piece], *, popularity: float = 1.0) -> None:
+def write_sessions(
+    draft: Draft,
+    kind: SessionKind,
+    systems: Sequence[Piece],
+    *,
+    popularity: float = 1.0,
+    resumed: Callable[[], list[Piece]] = list,
+) -> None:
     """Append sessions until there are enough requests; the last one may be cut short.
 
-    They begin with one of `systems`, the first ones more often by the exponent `popularity`.
+    They begin with one of `systems`, the first ones more often by the exponent `popularity`, and what `resumed` makes.
     """
     zipf = Zipf(len(systems), popularity)
     number = 0
     while not draft.full:
         system = systems[int(zipf.draw(draft.prefixes, 1)[0])]
-        write_session(draft, kind, [system], f"{kind.name}-{number}")
+        write_session(draft, kind, [system, *resumed()], f"{kind.name}-{number}")
         number += 1
 
 
@@ -190,14 +197,13 @@ def coding_agent(
         *("coding-agent", turns, task_tokens, tool_tokens, output_tokens, gap_s, max_prompt_tokens),
         spreads=(1.8, 0.9, 1.4),
     )
-    systems = shared_texts(draft, toolsets, toolset_tokens)
-    zipf, nth = Zipf(len(systems)), 0
-    while not draft.full:
-        history = [systems[int(zipf.draw(draft.prefixes, 1)[0])]]
-        if float(draft.prefixes.random()) < resumed_share:
-            history.append(draft.piece(min(around(draft.lengths, resumed_tokens, 0.8), max_prompt_tokens)))
-        write_session(draft, kind, history, f"coding-agent-{nth}")
-        nth += 1
+
+    def resumed() -> list[Piece]:
+        if float(draft.prefixes.random()) >= resumed_share:
+            return []
+        return [draft.piece(min(around(draft.lengths, resumed_tokens, 0.8), max_prompt_tokens))]
+
+    write_sessions(draft, kind, shared_texts(draft, toolsets, toolset_tokens), resumed=resumed)
     return draft.finish()
 
 

@@ -67,7 +67,7 @@ def test_the_page_lists_losses_and_wrong_answers() -> None:
     ]
     text = page({"rows": [asdict(row) for row in rows], "machine": "M", "versions": {}, "missing": []}, None)
     losses, wrong = text.partition("## Wrong answers")[::2]
-    assert "- token ids to block hashes, 512 tokens: Other, 1.0 against 2.0 us" in losses
+    assert "- Other: unexplained\n  - token ids to block hashes, 512 tokens: 1.0 against 2.0 us\n" in losses
     assert "following engines' events" not in losses
     assert "- Other: 3 of 64 in events/overload" in wrong
     assert "ask for a, b, c, d, e): 5 instead of 2" in wrong

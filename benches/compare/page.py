@@ -61,6 +61,10 @@ the overload's rate that was. Blocks stored and removed are counted, nothing els
 
 """,
 }
+# Why another is better: by its name and, if other tasks have other reasons, the kind of task.
+_REASONS = {
+    ("dynamo PositionalIndexer", ""): "it looks at one block of 32, and its answers are wrong (below)",
+}
 _CRATES = """## In Rust
 
 The crates themselves, without Python: `cargo run --release --manifest-path benches/compare/crates/Cargo.toml`, built
@@ -120,8 +124,8 @@ def times(figure: float, own: float, unit: str) -> float | None:
 
 
 def _losses(rows: Rows, where: str) -> str:
-    """List the figures in which another is better than cachelb by a tenth or more."""
-    lines = []
+    """List the figures in which another is better than cachelb by a tenth or more, with the reason."""
+    lines = defaultdict(list)
     for task, of_task in _by_task(rows).items():
         for row in of_task if task != "answers" else ():
             own = _own(of_task, row["contender"])
@@ -130,8 +134,11 @@ def _losses(rows: Rows, where: str) -> str:
                 kind, _, size = task.partition("/")
                 what = f"{_TITLES[kind].lower()}, {_size(kind, size)}" if size else _TITLES[kind].lower()
                 figures = f"{_figure(row['p50'])} against {_figure(own['p50'])} {row['unit']}"
-                lines.append(f"- {what}: {row['contender']}, {figures}\n")
-    text = "".join(lines) or "- nowhere\n"
+                reasons = (_REASONS.get((row["contender"], of)) for of in (kind, ""))
+                why = next((reason for reason in reasons if reason), "unexplained")
+                lines[row["contender"], why].append(f"  - {what}: {figures}\n")
+    heads = {key: f"- {key[0]}: {key[1]}\n" for key in lines}
+    text = "".join(head + "".join(lines[key]) for key, head in heads.items()) or "- nowhere\n"
     return f"## Where others are better, from {where}\n\n{text}\n"
 
 

@@ -10,15 +10,16 @@ from cachelb.bench.prompts import WORKERS, Contender, Prompt, prompts
 from cachelb.bench.rows import Row
 from cachelb.bench.timing import timed
 
-LENGTHS = (512, 8_192)
+LENGTHS = (512, 2_048, 8_192, 32_768)
 KEYS = [f"http://w{worker}:8000" for worker in range(WORKERS)]
-_PROMPTS = 256
+_MOST_PROMPTS = 256
+_MOST_TOKENS = 1 << 21
 
 
 def measure(calls: int, *others: Callable[[Sequence[Prompt], contextlib.ExitStack], Contender]) -> Iterator[Row]:
     """Select workers for prompts that were seen before."""
     for length in LENGTHS:
-        given = prompts(_PROMPTS, length, seed=3)
+        given = prompts(min(_MOST_PROMPTS, _MOST_TOKENS // length), length, seed=3)
         for prompt in given:
             _ = prompt.array
         with contextlib.ExitStack() as stack:
@@ -32,11 +33,11 @@ def measure(calls: int, *others: Callable[[Sequence[Prompt], contextlib.ExitStac
 
 
 def _own(name: str, form: str) -> Contender:
-    router = Router(KEYS, policy="cache-aware", seed=1)
+    router = Router(KEYS, seed=1)
 
     def select(prompt: Prompt) -> None:
         decision = router.select_worker(tokens=getattr(prompt, form))
         decision.on_first_token()
         decision.on_complete()
 
-    return Contender(name, select, "cache-aware: hash, match, pick, book, remember, end")
+    return Contender(name, select, "the default policy: hash, match, pick, book, remember, end")

@@ -89,8 +89,8 @@ bench: $(VENV)/.built $(VENV)/.lock-dev wheel ## Measure, print one table with t
 bench-engine: $(VENV)/.built $(VENV)/.lock-dev $(ENGINE_VENV)/.installed ## Measure policies in front of two real vLLM on CPU; the first time downloads 3 GB
 	CACHELB_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m benches.engine $(BENCH_ARGS)
 
-docs: $(VENV)/.built $(VENV)/.lock-dev ## Run the examples of README and docs
-	$(BIN)/python -m pytest tests/test_docs.py
+docs: $(VENV)/.built $(VENV)/.lock-dev ## Run the examples, commands and configurations of README and docs
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_docs_commands.py tests/test_config_docs.py
 
 site: $(VENV)/.built $(VENV)/.lock-dev ## Build the documentation site into target/site, strictly
 	$(BIN)/python .ci/build_site.py

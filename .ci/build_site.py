@@ -1,7 +1,7 @@
 """Build the documentation site into target/site, and fail on whatever in it leads nowhere.
 
-Zensical's strict mode finds links, anchors and names of the reference that lead nowhere. Pages that no menu shows, and
-public names that no page of the reference has, are found here.
+Zensical's strict mode finds links to pages, anchors and names of the reference that lead nowhere. Links to other files,
+malformed addresses, pages that no menu shows, and public names that no page of the reference has are found here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import shutil
 import subprocess
 import sys
 import zlib
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import click
 import yaml
@@ -26,7 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "target" / "site-src"
 SITE = ROOT / "target" / "site"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-COPIED = (*PAGES, "LICENSE", "deploy", "docs", "examples")
+LINKED = ("rust/capi/include", "rust/capi/samples", "rust/THIRD-PARTY-LICENSES.txt")
+COPIED = (*PAGES, "LICENSE", "deploy", "docs", "examples", *LINKED)
 HELP = "<!-- The site has the output of --help here. -->\n"
 METRICS = "<!-- The site has the table of all metrics here. -->\n"
 WIDTH = 88
@@ -56,6 +59,7 @@ def stage() -> None:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, STAGE / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (STAGE / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, STAGE / name)
     fill("cli.md", HELP, "\n".join(helps((), app)))
     fill("observability.md", METRICS, metrics())
@@ -105,6 +109,36 @@ def menu_problems() -> list[str]:
     return problems + [f"mkdocs.yml does not list {page}" for page in sorted(there - set(listed))]
 
 
+class Links(HTMLParser):
+    """What a page links to or shows."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the address."""
+        if tag in {"a", "img"}:
+            self.found += [value for name, value in attrs if name in {"href", "src"} and value]
+
+
+def link_problems() -> list[str]:
+    """List the links to files that the site lacks, and the addresses of other sites that are none."""
+    problems = []
+    for page in sorted(SITE.rglob("*.html")):
+        for link in Links(page).found:
+            url = urlsplit(link)
+            if url.scheme in {"http", "https"}:
+                is_right = url.scheme == "https" and "." in (url.hostname or "")
+            else:
+                file = SITE / url.path[1:] if url.path.startswith("/") else page.parent / unquote(url.path)
+                is_right = not url.scheme and (file.is_file() or (file / "index.html").is_file() or not url.path)
+            if not is_right:
+                problems.append(f"{page.relative_to(SITE)}: {link} leads nowhere")
+    return problems
+
+
 def documented() -> set[str]:
     """Read the names that the built reference has from its inventory."""
     *_, body = (SITE / "objects.inv").read_bytes().split(b"\n", 4)
@@ -135,7 +169,9 @@ def main() -> int:
     stage()
     problems = menu_problems()
     built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=ROOT, check=False)
-    problems += [*reference_problems(), *search_problems()] if built.returncode == 0 else ["the build failed"]
+    problems += (
+        [*link_problems(), *reference_problems(), *search_problems()] if built.returncode == 0 else ["the build failed"]
+    )
     print("\n".join(problems) or f"site: {len(list(SITE.rglob('*.html')))} pages in {SITE.relative_to(ROOT)}")
     return 1 if problems else 0
 

@@ -237,7 +237,7 @@ def test_figures_are_medians_over_rounds_and_ratios_are_within_a_round(tmp_path:
     assert "| kv-aware | 40.0% (40.0%-40.0%) | 50.0% (50.0%-50.0%) |" in text
     assert "`kv-aware` expected 8,400 cached tokens, the engines found 4,800." in text
     assert "`round-robin` expected" not in text
-    assert "answers say 9,600, and `vllm:prefix_cache_hits_total` rose by 9,600" in text
+    assert "answers report 9,600, and `vllm:prefix_cache_hits_total` rose by 9,600" in text
     assert "| 512 | 0 | 82.2 | 82.2 | 82.2 | 5.6 | 5.6 |" in text
     assert "between tokens of three answers at a time | 12.5 | 8.5 |" in text
     assert "took 25% to 25% of all cores" in text

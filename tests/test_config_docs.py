@@ -1,31 +1,89 @@
-"""Every configuration on the page about configurations loads."""
+"""Every TOML, YAML and JSON block on the pages loads, by the reader that it is for."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import kubernetes_validate
 import pytest
+import yaml
+from tests.pages import ROOT, Block, definitions, parameters
 
 from cachelb import ConfigError, config
+from cachelb.discovery import FileWorkers
+from cachelb.integrations.litellm import lifetimes
+from cachelb.policies import plugins
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
-BLOCK = re.compile(r"^```(toml|yaml|json)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-BLOCKS = [
-    pytest.param(*match.groups(), id=f"{match[1]}-{n}")
-    for n, match in enumerate(BLOCK.finditer(PAGE.read_text("utf-8")))
-]
+PAGE = ROOT / "docs" / "configuration.md"
 
 
-@pytest.mark.parametrize(("suffix", "text"), BLOCKS)
-def test_example_loads_and_everything_in_it_takes_effect(suffix: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / f"gateway.{suffix}"
+def check_manifest(found: Any) -> None:
+    kubernetes_validate.validate(found, "1.37", strict=True)
+
+
+def check_crate(found: Any) -> None:
+    ((name, options),) = found["dependencies"].items()
+    manifest = ROOT / options["path"].removeprefix("../cachelb/") / "Cargo.toml"
+    assert tomllib.loads(manifest.read_text("utf-8"))["package"]["name"] == name
+
+
+def check_entry_points(found: Any) -> None:
+    assert [*found["project"]["entry-points"]] == [plugins.GROUP]
+
+
+def check_litellm_proxy(found: Any) -> None:
+    example = yaml.safe_load((ROOT / "examples" / "litellm_proxy.yaml").read_text("utf-8"))
+    assert found["litellm_settings"] == example["litellm_settings"]
+
+
+def check_deployments(found: Any) -> None:
+    assert [lifetimes.configured(deployment) for deployment in found["model_list"]] == [3600.0]
+
+
+OTHERS: dict[str, Callable[[Any], None]] = {
+    "apiVersion": check_manifest,
+    "dependencies": check_crate,
+    "litellm_settings": check_litellm_proxy,
+    "model_list": check_deployments,
+    "project": check_entry_points,
+}
+"""Checks of documents that are not for cachelb, by a key of them."""
+
+
+def check_targets(text: str, tmp_path: Path) -> None:
+    (tmp_path / "targets.json").write_text(text)
+    assert asyncio.run(FileWorkers(tmp_path / "targets.json").look())[0]
+
+
+def check_configuration(kind: str, text: str, tmp_path: Path) -> None:
+    """It loads, and everything in it takes effect."""
+    file = tmp_path / f"gateway.{kind}"
     file.write_text(text, encoding="utf-8")
     loaded = config.load(file, environ={})
     assert loaded.unused == {}
     lines = {int(number) for origin in loaded.origins.values() for number in re.findall(rf"{file}:(\d+)", origin)}
     assigned = {n for n, line in enumerate(text.splitlines(), 1) if re.match(r"\s*[\w.]+(:| =) *[^#\s]", line)}
     assert lines >= assigned - {n for n, line in enumerate(text.splitlines(), 1) if "vllm_prefill_decode" in line}
+
+
+@pytest.mark.parametrize("block", parameters("toml", "yaml", "json"))
+def test_document_is_right_for_its_reader(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rules.py").write_text(definitions("docs/policies.md"))
+    monkeypatch.syspath_prepend(tmp_path)
+    # JSON is YAML.
+    documents = [tomllib.loads(block.text)] if block.kind == "toml" else [*yaml.safe_load_all(block.text)]
+    for found in documents:
+        if isinstance(found, list):
+            check_targets(block.text, tmp_path)
+        elif keys := OTHERS.keys() & found.keys():
+            OTHERS[keys.pop()](found)
+        else:
+            check_configuration(block.kind, block.text, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["\n[router]\nblock_sise = 1\n", "\n" * 8 + "policy.objective = 'fast'\n"])

@@ -13,45 +13,39 @@ import io
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.pages import ROOT, Block, blocks
 
 from cachelb.cli.app import app
 from cachelb.policies import POLICIES
 
-ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "python" / "cachelb" / "_core.pyi"
-# A Python block, and the ```text block right behind it, if any: its output.
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n*```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PROGRAMS = frozenset({"docs/tutorial.md"})
+KINDS = frozenset({"bash", "json", "python", "text", "toml", "yaml"})
 
 
 def programs() -> list[pytest.ParameterSet]:
-    """Collect lists of blocks that run one after the other, each with what it prints."""
-    found = []
-    for page in PAGES:
-        text, name = page.read_text("utf-8"), page.relative_to(ROOT).as_posix()
-        matches = list(BLOCK.finditer(text))
-        if name in PROGRAMS:
-            found.append(pytest.param([(match["code"], match["output"]) for match in matches], id=name))
-            continue
-        for match in matches:
-            line = text.count("\n", 0, match.start()) + 1
-            found.append(pytest.param([(match["code"], match["output"])], id=f"{name}:{line}"))
-    return found
+    """Collect lists of blocks that run one after the other."""
+    found: dict[str, list[Block]] = {}
+    for block in blocks("python"):
+        found.setdefault(block.page if block.page in PROGRAMS else block.place, []).append(block)
+    return [pytest.param(program, id=name) for name, program in found.items()]
 
 
-@pytest.mark.parametrize("blocks", programs())
-def test_block_runs_and_prints_what_the_page_says(blocks: list[tuple[str, str | None]]) -> None:
+def test_blocks_are_of_kinds_that_a_test_reads() -> None:
+    assert [block.place for block in blocks() if block.kind not in KINDS] == []
+
+
+@pytest.mark.parametrize("program", programs())
+def test_block_runs_and_prints_what_the_page_says(program: list[Block]) -> None:
     names: dict[str, object] = {"__name__": "__main__"}
-    for code, output in blocks:
+    for block in program:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "<block>", "exec"), names)  # noqa: S102 - our own pages
-        if output is not None:
-            assert printed.getvalue() == output
+            exec(compile(block.text, block.place, "exec"), names)  # noqa: S102 - our own pages
+        if block.output is not None:
+            assert printed.getvalue() == block.output
 
 
 def test_every_policy_and_command_is_on_its_page() -> None:

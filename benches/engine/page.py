@@ -48,7 +48,7 @@ _SETTING = """- **Chats**: {chats} of {turns} turns, {requests} requests, prompt
 - **Engines**: the Llama `{size}` of `tests/engine/model.py` in {dtype}, prefix caching in blocks of 32. A cache holds
   {tokens_per_cache:,} tokens, {part:.0%} of all chats. Both are emptied before each episode, which is checked.
 - **Router**: a new one for each episode, with the defaults of its policy. There is one gateway, so its own book is the
-  whole load, and engines are not polled. `kv-aware` and policies with `+events` hear the engines' events through
+  whole load, and engines are not polled. `kv-aware` and policies with `+events` receive the engines' events through
   `cachelb.events.ZmqSource`.
 """
 
@@ -122,7 +122,9 @@ def _believed(rounds: Rounds) -> str:
     everything = [episode for each in rounds for episode in each.values()]
     hits = sum(episode["hits"] for episode in everything)
     cached = sum(each["cached"] for episode in everything for each in episode["requests"])
-    lines.append(f"Over all episodes the answers say {cached:,}, and `vllm:prefix_cache_hits_total` rose by {hits:,}.")
+    lines.append(
+        f"Over all episodes the answers report {cached:,}, and `vllm:prefix_cache_hits_total` rose by {hits:,}."
+    )
     return "\n".join(lines) + "\n"
 
 

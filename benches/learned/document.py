@@ -123,7 +123,7 @@ def against_the_best(grid: Grid) -> Iterator[str]:
             told += f"; and by less in {len(lost) - _NAMED} more"
         yield (
             f"- {name}: {geometric_mean(ratios.values()):.2f} times better than the best other policy of each cell, "
-            f"which nobody knows beforehand; better in {len(ratios) - len(lost)} of {len(ratios)} cells. "
+            f"which is not known beforehand; better in {len(ratios) - len(lost)} of {len(ratios)} cells. "
             + (f"It loses in {told}." if lost else "")
         )
 

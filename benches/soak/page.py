@@ -13,7 +13,7 @@ _HEAD = """# Half an hour of everything
 Written by `python -m benches.soak --out docs/soak.md`, which fails when a line of the first table does not hold.
 
 Two gateways, the Starlette example and `cachelb serve`, a process each, share bookings and placements over
-`ZmqMesh`, hear the KV cache events of {workers} fake engines and poll their metrics. The engines answer over HTTP as
+`ZmqMesh`, receive the KV cache events of {workers} fake engines and poll their metrics. The engines answer over HTTP as
 vLLM does, with streams that last half a second. Conversations of 576 to 1,088 tokens come as token ids at random times.
 A ramp found that {capacity} of them a second get 99 of 100 first bytes within a second; {rate:.0f} a second were sent
 for {minutes:.0f} minutes. 6 % of the clients left early; 0.9 % of the requests met a refused connection, an error 500
@@ -21,8 +21,8 @@ or an answer that breaks off; a worker was killed every {restart_s:g} seconds an
 Starlette gateway was restarted at half time.
 
 The machine: {machine}; {least:.0f} to {most:.0f} processes wanted to run, as
-it had other work to do. So times tell more about it than about cachelb. The yardstick is a fixed piece of work of the
-interpreter that is timed after every selection: what makes both late is not the router.
+it had other work to do. So times depend more on it than on cachelb. The yardstick is a fixed piece of work of the
+interpreter, timed after every selection: a delay of both is not the router's.
 
 """
 

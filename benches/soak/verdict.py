@@ -116,7 +116,7 @@ def _errors(result: Result) -> Iterable[Point]:
     )
     crashes = sum(each.crashes for each in result.rest.values())
     crashes += result.before_restart.crashes if result.before_restart else 0
-    yield Point("no gateway has an exception that nobody caught", f"{crashes}", not crashes)
+    yield Point("no gateway has an uncaught exception", f"{crashes}", not crashes)
 
 
 def thirds(result: Result) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -157,14 +157,14 @@ def _times(result: Result) -> Iterable[Point]:
 
 def _state(result: Result) -> Iterable[Point]:
     heard = [len(each.peers) for each in result.rest.values()]
-    yield Point("each gateway hears the other", f"{heard}", heard == [1] * len(heard))
+    yield Point("each gateway receives from the other", f"{heard}", heard == [1] * len(heard))
     fed = [each.events.get("fed", 0) for each in result.rest.values()]
     off = {
         name: sum(abs(report.held[url] - cached) for url, cached in result.cached.items())
         for name, report in result.rest.items()
     }
     yield Point(
-        "what gateways know of caches is what workers hold",
+        "the gateways' index equals the workers' caches",
         f"{sum(result.cached.values()):,} blocks, "
         + ", ".join(f"{count} off at {name}" for name, count in off.items())
         + f"; {fed} of {result.plan.workers} workers fed by events",

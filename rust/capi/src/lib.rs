@@ -7,9 +7,9 @@
 //! | `entry` | what every call goes through: panics are caught, errors become codes and a text |
 //! | `pointers` | what callers point to, checked and read |
 //!
-//! The only crate with `unsafe` but for what processors were asked about: `pointers` reads and writes what callers point to, `abi` passes handles on. Everything
-//! else is the safe [`cachelb::Router`]. A call that panics leaves its router answering [`types::E_PANIC`] for ever, and the
-//! host without it.
+//! Beside instructions that a processor was asked about, all `unsafe` is here: `pointers` reads and writes what callers
+//! point to, `abi` passes handles on. Everything else is the safe [`cachelb::Router`]. A call that panics leaves its router
+//! answering [`types::E_PANIC`] for ever, and the host without it.
 
 #[cfg(panic = "abort")]
 compile_error!("panics must unwind, so that a host survives them");

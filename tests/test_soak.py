@@ -16,7 +16,7 @@ from benches.soak.verdict import LONG_S, figures, judge
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return soak(Plan(minutes=0.25, workers=3, every_s=1.5, restart_s=4.0, rate=12.0), lambda _line: None)
+    return soak(Plan(minutes=0.25, workers=3, hybrid=1, every_s=1.5, restart_s=4.0, rate=12.0), lambda _line: None)
 
 
 def broken(result: Result) -> list[str]:
@@ -41,7 +41,7 @@ def stretched(result: Result, *, bytes_per_s: float = 0.0, slower: int = 1) -> R
             yardstick_ns=[20_000] * 100,
         )
         looks.append(replace(look, at_s=at_s, report=report))
-    return replace(result, looks=looks, seconds=LONG_S)
+    return replace(at_rest(result, waited=1), looks=looks, seconds=LONG_S)
 
 
 def test_short_soak_holds_and_everything_happened(result: Result) -> None:
@@ -61,6 +61,7 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
         (lambda result: at_rest(result, bookings=1), "no booking is left over"),
         (lambda result: at_rest(result, open_requests=1), "no booking is left over"),
         (lambda result: at_rest(result, load=1), "no booking is left over"),
+        (lambda result: at_rest(result, waiting=1), "no booking is left over"),
         (lambda result: replace(result, before_restart=replace(result.before_restart, bookings=1)), "no booking"),
         (lambda result: at_rest(result, endings={"abandoned": 1, "expired": 0}), "every decision is ended"),
         (lambda result: replace(result, outcomes=result.outcomes + Counter({"502": 1})), "clients see no error"),
@@ -71,7 +72,21 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
         (lambda result: stretched(result, bytes_per_s=80e6 * 0.02 / 600), "memory of serve"),
         (lambda result: stretched(result, slower=2), "the p99 of selections"),
     ],
-    ids=["booking", "open", "load", "before", "abandoned", "502", "torn", "crash", "deaf", "cache", "memory", "slower"],
+    ids=[
+        "booking",
+        "open",
+        "load",
+        "waiting",
+        "before",
+        "abandoned",
+        "502",
+        "torn",
+        "crash",
+        "deaf",
+        "cache",
+        "memory",
+        "slower",
+    ],
 )
 def test_verdict_finds_damage(result: Result, damage: Callable[[Result], Result], what: str) -> None:
     assert [point[: len(what)] for point in broken(damage(result))] == [what]

@@ -3,8 +3,9 @@
     python -m benches.soak [--minutes 30] [--rate 0] [--out docs/soak.md]
 
 Two gateways (the Starlette example and `cachelb serve`, each a process) tell each other over `ZmqMesh` what they book
-and place, poll the metrics and hear the KV cache events of eight fake engines that answer over HTTP. A ramp finds the
-highest rate at which first bytes come in time; 70 % of it is sent for the rest. Clients leave early, engines fail, one
+and place, poll the metrics and receive the KV cache events of eight fake engines that answer over HTTP, two of them
+with a hybrid model; `cachelb serve` holds requests by an `Admission`. A ramp finds the highest rate at which first
+bytes come in time; 70 % of it is sent for the rest. Clients leave early, engines fail, one
 restarts every 45 seconds, one gateway at half time. Prints a line per gateway every 10 seconds, writes
 bench-results/soak.json, and exits with 1 if the verdict does not hold.
 """

@@ -22,6 +22,7 @@ from benches.yardstick import yardstick
 from examples import starlette_gateway
 
 from cachelb import Router
+from cachelb.admission import AdmissionOptions
 from cachelb.events import ZmqSource
 from cachelb.serve import Gateway, Listener, Service, Upstreams
 from cachelb.serve.service import run_in_loop
@@ -33,12 +34,16 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from cachelb import Decision
+    from cachelb.types import WorkerStats
 
 Kind: TypeAlias = Literal["starlette", "serve"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 EXPOSED = ["x-cachelb-worker"]
 """By which a client knows a whole answer."""
+
+ADMISSION = AdmissionOptions(max_pending_tokens=512, max_wait_s=60.0)
+"""Of `cachelb serve`: tight, so that some requests wait, and patient, so that none is refused."""
 
 _IDLE_S = 600
 """Until an idle connection is closed; a client that writes at that very moment would see an error."""
@@ -80,7 +85,9 @@ class Report:
         decisions: Decisions since it began.
         endings: How requests ended.
         abandoned: Decisions that nobody ended.
-        held: Blocks that each worker is known to hold.
+        waited: Requests that an admission released after they had waited.
+        waiting: Requests that wait in one.
+        held: Blocks that each worker is known to hold, of all cache groups.
         memory_bytes: Native memory of the router.
         lag_s: Longest lag of the events of a worker.
         events: Counters of KV events over all workers.
@@ -101,6 +108,8 @@ class Report:
     load: int
     decisions: int
     endings: dict[str, int]
+    waited: int
+    waiting: int
     held: dict[str, int]
     memory_bytes: int
     lag_s: float
@@ -203,7 +212,9 @@ def report(router: TimedRouter, complaints: Complaints, *, thorough: bool) -> Re
         load=sum(each.inflight + each.pending_prefill_tokens + each.decode_blocks for each in stats.workers),
         decisions=decisions,
         endings=dict(stats.endings),
-        held={each.key: each.index_blocks.get("gpu", 0) for each in stats.workers},
+        waited=sum(band.released for band in stats.admission),
+        waiting=sum(band.queued for band in stats.admission),
+        held={each.key: held_blocks(each) for each in stats.workers},
         memory_bytes=stats.memory_bytes,
         lag_s=max((each.kv_events.lag_s or 0.0 for each in stats.workers if each.kv_events), default=0.0),
         events=dict(events),
@@ -214,6 +225,12 @@ def report(router: TimedRouter, complaints: Complaints, *, thorough: bool) -> Re
         select_ns=times.select_ns,
         yardstick_ns=times.yardstick_ns,
     )
+
+
+def held_blocks(worker: WorkerStats) -> int:
+    """Count the blocks that a worker is known to hold, of all cache groups."""
+    groups = worker.kv_events.groups if worker.kv_events else ()
+    return sum(group.blocks for group in groups) if len(groups) > 1 else worker.index_blocks.get("gpu", 0)
 
 
 def run(connection: Connection, spec: Spec) -> None:
@@ -249,7 +266,10 @@ def run(connection: Connection, spec: Spec) -> None:
 
 async def _serve(router: Router[str], port: int, report_on: Callable[[int], None]) -> None:
     """Serve as `cachelb serve` does."""
-    async with Upstreams() as upstreams, Gateway(router, upstreams, expose_headers=EXPOSED) as gateway:
+    async with (
+        Upstreams() as upstreams,
+        Gateway(router, upstreams, expose_headers=EXPOSED, admission=ADMISSION) as gateway,
+    ):
         listener = Listener(gateway, f"127.0.0.1:{port}")
         service = Service(gateway.readiness, [listener], gateway=gateway, drain_s=0.0)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.stop)

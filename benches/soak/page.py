@@ -12,12 +12,13 @@ _HEAD = """# Half an hour of everything
 
 Written by `python -m benches.soak --out docs/soak.md`, which fails when a line of the first table does not hold.
 
-Two gateways, the Starlette example and `cachelb serve`, a process each, share bookings and placements over
-`ZmqMesh`, receive the KV cache events of {workers} fake engines and poll their metrics. The engines answer over HTTP as
-vLLM does, with streams that last half a second. Conversations of 576 to 1,088 tokens come as token ids at random times.
-A ramp found that {capacity} of them a second get 99 of 100 first bytes within a second; {rate:.0f} a second were sent
-for {minutes:.0f} minutes. 6 % of the clients left early; 0.9 % of the requests met a refused connection, an error 500
-or an answer that breaks off; a worker was killed every {restart_s:g} seconds and came back empty, {restarts} times; the
+Two gateways, the Starlette example and `cachelb serve`, a process each, share bookings and placements over `ZmqMesh`,
+receive the KV cache events of {workers} fake engines and poll their metrics; `cachelb serve` holds requests by an
+`Admission`. The engines answer over HTTP as vLLM does, {hybrid} of them with a hybrid model (sliding windows), with
+streams that last half a second. Conversations of 576 to 1,088 tokens come as token ids at random times. A ramp
+found that {capacity} of them a second get 99 of 100 first bytes within a second; {rate:.0f} a second were sent for
+{minutes:.0f} minutes. 6 % of the clients left early; 0.9 % of the requests met a refused connection, an error 500 or
+an answer that breaks off; a worker was killed every {restart_s:g} seconds and came back empty, {restarts} times; the
 Starlette gateway was restarted at half time.
 
 The machine: {machine}; {least:.0f} to {most:.0f} processes wanted to run, as
@@ -67,6 +68,7 @@ def write_page(found: dict[str, Any], path: Path) -> None:
     parts = [
         _HEAD.format(
             workers=plan["workers"],
+            hybrid=plan["hybrid"],
             capacity=f"{max(borne):.0f}" if borne else "an unknown number",
             rate=found["rate"],
             minutes=found["seconds"] / 60,

@@ -18,6 +18,7 @@ from benches.soak.gateway import KINDS, Spec, resident_bytes
 from benches.soak.processes import Gateway
 from tests.state.addresses import free_addresses
 
+from cachelb.cache_groups import CacheGroup, CacheLayout
 from cachelb.sim.saturation import highest
 from cachelb.testing import FakeFleet
 
@@ -34,6 +35,7 @@ once in tens of millions."""
 ABORTED = 0.06
 LATEST_S = 1.0
 """A rate is borne if 99 of 100 answers begin within it of when they were due, and no client finds too many open."""
+HYBRID = CacheLayout([CacheGroup("sliding_window", 16, window=256), CacheGroup("full_attention", 16)])
 _BALANCER_S = 0.5
 """From when clients are sent elsewhere until a gateway is told to end."""
 
@@ -45,6 +47,7 @@ class Plan:
     Attributes:
         minutes: How long, the ramp not counted.
         workers: Engine replicas.
+        hybrid: Those of them whose model has sliding windows.
         every_s: Seconds between two looks.
         restart_s: Seconds between two restarts of a worker.
         rate: Requests per second; None for `share` of what the ramp finds.
@@ -55,6 +58,7 @@ class Plan:
 
     minutes: float = 30.0
     workers: int = 8
+    hybrid: int = 2
     every_s: float = 10.0
     restart_s: float = 45.0
     rate: float | None = None
@@ -138,7 +142,7 @@ def soak(plan: Plan, say: Callable[[str], object] = print) -> Result:
         # A worker generates an answer in half a second, so that dozens of requests are open at a time.
         fleet = stack.enter_context(
             FakeFleet(
-                plan.workers,
+                plan.workers - plan.hybrid,
                 seed=3,
                 kv_events=True,
                 time_scale=1.0,
@@ -148,6 +152,8 @@ def soak(plan: Plan, say: Callable[[str], object] = print) -> Result:
                 remember=0,
             )
         )
+        for _ in range(plan.hybrid):
+            fleet.add_worker(cache_groups=HYBRID)
         gateways = [
             stack.enter_context(Gateway(Spec(kind, tuple(fleet.urls), bind, tuple(binds))))
             for kind, bind in zip(KINDS, binds, strict=True)

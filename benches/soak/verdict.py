@@ -92,12 +92,15 @@ def _bookings(result: Result) -> Iterable[Point]:
     opened = sum(each.open_requests for each in result.rest.values())
     load = sum(each.load for each in result.rest.values())
     peers = sum(booked for each in result.rest.values() for booked, _, _ in each.peers)
+    waiting = sum(each.waiting for each in rest)
     yield Point(
         "no booking is left over once nothing is under way",
         f"of {sum(each.decisions for each in rest):,} decisions {leaked} without an end; {opened} requests open, "
-        f"{load} of load, {peers} of peers",
-        not any((leaked, opened, load, peers)),
+        f"{load} of load, {peers} of peers, {waiting} held by admission",
+        not any((leaked, opened, load, peers, waiting)),
     )
+    waited = sum(each.waited for each in rest)
+    yield Point("admission holds some requests", f"{waited:,} waited", result.seconds < LONG_S or waited > 0)
     lost = sum(each.endings[how] for each in rest for how in ("abandoned", "expired"))
     yield Point("every decision is ended by its gateway", f"{lost} abandoned or expired", not lost)
 

@@ -18,7 +18,7 @@ import platform
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benches.sharing_cost import server, traffic
 from tests.herd.partition import behind_proxies
@@ -29,7 +29,7 @@ from tests.herd.served import Served
 from tests.herd.traffic import Traffic
 from tests.herd.true_workers import TrueWorkers
 
-from cachelb.sim import FleetSpec, simulate
+from cachelb.sim import FleetSpec, Signals, simulate
 from cachelb.sim.workloads import Draft, Plan, Poisson
 from cachelb.sim.workloads.traces import read_mooncake
 
@@ -264,11 +264,17 @@ def large_simulated(say: Callable[[str], None]) -> None:
     say(f"Simulator: {len(requests)} requests, {SIMULATED_RATE:g} conversations a second, {len(LARGE)} L40S.")
     for line in ("", f"| {' | '.join(LARGE_COLUMNS[:6])} |", "|---" * 6 + "|"):
         say(line)
-    for name, gateways, sharing in (("1", 1, False), ("8, shared", ROUTERS, True), ("8, alone", ROUTERS, False)):
-        run = simulate(requests, FleetSpec.parse(f"{len(LARGE)}xl40s"), gateways=gateways, sharing=sharing)
+    ways: dict[str, dict[str, Any]] = {
+        "1": {},
+        "8, shared": {"gateways": ROUTERS, "sharing": True},
+        "8, shared, no delay": {"gateways": ROUTERS, "sharing": True, "signals": Signals(sharing_lag_s=0.0)},
+        "8, alone": {"gateways": ROUTERS},
+    }
+    for name, options in ways.items():
+        run = simulate(requests, FleetSpec.parse(f"{len(LARGE)}xl40s"), **options)
         served = Served.simulated(run)
         say(large_row(name, served, answers=True, rest=()))
-        if sharing:
+        if name == "8, shared":
             for line in ideal_rows(served):
                 say(line.replace(" |  |  |  |  |", " |  |"))
 

@@ -1,11 +1,13 @@
 """Several routers in processes of their own behind round robin: what sharing gives, what it costs, what faults do.
 
-    python -m benches.several_routers [--requests 2000] [--factor 20] [--counts 2,4,8] [--out docs/several-routers.md]
+    python -m benches.several_routers [--requests 2000] [--factor 20] [--counts 2,4,8] [--conversations 6000]
+        [--out docs/several-routers.md]
 
 Replays Mooncake's conversation trace in compressed real time: requests stay open as long as a worker would need for
 them, divided by the same factor, so as many are open at a time as were then. Every worker has a true LRU cache. What
 each router sees of the load is noted every 50 ms and compared with the truth of all. Then routers are killed, stopped
-and cut off from each other under requests. Prints the page and writes it to --out.
+and cut off from each other under requests. Last, eight of them and 240 workers serve generated conversations, in
+processes and in the simulator. Prints the page and writes it to --out.
 """
 
 from __future__ import annotations
@@ -14,20 +16,27 @@ import argparse
 import os
 import platform
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from benches.sharing_cost import server, traffic
 from tests.herd.partition import behind_proxies
 from tests.herd.processes import RouterProcess, herd, seconds_until_agreed
 from tests.herd.replay import Played, play
 from tests.herd.router_process import Notes, Spec
+from tests.herd.served import Served
 from tests.herd.traffic import Traffic
 from tests.herd.true_workers import TrueWorkers
 
+from cachelb.sim import FleetSpec, Signals, simulate
+from cachelb.sim.workloads import Draft, Plan, Poisson
 from cachelb.sim.workloads.traces import read_mooncake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from redis import Redis
 
     from cachelb.sim import Workload
 
@@ -46,7 +55,24 @@ COLUMNS = (
     "select p50 / most",
     "CPU",
 )
-HEAD = Path(__file__).with_name("several_routers.md")
+LARGE = [f"gpu{at}" for at in range(240)]
+ROUTERS = 8
+TURNS = 6
+FIRST_TOKENS, LATER_TOKENS, ANSWER_TOKENS = 2_000, 400, 200
+THINK_S = 1.0
+SIMULATED, SIMULATED_RATE = 12_000, 120.0
+LARGE_COLUMNS = (
+    "routers",
+    "hits of follow-ups",
+    "of what one view finds",
+    "CoV in flight: now / mean",
+    "CoV of tokens",
+    "in flight",
+    "bytes per block",
+    "select p50 / most",
+    "CPU",
+)
+HEAD, LARGE_HEAD = (Path(__file__).with_name(name) for name in ("several_routers.md", "several_routers_large.md"))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -152,12 +178,117 @@ FAULTS: dict[str, Callable[[], tuple[float, float, str]]] = {
 }
 
 
+def conversations(count: int, rate: float) -> Workload:
+    """Make conversations of equal lengths that have nothing in common; their turns come to any router."""
+    draft = Draft("conversations", Plan(seed=1, count=count * TURNS, arrivals=Poisson(rate)))
+    for _ in range(count):
+        history = [draft.piece(FIRST_TOKENS)]
+        answer = draft.piece(ANSWER_TOKENS)
+        parent = draft.request(history, answer)
+        for _ in range(TURNS - 1):
+            history += [answer, draft.piece(LATER_TOKENS)]
+            answer = draft.piece(ANSWER_TOKENS)
+            parent = draft.request(history, answer, parent=parent, think_s=THINK_S)
+    return draft.finish()
+
+
+def large_row(name: str, served: Served, *, answers: bool, rest: Sequence[str] = ("", "", "")) -> str:
+    """Return a line of a table on the large fleet."""
+    hits, even = served.follow_up_hits(), served.evenness()
+    cells = [
+        name,
+        f"{hits:.1%}",
+        f"{hits / served.findable(answers=answers):.1%}",
+        f"{even.open_now:.3f} / {even.open_mean:.3f}",
+        f"{even.tokens:.3f}",
+        f"{served.per_worker:.1f}",
+        *rest,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def ideal_rows(served: Served) -> list[str]:
+    """Return how evenly routers that see all loads would place the same requests at the same times."""
+    rows = []
+    for how in ("in turn", "least loaded", "conversations stay"):
+        even = served.dispatched(how).evenness()
+        cells = [f"*{how}*", "", "", f"{even.open_now:.3f} / {even.open_mean:.3f}", f"{even.tokens:.3f}", *[""] * 4]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def large_processes(requests: Workload, factor: float, *, way: str, redis: tuple[str, Redis] | None) -> Played:
+    """Play conversations to eight routers before the large fleet."""
+    url = redis[0] if redis is not None else None
+    with herd(
+        *(ROUTERS, LARGE),
+        shared=way != "alone",
+        redis=url,
+        look_every_s=5.0,
+        policy="adaptive",
+        max_blocks_per_worker=MAX_BLOCKS,
+    ) as routers:
+        return play(requests, routers, TrueWorkers(LARGE, max_blocks=MAX_BLOCKS), factor=factor)
+
+
+def large_fleet(count: int, rate: float, factor: float, say: Callable[[str], None]) -> None:
+    """Measure processes before the large fleet."""
+    requests = conversations(count, rate)
+    say(
+        f"Processes: {len(requests)} requests, {rate:g} conversations a second, {factor:g} times as fast; load average"
+        f" {os.getloadavg()[0]:.1f} at the start."
+    )
+    for line in ("", f"| {' | '.join(LARGE_COLUMNS)} |", "|---" * len(LARGE_COLUMNS) + "|"):
+        say(line)
+    for way in ("mesh", "Redis", "alone"):
+        with server() if way == "Redis" else nullcontext() as redis:
+            before = traffic(redis[1]) if redis is not None else (0, 0)
+            played = large_processes(requests, factor, way=way, redis=redis)
+            size = f"{played.bytes_per_block:.1f}" if way == "mesh" else ""
+            if redis is not None:
+                # Every block was learned by all others.
+                blocks = sum(each.blocks for each in played.stats) / (ROUTERS - 1)
+                sent, read = (now - then for now, then in zip(traffic(redis[1]), before, strict=True))
+                size = f"{sent / blocks:.1f} sent, {read / ROUTERS / blocks:.1f} read"
+        times = f"{1e6 * quantile(played.select_s, 0.5):.0f} us / {1e3 * max(played.select_s):.1f} ms"
+        say(large_row(f"8, {way}", played.served, answers=False, rest=(size, times, f"{played.cpu_share:.0%}")))
+        if way == "mesh":
+            for line in ideal_rows(played.served):
+                say(line)
+
+
+def large_simulated(say: Callable[[str], None]) -> None:
+    """Measure the same in the simulator."""
+    requests = conversations(SIMULATED, SIMULATED_RATE)
+    say("")
+    say(f"Simulator: {len(requests)} requests, {SIMULATED_RATE:g} conversations a second, {len(LARGE)} L40S.")
+    for line in ("", f"| {' | '.join(LARGE_COLUMNS[:6])} |", "|---" * 6 + "|"):
+        say(line)
+    ways: dict[str, dict[str, Any]] = {
+        "1": {},
+        "8, shared": {"gateways": ROUTERS, "sharing": True},
+        "8, shared, no delay": {"gateways": ROUTERS, "sharing": True, "signals": Signals(sharing_lag_s=0.0)},
+        "8, alone": {"gateways": ROUTERS},
+    }
+    for name, options in ways.items():
+        run = simulate(requests, FleetSpec.parse(f"{len(LARGE)}xl40s"), **options)
+        served = Served.simulated(run)
+        say(large_row(name, served, answers=True, rest=()))
+        if name == "8, shared":
+            for line in ideal_rows(served):
+                say(line.replace(" |  |  |  |  |", " |  |"))
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--factor", type=float, default=20.0, help="how much faster than it was")
     parser.add_argument("--counts", default="2,4,8", help="numbers of routers")
+    parser.add_argument("--conversations", type=int, default=6000, help="of the large fleet in processes")
+    parser.add_argument("--rate", type=float, default=75.0, help="of these, a second")
+    parser.add_argument("--large-factor", type=float, default=0.7, help="how much faster they are played")
+    parser.add_argument("--large-only", action="store_true", help="print the large fleet's part alone")
     parser.add_argument("--out", type=Path, help="file that the page is written to")
     options = parser.parse_args()
     data = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[2] / "shared"))
@@ -169,6 +300,10 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
 
+    if options.large_only:
+        large_fleet(options.conversations, options.rate, options.large_factor, say)
+        large_simulated(say)
+        return
     say(
         f"{len(requests)} requests, {options.factor:g} times as fast, {len(WORKERS)} workers of {MAX_BLOCKS} blocks;"
         f" {os.cpu_count()} processors ({platform.machine()}), load average {os.getloadavg()[0]:.1f} at the start."
@@ -190,6 +325,10 @@ def main() -> None:
     for name, fault in FAULTS.items():
         took_s, longest, note = fault()
         say(f"| {name} | {took_s:.2f} s | {longest:.1f} ms | {note} |")
+    for line in ("", *LARGE_HEAD.read_text().splitlines(), ""):
+        say(line)
+    large_fleet(options.conversations, options.rate, options.large_factor, say)
+    large_simulated(say)
     if options.out is not None:
         options.out.write_text("\n".join(lines) + "\n")
 

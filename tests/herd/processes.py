@@ -87,6 +87,8 @@ def herd(
     *,
     shared: bool = True,
     mesh: Mapping[str, Any] | None = None,
+    redis: str | None = None,
+    look_every_s: float = 0.05,
     specials: Mapping[int, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Iterator[list[RouterProcess]]:
@@ -97,6 +99,8 @@ def herd(
         workers: Names of the workers that all have.
         shared: Whether they share their state.
         mesh: Options of the mesh.
+        redis: A server through which they share instead.
+        look_every_s: Seconds between two notes of the loads that each sees.
         specials: What is different of which router, as for `Spec`.
         **options: Those of the routers.
 
@@ -113,6 +117,8 @@ def herd(
                 "bind": address if shared else None,
                 "peers": tuple(addresses),
                 "mesh": dict(mesh or {}),
+                "redis": redis if shared else None,
+                "look_every_s": look_every_s,
                 **(specials or {}).get(at, {}),
             }
             found.append(stack.enter_context(RouterProcess(Spec(**spec))))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tests.herd.processes import RouterProcess
+from tests.herd.served import Served
 from tests.herd.true_workers import TrueWorkers, prompt_of, times_of
 from tests.herd.views import Views
 
@@ -35,9 +36,11 @@ class Played:
         select_s: Seconds of every selection.
         cpu_share: Part of the machine's processors that all processes used.
         stats: Of the meshes, at the end.
+        served: Every request with its worker and its times.
     """
 
     views: Views
+    served: Served
     prompt_tokens: int = 0
     held_tokens: int = 0
     matched_tokens: int = 0
@@ -66,7 +69,7 @@ def play(workload: Workload, routers: Sequence[RouterProcess], workers: TrueWork
     """Play a workload.
 
     Args:
-        workload: Requests with their times.
+        workload: Requests with their times, or with the requests that they follow.
         routers: They take turns.
         workers: Who serves them.
         factor: How much faster than it was.
@@ -105,14 +108,17 @@ class _Balancer:
         self._due: list[tuple[float, int, str]] = []
         self._outgoing: deque[tuple[RouterProcess, tuple[Any, ...]]] = deque()
         self._open = len(workload)
-        self.played = Played(Views([], []))
+        self._start_s = 0.0
+        self._followers: dict[int, list[int]] = {}
+        for row, parent in enumerate(workload.parent):
+            self._followers.setdefault(int(parent), []).append(row)
+        self.played = Played(Views([], []), Served.empty(workload, workers.names))
 
     def run(self) -> None:
-        first_s = float(self._workload.arrival_s[0])
-        start_s = time.monotonic() - first_s / self._factor
-        self._due = [
-            (start_s + float(at) / self._factor, row, "route") for row, at in enumerate(self._workload.arrival_s)
-        ]
+        roots = self._followers.pop(-1)
+        arrival_s = self._workload.arrival_s
+        self._start_s = time.monotonic() - float(arrival_s[roots].min()) / self._factor
+        self._due = [(self._start_s + float(arrival_s[row]) / self._factor, row, "route") for row in roots]
         heapq.heapify(self._due)
         while self._open:
             now = time.monotonic()
@@ -133,7 +139,13 @@ class _Balancer:
             self._router(row).tell("route", row, self._prompts[row].tobytes())
             return
         self._router(row).tell(what, row)
-        self._open -= what == "done"
+        if what == "done":
+            self._open -= 1
+            now = time.monotonic()
+            self.played.served.end_s[row] = self._trace_s(now)
+            for follower in self._followers.pop(row, ()):
+                at_s = now + float(self._workload.think_s[follower]) / self._factor
+                heapq.heappush(self._due, (at_s, follower, "route"))
 
     def _routed(self, row: int, worker: str, matched: int) -> None:
         prompt = self._prompts.pop(row)
@@ -143,5 +155,9 @@ class _Balancer:
         self.played.matched_tokens += min(matched, held)
         first_s, end_s = times_of(len(prompt), held, int(self._workload.output_tokens[row]))
         now = time.monotonic()
+        self.played.served.note(row, worker, self._trace_s(now), held)
         heapq.heappush(self._due, (now + first_s / self._factor, row, "first"))
         heapq.heappush(self._due, (now + end_s / self._factor, row, "done"))
+
+    def _trace_s(self, now: float) -> float:
+        return (now - self._start_s) * self._factor

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cachelb import Decision, Router
-from cachelb.state import ZmqMesh
+from cachelb.state import RedisState, ZmqMesh
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Spec:
         bind: Where its mesh publishes; None shares nothing.
         peers: Where the others do.
         mesh: Options of the mesh.
+        redis: A server that it shares through instead.
         look_every_s: Seconds between two notes of the loads it sees.
         clock: Seconds that its clock is ahead, and how much faster it goes.
     """
@@ -36,6 +37,7 @@ class Spec:
     bind: str | None = None
     peers: tuple[str, ...] = ()
     mesh: Mapping[str, Any] = field(default_factory=dict)
+    redis: str | None = None
     look_every_s: float = 0.05
     clock: tuple[float, float] | None = None
 
@@ -76,7 +78,11 @@ class _Gateway:
             ahead_s, rate = spec.clock
             clock = lambda: ahead_s + rate * time.monotonic()  # noqa: E731
         self.router: Router[str] = Router(list(spec.workers), clock=clock, **dict(spec.options))
-        self.mesh = None if spec.bind is None else ZmqMesh(spec.bind, spec.peers, **dict(spec.mesh))
+        self.mesh: ZmqMesh | RedisState | None = None
+        if spec.redis is not None:
+            self.mesh = RedisState(spec.redis)
+        elif spec.bind is not None:
+            self.mesh = ZmqMesh(spec.bind, spec.peers, **dict(spec.mesh))
         self._open: dict[int, Decision[str]] = {}
         self.notes = Notes()
         self._looking = False

@@ -25,6 +25,7 @@ class TrueWorkers:
     """
 
     def __init__(self, names: Sequence[str], *, max_blocks: int) -> None:
+        self.names = tuple(names)
         self._caches = {
             name: PrefixCache(name, block_size=BLOCK, max_blocks=max_blocks, publish=None) for name in names
         }

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from tests.herd.processes import herd
 from tests.herd.replay import Played, play
+from tests.herd.served import Evenness, Served
 from tests.herd.true_workers import TrueWorkers
 from tests.herd.views import Views
+from tests.state.transports import SECRET
 
+from cachelb import Router
+from cachelb.sim.workloads import Draft, Plan
 from cachelb.sim.workloads.traces import read_mooncake
 
 WORKERS = [f"gpu{at}" for at in range(8)]
@@ -47,6 +51,39 @@ def test_both_see_the_load_of_all(two: Played) -> None:
 def test_a_block_takes_less_than_24_bytes(two: Played) -> None:
     assert 8.0 <= two.bytes_per_block < 24.0
     assert all(each.refused == each.strangers == each.orphans == each.dropped == 0 for each in two.stats)
+
+
+def test_what_follow_ups_find_and_how_even_the_load_is() -> None:
+    draft = Draft("two", Plan(seed=1, count=4))
+    for at in range(2):
+        first, answer = draft.piece(64), draft.piece(32)
+        parent = draft.request([first], answer, arrival_s=float(at))
+        draft.request([first, answer, draft.piece(16)], 1, parent=parent)
+    served = Served.empty(draft.finish(), ["a", "b"])
+    for row, (worker, begin_s, held) in enumerate([("a", 0.0, 0), ("b", 0.5, 64), ("a", 1.0, 0), ("a", 3.0, 48)]):
+        served.note(row, worker, begin_s, held)
+    served.end_s[:] = [0.5, 4.0, 2.0, 5.0]
+    assert served.follow_up_hits() == 0.5
+    assert (served.findable(answers=False), served.findable(answers=True)) == (128 / 224, 192 / 224)
+    # Of the requests that begin from 0.5 s on, before 1 s, there is one, on b; and only it is in flight.
+    assert served.evenness() == Evenness(open_now=1.0, open_mean=1.0, tokens=1.0)
+    found = {how: served.dispatched(how).worker.tolist() for how in ("in turn", "least loaded", "conversations stay")}
+    assert found == {"in turn": [0, 1, 0, 1], "least loaded": [0, 1, 0, 0], "conversations stay": [0, 0, 1, 1]}
+
+
+def test_first_tokens_and_ends_wait_for_a_booking() -> None:
+    router = Router(WORKERS, secret=SECRET)
+    router._state.share(1, 60.0, 1 << 20)
+    decision = router.select_worker(tokens=range(100))
+    assert router._state.is_urgent()
+    assert router._state.publish()
+    decision.on_first_token()
+    decision.on_complete()
+    assert not router._state.is_urgent()
+    assert router._state.heartbeat(7) is None, "it would tell of entries that were not sent"
+    router.select_worker(tokens=range(100)).on_complete()
+    assert router._state.is_urgent()
+    assert len(router._state.publish()) == 1
 
 
 def test_a_view_is_as_old_as_the_truth_it_shows() -> None:

@@ -27,6 +27,8 @@ pub struct Journal {
     open: Part,
     /// Bytes of all of them.
     waiting: usize,
+    /// One of them is more than a first token or an end.
+    urgent: bool,
     /// Most bytes kept.
     limit: usize,
     /// Entries dropped because nobody took them.
@@ -41,6 +43,7 @@ impl Journal {
             full: VecDeque::new(),
             open: Part::default(),
             waiting: 0,
+            urgent: false,
             limit,
             dropped: 0,
         }
@@ -65,6 +68,10 @@ impl Journal {
         put(&mut self.open.entries, entry, chain);
         self.waiting += self.open.entries.len() - before;
         self.open.count += 1;
+        self.urgent |= !matches!(
+            entry,
+            Entry::FirstToken { .. } | Entry::Closed { failed: false, .. }
+        );
     }
 
     /// The next entry begins a part of its own: what came before must be acted on first.
@@ -89,6 +96,7 @@ impl Journal {
         let part = self.full.pop_front();
         let part = part.or_else(|| (self.open.count > 0).then(|| self.seal()))?;
         self.waiting -= part.entries.len();
+        self.urgent &= self.waiting > 0;
         Some(part)
     }
 
@@ -102,6 +110,12 @@ impl Journal {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Whether an entry waits that others pick workers by: any but first tokens and ends, which take load away.
+    #[must_use]
+    pub fn urgent(&self) -> bool {
+        self.urgent
     }
 
     /// Bytes of entries that wait.
@@ -136,6 +150,19 @@ mod tests {
         assert_eq!(numbers(&mut journal), [(13, 3)]);
         assert_eq!((journal.next(), journal.waiting()), (16, 0));
         assert_eq!(numbers(&mut journal), []);
+    }
+
+    #[test]
+    fn first_tokens_and_ends_alone_are_not_urgent() {
+        let mut journal = Journal::new(1000);
+        say(&mut journal, 0..3);
+        let closed = |failed| Entry::Closed { key: 1, failed };
+        journal.say(closed(false), &[]);
+        assert!(!journal.urgent());
+        journal.say(closed(true), &[]);
+        journal.cut();
+        journal.say(closed(false), &[]);
+        assert_eq!((numbers(&mut journal).len(), journal.urgent()), (2, false));
     }
 
     #[test]

@@ -121,6 +121,13 @@ impl State {
         Ok(messages)
     }
 
+    /// Whether some of it should not wait for more.
+    fn is_urgent(&self, py: Python<'_>) -> PyResult<bool> {
+        self.engine.locked(py, |selector| {
+            selector.sharing().is_some_and(Sharing::urgent)
+        })
+    }
+
     fn heartbeat<'py>(
         &self,
         py: Python<'py>,

@@ -67,6 +67,12 @@ impl Sharing {
         (!waiting).then(|| self.message(Kind::Heartbeat, next, 0, &sent))
     }
 
+    /// Whether an entry waits that others pick workers by.
+    #[must_use]
+    pub fn urgent(&self) -> bool {
+        self.journal.urgent()
+    }
+
     /// Counters.
     #[must_use]
     pub fn counters(&self) -> SharingCounters {

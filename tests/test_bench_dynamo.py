@@ -48,10 +48,24 @@ def test_a_workload_is_the_same_when_it_is_read_back(tmp_path: Path) -> None:
     elsewhere = {each for row in rows for each in row["hash_ids"][:-1]}
     assert len(set(tails) - elsewhere) == len(tails) > 40
     assert all(len(row["hash_ids"]) == -(-row["input_length"] // requests.block_size) for row in rows)
-    # Requests that wait for answers are refused.
-    assert (chats.parent >= 0).any()
+
+
+def test_turns_that_wait_are_rows_of_one_session_and_bear_their_pause(tmp_path: Path) -> None:
+    chats = build("chat", seed=1, count=80)
+    write_mooncake(tmp_path / "trace.jsonl", chats)
+    rows = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    last: dict[str, int] = {}
+    for row, table in enumerate(rows):
+        assert last.get(table["session_id"], -1) == chats.parent[row]
+        assert table.get("timestamp") == (None if chats.parent[row] >= 0 else chats.arrival_s[row] * 1e3)
+        assert table.get("delay") == (chats.think_s[row] * 1e3 if chats.parent[row] >= 0 else None)
+        last[table["session_id"]] = row
+    assert len(last) == (chats.parent < 0).sum() > 10
+    # A session has one next turn.
+    turn = int(np.flatnonzero(chats.parent >= 0)[0])
+    forked = replace(chats, parent=np.where(np.arange(80) == 79, chats.parent[turn], chats.parent))
     with pytest.raises(ValueError, match="loop='open'"):
-        write_mooncake(tmp_path / "trace.jsonl", chats)
+        write_mooncake(tmp_path / "trace.jsonl", replace(forked, arrival_s=np.where(forked.parent < 0, 0.0, np.nan)))
 
 
 def test_dynamo_is_asked_for_the_engines_of_the_cell_and_answers_in_seconds(
@@ -68,12 +82,12 @@ def test_dynamo_is_asked_for_the_engines_of_the_cell_and_answers_in_seconds(
     vars(fake).update(run_mocker_trace_replay=replay, KvRouterConfig=lambda **options: options)
     monkeypatch.setitem(sys.modules, "dynamo._core", fake)
     cell = Cell(Setting("chat(count=40,block_size=64)", kv_tokens=6_400, unit=8.0, loads=(0.5,)), 0.5)
-    job = {"trace": "t", "engine": cell.engine, "workers": 8, "speed": cell.speed, "runs": 2, "router": "kv_router"}
+    job = {"trace": "t", "engine": cell.engine, "workers": 8, "runs": 2, "router": "kv_router"}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({**job, "options": {"router_temperature": 0.5}})))
     theirs.main()
     first, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (first["ttft_p99_s"], first["hit_rate"], first["unserved"]) == (0.5, 500.0, 3)
-    assert [options["arrival_speedup_ratio"] for options in asked] == [4.0, 4.0]
+    assert len(asked) == 2
     assert asked[0]["extra_engine_args"]["engine"]["num_gpu_blocks"] == 100
     assert asked[0]["trace_block_size"] == cell.fleet.workers[0].block_size == 64
     assert asked[0]["router_config"] == {"router_temperature": 0.5}
@@ -94,6 +108,16 @@ def test_kept_runs_are_not_made_again_until_more_seeds_are_asked_for() -> None:
     setting = Setting("chat(count=40,block_size=64)")
     cells = [Cell(setting, 1.0), Cell(setting, 2.0), Cell(replace(setting, kv_tokens=6_400), 1.0)]
     assert len({cell.key for cell in cells}) == 3
+
+
+def test_round_robin_is_compared_with_turns_by_the_clock_and_answers_are_no_prefixes() -> None:
+    waiting = Cell(Setting("chat(count=40,block_size=64,loop=closed)"), 1.0)
+    open_loop = Cell(Setting("chat(count=40,block_size=64)"), 1.0)
+    assert waiting.key != open_loop.key == waiting.by_the_clock.key == open_loop.by_the_clock.key
+    assert (waiting.workload.parent >= 0).any()
+    assert not (waiting.by_the_clock.workload.parent >= 0).any()
+    assert not len(waiting.workload.output_hashes)
+    assert len(build("chat", count=40, block_size=64, seed=1).output_hashes)
 
 
 def imported(**seconds: float) -> list[dict[str, Any]]:

@@ -348,3 +348,29 @@ def test_engines_that_run_are_measured_in_turns_and_the_best_comes_first(fleet: 
     assert sorted(line.split()[0] for line in lines[1:]) == ["adaptive+events", "round-robin"]
     with pytest.raises(SystemExit, match="/reset_prefix_cache: start it with VLLM_SERVER_DEV_MODE=1"):
         gpu.empty(fleet.urls)
+
+
+def test_an_admission_of_a_policy_holds_what_the_gateway_sends(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    routers: list[Router[str]] = []
+
+    def kept(*arguments: Any, **options: Any) -> Router[str]:
+        routers.append(Router(*arguments, **options))
+        return routers[-1]
+
+    monkeypatch.setattr(episodes, "Router", kept)
+    episode = play(fleet, "adaptive(max_wait_s=none)+events", SMALL, seed=1)
+    assert len(episode["requests"]) == 15
+    assert sum(band.admitted + band.released for band in routers[-1].stats().admission) == 15
+    play(fleet, "adaptive+events", SMALL, seed=1)
+    assert not routers[-1].stats().admission
+
+
+def test_a_refused_request_is_sent_again_until_it_is_answered() -> None:
+    with FakeFleet(1) as fakes:
+        fakes.workers[0].fail("status", status=429, retry_after_s=0, times=2)
+        answer = ask(fakes.urls[0], list(range(10)), 4)
+        assert (answer.refused, len(answer.output), fakes.workers[0].counts.faults) == (2, 4, {"429": 2})
+        # Without a time to come back it is an error as any other.
+        fakes.workers[0].fail("status", status=429, times=1)
+        with pytest.raises(RuntimeError, match="answered 429"):
+            ask(fakes.urls[0], list(range(10)), 4)

@@ -1,6 +1,6 @@
 """Play traces through Dynamo's simulator with its own router, and through cachelb's with its policies; write a page.
 
-    python -m benches.dynamo                               # all, ten minutes on two cores; writes docs/dynamo.md
+    python -m benches.dynamo                               # all, fifteen minutes on two cores; writes docs/dynamo.md
     python -m benches.dynamo --only agents --policy "adaptive+events,cache-aware+events" --out -
     python -m benches.dynamo --again adaptive,adaptive+events      # the policy has changed: make its runs again
     python -m benches.dynamo --dynamo "kv_router(router_track_output_blocks=true)" --out -
@@ -40,6 +40,10 @@ SETTINGS = {
     # Eight times as fast, Dynamo's router is about to fall behind.
     "agents": Setting(
         f"{DATA}/agents/agent_sessions_develop.jsonl.xz(block_size=64,limit=60)", unit=8.0, loads=(0.5, 1.0, 1.25, 2.0)
+    ),
+    # The memory of an H100 beside Llama-3-8B.
+    "sessions": Setting(
+        "coding-agent(rate=0.02,count=3000,block_size=64,loop=closed)", kv_tokens=7_153 * 64, loads=(1.0, 2.0, 4.0)
     ),
 }
 CONTENDERS = (
@@ -101,6 +105,7 @@ def _arguments() -> argparse.Namespace:
 def _check(store: Store, cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run round robin in both simulators, and refuse engines that are not equal."""
     ours, theirs = ROUND_ROBIN
+    cell = cell.by_the_clock
     both = play_ours(store, cell, ours, [1]), play_theirs(store, cell, theirs, 1)
     differences: Sequence[str] = unequal(*both)
     if differences:

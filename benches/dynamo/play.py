@@ -77,6 +77,15 @@ class Cell:
         return _requests(self.setting.trace)
 
     @property
+    def by_the_clock(self) -> Cell:
+        """The same with turns that wait for no answer.
+
+        Where they do, round robin places all that follow one late answer elsewhere: arrivals that differ by a
+        millisecond change its mean TTFT by up to a tenth, in one simulator as between two.
+        """
+        return replace(self, setting=replace(self.setting, trace=self.setting.trace.replace(",loop=closed", "")))
+
+    @property
     def fleet(self) -> FleetSpec:
         """The workers as cachelb's simulator has them; their time is a polynomial, whatever the device."""
         return FleetSpec.parse(
@@ -121,9 +130,19 @@ class Cell:
 
 @cache
 def _requests(trace: str) -> Workload:
-    """Return requests whose arrival times have whole microseconds, so that both simulators read the same ones."""
+    """Return requests that both simulators read alike.
+
+    Their times have whole microseconds. No prompt finds the answer before it in a cache: Dynamo draws the tokens of
+    answers.
+    """
     workload = Trace.parse(trace).requests(FIRST_SEED)
-    return replace(workload, arrival_s=np.round(workload.arrival_s, 6))
+    return replace(
+        workload,
+        arrival_s=np.round(workload.arrival_s, 6),
+        think_s=np.round(workload.think_s, 6),
+        output_hashes=workload.output_hashes[:0],
+        output_offsets=np.zeros_like(workload.output_offsets),
+    )
 
 
 @cache
@@ -154,8 +173,9 @@ def play_theirs(store: Store, cell: Cell, router: str, runs: int) -> dict[str, A
         call = Call.parse(router)
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "trace.jsonl")
-            write_mooncake(trace, cell.workload)
-            job = {"trace": str(trace), "engine": cell.engine, "workers": WORKERS, "speed": cell.speed, "runs": runs}
+            # Dynamo's own speed-up would shorten the pauses of a session as well.
+            write_mooncake(trace, cell.workload.speed_up(cell.speed))
+            job = {"trace": str(trace), "engine": cell.engine, "workers": WORKERS, "runs": runs}
             script = Path(__file__).with_name("theirs.py")
             made = subprocess.run(
                 [str(PYTHON), str(script)],

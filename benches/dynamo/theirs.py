@@ -34,7 +34,6 @@ def main() -> None:
             num_workers=job["workers"],
             router_mode=job["router"],
             router_config=KvRouterConfig(**job["options"]) if job["options"] else None,
-            arrival_speedup_ratio=job["speed"],
             trace_block_size=job["engine"]["block_size"],
         ).summary
         figures = {name: summary[theirs] * unit for name, (theirs, unit) in FIGURES.items()}

@@ -17,28 +17,39 @@ def write_mooncake(path: Path, workload: Workload) -> None:
     """Write one row per request; an id stands for one block of the workload.
 
     Dynamo makes up the tokens of a prompt from its ids, so the tokens behind the last full block need one as well: an
-    id of their own. Arrival times are in milliseconds, with all their digits.
+    id of their own. Times are in milliseconds, with all their digits. Requests that follow each other are the rows of
+    one session: the first has its arrival, the others the pause since the end of the one before.
 
     Args:
         path: The file.
-        workload: Requests that come by the clock.
+        workload: Requests.
 
     Raises:
-        ValueError: A request follows another, which such a file cannot say.
+        ValueError: Two requests follow the same one, which such a file cannot express.
     """
-    if (workload.parent >= 0).any():
-        raise ValueError(f"{workload.name}: its requests wait for others; read it with loop='open'")
+    follows = workload.parent >= 0
+    parents = workload.parent[follows]
+    if len(np.unique(parents)) < len(parents):
+        raise ValueError(f"{workload.name}: two requests follow the same one; read it with loop='open'")
     # Ids count from 0: hashes of 64 bits would take three times the room.
     distinct, ids = np.unique(workload.hashes, return_inverse=True)
     fresh = len(distinct)
     block_size, offsets = workload.block_size, workload.offsets.astype(np.int64)
+    session = np.arange(len(workload))
     with path.open("w", encoding="utf-8") as file:
-        for row, (arrival_s, prompt, output) in enumerate(
-            zip(workload.arrival_s, workload.prompt_tokens, workload.output_tokens, strict=True)
+        for row, (parent, prompt, output) in enumerate(
+            zip(workload.parent.tolist(), workload.prompt_tokens, workload.output_tokens, strict=True)
         ):
             blocks = ids[offsets[row] : offsets[row + 1]].tolist()
             while len(blocks) * block_size < prompt:
                 blocks.append(fresh)
                 fresh += 1
-            table = {"timestamp": arrival_s * 1e3, "input_length": int(prompt), "output_length": int(output)}
-            file.write(json.dumps({**table, "hash_ids": blocks}) + "\n")
+            if parent < 0:
+                table = {"timestamp": workload.arrival_s[row] * 1e3}
+            else:
+                session[row] = session[parent]
+                table = {"delay": workload.think_s[row] * 1e3}
+            if follows.any():
+                table["session_id"] = str(session[row])
+            lengths = {"input_length": int(prompt), "output_length": int(output)}
+            file.write(json.dumps({**table, **lengths, "hash_ids": blocks}) + "\n")

@@ -8,6 +8,8 @@
 
 Policies take turns, another one first in each round; in a round all have the same chats. Before each episode the
 engines' caches are emptied, and the router is a new one. Every finished episode is kept in bench-results/engines.jsonl.
+A policy with options of `cachelb.Admission`, as in adaptive(max_wait_s=1.5), is played through `cachelb serve`, and
+clients send what is refused again after `Retry-After`; the simulated fleet, which does not, leaves it out.
 Single requests, timed whenever the engines are started, calibrate the simulated fleet that plays the same episodes.
 """
 
@@ -39,7 +41,7 @@ from tests.engine.model import SIZES, VOCABULARY
 
 from cachelb.calls import split_list
 from cachelb.events import Endpoint
-from cachelb.sim.contender import YARDSTICKS, Contender
+from cachelb.sim.contender import YARDSTICKS, Contender, admission_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,7 +94,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument(
-        "--policy", type=split_list, default=list(POLICIES), help="separated by commas; NAME(OPTION=VALUE)+events"
+        "--policy",
+        type=split_list,
+        default=list(POLICIES),
+        help="separated by commas; NAME(OPTION=VALUE)+events",
     )
     parser.add_argument("--size", choices=SIZES, default="mid", help="of the model")
     parser.add_argument("--chats", type=int, default=Shape().chats)
@@ -204,10 +209,12 @@ def _simulated(
     if not sessions:
         raise SystemExit(f"{given.runs} has no single requests to calibrate a simulated fleet with: move it away")
     speed = fit([row for session in sessions for row in session["singles"]])
+    # In the simulator a refused request is not sent again.
+    policies = [policy for policy in given.policy if not admission_apart(Contender.parse(policy).options)[1]]
     fleet, signals = speed.fleet(2, given.cache_tokens), speed.signals(gateway_s(sessions), shape.mean_prompt)
     return [
         [
-            {policy: replay(shaken(fleet, seed), signals, policy, shape, number) for policy in given.policy}
+            {policy: replay(shaken(fleet, seed), signals, policy, shape, number) for policy in policies}
             for seed in range(REPLAYS)
         ]
         for number in numbers

@@ -20,10 +20,13 @@ class Streamed:
     cached_tokens: int
     first_s: float
     whole_s: float
+    refused: int  # times it was answered 429, and sent again
 
 
 def ask(url: str, prompt: list[int], max_tokens: int) -> Streamed:
     """Complete a prompt of token ids.
+
+    One that is refused for load (429) is sent again when `Retry-After` has passed; its times begin with the first try.
 
     Args:
         url: An engine, or a gateway in front of some.
@@ -44,13 +47,25 @@ def ask(url: str, prompt: list[int], max_tokens: int) -> Streamed:
         "stream_options": {"include_usage": True},
     }
     data = json.dumps(body).encode()
+    began, refused = time.perf_counter(), 0
+    while (answer := _try(url, data, began, refused)) is None:
+        refused += 1
+    return answer
+
+
+def _try(url: str, data: bytes, began: float, refused: int) -> Streamed | None:
+    """Send a request; return None if it was refused, when it may be sent again."""
     output: list[int] = []
     first_s, usage = 0.0, None
-    began = time.perf_counter()
     connection = connect(url, DEADLINE_S)
     try:
         connection.request("POST", "/v1/completions", data, {"Content-Type": "application/json"})
         response = connection.getresponse()
+        wait_s = response.headers["Retry-After"]
+        if response.status == 429 and wait_s is not None and time.perf_counter() - began < DEADLINE_S:
+            connection.close()
+            time.sleep(float(wait_s))
+            return None
         if response.status != 200:
             raise RuntimeError(f"{url} answered {response.status}: {response.read(500).decode(errors='replace')}")
         for line in response:
@@ -69,4 +84,4 @@ def ask(url: str, prompt: list[int], max_tokens: int) -> Streamed:
     if usage is None or not output:
         raise RuntimeError(f"the answer of {url} ended after {len(output)} tokens, and usage {usage}")
     cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-    return Streamed(output, usage["prompt_tokens"], cached, first_s, whole_s)
+    return Streamed(output, usage["prompt_tokens"], cached, first_s, whole_s, refused)

@@ -18,8 +18,9 @@ from tests.gateways import GATEWAYS, wait_until
 from tests.http_client import metrics
 
 from cachelb import Router
+from cachelb.admission import AdmissionOptions
 from cachelb.events import ZmqSource
-from cachelb.sim.contender import KV_EVENTS, Contender
+from cachelb.sim.contender import KV_EVENTS, Contender, admission_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,16 +79,19 @@ def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
     """
     fleet.reset()
     given = Contender.parse(policy)
+    options, admission = admission_apart(given.options)
     with contextlib.ExitStack() as stack:
         made: Router[str] = Router(
-            list(fleet.urls), policy=given.name, block_size=fleet.block_size, seed=seed, **given.options
+            list(fleet.urls), policy=given.name, block_size=fleet.block_size, seed=seed, **options
         )
         router = stack.enter_context(made)
         if hears_events(given):
             router.attach(ZmqSource(endpoints=fleet.endpoints))
             # An engine may not know of the subscription yet; what it sends until then would be missed.
             _wait(router, _is_live)
-        gateway = stack.enter_context(GATEWAYS["starlette"](router))
+        # `cachelb serve` has the admission, the example has none.
+        served = GATEWAYS["serve"](router, admission=AdmissionOptions(**admission)) if admission else None
+        gateway = stack.enter_context(served or GATEWAYS["starlette"](router))
         _warm_up(fleet, seed)
         if hears_events(given):
             _wait(router, _knows_warm_up)
@@ -215,6 +219,7 @@ class _Driver:
                     "possible": possible,
                     "first_s": answer.first_s,
                     "whole_s": answer.whole_s,
+                    "refused": answer.refused,
                 }
             )
             self._changed.notify_all()

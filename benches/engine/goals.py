@@ -80,7 +80,8 @@ def goals(rounds: Rounds, simulated: Sequence[Rounds]) -> str:
     at = even_numbers(rounds)
     timed, same = [rounds[number] for number in at], _joined(simulated[number] for number in at)
     policies = list(rounds[0])
-    found = [*_routing(rounds, timed, policies), *_simulator(rounds, _joined(simulated), timed, same, policies)]
+    found = [*_routing(rounds, timed, policies)]
+    found += _simulator(rounds, _joined(simulated), timed, same, list(simulated[0][0]))
     found.sort(key=lambda one: one[0])
     rows = [["goal", "found", "holds"], *([goal, what, "yes" if holds else "**no**"] for holds, goal, what in found)]
     return table(rows)
@@ -153,7 +154,7 @@ def predictions(rounds: Rounds, simulated: Sequence[Rounds]) -> str:
     mean = MEASURES["mean"]
     head = ["policy", f"mean TTFT of {BASE}'s, real", "simulated", "off", "mean TTFT, s, real", "simulated"]
     rows = [[*head, "cached, real", "simulated", "points off"]]
-    for policy in sorted(rounds[0], key=lambda one: -abs(_off_ratio(timed, same, one))):
+    for policy in sorted(simulated[0][0], key=lambda one: -abs(_off_ratio(timed, same, one))):
         seconds = [f"{fmean(mean(each[policy]) for each in part):.2f}" for part in (timed, same)]
         shares = [cached(part, policy) for part in (rounds, everything)]
         ratios = [f"{gap(timed, policy)}", f"{gap(same, policy).ratio:.2f}", f"{_off_ratio(timed, same, policy):+.0%}"]

@@ -7,7 +7,7 @@
 
 The engines are vLLM started as `engines.sh` does it: model name `m`, KV events, details of prompt tokens, development
 mode for /reset_prefix_cache. Prompts are random token ids below --vocabulary. All policies of a round have the same
-chats.
+chats. Options of `cachelb.Admission`, as in adaptive(max_wait_s=1.5), put one before a policy (see benches/engine).
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engines", type=int, default=0, help="so many engines of engines.sh on this machine")
     parser.add_argument("--url", action="append", default=[], help="an engine; with --events, once for each")
     parser.add_argument("--events", action="append", default=[], help="where it publishes; replays one port above")
-    parser.add_argument("--policy", type=split_list, default=split_list(POLICIES), help="with commas; NAME+events")
+    parser.add_argument(
+        "--policy", type=split_list, default=split_list(POLICIES), help="with commas; NAME(OPTION=VALUE)+events"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chats", type=int, default=SHAPE.chats)
     parser.add_argument("--turns", type=int, default=SHAPE.turns)

@@ -134,7 +134,7 @@ impl Buckets {
 
     /// Keys that an array has room for.
     pub(super) fn room(buckets: usize) -> usize {
-        buckets * SLOTS * 17 / 20
+        buckets * SLOTS * 4 / 5
     }
 
     pub(super) fn bytes(buckets: usize) -> usize {

@@ -19,7 +19,6 @@ pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
 
 /// One named block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C, packed(4))]
 pub(super) struct Held {
     /// What it is, as its space says: a sequence hash, the hash of a page, or a handle.
     identity: u64,
@@ -27,6 +26,15 @@ pub(super) struct Held {
 }
 
 impl Held {
+    pub(super) const VACANT: Self = Self {
+        identity: 0,
+        namespace_and_copies: 0,
+    };
+
+    pub(super) fn is_vacant(self) -> bool {
+        self.namespace_and_copies & DOUBTFUL == 0
+    }
+
     /// The first copy of a block.
     pub(super) fn first(identity: u64, namespace: u32) -> Self {
         Self {
@@ -81,11 +89,6 @@ impl Held {
         self
     }
 
-    /// Whether this is one copy that is there for sure, and no more.
-    pub(super) fn is_single(self) -> bool {
-        self.namespace_and_copies & (DOUBTFUL | IN_DOUBT) == 1
-    }
-
     pub(super) fn is_in_doubt(self) -> bool {
         self.namespace_and_copies & IN_DOUBT != 0
     }
@@ -100,15 +103,73 @@ impl Held {
     }
 }
 
-impl Value for Held {
+/// Few copies that are there for sure, in one of the first namespaces, fit into a byte; of others, which are rare, the
+/// name is looked up once more.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, packed)]
+struct Packed {
+    identity: u64,
+    /// Namespace and copies, or [`Self::ELSEWHERE`]; 0 is vacant.
+    state: u8,
+}
+
+impl Packed {
+    const COPIES: u32 = 3;
+    const ELSEWHERE: u8 = u8::MAX;
+
+    #[inline]
+    fn of(held: Held) -> Self {
+        let (namespace, copies) = (held.namespace(), held.copies());
+        let plain = namespace << 2 | copies;
+        let fits = (1..=Self::COPIES).contains(&copies)
+            && plain < u32::from(Self::ELSEWHERE)
+            && !held.is_in_doubt();
+        let state = match (held.is_vacant(), fits) {
+            (true, _) => 0,
+            (_, true) => plain as u8,
+            (_, false) => Self::ELSEWHERE,
+        };
+        Self {
+            identity: held.identity,
+            state,
+        }
+    }
+
+    #[inline]
+    fn is_elsewhere(self) -> bool {
+        self.state == Self::ELSEWHERE
+    }
+
+    #[inline]
+    fn is_single(self) -> bool {
+        u32::from(self.state) & Self::COPIES == 1
+    }
+
+    /// What it stands for, `more` of it where that is elsewhere.
+    #[inline]
+    fn unpack(self, more: impl FnOnce() -> Option<u32>) -> Held {
+        let state = u32::from(self.state);
+        let namespace_and_copies = if self.is_elsewhere() {
+            more().unwrap_or_default()
+        } else {
+            (state >> 2) << LOW_BITS | state & Self::COPIES
+        };
+        Held {
+            identity: self.identity,
+            namespace_and_copies,
+        }
+    }
+}
+
+impl Value for Packed {
     const VACANT: Self = Self {
         identity: 0,
-        namespace_and_copies: 0,
+        state: 0,
     };
 
     #[inline]
     fn is_vacant(self) -> bool {
-        self.namespace_and_copies & DOUBTFUL == 0
+        self.state == 0
     }
 }
 
@@ -187,7 +248,9 @@ impl<V: Value> ByName<V> {
 /// The names of one space.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    held: ByName<Held>,
+    held: ByName<Packed>,
+    /// Namespace and copies of those that do not fit into a byte.
+    more: ByName<u32>,
     /// Of all entries.
     copies: u64,
     /// Names that are not known and may be held.
@@ -205,7 +268,7 @@ impl Names {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.held.memory_bytes() + self.doubts.memory_bytes()
+        self.held.memory_bytes() + self.more.memory_bytes() + self.doubts.memory_bytes()
     }
 
     #[inline]
@@ -229,29 +292,46 @@ impl Names {
 
     #[inline]
     pub(super) fn get(&self, name: Name) -> Option<Held> {
-        self.held.get(name)
+        let packed = self.held.get(name)?;
+        Some(packed.unpack(|| self.more.get(name)))
+    }
+
+    /// Gives a name another value than it has at its spot.
+    #[inline]
+    fn settle(&mut self, name: Name, spot: Spot<Packed>, after: Held) {
+        let packed = Packed::of(after);
+        if packed.is_elsewhere() || spot.value.is_elsewhere() {
+            let more = if packed.is_elsewhere() {
+                after.namespace_and_copies
+            } else {
+                0
+            };
+            self.more.change(name, |_| more);
+        }
+        self.held.settle(name, spot, packed);
     }
 
     /// See [`Table::change`]. A new name that the engine may have held already is in doubt.
     #[inline]
     pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
-        let (copies, doubts) = (&mut self.copies, &mut self.doubts);
-        let counted = |before: Held| {
-            let mut after = change(before);
-            if before.is_vacant() && !after.is_vacant() && doubts.remove(name) {
-                after = after.doubted();
-            }
-            *copies = *copies + u64::from(after.copies()) - u64::from(before.copies());
-            after
-        };
-        self.held.change(name, counted);
+        let spot = self.held.look(name);
+        let before = spot.value.unpack(|| self.more.get(name));
+        let mut after = change(before);
+        if before.is_vacant() && !after.is_vacant() && self.doubts.remove(name) {
+            after = after.doubted();
+        }
+        self.copies = self.copies + u64::from(after.copies()) - u64::from(before.copies());
+        self.settle(name, spot, after);
     }
 
     /// The first copy of a name that is new at first sight; false, and nothing done, for any other.
     #[inline]
     pub(super) fn add_new(&mut self, name: Name, held: Held) -> bool {
+        let packed = Packed::of(held);
         let is_added = match name {
-            Name::Int(name) if self.doubts.is_empty() => self.held.ints.insert_new(name, held),
+            Name::Int(name) if self.doubts.is_empty() && packed.is_single() => {
+                self.held.ints.insert_new(name, packed)
+            }
             _ => false,
         };
         self.copies += u64::from(is_added);
@@ -264,18 +344,19 @@ impl Names {
         let Name::Int(name) = name else {
             return None;
         };
-        let held = self.held.ints.take_if(name, Held::is_single)?;
+        let packed = self.held.ints.take_if(name, Packed::is_single)?;
         self.copies -= 1;
-        Some(held)
+        Some(packed.unpack(|| None))
     }
 
     /// One copy less; what it was before and is now. A name that is gone although it was in doubt may still be held.
     #[inline]
     pub(super) fn remove_copy(&mut self, name: Name) -> (Held, Held) {
         let spot = self.held.look(name);
-        let (before, after) = (spot.value, spot.value.less());
+        let before = spot.value.unpack(|| self.more.get(name));
+        let after = before.less();
         if !before.is_vacant() {
-            self.held.settle(name, spot, after);
+            self.settle(name, spot, after);
             self.copies -= u64::from(before.copies() - after.copies());
             if after.is_vacant() && before.is_in_doubt() {
                 self.doubts.insert(name);
@@ -304,11 +385,21 @@ impl Names {
 
     /// Every entry and its name.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Name, Held)> {
-        self.held.iter()
+        let packed = self.held.iter();
+        packed.map(|(name, packed)| (name, packed.unpack(|| self.more.get(name))))
     }
 
     pub(super) fn validate(&self) -> Result<()> {
         self.held.validate()?;
+        self.more.validate()?;
+        let elsewhere = self.held.iter().filter(|(_, packed)| packed.is_elsewhere());
+        let is_fit = self.entries().all(|(_, held)| !held.is_vacant());
+        if elsewhere.count() != self.more.len() || !is_fit {
+            let more = self.more.len();
+            return Err(Error::Invariant(format!(
+                "{more} names have more than a byte"
+            )));
+        }
         let counted: u64 = self.iter().map(|held| u64::from(held.copies())).sum();
         if counted == self.copies {
             return Ok(());

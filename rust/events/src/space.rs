@@ -18,7 +18,6 @@ use super::names::{Held, Names};
 use super::namespaces::Namespaces;
 use super::pages::{Change, Page, Pages};
 use super::references::Uses;
-use super::table::Value;
 
 /// What a store tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -93,9 +93,9 @@ impl Value for u32 {
     }
 }
 
-/// Packed: two 8-byte fields and a 4-byte one make 20 bytes.
+/// Packed: two 8-byte fields and a byte make 17 bytes.
 #[derive(Clone, Copy)]
-#[repr(C, packed(4))]
+#[repr(C, packed)]
 struct Entry<K, V> {
     key: K,
     value: V,

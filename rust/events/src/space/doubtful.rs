@@ -15,7 +15,6 @@ use super::super::batch::Name;
 use super::super::names::{Held, Names};
 use super::super::namespaces::Namespaces;
 use super::super::references::Uses;
-use super::super::table::Value;
 use super::Space;
 
 /// What a space keeps once a message is lost.

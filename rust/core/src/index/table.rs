@@ -370,8 +370,8 @@ impl Table {
     fn start_resize(&mut self, buckets: usize) {
         let old = std::mem::replace(&mut self.current, Buckets::new(buckets));
         // Growing, one bucket is enough: while they are emptied one by one the old array gains less than one key in
-        // each. With two it is over sooner, and keys are in one array. Shrinking, they are nearly empty and memory waits.
-        let pace = if buckets > old.len { 2 } else { 8 };
+        // each. Shrinking, they are nearly empty and memory waits.
+        let pace = if buckets > old.len { 1 } else { 8 };
         self.resize = Some(Resize::new(old, buckets, pace));
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Block existence is prefix-closed: a block is in the table only if all blocks before it are. So the deepest known
 //! block is found by any search over depths, and holder sets are read once, from there up (see `overlap`). Searches
-//! compare 16-bit tags only; the full hash of the answer is checked. After a mismatch they compare full hashes, and after
-//! another one there is the exact scan.
+//! compare 32-bit fingerprints only; the full hash of the answer is checked, and a mismatch falls back to the exact
+//! scan.
 
 use super::hints::prefetch;
 use super::shape::{Hashed, Ids};
+use super::table::Key;
 use super::{Matcher, NONE};
 use crate::forest::Held;
 use crate::forest::lanes::lane_of;
@@ -186,33 +187,22 @@ impl<'a> Chains<'a> {
         if hashes.is_empty() || self.0.shape.table.len() == 0 {
             return (0, NONE);
         }
-        let Hashed { table, blocks, .. } = &self.0.shape;
-        let exactly = |hash| table.find(hash, blocks);
-        let by_tag = |hash| table.probe(table.key(hash));
-        self.search_by(hashes, by_tag)
-            .or_else(|| self.search_by(hashes, exactly))
-            .unwrap_or_else(|| self.search_linear(hashes))
-    }
-
-    /// The same where `find` finds blocks; `None` if what is found is not the end of the path.
-    #[inline]
-    fn search_by(
-        self,
-        hashes: &[SequenceHash],
-        find: impl Fn(SequenceHash) -> Option<u32>,
-    ) -> Option<(u32, u32)> {
         let (known, block) = match self.0.shape.matcher {
-            Matcher::Kary => self.search_kary(hashes, find),
-            Matcher::Binary => search_binary(hashes, find),
-            Matcher::Linear => return None,
+            Matcher::Kary => self.search_kary(hashes),
+            Matcher::Binary => self.search_binary(hashes),
+            Matcher::Linear => return self.search_linear(hashes),
         };
         if known == 0 {
-            return Some((0, NONE));
+            return (0, NONE);
         }
         prefetch(self.run(block));
-        let is_end = self.0.shape.blocks.hash(block) == hashes[known as usize - 1]
-            && self.depth(block) == known - 1;
-        is_end.then_some((known, block))
+        if self.0.shape.blocks.hash(block) == hashes[known as usize - 1]
+            && self.depth(block) == known - 1
+        {
+            (known, block)
+        } else {
+            self.search_linear(hashes)
+        }
     }
 
     /// Block by block with full comparison of hash and position: right for any input.
@@ -227,12 +217,22 @@ impl<'a> Chains<'a> {
         (hashes.len() as u32, last)
     }
 
-    #[inline]
-    fn search_kary(
-        self,
-        hashes: &[SequenceHash],
-        find: impl Fn(SequenceHash) -> Option<u32>,
-    ) -> (u32, u32) {
+    fn search_binary(self, hashes: &[SequenceHash]) -> (u32, u32) {
+        let table = &self.0.shape.table;
+        let (mut low, mut high) = (0, hashes.len() as u32 + 1);
+        let mut last = NONE;
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let key = table.key(hashes[middle as usize - 1]);
+            match table.probe(key) {
+                Some(block) => (low, last) = (middle, block),
+                None => high = middle,
+            }
+        }
+        (low, last)
+    }
+
+    fn search_kary(self, hashes: &[SequenceHash]) -> (u32, u32) {
         // `low` leading hashes are known, `high` are not all.
         let table = &self.0.shape.table;
         let (mut low, mut high) = (0, hashes.len() as u32 + 1);
@@ -250,39 +250,25 @@ impl<'a> Chains<'a> {
                 }
             };
             let mut depths = [0; K as usize];
+            let mut keys = [Key::NONE; K as usize];
             for j in 0..probes {
                 depths[j as usize] = depth(j);
-                table.prefetch(table.key(hashes[depths[j as usize] as usize - 1]));
+                keys[j as usize] = table.key(hashes[depths[j as usize] as usize - 1]);
+                table.prefetch(keys[j as usize]);
             }
             if last != NONE {
                 // The answer is likely in the run of the deepest block so far; its node arrives while the table does.
                 prefetch(self.run(last));
             }
-            for &depth in &depths[..probes as usize] {
-                let Some(block) = find(hashes[depth as usize - 1]) else {
-                    high = depth;
+            for j in 0..probes as usize {
+                let Some(block) = table.probe(keys[j]) else {
+                    high = depths[j];
                     break;
                 };
-                (low, last) = (depth, block);
+                (low, last) = (depths[j], block);
             }
             first = false;
         }
         (low, last)
     }
-}
-
-fn search_binary(
-    hashes: &[SequenceHash],
-    find: impl Fn(SequenceHash) -> Option<u32>,
-) -> (u32, u32) {
-    let (mut low, mut high) = (0, hashes.len() as u32 + 1);
-    let mut last = NONE;
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        match find(hashes[middle as usize - 1]) {
-            Some(block) => (low, last) = (middle, block),
-            None => high = middle,
-        }
-    }
-    (low, last)
 }

@@ -1,27 +1,210 @@
 //! Open-addressing table: sequence hash -> block id.
 //!
-//! A bucket is one cache line: ten tags of 16 bits, ten block ids, and a count of the keys that passed this bucket because
-//! it was full. A search stops at the first bucket that no key passed, so deletion leaves no tombstone and lookup cost never
-//! degrades under churn. The full hash lives in the block columns, not here: an equal tag is a claim that the caller
-//! verifies.
+//! A bucket is one cache line: seven 8-byte slots `{fingerprint 32, block id}` and a word that says which slots are in
+//! use and counts the keys that passed this bucket because it was full. A search stops at the first bucket nobody
+//! passed, so deletion leaves no tombstone and lookup cost never degrades under churn. The full hash lives in the block
+//! columns, not here: a fingerprint match is a claim that the caller verifies where it matters.
 //!
 //! Growing and shrinking are incremental: every mutation moves a few buckets, in their order in the old array, so that one
 //! comparison of a key's home tells which array holds it. What is moved at once is a cluster: buckets up to one that
 //! no key passed, so that all keys in them have their home there.
 
-mod buckets;
-
-pub(super) use self::buckets::Key;
-use self::buckets::{Buckets, EMPTY, ids};
 use super::blocks::Blocks;
+use super::hints::{huge_pages, prefetch, touch};
 use crate::ids::SequenceHash;
 use crate::mixing::Mix;
 
+const SLOTS: usize = 7;
+const WORDS: usize = 8;
+/// Bits of the last word that mark slots in use; the keys that passed are counted above them.
+const IN_USE: u64 = (1 << SLOTS) - 1;
+const PASSED: u64 = 1 << 8;
 const MIN_BUCKETS: usize = 8;
 /// Buckets ahead of the one being moved whose hashes are fetched: they lie anywhere in the columns.
 const FETCH: usize = 8;
 /// Keys hashed ahead of the one at work: as many as a store of an engine's step has.
 const AHEAD: usize = 64;
+/// Words of a page.
+const PAGE: usize = 4096 / size_of::<u64>();
+
+/// Where a key lives: its mixed hash, computed once per key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key(u64);
+
+impl Key {
+    /// No key of any hash in particular.
+    pub(super) const NONE: Self = Self(0);
+
+    #[inline]
+    fn new(hash: SequenceHash, mix: Mix) -> Self {
+        // The high bits pick the bucket.
+        Self(mix.high(hash.0))
+    }
+
+    #[inline]
+    fn fingerprint(self) -> u64 {
+        (self.0 ^ (self.0 >> 32)) << 32
+    }
+
+    #[inline]
+    fn slot(self, block: u32) -> u64 {
+        self.fingerprint() | u64::from(block)
+    }
+}
+
+/// The slots in use that `wanted` holds for, one bit each. No branch per slot: which one matches is unpredictable.
+#[inline]
+fn select(bucket: &[u64; WORDS], wanted: impl Fn(u64) -> bool) -> u64 {
+    let mut found = 0;
+    for (i, &slot) in bucket[..SLOTS].iter().enumerate() {
+        found |= u64::from(wanted(slot)) << i;
+    }
+    found & bucket[SLOTS]
+}
+
+/// One bucket array, aligned to cache lines inside a zeroed (hence lazily touched) word vector.
+#[derive(Debug)]
+struct Buckets {
+    words: Vec<u64>,
+    offset: usize,
+    mask: usize,
+    shift: u32,
+}
+
+impl Buckets {
+    fn new(buckets: usize) -> Self {
+        let words = vec![0_u64; buckets * WORDS + WORDS];
+        huge_pages(&words);
+        let offset = words.as_ptr().align_offset(64).min(WORDS);
+        Self {
+            words,
+            offset,
+            mask: buckets - 1,
+            shift: 64 - buckets.trailing_zeros(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.mask + 1
+    }
+
+    fn bytes(buckets: usize) -> usize {
+        (buckets * WORDS + WORDS) * size_of::<u64>()
+    }
+
+    #[inline]
+    fn home(&self, key: Key) -> usize {
+        (key.0 >> self.shift) as usize & self.mask
+    }
+
+    #[inline]
+    fn bucket(&self, index: usize) -> &[u64; WORDS] {
+        let at = self.offset + index * WORDS;
+        self.words[at..]
+            .first_chunk()
+            .expect("bucket within the array")
+    }
+
+    #[inline]
+    fn bucket_mut(&mut self, index: usize) -> &mut [u64; WORDS] {
+        let at = self.offset + index * WORDS;
+        self.words[at..]
+            .first_chunk_mut()
+            .expect("bucket within the array")
+    }
+
+    #[inline]
+    fn prefetch(&self, key: Key) {
+        prefetch(&self.words[self.offset + self.home(key) * WORDS]);
+    }
+
+    /// The block of the first slot with the key's fingerprint that `accept`s.
+    #[inline]
+    fn find(&self, key: Key, mut accept: impl FnMut(u32) -> bool) -> Option<u32> {
+        let fingerprint = key.fingerprint() >> 32;
+        let mut at = self.home(key);
+        for _ in 0..=self.mask {
+            let bucket = self.bucket(at);
+            let mut found = select(bucket, |slot| slot >> 32 == fingerprint);
+            while found != 0 {
+                let block = bucket[found.trailing_zeros() as usize] as u32;
+                if accept(block) {
+                    return Some(block);
+                }
+                found &= found - 1;
+            }
+            if bucket[SLOTS] < PASSED {
+                return None;
+            }
+            at = (at + 1) & self.mask;
+        }
+        None
+    }
+
+    /// Puts a key that is not there. The caller keeps the load below one.
+    #[inline]
+    fn insert(&mut self, key: Key, block: u32) {
+        let mut at = self.home(key);
+        loop {
+            let bucket = self.bucket_mut(at);
+            let free = (!bucket[SLOTS] & IN_USE).trailing_zeros() as usize;
+            if free < SLOTS {
+                bucket[free] = key.slot(block);
+                bucket[SLOTS] |= 1 << free;
+                return;
+            }
+            bucket[SLOTS] += PASSED;
+            at = (at + 1) & self.mask;
+        }
+    }
+
+    /// [`Self::insert`], unless a block with the key's fingerprint `is_same`. Returns whether it was put.
+    #[inline]
+    fn insert_new(&mut self, key: Key, block: u32, is_same: impl FnMut(u32) -> bool) -> bool {
+        let fingerprint = key.fingerprint() >> 32;
+        let home = self.home(key);
+        let bucket = self.bucket_mut(home);
+        let free = (!bucket[SLOTS] & IN_USE).trailing_zeros() as usize;
+        // Most are done in one look at one bucket.
+        let alone = bucket[SLOTS] < PASSED && free < SLOTS;
+        if alone && select(bucket, |slot| slot >> 32 == fingerprint) == 0 {
+            bucket[free] = key.slot(block);
+            bucket[SLOTS] |= 1 << free;
+            return true;
+        }
+        let is_new = self.find(key, is_same).is_none();
+        if is_new {
+            self.insert(key, block);
+        }
+        is_new
+    }
+
+    /// Takes out the slot of `key` and `block`; false if it is not here.
+    #[inline]
+    fn remove(&mut self, key: Key, block: u32) -> bool {
+        let wanted = key.slot(block);
+        let home = self.home(key);
+        let mut at = home;
+        for _ in 0..=self.mask {
+            let bucket = self.bucket_mut(at);
+            let found = select(bucket, |slot| slot == wanted);
+            if found != 0 {
+                bucket[SLOTS] &= !found;
+                let mut passed = home;
+                while passed != at {
+                    self.bucket_mut(passed)[SLOTS] -= PASSED;
+                    passed = (passed + 1) & self.mask;
+                }
+                return true;
+            }
+            if bucket[SLOTS] < PASSED {
+                return false;
+            }
+            at = (at + 1) & self.mask;
+        }
+        false
+    }
+}
 
 /// An array being emptied into the current one.
 #[derive(Debug)]
@@ -29,8 +212,6 @@ struct Resize {
     old: Buckets,
     /// A bucket that no key passed into: the first to move.
     origin: usize,
-    /// Buckets of the other array for each of this, in parts of 2^16.
-    stride: usize,
     /// Buckets from the origin on that have moved.
     moved: usize,
     /// Buckets to move per change.
@@ -40,11 +221,10 @@ struct Resize {
 }
 
 impl Resize {
-    fn new(old: Buckets, larger: usize, pace: isize) -> Self {
-        let first = (0..old.len).find(|b| old.passed(*b) == 0);
+    fn new(old: Buckets, pace: isize) -> Self {
+        let first = (0..old.len()).find(|b| old.bucket(*b)[SLOTS] < PASSED);
         Self {
-            origin: first.map_or(0, |b| old.after(b)),
-            stride: (larger << 16) / old.len,
+            origin: first.map_or(0, |b| (b + 1) & old.mask),
             old,
             moved: 0,
             pace,
@@ -52,25 +232,10 @@ impl Resize {
         }
     }
 
-    /// The bucket so many behind the origin, once around or more.
-    #[inline]
-    fn place(&self, distance: usize) -> usize {
-        let mut at = self.origin + distance;
-        while at >= self.old.len {
-            at -= self.old.len;
-        }
-        at
-    }
-
     /// Buckets from the origin to a key's home.
     #[inline]
     fn distance(&self, key: Key) -> usize {
-        let home = self.old.home(key);
-        if home < self.origin {
-            home + self.old.len - self.origin
-        } else {
-            home - self.origin
-        }
+        self.old.home(key).wrapping_sub(self.origin) & self.old.mask
     }
 
     #[inline]
@@ -83,34 +248,32 @@ impl Resize {
         let start = self.moved;
         let mut end = start;
         // The last cluster may reach around into buckets that were emptied before.
-        while end < start + self.old.len {
+        while end < start + self.old.len() {
             end += 1;
-            if self.old.passed(self.place(end - 1)) == 0 {
+            if self.old.bucket((self.origin + end - 1) & self.old.mask)[SLOTS] < PASSED {
                 break;
             }
         }
         let mut strays = Vec::new();
-        if start == 0 || self.old.passed(self.origin) > 0 {
-            // From the end of the array, around it and past all that was emptied: their turn comes.
-            for distance in start..end {
-                let at = self.place(distance);
-                for block in ids(*self.old.bucket(at)) {
-                    let key = Key::new(blocks.hash(block), mix);
-                    if self.distance(key) >= end {
-                        self.old.remove(key, block);
-                        strays.push((key, block));
-                    }
+        for place in start..end {
+            let at = (self.origin + place) & self.old.mask;
+            self.touch(at, place == 0, current);
+            self.fetch((at + FETCH) & self.old.mask, blocks);
+            let bucket = *self.old.bucket(at);
+            let mut used = bucket[SLOTS] & IN_USE;
+            while used != 0 {
+                let block = bucket[used.trailing_zeros() as usize] as u32;
+                used &= used - 1;
+                let key = Key::new(blocks.hash(block), mix);
+                if self.distance(key) < end {
+                    current.insert(key, block);
+                } else {
+                    // From the end of the array, around it and past all that was emptied: its turn comes.
+                    self.old.remove(key, block);
+                    strays.push((key, block));
                 }
             }
-        }
-        for distance in start..end {
-            let at = self.place(distance);
-            self.touch(at, current);
-            self.fetch(self.place(distance + FETCH), blocks);
-            for block in ids(*self.old.bucket(at)) {
-                current.insert(Key::new(blocks.hash(block), mix), block);
-            }
-            *self.old.bucket_mut(at) = EMPTY;
+            *self.old.bucket_mut(at) = [0; WORDS];
         }
         for (key, block) in strays {
             self.old.insert(key, block);
@@ -121,14 +284,25 @@ impl Resize {
 
     /// Keys move in the order of the arrays, so pages of the larger one are met one after the other.
     #[inline]
-    fn touch(&self, at: usize, larger: &mut Buckets) {
-        let across = |at: usize| (at * self.stride) >> 16;
-        larger.touch(across(at), across(at + 1), at == self.origin);
+    fn touch(&self, at: usize, first: bool, larger: &mut Buckets) {
+        let word = larger.offset + at * (larger.len() / self.old.len()) * WORDS;
+        if first || word % PAGE < 2 * WORDS {
+            for word in [word, word + PAGE] {
+                if let Some(word) = larger.words.get_mut(word) {
+                    touch(word);
+                }
+            }
+        }
     }
 
     /// Hashes lie anywhere in the columns, so they are asked for early.
     fn fetch(&self, at: usize, blocks: &Blocks) {
-        ids(*self.old.bucket(at)).for_each(|block| blocks.prefetch_hash(block));
+        let bucket = self.old.bucket(at);
+        let mut used = bucket[SLOTS] & IN_USE;
+        while used != 0 {
+            blocks.prefetch_hash(bucket[used.trailing_zeros() as usize] as u32);
+            used &= used - 1;
+        }
     }
 }
 
@@ -172,12 +346,14 @@ impl Table {
     #[cfg(test)]
     pub(super) fn passed(&self) -> u64 {
         let array = &self.current;
-        (0..array.len).map(|b| array.passed(b)).sum()
+        (0..array.len())
+            .map(|b| array.bucket(b)[SLOTS] / PASSED)
+            .sum()
     }
 
     /// Forgets the arrays of a table without keys.
     pub(super) fn reset(&mut self) {
-        if self.live == 0 && (self.resize.is_some() || self.current.len > MIN_BUCKETS) {
+        if self.live == 0 && (self.resize.is_some() || self.current.len() > MIN_BUCKETS) {
             *self = Self {
                 spare: self.spare,
                 ..Self::new()
@@ -187,28 +363,28 @@ impl Table {
 
     /// Keys that can be added before a larger array is needed.
     pub(super) fn vacant(&self) -> usize {
-        Buckets::room(self.current.len).saturating_sub(self.live)
+        (self.current.len() * SLOTS * 4 / 5).saturating_sub(self.live)
     }
 
     /// Bytes that `more` keys may add at most.
     pub(super) fn growth(&self, more: usize) -> usize {
-        let (mut before, mut buckets) = (0, self.current.len);
-        while self.live + more > Buckets::room(buckets) {
-            (before, buckets) = (buckets, Buckets::larger(buckets));
+        let mut buckets = self.current.len();
+        while (self.live + more) * 5 > buckets * SLOTS * 4 {
+            buckets *= 2;
         }
-        match before {
-            0 => 0,
-            before if before == self.current.len => Buckets::bytes(buckets),
-            before => Buckets::bytes(buckets) + Buckets::bytes(before),
+        match buckets / self.current.len() {
+            1 => 0,
+            2 => Buckets::bytes(buckets),
+            _ => Buckets::bytes(buckets) + Buckets::bytes(buckets / 2),
         }
     }
 
     /// Bytes for the smaller array that would do, if the present one is far too large.
     pub(super) fn shrinkage(&self) -> Option<usize> {
         let small = self.resize.is_none()
-            && self.current.len > MIN_BUCKETS
-            && self.live * 6 < Buckets::room(self.current.len);
-        small.then(|| Buckets::bytes((self.current.len / 4).max(MIN_BUCKETS)))
+            && self.current.len() > MIN_BUCKETS
+            && self.live * 8 < self.current.len() * SLOTS;
+        small.then(|| Buckets::bytes((self.current.len() / 4).max(MIN_BUCKETS)))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -242,7 +418,7 @@ impl Table {
         self.array(key).prefetch(key);
     }
 
-    /// A block whose tag equals the key's: right but for one chance in 2^16 per slot looked at.
+    /// A block whose fingerprint equals the key's: right but for one chance in 2^32 per slot looked at.
     #[inline]
     pub(super) fn probe(&self, key: Key) -> Option<u32> {
         self.array(key).find(key, |_| true)
@@ -269,8 +445,8 @@ impl Table {
     fn make_room(&mut self, blocks: &Blocks) {
         if self.resize.is_some() {
             self.advance(1, blocks);
-        } else if self.live + 1 > Buckets::room(self.current.len) {
-            self.start_resize(Buckets::larger(self.current.len));
+        } else if (self.live + 1) * 5 > self.current.len() * SLOTS * 4 {
+            self.start_resize(self.current.len() * 2);
         }
     }
 
@@ -284,7 +460,7 @@ impl Table {
         if removed {
             self.live -= 1;
             if self.shrinkage().is_some_and(|bytes| bytes <= self.spare) {
-                self.start_resize((self.current.len / 4).max(MIN_BUCKETS));
+                self.start_resize((self.current.len() / 4).max(MIN_BUCKETS));
             }
         }
         removed
@@ -301,17 +477,17 @@ impl Table {
     pub(super) fn insert_all(&mut self, hashes: &[SequenceHash], base: u32, blocks: &Blocks) {
         for (part, base) in hashes.chunks(AHEAD).zip((base..).step_by(AHEAD)) {
             self.prefetch_all(part);
-            let old = self.resize.as_ref().map_or(usize::MAX, |r| r.old.len);
-            if self.current.len.min(old) < AHEAD {
+            let old = self.resize.as_ref().map_or(usize::MAX, |r| r.old.len());
+            if self.current.len().min(old) < AHEAD {
                 // A small array may be full before the slice ends.
                 for (block, &hash) in (base..).zip(part) {
                     self.insert(self.key(hash), block, blocks);
                 }
                 continue;
             }
-            let room = Buckets::room(self.current.len);
-            if self.resize.is_none() && self.live + part.len() > room {
-                self.start_resize(Buckets::larger(self.current.len));
+            let room = self.current.len() * SLOTS * 4;
+            if self.resize.is_none() && (self.live + part.len()) * 5 > room {
+                self.start_resize(self.current.len() * 2);
             }
             self.advance(part.len(), blocks);
             self.live += part.len();
@@ -371,8 +547,8 @@ impl Table {
         let old = std::mem::replace(&mut self.current, Buckets::new(buckets));
         // Growing, one bucket is enough: while they are emptied one by one the old array gains less than one key in
         // each. Shrinking, they are nearly empty and memory waits.
-        let pace = if buckets > old.len { 1 } else { 8 };
-        self.resize = Some(Resize::new(old, buckets, pace));
+        let pace = if buckets > old.len() { 1 } else { 8 };
+        self.resize = Some(Resize::new(old, pace));
     }
 
     /// Moves a few buckets of the old array for each of so many changes.
@@ -381,28 +557,27 @@ impl Table {
             return;
         };
         resize.credit += resize.pace * changes.cast_signed();
-        while resize.credit > 0 && resize.moved < resize.old.len {
+        while resize.credit > 0 && resize.moved < resize.old.len() {
             resize.move_cluster(&mut self.current, blocks, self.mix);
         }
-        if resize.moved >= resize.old.len {
+        if resize.moved >= resize.old.len() {
             self.resize = None;
         }
     }
 
-    fn arrays(&self) -> impl Iterator<Item = &Buckets> {
-        let old = self.resize.as_ref().map(|resize| &resize.old);
-        std::iter::once(&self.current).chain(old)
-    }
-
     /// Every block in the table, for recounts.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.arrays()
-            .flat_map(|array| (0..array.len).flat_map(move |at| ids(*array.bucket(at))))
-    }
-
-    /// See [`Buckets::is_sound`].
-    pub(super) fn is_sound(&self, blocks: &Blocks) -> bool {
-        let key = |block| self.key(blocks.hash(block));
-        self.arrays().all(|array| array.is_sound(key))
+        let arrays = [Some(&self.current), self.resize.as_ref().map(|r| &r.old)];
+        arrays.into_iter().flatten().flat_map(|array| {
+            (0..array.len())
+                .flat_map(move |b| {
+                    array.bucket(b)[..SLOTS]
+                        .iter()
+                        .enumerate()
+                        .map(move |(i, slot)| (b, i, *slot))
+                })
+                .filter(|(b, i, _)| array.bucket(*b)[SLOTS] >> i & 1 == 1)
+                .map(|(_, _, slot)| slot as u32)
+        })
     }
 }

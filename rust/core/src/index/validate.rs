@@ -44,10 +44,6 @@ impl Hashed {
             "the table holds slots no run covers"
         );
         ensure!(
-            held.shape.table.is_sound(&held.shape.blocks),
-            "tags or counters of the table are wrong"
-        );
-        ensure!(
             blocks == held.shape.blocks.live(),
             "{} ids are in use",
             held.shape.blocks.live()

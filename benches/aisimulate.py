@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+
+from benches.compare.environment import install_into
 
 from cachelb.sim import FleetSpec, Measurement, build, fit_scale, simulate
 from cachelb.sim.metrics import hit_rate
@@ -42,8 +43,7 @@ for prompt, cached, output in json.load(sys.stdin):
 def main() -> None:
     """Fit, then run the policies with both timings."""
     if not VENV.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        subprocess.run([str(VENV / "bin" / "pip"), "install", "--quiet", PACKAGE], check=True)
+        install_into(VENV, PACKAGE)
     command = [str(VENV / "bin" / "python"), "-c", THEIRS]
     made = subprocess.run(command, input=json.dumps(SIZES), stdout=subprocess.PIPE, text=True, check=True)
     times = [json.loads(line) for line in made.stdout.splitlines() if line.startswith("[")]

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benches.compare.environment import install_into
+
 from cachelb.testing import FakeFleet
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,8 +90,7 @@ def main() -> None:
     if not VENV.exists():
         if given.source is None:
             parser.error("--source is missing: a checkout of kubernetes-sigs/inference-perf")
-        subprocess.run([given.python, "-m", "venv", VENV], check=True)
-        subprocess.run([VENV / "bin" / "pip", "install", "--quiet", given.source.resolve()], check=True)
+        install_into(VENV, str(given.source.resolve()), python=given.python)
     print("| workload | policy | requests | failed | TTFT mean, ms | p99, ms | latency mean, ms | cached |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:

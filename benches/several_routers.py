@@ -192,7 +192,7 @@ def conversations(count: int, rate: float) -> Workload:
     return draft.finish()
 
 
-def large_row(name: str, served: Served, *, answers: bool, rest: Sequence[str] = ("", "", "")) -> str:
+def large_row(name: str, served: Served, *, answers: bool, rest: Sequence[str] = ()) -> str:
     """Return a line of a table on the large fleet."""
     hits, even = served.follow_up_hits(), served.evenness()
     cells = [
@@ -207,12 +207,13 @@ def large_row(name: str, served: Served, *, answers: bool, rest: Sequence[str] =
     return f"| {' | '.join(cells)} |"
 
 
-def ideal_rows(served: Served) -> list[str]:
+def ideal_rows(served: Served, columns: int) -> list[str]:
     """Return how evenly routers that see all loads would place the same requests at the same times."""
     rows = []
     for how in ("in turn", "least loaded", "conversations stay"):
         even = served.dispatched(how).evenness()
-        cells = [f"*{how}*", "", "", f"{even.open_now:.3f} / {even.open_mean:.3f}", f"{even.tokens:.3f}", *[""] * 4]
+        cells = [f"*{how}*", "", "", f"{even.open_now:.3f} / {even.open_mean:.3f}", f"{even.tokens:.3f}"]
+        cells += [""] * (columns - len(cells))
         rows.append(f"| {' | '.join(cells)} |")
     return rows
 
@@ -253,7 +254,7 @@ def large_fleet(count: int, rate: float, factor: float, say: Callable[[str], Non
         times = f"{1e6 * quantile(played.select_s, 0.5):.0f} us / {1e3 * max(played.select_s):.1f} ms"
         say(large_row(f"8, {way}", played.served, answers=False, rest=(size, times, f"{played.cpu_share:.0%}")))
         if way == "mesh":
-            for line in ideal_rows(played.served):
+            for line in ideal_rows(played.served, len(LARGE_COLUMNS)):
                 say(line)
 
 
@@ -273,10 +274,10 @@ def large_simulated(say: Callable[[str], None]) -> None:
     for name, options in ways.items():
         run = simulate(requests, FleetSpec.parse(f"{len(LARGE)}xl40s"), **options)
         served = Served.simulated(run)
-        say(large_row(name, served, answers=True, rest=()))
+        say(large_row(name, served, answers=True))
         if name == "8, shared":
-            for line in ideal_rows(served):
-                say(line.replace(" |  |  |  |  |", " |  |"))
+            for line in ideal_rows(served, 6):
+                say(line)
 
 
 def main() -> None:

@@ -19,8 +19,12 @@ def pinned(package: str) -> str:
 
 def install(*packages: str) -> None:
     """Make the environment where it is missing, and install packages, all alternatives by default."""
-    if not VENV.exists():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    what = packages or ("--requirement", str(_REQUIREMENTS))
-    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
+    install_into(VENV, *(packages or ("--requirement", str(_REQUIREMENTS))))
+
+
+def install_into(venv: Path, *what: str, python: str = sys.executable) -> None:
+    """Install packages into an environment, made by an interpreter where it is missing."""
+    if not venv.exists():
+        subprocess.run([python, "-m", "venv", venv], check=True)
+    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
     subprocess.run(command, check=True)

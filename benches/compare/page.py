@@ -137,8 +137,7 @@ def _losses(rows: Rows, where: str) -> str:
                 reasons = (_REASONS.get((row["contender"], of)) for of in (kind, ""))
                 why = next((reason for reason in reasons if reason), "unexplained")
                 lines[row["contender"], why].append(f"  - {what}: {figures}\n")
-    heads = {key: f"- {key[0]}: {key[1]}\n" for key in lines}
-    text = "".join(head + "".join(lines[key]) for key, head in heads.items()) or "- nowhere\n"
+    text = "".join(f"- {name}: {why}\n{''.join(those)}" for (name, why), those in lines.items()) or "- nowhere\n"
     return f"## Where others are better, from {where}\n\n{text}\n"
 
 

@@ -4,7 +4,7 @@
     make bench-engine BENCH_ARGS="--policy round-robin,adaptive(a=1)+events"  # others; stored rounds are filled up
     make bench-engine BENCH_ARGS="--minutes 9"             # as many episodes as that; the next call goes on
     make bench-engine BENCH_ARGS="--write"                 # write the page of the episodes there are
-    make bench-engine BENCH_ARGS="--size tiny --chats 4 --rounds 1 --out /tmp/page.md --runs /tmp/runs.jsonl"
+    make bench-engine BENCH_ARGS="--size tiny --chats 4 --rounds 1 --out page.md --runs runs.jsonl"
 
 Policies take turns, another one first in each round; in a round all have the same chats. Before each episode the
 engines' caches are emptied, and the router is a new one. Every finished episode is kept in bench-results/engines.jsonl.
@@ -94,10 +94,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument(
-        "--policy",
-        type=split_list,
-        default=list(POLICIES),
-        help="separated by commas; NAME(OPTION=VALUE)+events",
+        "--policy", type=split_list, default=list(POLICIES), help="separated by commas; NAME(OPTION=VALUE)+events"
     )
     parser.add_argument("--size", choices=SIZES, default="mid", help="of the model")
     parser.add_argument("--chats", type=int, default=Shape().chats)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tests.http_client import connect
 
+from cachelb.answers import retry_after
+
 DEADLINE_S = 300.0
 
 
@@ -61,10 +63,10 @@ def _try(url: str, data: bytes, began: float, refused: int) -> Streamed | None:
     try:
         connection.request("POST", "/v1/completions", data, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        wait_s = response.headers["Retry-After"]
+        wait_s = retry_after(dict(response.headers))
         if response.status == 429 and wait_s is not None and time.perf_counter() - began < DEADLINE_S:
             connection.close()
-            time.sleep(float(wait_s))
+            time.sleep(wait_s)
             return None
         if response.status != 200:
             raise RuntimeError(f"{url} answered {response.status}: {response.read(500).decode(errors='replace')}")

@@ -131,7 +131,7 @@ lock: $(VENV)/.created ## Pin what this file installs, with hashes, in requireme
 	.ci/lock $(LOCK_ARGS)
 
 clean: ## Remove everything built
-	rm -rf $(VENV) .venv-engine .venv-compare .cache target dist bench-results
+	rm -rf $(VENV) .venv-* .cache target dist bench-results
 	find python -name '*.so' -delete
 
 $(VENV)/.created:

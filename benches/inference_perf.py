@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benches.compare.environment import install_into
+from benches.programs import program
 
 from cachelb.testing import FakeFleet
 
@@ -106,7 +104,9 @@ def row(name: str, policy: str, tokenizer: Path, api: str) -> Iterator[str]:
     """Run a workload with a policy and yield the cells of its row."""
     data, load = WORKLOADS[name]
     with FakeFleet(**FLEET) as fleet, tempfile.TemporaryDirectory() as folder:  # type: ignore[arg-type] # by name
-        with gateway(fleet.urls, policy) as url:
+        served = [word for url in fleet.urls for word in ("--worker", url)]
+        served += ["--listen", "127.0.0.1:0", "--admin", "none", "--drain-s", "0"]
+        with program("-m", "cachelb", "serve", *served, environment={"CACHELB_POLICY": policy}) as (_, url):
             config = Path(folder, "config.json")  # JSON is YAML
             settings = {
                 "api": {"type": api, "streaming": True},
@@ -129,22 +129,6 @@ def row(name: str, policy: str, tokenizer: Path, api: str) -> Iterator[str]:
     yield from (str(good["count"]), str(failed))
     yield from (f"{value * 1e3:,.0f}" for value in (ttft["mean"], ttft["p99"], latency["mean"]))
     yield f"{sum(each.cached_tokens for each in counts) / sum(each.prompt_tokens for each in counts):.1%}"
-
-
-@contextmanager
-def gateway(workers: list[str], policy: str) -> Iterator[str]:
-    """Run `cachelb serve`; yield its address."""
-    words = [word for url in workers for word in ("--worker", url)]
-    words += ["--listen", "127.0.0.1:0", "--admin", "none", "--drain-s", "0"]
-    environment = {**os.environ, "CACHELB_POLICY": policy}
-    with subprocess.Popen(
-        [sys.executable, "-m", "cachelb", "serve", *words], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield next(word for word in process.stdout.readline().split() if word.startswith("http"))
-        finally:
-            process.terminate()
 
 
 if __name__ == "__main__":

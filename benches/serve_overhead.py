@@ -1,6 +1,6 @@
 """Processor time per request of `cachelb serve` beside a bare pass-through of the same stack.
 
-    python benches/serve_overhead.py
+    python -m benches.serve_overhead
 
 Both are uvicorn (httptools, uvloop) with an aiohttp client, each in a process of its own, in front of one worker that
 sends prepared answers. They take turns, so that what else the machine does concerns both. Times are of the gateway's
@@ -13,17 +13,14 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import aiohttp
 import uvicorn
 import uvloop
+from benches.programs import program
 
 from cachelb.serve.asgi import Receive, Scope, Send
 
@@ -103,17 +100,6 @@ async def run_bare(worker: str) -> None:
         await serving
 
 
-@contextmanager
-def process(*words: str) -> Iterator[tuple[Popen[str], str]]:
-    """Run a program; yield it and the address that it prints."""
-    with Popen([sys.executable, "-u", *words], stdout=PIPE, text=True) as running:
-        try:
-            assert running.stdout is not None
-            yield running, running.stdout.readline().split()[-1]
-        finally:
-            running.terminate()
-
-
 def cpu_s(pid: int) -> float:
     """Processor time of a process, in seconds: of all its threads, to the nanosecond."""
     return sum(int((each / "schedstat").read_text().split()[0]) for each in Path(f"/proc/{pid}/task").iterdir()) / 1e9
@@ -138,11 +124,14 @@ async def load(url: str, kind: str, count: int, clients: int) -> None:
 def measure(rounds: int, count: int, clients: int) -> dict[str, dict[str, list[float]]]:
     """Return microseconds per request by kind and gateway, a figure per round."""
     found: dict[str, dict[str, list[float]]] = {kind: {"bare": [], "serve": []} for kind in KINDS}
-    with process(__file__, "--role", "worker") as (_, worker), TemporaryDirectory() as folder:
+    with program("-m", "benches.serve_overhead", "--role", "worker") as (_, worker), TemporaryDirectory() as folder:
         config = f"{folder}/gateway.json"  # without a table for load, which is polled by time and not by request
         Path(config).write_text(json.dumps({"workers": [worker]}), "utf-8")
         serve = ("-m", "cachelb", "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "none")
-        with process(__file__, "--role", "bare", "--worker", worker) as bare, process(*serve) as served:
+        with (
+            program("-m", "benches.serve_overhead", "--role", "bare", "--worker", worker) as bare,
+            program(*serve) as served,
+        ):
             gateways = {"bare": bare, "serve": served}
             for turn in range(rounds + 1):  # the first one warms up
                 for kind in KINDS:

@@ -113,12 +113,13 @@ def test_select_short_known_prompt(benchmark: BenchmarkFixture, workers: Callabl
     assert decisions[0].matched_tokens > 0
 
 
+@pytest.mark.parametrize("length", [32_768, LONG])
 @pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
-def test_select_long_prompt(benchmark: BenchmarkFixture, *, known: bool) -> None:
-    """Select among 64 workers for a 131,072-token prompt: 8,192 blocks to match, or to store."""
+def test_select_long_prompt(benchmark: BenchmarkFixture, length: int, *, known: bool) -> None:
+    """Select among 64 workers for a long prompt, whose blocks are to be matched, or stored."""
     policy = CacheAware(max_blocks_per_worker=1_000_000, seed=1)
     rounds = 1_000 if known else 300
-    supply = iter(prompts(1, LONG) * (rounds + 1) if known else prompts(rounds + 1, LONG))
+    supply = iter(prompts(1, length) * (rounds + 1) if known else prompts(rounds + 1, length))
     policy.select_worker(WORKERS, tokens=next(supply)).on_complete()
     decisions: list[Decision[str]] = []
 
@@ -131,6 +132,7 @@ def test_select_long_prompt(benchmark: BenchmarkFixture, *, known: bool) -> None
         return (next(supply),), {}
 
     kind = "known" if known else "new"
-    label(benchmark, f"select_worker/{LONG}/{kind}", "64 str workers" if known else "64 str workers, 8,192 stores")
+    stores = "" if known else f", {length // 16:,} stores"
+    label(benchmark, f"select_worker/{length}/{kind}", f"64 str workers{stores}")
     benchmark.pedantic(select, setup=setup, rounds=rounds)
     assert (decisions[0].matched_tokens > 0) is known

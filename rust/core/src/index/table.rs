@@ -204,6 +204,28 @@ impl Buckets {
         }
         false
     }
+
+    /// The blocks in a bucket.
+    fn blocks(&self, index: usize) -> impl Iterator<Item = u32> {
+        let bucket = *self.bucket(index);
+        let used = (0..SLOTS).filter(move |slot| bucket[SLOTS] >> slot & 1 == 1);
+        used.map(move |slot| bucket[slot] as u32)
+    }
+
+    /// Whether every bucket counts the keys that passed it.
+    fn counts_right(&self, key_of: impl Fn(u32) -> Key) -> bool {
+        let mut passed = vec![0; self.len()];
+        for at in 0..self.len() {
+            for block in self.blocks(at) {
+                let mut before = self.home(key_of(block));
+                while before != at {
+                    passed[before] += PASSED;
+                    before = (before + 1) & self.mask;
+                }
+            }
+        }
+        (0..self.len()).all(|at| self.bucket(at)[SLOTS] & !IN_USE == passed[at])
+    }
 }
 
 /// An array being emptied into the current one.
@@ -268,8 +290,13 @@ impl Resize {
                 if self.distance(key) < end {
                     current.insert(key, block);
                 } else {
-                    // From the end of the array, around it and past all that was emptied: its turn comes.
-                    self.old.remove(key, block);
+                    // From the end of the array, around it and past all that was emptied: its turn comes. Only buckets
+                    // before the origin still count it.
+                    let mut passed = self.old.home(key);
+                    while passed != self.origin {
+                        self.old.bucket_mut(passed)[SLOTS] -= PASSED;
+                        passed = (passed + 1) & self.old.mask;
+                    }
                     strays.push((key, block));
                 }
             }
@@ -565,19 +592,20 @@ impl Table {
         }
     }
 
+    fn arrays(&self) -> impl Iterator<Item = &Buckets> {
+        let old = self.resize.as_ref().map(|resize| &resize.old);
+        std::iter::once(&self.current).chain(old)
+    }
+
     /// Every block in the table, for recounts.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let arrays = [Some(&self.current), self.resize.as_ref().map(|r| &r.old)];
-        arrays.into_iter().flatten().flat_map(|array| {
-            (0..array.len())
-                .flat_map(move |b| {
-                    array.bucket(b)[..SLOTS]
-                        .iter()
-                        .enumerate()
-                        .map(move |(i, slot)| (b, i, *slot))
-                })
-                .filter(|(b, i, _)| array.bucket(*b)[SLOTS] >> i & 1 == 1)
-                .map(|(_, _, slot)| slot as u32)
-        })
+        self.arrays()
+            .flat_map(|array| (0..array.len()).flat_map(|at| array.blocks(at)))
+    }
+
+    /// Whether every bucket counts the keys that passed it.
+    pub(super) fn counts_right(&self, blocks: &Blocks) -> bool {
+        let key = |block| self.key(blocks.hash(block));
+        self.arrays().all(|array| array.counts_right(key))
     }
 }

@@ -208,23 +208,7 @@ impl Buckets {
     /// The blocks in a bucket.
     fn blocks(&self, index: usize) -> impl Iterator<Item = u32> {
         let bucket = *self.bucket(index);
-        let used = (0..SLOTS).filter(move |slot| bucket[SLOTS] >> slot & 1 == 1);
-        used.map(move |slot| bucket[slot] as u32)
-    }
-
-    /// Whether every bucket counts the keys that passed it.
-    fn counts_right(&self, key_of: impl Fn(u32) -> Key) -> bool {
-        let mut passed = vec![0; self.len()];
-        for at in 0..self.len() {
-            for block in self.blocks(at) {
-                let mut before = self.home(key_of(block));
-                while before != at {
-                    passed[before] += PASSED;
-                    before = (before + 1) & self.mask;
-                }
-            }
-        }
-        (0..self.len()).all(|at| self.bucket(at)[SLOTS] & !IN_USE == passed[at])
+        (0..SLOTS).filter_map(move |i| (bucket[SLOTS] >> i & 1 == 1).then_some(bucket[i] as u32))
     }
 }
 
@@ -280,7 +264,13 @@ impl Resize {
         for place in start..end {
             let at = (self.origin + place) & self.old.mask;
             self.touch(at, place == 0, current);
-            self.fetch((at + FETCH) & self.old.mask, blocks);
+            // Hashes lie anywhere in the columns, so they are asked for early.
+            let next = self.old.bucket((at + FETCH) & self.old.mask);
+            let mut used = next[SLOTS] & IN_USE;
+            while used != 0 {
+                blocks.prefetch_hash(next[used.trailing_zeros() as usize] as u32);
+                used &= used - 1;
+            }
             let bucket = *self.old.bucket(at);
             let mut used = bucket[SLOTS] & IN_USE;
             while used != 0 {
@@ -290,8 +280,7 @@ impl Resize {
                 if self.distance(key) < end {
                     current.insert(key, block);
                 } else {
-                    // From the end of the array, around it and past all that was emptied: its turn comes. Only buckets
-                    // before the origin still count it.
+                    // From the end of the array, around it: its turn comes. Only buckets before the origin still count it.
                     let mut passed = self.old.home(key);
                     while passed != self.origin {
                         self.old.bucket_mut(passed)[SLOTS] -= PASSED;
@@ -319,16 +308,6 @@ impl Resize {
                     touch(word);
                 }
             }
-        }
-    }
-
-    /// Hashes lie anywhere in the columns, so they are asked for early.
-    fn fetch(&self, at: usize, blocks: &Blocks) {
-        let bucket = self.old.bucket(at);
-        let mut used = bucket[SLOTS] & IN_USE;
-        while used != 0 {
-            blocks.prefetch_hash(bucket[used.trailing_zeros() as usize] as u32);
-            used &= used - 1;
         }
     }
 }
@@ -419,8 +398,7 @@ impl Table {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let words = self.current.words.capacity()
-            + self.resize.as_ref().map_or(0, |r| r.old.words.capacity());
+        let words: usize = self.arrays().map(|array| array.words.capacity()).sum();
         words * size_of::<u64>()
     }
 
@@ -605,7 +583,18 @@ impl Table {
 
     /// Whether every bucket counts the keys that passed it.
     pub(super) fn counts_right(&self, blocks: &Blocks) -> bool {
-        let key = |block| self.key(blocks.hash(block));
-        self.arrays().all(|array| array.counts_right(key))
+        self.arrays().all(|array| {
+            let mut passed = vec![0; array.len()];
+            for at in 0..array.len() {
+                for block in array.blocks(at) {
+                    let mut before = array.home(self.key(blocks.hash(block)));
+                    while before != at {
+                        passed[before] += PASSED;
+                        before = (before + 1) & array.mask;
+                    }
+                }
+            }
+            (0..array.len()).all(|at| array.bucket(at)[SLOTS] & !IN_USE == passed[at])
+        })
     }
 }

@@ -204,6 +204,12 @@ impl Buckets {
         }
         false
     }
+
+    /// The blocks in a bucket.
+    fn blocks(&self, index: usize) -> impl Iterator<Item = u32> {
+        let bucket = *self.bucket(index);
+        (0..SLOTS).filter_map(move |i| (bucket[SLOTS] >> i & 1 == 1).then_some(bucket[i] as u32))
+    }
 }
 
 /// An array being emptied into the current one.
@@ -258,7 +264,13 @@ impl Resize {
         for place in start..end {
             let at = (self.origin + place) & self.old.mask;
             self.touch(at, place == 0, current);
-            self.fetch((at + FETCH) & self.old.mask, blocks);
+            // Hashes lie anywhere in the columns, so they are asked for early.
+            let next = self.old.bucket((at + FETCH) & self.old.mask);
+            let mut used = next[SLOTS] & IN_USE;
+            while used != 0 {
+                blocks.prefetch_hash(next[used.trailing_zeros() as usize] as u32);
+                used &= used - 1;
+            }
             let bucket = *self.old.bucket(at);
             let mut used = bucket[SLOTS] & IN_USE;
             while used != 0 {
@@ -268,8 +280,12 @@ impl Resize {
                 if self.distance(key) < end {
                     current.insert(key, block);
                 } else {
-                    // From the end of the array, around it and past all that was emptied: its turn comes.
-                    self.old.remove(key, block);
+                    // From the end of the array, around it: its turn comes. Only buckets before the origin still count it.
+                    let mut passed = self.old.home(key);
+                    while passed != self.origin {
+                        self.old.bucket_mut(passed)[SLOTS] -= PASSED;
+                        passed = (passed + 1) & self.old.mask;
+                    }
                     strays.push((key, block));
                 }
             }
@@ -292,16 +308,6 @@ impl Resize {
                     touch(word);
                 }
             }
-        }
-    }
-
-    /// Hashes lie anywhere in the columns, so they are asked for early.
-    fn fetch(&self, at: usize, blocks: &Blocks) {
-        let bucket = self.old.bucket(at);
-        let mut used = bucket[SLOTS] & IN_USE;
-        while used != 0 {
-            blocks.prefetch_hash(bucket[used.trailing_zeros() as usize] as u32);
-            used &= used - 1;
         }
     }
 }
@@ -392,8 +398,7 @@ impl Table {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let words = self.current.words.capacity()
-            + self.resize.as_ref().map_or(0, |r| r.old.words.capacity());
+        let words: usize = self.arrays().map(|array| array.words.capacity()).sum();
         words * size_of::<u64>()
     }
 
@@ -565,19 +570,31 @@ impl Table {
         }
     }
 
+    fn arrays(&self) -> impl Iterator<Item = &Buckets> {
+        let old = self.resize.as_ref().map(|resize| &resize.old);
+        std::iter::once(&self.current).chain(old)
+    }
+
     /// Every block in the table, for recounts.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let arrays = [Some(&self.current), self.resize.as_ref().map(|r| &r.old)];
-        arrays.into_iter().flatten().flat_map(|array| {
-            (0..array.len())
-                .flat_map(move |b| {
-                    array.bucket(b)[..SLOTS]
-                        .iter()
-                        .enumerate()
-                        .map(move |(i, slot)| (b, i, *slot))
-                })
-                .filter(|(b, i, _)| array.bucket(*b)[SLOTS] >> i & 1 == 1)
-                .map(|(_, _, slot)| slot as u32)
+        self.arrays()
+            .flat_map(|array| (0..array.len()).flat_map(|at| array.blocks(at)))
+    }
+
+    /// Whether every bucket counts the keys that passed it.
+    pub(super) fn counts_right(&self, blocks: &Blocks) -> bool {
+        self.arrays().all(|array| {
+            let mut passed = vec![0; array.len()];
+            for at in 0..array.len() {
+                for block in array.blocks(at) {
+                    let mut before = array.home(self.key(blocks.hash(block)));
+                    while before != at {
+                        passed[before] += PASSED;
+                        before = (before + 1) & array.mask;
+                    }
+                }
+            }
+            (0..array.len()).all(|at| array.bucket(at)[SLOTS] & !IN_USE == passed[at])
         })
     }
 }

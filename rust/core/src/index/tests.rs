@@ -171,7 +171,25 @@ fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
                     );
                 }
                 assert_eq!(table.iter().count(), held.len());
+                assert!(table.counts_right(&blocks), "round {round} step {step}");
             }
+        }
+    }
+}
+
+/// The key that starts a resize may pass full buckets into the first ones to move.
+#[test]
+fn table_counts_passing_keys_right_when_one_passes_into_the_first_buckets_to_move() {
+    let mut dice = Rng::new(11);
+    for round in 0..1_000 {
+        let (mut table, mut blocks) =
+            (super::table::Table::new(), super::blocks::Blocks::default());
+        for step in 0..100 {
+            let hash = SequenceHash(dice.below(1 << 40) as u64);
+            let (block, _) = blocks.alloc(1, true).unwrap();
+            blocks.set_hashes(block, &[hash]);
+            table.insert(table.key(hash), block, &blocks);
+            assert!(table.counts_right(&blocks), "round {round} step {step}");
         }
     }
 }

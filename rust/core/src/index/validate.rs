@@ -44,6 +44,10 @@ impl Hashed {
             "the table holds slots no run covers"
         );
         ensure!(
+            held.shape.table.counts_right(&held.shape.blocks),
+            "buckets of the table count other keys than passed them"
+        );
+        ensure!(
             blocks == held.shape.blocks.live(),
             "{} ids are in use",
             held.shape.blocks.live()

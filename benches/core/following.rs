@@ -66,9 +66,12 @@ struct Message {
 /// Takes messages.
 type Stage = Box<dyn FnMut(&Message)>;
 
+/// Makes a stage that has seen nothing.
+type Make = fn() -> Stage;
+
 fn main() -> Result<()> {
     let stream = stream();
-    let stages: [(&str, fn() -> Stage); 4] = [
+    let stages: [(&str, Make); 4] = [
         ("decoded", in_batch),
         ("named", in_nothing),
         ("indexed", in_index),
@@ -175,7 +178,9 @@ fn store(names: &[u64], parent: Option<u64>, seed: u64) -> Vec<u8> {
         out.text(text);
     }
     out.list(names.len());
-    names.iter().for_each(|name| out.name(*name));
+    for name in names {
+        out.name(*name);
+    }
     out.text("parent_block_hash");
     match parent {
         Some(parent) => out.name(parent),

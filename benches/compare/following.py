@@ -14,7 +14,7 @@ from cachelb.bench.measures.events import MESSAGES_PER_CALL, wrong_answers
 from cachelb.bench.prompts import BLOCK
 from cachelb.bench.rows import Row
 from cachelb.bench.running import can_write_events, installed
-from cachelb.bench.streams import CHAIN, WORKERS, Stream
+from cachelb.bench.streams import CHAIN, WORKERS, Stream, chain_named, name
 from cachelb.bench.timing import summarised
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def _drain(feed: Feed, stream: Stream, messages: int) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     last = {message.worker: message for message in stream.messages[:messages]}
     for worker, message in last.items():
-        chain = (message.stored.start - 1) // CHAIN
-        blocks = message.stored.stop - 1 - chain * CHAIN
+        chain = chain_named(message.stored.start)
+        blocks = message.stored.stop - name(chain)
         tokens = stream.prompt(chain)[: blocks * BLOCK].tolist()
         while feed.depth(worker, tokens) != blocks:
             if time.monotonic() > deadline:

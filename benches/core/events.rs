@@ -6,6 +6,7 @@
 
 mod indexed;
 mod messages;
+mod nothing;
 mod random;
 mod rows;
 
@@ -13,14 +14,14 @@ use std::hint::black_box;
 use std::io::Result;
 use std::time::{Duration, Instant};
 
-use cachelb_core::groups::Resuming;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Scheme};
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
-use cachelb_events::{Batch, Holdings, Ingest, IngestSettings, decode};
+use cachelb_events::{Batch, Ingest, IngestSettings, decode};
 
 use indexed::Indexed;
 use messages::Writer;
+use nothing::Nothing;
 use random::Random;
 use rows::{Row, wanted};
 
@@ -227,47 +228,4 @@ fn emit(id: String, took: Duration, churned: bool, note: &str) -> Result<()> {
         ),
     }
     .emit()
-}
-
-/// Holdings that only count.
-struct Nothing;
-
-impl Holdings for Nothing {
-    fn store(&mut self, _: Option<SequenceHash>, hashes: &[SequenceHash], _: Medium) -> u32 {
-        hashes.len() as u32
-    }
-
-    fn spread(&mut self, _: SequenceHash, _: Medium) -> bool {
-        true
-    }
-
-    fn remove(&mut self, hashes: &[SequenceHash], _: Medium) -> u32 {
-        hashes.len() as u32
-    }
-
-    fn clear(&mut self) -> u64 {
-        0
-    }
-
-    fn doubt(&mut self) -> u64 {
-        0
-    }
-
-    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        vec![hash]
-    }
-
-    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
-
-    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
-        false
-    }
-
-    fn unmark(&mut self, _: SequenceHash) -> bool {
-        false
-    }
-
-    fn holds(&self, _: SequenceHash, _: Medium) -> bool {
-        true
-    }
 }

@@ -17,6 +17,7 @@ CHAIN = 8 * STEP
 """Blocks of a prompt."""
 
 WORKERS = 8
+_NAMES = 1 << 62
 _VOCABULARY = 128_000
 
 
@@ -85,7 +86,7 @@ class Stream:
 
     def chains(self) -> set[int]:
         """Return the prompts that messages are about."""
-        return {(message.stored.start - 1) // CHAIN for message in self.messages}
+        return {chain_named(message.stored.start) for message in self.messages}
 
     def sample(self, most: int = 64) -> list[int]:
         """Return some of the prompts, evenly spread."""
@@ -130,5 +131,10 @@ def chain_of(turn: int, worker: int) -> int:
 
 
 def name(chain: int) -> int:
-    """Return the engine's name of the first block of a prompt; the others follow."""
-    return chain * CHAIN + 1
+    """Return the engine's name of the first block of a prompt; the others follow. Names have 64 bits, as hashes do."""
+    return _NAMES + chain * CHAIN
+
+
+def chain_named(block: int) -> int:
+    """Return the prompt of a named block."""
+    return (block - _NAMES) // CHAIN

@@ -243,15 +243,18 @@ impl<K: Key, V: Value> Table<K, V> {
     #[inline(always)]
     pub(super) fn take_if(&mut self, key: K, wanted: impl Fn(V) -> bool) -> Option<V> {
         let mix = key.mix(self.seeds);
-        let found = self.find(key, mix)?;
+        let (found, free) = (self.find(key, mix)?, self.free);
         let entry = self.entry_mut(found.place);
         let value = entry.value;
         if !wanted(value) {
             return None;
         }
-        entry.value = V::VACANT;
+        *entry = Entry {
+            key: K::link(free),
+            value: V::VACANT,
+        };
         self.buckets.take(mix, found);
-        self.release(found.place);
+        self.freed(found.place);
         Some(value)
     }
 
@@ -313,6 +316,12 @@ impl<K: Key, V: Value> Table<K, V> {
     #[inline]
     fn release(&mut self, place: u32) {
         self.entry_mut(place).key = K::link(self.free);
+        self.freed(place);
+    }
+
+    /// Counts an entry that was linked to the free ones.
+    #[inline]
+    fn freed(&mut self, place: u32) {
         self.free = place;
         self.len -= 1;
         if self.used > CHUNK && self.len * 4 < self.used {

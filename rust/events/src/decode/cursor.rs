@@ -192,11 +192,12 @@ impl<'a> Cursor<'a> {
         self.integer().map(|(bits, _)| bits)
     }
 
-    /// Consumes up to `most` integers of 64 bits without a sign, as long as such stand here.
+    /// Consumes up to `most` integers of 64 bits, with a sign or without, as long as such stand here. Returns their bits.
     pub(super) fn words(&mut self, most: usize) -> impl Iterator<Item = u64> + use<'a> {
         let values = self.rest.as_chunks::<9>().0;
         let all = values.iter().take(most);
-        let words = all.take_while(|value| value[0] == 0xcf).count();
+        let words = all.take_while(|value| matches!(value[0], 0xcf | 0xd3));
+        let words = words.count();
         self.rest = &self.rest[words * 9..];
         values[..words].iter().map(|value| {
             let [_, word @ ..] = value;

@@ -5,6 +5,7 @@
 //! compare 32-bit fingerprints only; the full hash of the answer is checked, and a mismatch falls back to the exact
 //! scan.
 
+use super::blocks::CHUNK;
 use super::hints::prefetch;
 use super::shape::{Hashed, Ids};
 use super::table::Key;
@@ -16,6 +17,10 @@ use crate::ids::{Medium, SequenceHash, WorkerId};
 
 /// Probes per round of the k-ary search. 8 and 16 are equal within noise, 32 is worse.
 const K: u32 = 8;
+/// So many blocks behind a known one are compared with the hashes beside it. 32 and 64 are equal, 160 and 320 are worse.
+const NEAR: u32 = 64;
+/// Hashes in a cache line.
+const LINE: usize = 8;
 /// Blocks whose memory is asked for at once.
 const ROUND: usize = 16;
 
@@ -168,6 +173,13 @@ impl<'a> Chains<'a> {
         let mut above = (end > 0).then(|| self.run(block));
         while let Some(run) = above {
             let start = run.start as usize;
+            // What the answer is made of arrives while the parents do.
+            prefetch(&self.0.sets.members(run.full)[0]);
+            if let Holders::Many(entries) = &run.holders
+                && run.partial > 0
+            {
+                prefetch(entries.as_ref());
+            }
             if verify || run.own.claimed {
                 let blocks = &self.0.shape.blocks;
                 let stored = blocks.hashes(run.own.base, (end - start) as u32);
@@ -232,14 +244,39 @@ impl<'a> Chains<'a> {
         (low, last)
     }
 
+    /// Fetches the hashes of a block and of as many behind it, which may be another run's.
+    fn prefetch_behind(self, block: u32, count: u32) {
+        let here = CHUNK as u32 - block % CHUNK as u32;
+        let hashes = self.0.shape.blocks.hashes(block, here.min(count + 1));
+        hashes.iter().step_by(LINE).for_each(prefetch);
+    }
+
     fn search_kary(self, hashes: &[SequenceHash]) -> (u32, u32) {
         // `low` leading hashes are known, `high` are not all.
-        let table = &self.0.shape.table;
+        let (table, blocks) = (&self.0.shape.table, &self.0.shape.blocks);
         let (mut low, mut high) = (0, hashes.len() as u32 + 1);
         let mut last = NONE;
+        // Blocks of the path: the runs that lead to the answer are likely theirs.
+        let mut path = [NONE; K as usize];
         let mut first = true;
-        while high - low > 1 {
-            let gap = high - low - 1;
+        loop {
+            let mut gap = high - low - 1;
+            if last != NONE && gap <= NEAR {
+                // The answer is likely in the run of the deepest block so far.
+                self.prefetch_behind(last, gap);
+                for &block in path.iter().take_while(|block| **block != NONE) {
+                    prefetch(self.run(block));
+                }
+                let same = self.beside(last, &hashes[low as usize..high as usize - 1]);
+                (low, last, gap) = (low + same, last + same, gap - same);
+                let run = self.run(last);
+                if last + 1 < run.own.base + run.len {
+                    break;
+                }
+            }
+            if gap == 0 {
+                break;
+            }
             let probes = gap.min(K);
             // The first round asks for both ends: whole prompts and unknown ones are the common cases.
             let depth = |j: u32| {
@@ -256,16 +293,16 @@ impl<'a> Chains<'a> {
                 keys[j as usize] = table.key(hashes[depths[j as usize] as usize - 1]);
                 table.prefetch(keys[j as usize]);
             }
-            if last != NONE {
-                // The answer is likely in the run of the deepest block so far; its node arrives while the table does.
-                prefetch(self.run(last));
-            }
             for j in 0..probes as usize {
                 let Some(block) = table.probe(keys[j]) else {
                     high = depths[j];
                     break;
                 };
                 (low, last) = (depths[j], block);
+                if first {
+                    path[j] = block;
+                    blocks.prefetch(block);
+                }
             }
             first = false;
         }

@@ -64,6 +64,14 @@ the overload's rate that was. Blocks stored and removed are counted, nothing els
 # Why another is better: by its name and, if other tasks have other reasons, the kind of task.
 _REASONS = {
     ("dynamo PositionalIndexer", ""): "it looks at one block of 32, and its answers are wrong (below)",
+    (
+        "dynamo ConcurrentRadixTreeCompressed",
+        "events",
+    ): "it has no table of blocks, does not key engines' names, and keeps a hole that is stored again (below)",
+    ("dynamo-kv-router", "hash"): "it hashes each block alone, cachelb with all before it",
+    ("kv-index ChainIndex", "events"): "it has no table of blocks, which takes [16 ns a block"
+    "](design/block-index.md#following-events) here; its lookups walk a prompt instead",
+    ("smg-radix-tree", "memory"): "it has no table of blocks, 16 of cachelb's bytes; its lookups walk a prompt instead",
 }
 _CRATES = """## In Rust
 

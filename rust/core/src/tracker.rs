@@ -3,16 +3,17 @@
 //! [`BlockTracker::view`] answers, [`BlockTracker::edit`] changes; each holds the lock for as long as its value lives,
 //! and each has a `try_` form for callers that must not wait where they stand. Names are added and removed only while
 //! the write lock is held, so under either lock the registry stands still and slots mean what they say.
-//! Lock order: index, then registry.
+//! Lock order: index, then registry. The lock has shards, so that threads which look up share nothing that they write.
 
 mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use store::{Depths, Origin, Store};
@@ -85,7 +86,7 @@ pub struct BlockTracker {
     hasher: Hasher,
     config: TrackerConfig,
     registry: WorkerRegistry,
-    state: RwLock<State>,
+    state: ShardedLock<State>,
     /// When the next entry is due, in milliseconds: lets a lookup see without the lock that nothing is.
     due: AtomicU64,
 }
@@ -147,7 +148,7 @@ impl BlockTracker {
             hasher,
             config,
             registry,
-            state: RwLock::new(state),
+            state: ShardedLock::new(state),
             due,
         })
     }
@@ -247,7 +248,7 @@ impl State {
 #[derive(Debug)]
 pub struct View<'a> {
     tracker: &'a BlockTracker,
-    state: RwLockReadGuard<'a, State>,
+    state: ShardedLockReadGuard<'a, State>,
 }
 
 impl View<'_> {
@@ -374,7 +375,7 @@ impl View<'_> {
 #[derive(Debug)]
 pub struct Edit<'a> {
     tracker: &'a BlockTracker,
-    state: RwLockWriteGuard<'a, State>,
+    state: ShardedLockWriteGuard<'a, State>,
 }
 
 impl Edit<'_> {

@@ -96,54 +96,19 @@ fn stream(blocks: usize, churned: bool) -> Vec<Vec<u8>> {
             out.0.extend(1.5e9_f64.to_be_bytes());
             out.list(STEP / blocks + removals);
             for name in old.map_or(&[][..], |old| &names[old..old + STEP]) {
-                out.0.push(0x83);
-                for key in ["type", "BlockRemoved", "block_hashes"] {
-                    out.text(key);
-                }
-                out.list(1);
-                out.name(*name);
-                out.text("medium");
-                out.text("GPU");
+                out.removal([*name].into_iter());
             }
             for at in (step..step + STEP).step_by(blocks) {
                 let parent = at.checked_sub(1).map(|at| names[first + at]);
-                store(
-                    &mut out,
-                    &names[first + at..first + at + blocks],
-                    parent,
-                    &mut random,
-                );
+                let names = &names[first + at..first + at + blocks];
+                let tokens = (0..blocks * BLOCK).map(|_| random.below(VOCABULARY));
+                out.store(names, parent, tokens);
             }
             out.number(0);
             messages.push(out.0);
         }
     }
     messages
-}
-
-fn store(out: &mut Writer, names: &[u64], parent: Option<u64>, random: &mut Random) {
-    out.0.push(0x86);
-    for key in ["type", "BlockStored", "block_hashes"] {
-        out.text(key);
-    }
-    out.list(names.len());
-    for name in names {
-        out.name(*name);
-    }
-    out.text("parent_block_hash");
-    match parent {
-        Some(parent) => out.name(parent),
-        None => out.nil(),
-    }
-    out.text("token_ids");
-    out.list(names.len() * BLOCK);
-    for _ in 0..names.len() * BLOCK {
-        out.number(random.below(VOCABULARY));
-    }
-    out.text("block_size");
-    out.number(BLOCK as u32);
-    out.text("medium");
-    out.text("GPU");
 }
 
 fn ingest() -> Ingest {

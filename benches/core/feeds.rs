@@ -7,23 +7,21 @@
 
 mod messages;
 mod random;
+mod routed;
 mod rows;
 
 use std::hint::black_box;
 use std::io::Result;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme, hash_blocks};
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_events::{
-    Delivery, FeedSettings, FollowerSettings, Holdings, IngestSettings, Moment, Streams,
-};
-use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
-use cachelb_router::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
+use cachelb_core::ids::{Medium, SequenceHash};
+use cachelb_events::Holdings;
 
 use messages::Writer;
 use random::Random;
+use routed::Routed;
 use rows::{Row, wanted};
 
 const WORKERS: usize = 64;
@@ -33,19 +31,7 @@ const VOCABULARY: u32 = 128_000;
 const CHAINS: usize = 16;
 const CHAIN: usize = 256;
 const BLOCKS: usize = WORKERS * CHAINS * CHAIN;
-const BUDGET: usize = 1 << 30;
 const ROUNDS: usize = 5;
-
-const RULE: KvAware = KvAware {
-    scoring: Scoring::Prefix,
-    credits: Credits::DEFAULT,
-    gate: SpillGate {
-        load_factor: 1.25,
-        margin: Margin::Auto,
-    },
-    router_temperature: 0.0,
-    speculative_ttl_ms: Some(2_000),
-};
 
 fn main() -> Result<()> {
     for (what, prompts, blocks) in [("decode", 16, 1), ("prefill", 1, 64)] {
@@ -202,16 +188,6 @@ fn removal(out: &mut Writer, name: u64) {
     out.number(0);
 }
 
-fn selector() -> Selector {
-    let settings = Settings {
-        registered: true,
-        max_memory_bytes: Some(BUDGET),
-        ..Settings::default()
-    };
-    let pool = PoolSettings::new(Box::new(RULE), BLOCK as u32, Placements::default());
-    Selector::new(settings, pool)
-}
-
 /// How long it takes to apply `timed` where `first` was applied before.
 fn drain(
     first: &[(usize, Vec<u8>)],
@@ -219,64 +195,31 @@ fn drain(
     held: &Generation,
     blocks: u64,
 ) -> Duration {
-    let mut selector = selector();
-    let ids: Vec<WorkerId> = (0..WORKERS)
-        .map(|n| {
-            selector
-                .workers_mut()
-                .add(&format!("w{n}"), Profile::default(), Millis(0))
-        })
-        .collect();
-    let selector = Mutex::new(selector);
     let hasher =
         Hasher::new(Scheme::Chained, BLOCK, DEFAULT_SEED).expect("the block size is in range");
-    let streams: Vec<Streams> = ids
-        .iter()
-        .map(|_| {
-            Streams::new(FeedSettings {
-                ingest: IngestSettings::new(hasher),
-                follower: FollowerSettings::default(),
-                ranks: 1,
-            })
-        })
-        .collect();
-    let worker = |n: usize| Rank {
-        access: &selector,
-        worker: ids[n],
-        home: PoolId(0),
-        now: Millis(0),
-    };
-    let mut seq = [0; WORKERS];
+    let mut router = Routed::new(WORKERS, BLOCK, hasher);
     let mut take = |messages: &[(usize, Vec<u8>)]| {
         for (n, payload) in messages {
-            let number = (None, Some(seq[*n]));
-            seq[*n] += 1;
-            let payload = black_box(payload);
-            let host = |_| worker(*n);
-            streams[*n].message(
-                Delivery::Handed,
-                number,
-                payload,
-                Moment::default(),
-                host,
-                |_| {},
-            );
+            router.take(*n, black_box(payload));
         }
     };
     take(first);
     let start = Instant::now();
     take(timed);
     let last = held.ends[WORKERS * CHAINS - 1];
-    assert!(worker(WORKERS - 1).holds(last, Medium::Gpu));
+    assert!(router.worker(WORKERS - 1).holds(last, Medium::Gpu));
     let spent = start.elapsed();
 
     for (prompt, end) in held.ends.iter().enumerate() {
         assert!(
-            worker(prompt / CHAINS).holds(*end, Medium::Gpu),
+            router.worker(prompt / CHAINS).holds(*end, Medium::Gpu),
             "prompt {prompt}"
         );
     }
-    let selector = selector.lock().unwrap_or_else(PoisonError::into_inner);
+    let selector = router
+        .selector
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     assert_eq!(
         selector.pools().block_count(None),
         blocks,

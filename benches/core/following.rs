@@ -9,27 +9,23 @@ mod indexed;
 mod messages;
 mod nothing;
 mod random;
+mod routed;
 mod rows;
 
 use std::hint::black_box;
 use std::io::Result;
-use std::sync::Mutex;
 use std::time::Instant;
 
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Scheme};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
-use cachelb_events::{
-    Batch, Delivery, FeedSettings, FollowerSettings, Holdings, Ingest, IngestSettings, Moment,
-    Streams, decode,
-};
-use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
-use cachelb_router::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
+use cachelb_events::{Batch, Holdings, Ingest, IngestSettings, decode};
 
 use indexed::Indexed;
 use messages::Writer;
 use nothing::Nothing;
 use random::Random;
+use routed::Routed;
 use rows::{Row, wanted};
 
 const WORKERS: usize = 8;
@@ -41,20 +37,8 @@ const CHAIN: usize = 512;
 /// Prompts that an engine holds, and those it answers in all.
 const HELD: usize = 32;
 const TURNS: usize = 96;
-const BUDGET: usize = 1 << 30;
 const ROUNDS: usize = 5;
 const SOUND: &str = "what the bench writes is well-formed";
-
-const RULE: KvAware = KvAware {
-    scoring: Scoring::Prefix,
-    credits: Credits::DEFAULT,
-    gate: SpillGate {
-        load_factor: 1.25,
-        margin: Margin::Auto,
-    },
-    router_temperature: 0.0,
-    speculative_ttl_ms: Some(2_000),
-};
 
 /// What one engine says, and whether blocks went.
 struct Message {
@@ -150,56 +134,28 @@ fn stream() -> Vec<Message> {
     messages
 }
 
-fn begin(pairs: u8) -> Writer {
+/// A message of one event.
+fn message(event: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut out = Writer(vec![0x92, 0xcb]);
     out.0.extend(1.5e9_f64.to_be_bytes());
     out.list(1);
-    out.0.push(0x80 | pairs);
-    out
+    event(&mut out);
+    out.0
 }
 
 /// The end of a prompt goes first, as engines free it.
 fn removal(names: &[u64]) -> Vec<u8> {
-    let mut out = begin(3);
-    for text in ["type", "BlockRemoved", "block_hashes"] {
-        out.text(text);
-    }
-    out.list(names.len());
-    names.iter().rev().for_each(|name| out.name(*name));
-    out.text("medium");
-    out.text("GPU");
-    out.0
+    message(|out| out.removal(names.iter().rev().copied()))
 }
 
 fn store(names: &[u64], parent: Option<u64>, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
-    let mut out = begin(6);
-    for text in ["type", "BlockStored", "block_hashes"] {
-        out.text(text);
-    }
-    out.list(names.len());
-    for name in names {
-        out.name(*name);
-    }
-    out.text("parent_block_hash");
-    match parent {
-        Some(parent) => out.name(parent),
-        None => out.nil(),
-    }
-    out.text("token_ids");
-    out.list(names.len() * BLOCK);
-    for _ in 0..names.len() * BLOCK {
-        out.number(random.below(VOCABULARY));
-    }
-    out.text("block_size");
-    out.number(BLOCK as u32);
-    out.text("medium");
-    out.text("GPU");
-    out.0
+    let tokens = (0..names.len() * BLOCK).map(|_| random.below(VOCABULARY));
+    message(|out| out.store(names, parent, tokens))
 }
 
-fn settings() -> IngestSettings {
-    IngestSettings::new(Hasher::new(Scheme::Chained, BLOCK, DEFAULT_SEED).expect(SOUND))
+fn hasher() -> Hasher {
+    Hasher::new(Scheme::Chained, BLOCK, DEFAULT_SEED).expect(SOUND)
 }
 
 fn in_batch() -> Stage {
@@ -213,7 +169,9 @@ fn in_batch() -> Stage {
 /// Decodes a message, and applies it to what `holdings` makes for its worker.
 fn applied(mut to: impl FnMut(usize, &mut dyn FnMut(&mut dyn Holdings)) + 'static) -> Stage {
     let mut batch = Batch::default();
-    let mut ingests: Vec<Ingest> = (0..WORKERS).map(|_| Ingest::new(settings())).collect();
+    let mut ingests: Vec<Ingest> = (0..WORKERS)
+        .map(|_| Ingest::new(IngestSettings::new(hasher())))
+        .collect();
     Box::new(move |message| {
         decode(&message.payload, &mut batch).expect(SOUND);
         let ingest = &mut ingests[message.worker];
@@ -241,49 +199,6 @@ fn in_index() -> Stage {
 }
 
 fn in_router() -> Stage {
-    let router = Settings {
-        registered: true,
-        max_memory_bytes: Some(BUDGET),
-        ..Settings::default()
-    };
-    let pool = PoolSettings::new(Box::new(RULE), BLOCK as u32, Placements::default());
-    let mut selector = Selector::new(router, pool);
-    let ids: Vec<WorkerId> = (0..WORKERS)
-        .map(|n| {
-            selector
-                .workers_mut()
-                .add(&format!("w{n}"), Profile::default(), Millis(0))
-        })
-        .collect();
-    let selector = Mutex::new(selector);
-    let streams: Vec<Streams> = ids
-        .iter()
-        .map(|_| {
-            Streams::new(FeedSettings {
-                ingest: settings(),
-                follower: FollowerSettings::default(),
-                ranks: 1,
-            })
-        })
-        .collect();
-    let mut seq = [0; WORKERS];
-    Box::new(move |message| {
-        let n = message.worker;
-        let number = (None, Some(seq[n]));
-        seq[n] += 1;
-        let host = |_| Rank {
-            access: &selector,
-            worker: ids[n],
-            home: PoolId(0),
-            now: Millis(0),
-        };
-        streams[n].message(
-            Delivery::Handed,
-            number,
-            &message.payload,
-            Moment::default(),
-            host,
-            |_| {},
-        );
-    })
+    let mut router = Routed::new(WORKERS, BLOCK, hasher());
+    Box::new(move |message| router.take(message.worker, &message.payload))
 }

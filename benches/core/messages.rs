@@ -53,4 +53,46 @@ impl Writer {
     pub fn nil(&mut self) {
         self.0.push(0xc0);
     }
+
+    /// A store in device memory, as a map.
+    pub fn store(
+        &mut self,
+        names: &[u64],
+        parent: Option<u64>,
+        tokens: impl ExactSizeIterator<Item = u32>,
+    ) {
+        self.0.push(0x86);
+        for key in ["type", "BlockStored", "block_hashes"] {
+            self.text(key);
+        }
+        self.list(names.len());
+        for name in names {
+            self.name(*name);
+        }
+        self.text("parent_block_hash");
+        match parent {
+            Some(parent) => self.name(parent),
+            None => self.nil(),
+        }
+        let block_size = tokens.len() / names.len();
+        self.text("token_ids");
+        self.list(tokens.len());
+        tokens.for_each(|token| self.number(token));
+        self.text("block_size");
+        self.number(block_size as u32);
+        self.text("medium");
+        self.text("GPU");
+    }
+
+    /// A removal from device memory, as a map.
+    pub fn removal(&mut self, names: impl ExactSizeIterator<Item = u64>) {
+        self.0.push(0x83);
+        for key in ["type", "BlockRemoved", "block_hashes"] {
+            self.text(key);
+        }
+        self.list(names.len());
+        names.for_each(|name| self.name(name));
+        self.text("medium");
+        self.text("GPU");
+    }
 }

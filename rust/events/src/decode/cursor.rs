@@ -196,8 +196,9 @@ impl<'a> Cursor<'a> {
     pub(super) fn words(&mut self, most: usize) -> impl Iterator<Item = u64> + use<'a> {
         let values = self.rest.as_chunks::<9>().0;
         let all = values.iter().take(most);
-        let words = all.take_while(|value| matches!(value[0], 0xcf | 0xd3));
-        let words = words.count();
+        let words = all
+            .take_while(|value| matches!(value[0], 0xcf | 0xd3))
+            .count();
         self.rest = &self.rest[words * 9..];
         values[..words].iter().map(|value| {
             let [_, word @ ..] = value;

@@ -24,7 +24,6 @@ from tests.models.ext_proc_client import (
     served,
     until,
 )
-from tests.models.ext_proc_messages import ProcessingRequest
 from tests.programs import running
 
 from cachelb import RequestBodies, Router
@@ -109,10 +108,8 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
             proxy = Proxy(channel)
 
             async def send(stream: Stream) -> None:
-                message = ProcessingRequest()
-                message.request_body.body = PIECE
                 while True:
-                    await stream.call.write(message)  # waits for as long as the picker does not read
+                    await stream.send_body(PIECE, end=False)
 
             async with asyncio.TaskGroup() as group:
                 begun = []

@@ -47,11 +47,13 @@ class Stream:
             message.protocol_config.request_body_mode = self.modes["request"]
             message.protocol_config.response_body_mode = self.modes["answer"]
         self._first = False
-        await asyncio.wait_for(self.call.write(message), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):  # wait_for of Python 3.11 may lose a cancellation
+            await self.call.write(message)
 
     async def read(self) -> Any:
         """Read a reply, None at the end."""
-        reply = await asyncio.wait_for(self.call.read(), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            reply = await self.call.read()
         return None if reply is grpc.aio.EOF else reply
 
     # --- the request ---

@@ -350,6 +350,23 @@ def test_engines_that_run_are_measured_in_turns_and_the_best_comes_first(fleet: 
         gpu.empty(fleet.urls)
 
 
+def test_rounds_that_are_whole_are_kept_when_interrupted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[str] = []
+
+    def interrupted(_fleet: Fleet, policy: str, _shape: Shape, *, seed: int) -> figures.Episode:
+        if len(played) == 3:
+            raise KeyboardInterrupt
+        played.append(policy)
+        return {"seed": seed}
+
+    monkeypatch.setattr(gpu, "play", interrupted)
+    assert gpu.measure(fleet, ["round-robin", "adaptive"], SMALL, rounds=3) == [
+        {"round-robin": {"seed": 0}, "adaptive": {"seed": 0}}
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        gpu.measure(fleet, ["round-robin", "adaptive"], SMALL, rounds=3)
+
+
 def test_an_admission_of_a_policy_holds_what_the_gateway_sends(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     routers: list[Router[str]] = []
 

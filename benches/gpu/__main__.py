@@ -1,6 +1,6 @@
 """Policies in front of engines that run: TTFT and cached tokens of chats, policies in turns, a table of medians.
 
-    benches/gpu/engines.sh meta-llama/Llama-3.1-8B-Instruct 8                   # in one shell
+    benches/gpu/engines.sh meta-llama/Llama-3.1-8B-Instruct                     # in one shell: an engine per GPU
     python -m benches.gpu --engines 8                                           # in another: 5 policies, 3 rounds
     python -m benches.gpu --engines 8 --chats 200 --in-flight 64 --rounds 5     # more load
     python -m benches.gpu --url http://10.0.0.1:8000 --events tcp://10.0.0.1:5600 --url ... --events ...
@@ -60,13 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(fleet: Fleet, policies: Sequence[str], shape: Shape, rounds: int) -> Rounds:
-    """Play every policy in every round, another one first in each."""
+    """Play every policy in every round, another one first in each; after ctrl-C, return the rounds that are whole."""
     found: Rounds = []
-    for number in range(rounds):
-        first = number % len(policies)
-        order = [*policies[first:], *policies[:first]]
-        found.append({policy: play(fleet, policy, shape, seed=number) for policy in order})
-        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    try:
+        for number in range(rounds):
+            first = number % len(policies)
+            order = [*policies[first:], *policies[:first]]
+            found.append({policy: play(fleet, policy, shape, seed=number) for policy in order})
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    except KeyboardInterrupt:
+        if not found:
+            raise
     return found
 
 

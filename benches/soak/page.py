@@ -18,8 +18,8 @@ receive the KV cache events of {workers} fake engines and poll their metrics; `c
 streams that last half a second. Conversations of 576 to 1,088 tokens come as token ids at random times. A ramp
 found that {capacity} of them a second get 99 of 100 first bytes within a second; {rate:.0f} a second were sent for
 {minutes:.0f} minutes. 6 % of the clients left early; 0.9 % of the requests met a refused connection, an error 500 or
-an answer that breaks off; a worker was killed every {restart_s:g} seconds and came back empty, {restarts} times; the
-Starlette gateway was restarted at half time.
+an answer that breaks off; every {restart_s:g} seconds a worker, each in turn, was killed and came back empty,
+{restarts} times; the Starlette gateway was restarted at half time.
 
 The machine: {machine}; {least:.0f} to {most:.0f} processes wanted to run, as
 it had other work to do. So times depend more on it than on cachelb. The yardstick is a fixed piece of work of the

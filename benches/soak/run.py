@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
-import random
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from benches.soak.gateway import Report
 
-    from cachelb.testing import FakeWorker
 
 FAULTS = 0.003
 """Share of requests that each kind of fault strikes at a worker: so rare that all three attempts of a gateway fail
@@ -171,7 +170,6 @@ class _Soak:
     ) -> None:
         self.fleet, self.gateways, self.clients = fleet, clients.gateways, clients
         self.runner, self.result, self.plan, self.say = runner, result, result.plan, say
-        self.random = random.Random(2)
         self.begin_s = 0.0
         self.failed_before = 0
         self.ended = asyncio.Event()
@@ -249,9 +247,14 @@ class _Soak:
         return not self.ended.is_set()
 
     async def restart_workers(self) -> None:
-        """Kill a worker now and then; it comes back empty."""
-        while await self.pause(time.monotonic() + self.plan.restart_s):
-            worker: FakeWorker = self.random.choice(self.fleet.workers)
+        """Kill a worker now and then, each in turn; it comes back empty.
+
+        A gateway that was restarted does not learn what a worker announced before its replay buffer began. Only once
+        the worker has been restarted too, its index can be compared with the worker's cache.
+        """
+        for worker in itertools.cycle(self.fleet.workers):
+            if not await self.pause(time.monotonic() + self.plan.restart_s):
+                return
             self.result.faults["restart"] += 1
             await asyncio.to_thread(worker.stop)
             await asyncio.sleep(min(3.0, self.plan.restart_s / 4))

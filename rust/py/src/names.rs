@@ -1,9 +1,8 @@
 //! Worker names as Python strings, one per slot, so that an answer makes none.
 
-use std::sync::Mutex;
-
 use cachelb_core::ids::WorkerId;
 use cachelb_core::registry::WorkerRegistry;
+use crossbeam_utils::sync::ShardedLock;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -12,7 +11,7 @@ type Entry = Option<(u32, Py<PyString>)>;
 
 /// Cache of names by slot.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<Vec<Entry>>);
+pub(crate) struct Names(ShardedLock<Vec<Entry>>);
 
 impl Names {
     /// The name of `worker`, or `None` if it was removed meanwhile.
@@ -24,7 +23,7 @@ impl Names {
     ) -> Option<Bound<'py, PyString>> {
         let slot = worker.slot as usize;
         // Never waited for: making a string may run a finaliser that comes back here.
-        if let Ok(names) = self.0.try_lock()
+        if let Ok(names) = self.0.try_read()
             && let Some(Some((generation, name))) = names.get(slot)
             && *generation == worker.generation
         {
@@ -36,7 +35,7 @@ impl Names {
         let name = PyString::new(py, &name);
         let entry = Some((worker.generation, name.clone().unbind()));
         // The string that is replaced is freed after the lock.
-        let _before = self.0.try_lock().ok().and_then(|mut names| {
+        let _before = self.0.try_write().ok().and_then(|mut names| {
             if names.len() <= slot {
                 names.resize_with(slot + 1, || None);
             }

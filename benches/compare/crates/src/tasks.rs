@@ -245,16 +245,20 @@ pub fn threads(calls: usize) -> Vec<Row> {
         let mut best = vec![0.0_f64; contenders.len()];
         for _ in 0..ROUNDS {
             for (contender, best) in contenders.iter().zip(&mut best) {
-                let Some(make) = contender.reader() else {
+                let readers: Option<Vec<_>> = (0..threads).map(|_| contender.reader()).collect();
+                let Some(readers) = readers else {
                     continue;
                 };
                 let each = calls * 128 / threads;
                 let barrier = Barrier::new(threads);
                 let rate = std::thread::scope(|scope| {
-                    let handles: Vec<_> = (0..threads)
-                        .map(|number| {
-                            let (mut read, barrier, asked) = (make(), &barrier, asked.len());
+                    let handles: Vec<_> = readers
+                        .into_iter()
+                        .enumerate()
+                        .map(|(number, make)| {
+                            let (barrier, asked) = (&barrier, asked.len());
                             scope.spawn(move || {
+                                let mut read = make();
                                 barrier.wait();
                                 let begin = Instant::now();
                                 let seen = (0..each)

@@ -1,20 +1,19 @@
-//! `BlockIndex` behind one lock, as the router has it, and an `Ingest` per worker, which knows its engine's names.
+//! `BlockIndex` behind the lock that `BlockTracker` has, and an `Ingest` per worker, which knows its engine's names.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
-use cachelb_events::{Batch, Event, Ingest, IngestSettings, Name, Remove, Span, Store};
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher, Overlaps};
+use cachelb_events::{Batch, Event, Ingest, IngestSettings, Name, Remove, Span, Store};
+use crossbeam_utils::sync::ShardedLock;
 
-use super::{BLOCK, Contender, Reader};
+use super::{BLOCK, Contender, Reader, SOUND, alone};
 use crate::indexed::Indexed;
-
-const SOUND: &str = "nobody panics under the lock";
 
 pub struct Cachelb {
     hasher: Hasher,
-    index: Arc<RwLock<BlockIndex>>,
+    index: Arc<ShardedLock<BlockIndex>>,
     ingests: Vec<Ingest>,
     batch: Batch,
     hashes: Vec<SequenceHash>,
@@ -31,7 +30,7 @@ impl Cachelb {
         }
         Self {
             hasher,
-            index: Arc::new(RwLock::new(index)),
+            index: Arc::new(ShardedLock::new(index)),
             ingests: (0..workers)
                 .map(|_| Ingest::new(IngestSettings::new(hasher)))
                 .collect(),
@@ -43,8 +42,7 @@ impl Cachelb {
     }
 
     fn apply(&mut self, slot: u32) {
-        let mut index = self.index.write().expect(SOUND);
-        let mut held = Indexed(&mut index, worker(slot));
+        let mut held = Indexed(alone(&mut self.index), worker(slot));
         self.ingests[slot as usize].apply(&self.batch, Millis(0), &mut held);
     }
 }
@@ -121,7 +119,6 @@ impl Contender for Cachelb {
     fn reader(&self) -> Option<Reader> {
         let (index, prompts) = (Arc::clone(&self.index), Arc::clone(&self.prompts));
         Some(Box::new(move || {
-            let (index, prompts) = (Arc::clone(&index), Arc::clone(&prompts));
             let mut answer = Overlaps::default();
             Box::new(move |nth| {
                 index

@@ -223,7 +223,6 @@ impl<T: SyncIndexer> Contender for Pooled<T> {
     fn reader(&self) -> Option<Reader> {
         let (index, prompts) = (Arc::clone(&self.index), Arc::clone(&self.prompts));
         Some(Box::new(move || {
-            let (index, prompts) = (Arc::clone(&index), Arc::clone(&prompts));
             Box::new(move |nth| index.find_matches(&prompts[nth], false).scores.len())
         }))
     }

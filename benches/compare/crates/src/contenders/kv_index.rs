@@ -83,7 +83,6 @@ impl Contender for Chains {
     fn reader(&self) -> Option<Reader> {
         let (index, prompts) = (Arc::clone(&self.index), Arc::clone(&self.prompts));
         Some(Box::new(move || {
-            let (index, prompts) = (Arc::clone(&index), Arc::clone(&prompts));
             Box::new(move |nth| {
                 let mut workers = 0;
                 index.score_into(&prompts[nth], |hash| hash.0, false, |_, _| workers += 1);

@@ -10,8 +10,13 @@ pub use dynamo::{Pooled, Radix};
 pub use kv_index::Chains;
 pub use smg::Smg;
 
+use std::sync::Arc;
+
+use crossbeam_utils::sync::ShardedLock;
+
 /// Tokens of a block.
 pub const BLOCK: usize = 16;
+const SOUND: &str = "nobody panics under the lock";
 
 /// A block index that follows engines' events. A new one is empty.
 pub trait Contender {
@@ -41,14 +46,22 @@ pub trait Contender {
     /// Returns once everything that was said is visible to [`Self::ask`].
     fn flush(&mut self) {}
 
-    /// Something that threads may ask at once for prepared prompts, unless the structure is for one thread.
+    /// Something with which a thread asks for prepared prompts beside others, unless the structure is for one thread.
     fn reader(&self) -> Option<Reader> {
         None
     }
 }
 
-/// Makes what one thread asks with: returns how many workers hold the first block of prompt `nth`.
-pub type Reader = Box<dyn Fn() -> Box<dyn FnMut(usize) -> usize + Send>>;
+/// Makes, in the thread that asks, what it asks with: returns how many workers hold the first block of prompt `nth`. Buffers
+/// that another thread made beside each other would share cache lines.
+pub type Reader = Box<dyn FnOnce() -> Box<dyn FnMut(usize) -> usize> + Send>;
+
+/// What is behind a lock for the sake of readers, while there are none: finding that out costs what a mutex does, which is
+/// what a router has around its index.
+fn alone<T>(shared: &mut Arc<ShardedLock<T>>) -> &mut T {
+    let lock = Arc::get_mut(shared).expect("readers are gone");
+    lock.get_mut().expect(SOUND)
+}
 
 /// Makes one of everybody.
 pub fn all(workers: u32) -> Vec<Box<dyn Contender>> {

@@ -1,16 +1,15 @@
 //! smg-radix-tree: for one writer; behind a lock here, so that threads can be compared.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
+use crossbeam_utils::sync::ShardedLock;
 use kv_index::compute_request_content_hashes;
 use radix_tree::{Config, HolderId, Overlap, OverlapScratch, RadixTree};
 
-use super::{BLOCK, Contender, Reader};
-
-const SOUND: &str = "nobody panics under the lock";
+use super::{BLOCK, Contender, Reader, SOUND, alone};
 
 pub struct Smg {
-    tree: Arc<RwLock<RadixTree>>,
+    tree: Arc<ShardedLock<RadixTree>>,
     holders: Vec<HolderId>,
     prompts: Arc<Vec<Vec<u64>>>,
     scratch: OverlapScratch,
@@ -25,7 +24,7 @@ impl Smg {
             .map(|worker| tree.create_holder(&worker.to_string()))
             .collect();
         Self {
-            tree: Arc::new(RwLock::new(tree)),
+            tree: Arc::new(ShardedLock::new(tree)),
             holders,
             prompts: Arc::default(),
             scratch: OverlapScratch::default(),
@@ -48,7 +47,7 @@ impl Contender for Smg {
     }
 
     fn note(&self) -> &'static str {
-        "has no hash: kv-index's; behind a RwLock"
+        "has no hash: kv-index's; behind a lock of shards"
     }
 
     fn hash(&mut self, tokens: &[u32]) -> usize {
@@ -75,22 +74,17 @@ impl Contender for Smg {
         self.blocks.clear();
         self.blocks
             .extend(names.iter().copied().zip(hashes(tokens)));
-        let mut tree = self.tree.write().expect(SOUND);
         // What is refused is its answer.
-        let _ = tree.store(self.holders[worker as usize], parent, &self.blocks);
+        let _ = alone(&mut self.tree).store(self.holders[worker as usize], parent, &self.blocks);
     }
 
     fn remove(&mut self, worker: u32, names: &[u64]) {
-        self.tree
-            .write()
-            .expect(SOUND)
-            .remove(self.holders[worker as usize], names);
+        alone(&mut self.tree).remove(self.holders[worker as usize], names);
     }
 
     fn reader(&self) -> Option<Reader> {
         let (tree, prompts) = (Arc::clone(&self.tree), Arc::clone(&self.prompts));
         Some(Box::new(move || {
-            let (tree, prompts) = (Arc::clone(&tree), Arc::clone(&prompts));
             let (mut scratch, mut found) = (OverlapScratch::default(), Vec::new());
             Box::new(move |nth| {
                 tree.read()

@@ -83,7 +83,7 @@ events with an `Ingest` per worker over one `BlockIndex` behind a lock, as its r
 _CRATE_ABOUT = {
     "match": "Among a million blocks; three quarters of every prompt are shared by 16 families.\n\n",
     "events": "The same messages as above, decoded. Hashing of the tokens is timed for all.\n\n",
-    "threads": "Concurrent lookups of one unchanging index.\n\n",
+    "threads": "Concurrent lookups of one unchanging index. On 16 cores: [locks](design/block-index.md#locks).\n\n",
 }
 
 

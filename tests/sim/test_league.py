@@ -282,8 +282,9 @@ def test_every_switch_changes_a_run(name: str) -> None:
     assert any(undisturbed != disturbed for undisturbed, disturbed in figures.values())
 
 
-def test_switches_that_are_off_are_no_part_of_a_key() -> None:
-    """Stores of before a switch stay valid."""
+def test_switches_that_are_off_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores of before a switch stay valid, within a version."""
+    monkeypatch.setattr("cachelb.__version__", "0.2.0")
     cell = SMALL.cells()[0]
     signals: list[dict[str, Any]] = [
         *({"report_queued_tokens": False}, {"report_cached_tokens": False}, {"first_token_delay_s": 0.25}),

@@ -5,21 +5,10 @@ use std::sync::Mutex;
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_events::{Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Streams};
-use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
+use cachelb_policy::KvAware;
 use cachelb_router::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
 
 const BUDGET: usize = 1 << 30;
-
-const RULE: KvAware = KvAware {
-    scoring: Scoring::Prefix,
-    credits: Credits::DEFAULT,
-    gate: SpillGate {
-        load_factor: 1.25,
-        margin: Margin::Auto,
-    },
-    router_temperature: 0.0,
-    speculative_ttl_ms: Some(2_000),
-};
 
 /// A router and the streams of its workers.
 pub struct Routed {
@@ -37,7 +26,11 @@ impl Routed {
             max_memory_bytes: Some(BUDGET),
             ..Settings::default()
         };
-        let pool = PoolSettings::new(Box::new(RULE), block_size as u32, Placements::default());
+        let pool = PoolSettings::new(
+            Box::new(KvAware::DEFAULT),
+            block_size as u32,
+            Placements::default(),
+        );
         let mut selector = Selector::new(settings, pool);
         let ids = (0..workers)
             .map(|n| {

@@ -110,7 +110,7 @@ impl Setup {
 
     /// That of policies without such options.
     pub(super) fn default_gate(&self) -> SpillGate {
-        self.gate(1.25, Margin::Auto)
+        self.gate(SpillGate::DEFAULT.load_factor, SpillGate::DEFAULT.margin)
     }
 }
 

@@ -28,6 +28,12 @@ pub struct SpillGate {
 }
 
 impl SpillGate {
+    /// With the defaults of its options, for one router.
+    pub const DEFAULT: Self = Self {
+        load_factor: 1.25,
+        margin: Margin::Auto,
+    };
+
     /// Whether `load` is above both margins over `mean`.
     #[must_use]
     pub fn is_over(&self, load: f64, mean: f64) -> bool {

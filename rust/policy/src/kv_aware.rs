@@ -111,6 +111,15 @@ pub struct KvAware {
 }
 
 impl KvAware {
+    /// With the defaults of its options, for one router.
+    pub const DEFAULT: Self = Self {
+        scoring: Scoring::Prefix,
+        credits: Credits::DEFAULT,
+        gate: SpillGate::DEFAULT,
+        router_temperature: 0.0,
+        speculative_ttl_ms: Some(2_000),
+    };
+
     fn cost(&self, view: &View<'_>, row: &Candidate) -> f64 {
         match self.scoring {
             Scoring::Prefix => view.uncached_tokens(row),
@@ -175,15 +184,9 @@ impl Rule for KvAware {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{GATE, Scene};
+    use crate::testing::Scene;
 
-    const RULE: KvAware = KvAware {
-        scoring: Scoring::Prefix,
-        credits: Credits::DEFAULT,
-        gate: GATE,
-        router_temperature: 0.0,
-        speculative_ttl_ms: Some(2_000),
-    };
+    const RULE: KvAware = KvAware::DEFAULT;
 
     fn by_cost() -> KvAware {
         KvAware {

@@ -10,7 +10,7 @@ use cachelb_learned::LearnedStats;
 
 use super::cache_aware::{CacheAware, Threshold};
 use super::choice::Choice;
-use super::gate::{Margin, SpillGate};
+use super::gate::SpillGate;
 use super::parts::Ended;
 use super::reason::Reason;
 use super::routes::Claim;
@@ -18,10 +18,7 @@ use super::rule::Rule;
 use super::view::{Candidate, Content, Media, View};
 
 /// The gate with the defaults of its options.
-pub const GATE: SpillGate = SpillGate {
-    load_factor: 1.25,
-    margin: Margin::Auto,
-};
+pub const GATE: SpillGate = SpillGate::DEFAULT;
 
 pub fn booking(entry: u32) -> BookingId {
     BookingId {

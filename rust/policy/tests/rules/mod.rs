@@ -2,18 +2,15 @@
 
 use cachelb_learned::{Fitting, Kind, Replay, Reward, Schedule, Training};
 use cachelb_policy::{
-    Assignment, Learned, Learning, Margin, Outside, POLICIES, Rule, Session, SessionMode, Sessions,
-    Setup, SpillGate, Tie, Value, named,
+    Assignment, Learned, Learning, Outside, POLICIES, Rule, Session, SessionMode, Sessions, Setup,
+    SpillGate, Tie, Value, named,
 };
 
 pub fn sessions(mode: SessionMode) -> Sessions {
     Sessions {
         mode,
         hard: false,
-        gate: SpillGate {
-            load_factor: 1.25,
-            margin: Margin::Auto,
-        },
+        gate: SpillGate::DEFAULT,
         idle_ms: 7_200_000,
         max_sessions: 1 << 20,
         seed: 1337,

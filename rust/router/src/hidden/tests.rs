@@ -7,7 +7,7 @@ use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Heard, Worth};
-use cachelb_policy::{Credits, KvAware, Margin, Scoring, SpillGate};
+use cachelb_policy::KvAware;
 use proptest::prelude::*;
 
 use crate::tests::{offers, with_workers};
@@ -33,17 +33,11 @@ struct Gateway {
 
 impl Gateway {
     fn new(resuming: Option<Resuming>) -> Self {
-        let rule = KvAware {
-            scoring: Scoring::Prefix,
-            credits: Credits::DEFAULT,
-            gate: SpillGate {
-                load_factor: 1.25,
-                margin: Margin::Auto,
-            },
-            router_temperature: 0.0,
-            speculative_ttl_ms: Some(2_000),
-        };
-        let pool = PoolSettings::new(Box::new(rule), SIZE as u32, Placements::default());
+        let pool = PoolSettings::new(
+            Box::new(KvAware::DEFAULT),
+            SIZE as u32,
+            Placements::default(),
+        );
         let mut selector = with_workers(Settings::default(), pool, &["a"]);
         let profile = Profile {
             engine: Facts {

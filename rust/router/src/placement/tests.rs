@@ -9,24 +9,13 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Heard, Worth};
-use cachelb_policy::{
-    Credits, KvAware, Margin, OverlapCost, Reason, Rule, Scoring, Seconds, SpillGate,
-};
+use cachelb_policy::{KvAware, OverlapCost, Reason, Rule, Seconds};
 
 mod lossy;
 mod shared_cache;
 mod shared_groups;
 
-const RULE: KvAware = KvAware {
-    scoring: Scoring::Prefix,
-    credits: Credits::DEFAULT,
-    gate: SpillGate {
-        load_factor: 1.25,
-        margin: Margin::Auto,
-    },
-    router_temperature: 0.0,
-    speculative_ttl_ms: Some(2_000),
-};
+const RULE: KvAware = KvAware::DEFAULT;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

@@ -11,7 +11,7 @@ use cachelb_events::{
     Batch, Event, Fault, Feed, FeedSettings, FeedState, Finding, FollowerSettings, Heard, Holdings,
     Host, IngestSettings, Message, Moment, Name, Progress, Worth,
 };
-use cachelb_policy::{Credits, KvAware, Margin, Rng, Scoring, SpillGate};
+use cachelb_policy::{KvAware, Rng};
 use cachelb_router::{
     Ending, Facts, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector,
     Settings, Usage,
@@ -19,16 +19,7 @@ use cachelb_router::{
 
 use crate::served::{BLOCK, Engine, Served, Traffic, hash_of};
 
-const RULE: KvAware = KvAware {
-    scoring: Scoring::Prefix,
-    credits: Credits::DEFAULT,
-    gate: SpillGate {
-        load_factor: 1.25,
-        margin: Margin::Auto,
-    },
-    router_temperature: 0.0,
-    speculative_ttl_ms: Some(2_000),
-};
+const RULE: KvAware = KvAware::DEFAULT;
 /// Milliseconds of an engine's step.
 const STEP_MS: u64 = 10;
 /// The engine's clock is that far ahead, in seconds.

@@ -24,6 +24,7 @@ from benches.engine.processor import Processors
 from benches.engine.replay import replay
 from benches.engine.workload import Known, Shape, plan
 from benches.gpu import __main__ as gpu
+from benches.gpu import singles
 from tests.gateways import wait_until
 
 from cachelb import Router
@@ -348,6 +349,27 @@ def test_engines_that_run_are_measured_in_turns_and_the_best_comes_first(fleet: 
     assert sorted(line.split()[0] for line in lines[1:]) == ["adaptive+events", "round-robin"]
     with pytest.raises(SystemExit, match="/reset_prefix_cache: start it with VLLM_SERVER_DEV_MODE=1"):
         gpu.empty(fleet.urls)
+
+
+def test_single_requests_stand_beside_the_simulators(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeFleet(1, block_size=BLOCK) as fakes:
+        arguments = ["--url", fakes.urls[0], "--gpu", "h200", "--block-size", str(BLOCK), "--repeats", "1"]
+        singles.main([*arguments, "--prompts", "64,4096", "--answers", "2x64"])
+    prompts, tokens = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
+    assert [line[:24].strip() for line in (*prompts, *tokens)] == [
+        "tokens of the prompt",
+        "64",
+        "4,096",
+        "requests x prompt",
+        "2 x 64",
+    ]
+    assert singles.table("x", ["a"], [0.2], [0.05]).split()[-4:] == ["a", "200.0", "50.0", "0.25"]
+    # By the formula of docs/simulator.md, with a mfu of .72.
+    rate = 0.72 * 989e12
+    expected_s = 4096 * 2 * 6.98e9 / rate + 4 * 32 * 128 * 32 * 4096 * 2048 / (0.6 * rate) + 0.002
+    assert float(prompts[2].split()[2]) == pytest.approx(1e3 * expected_s, rel=0.01)
+    with pytest.raises(SystemExit, match="2"):
+        singles.main([*arguments, "--answers", "0x64"])
 
 
 def test_rounds_that_are_whole_are_kept_when_interrupted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

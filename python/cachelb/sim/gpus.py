@@ -48,7 +48,6 @@ class GpuProfile:
     prefix_caching: bool = True  # whether engines cache prefixes on it
     pass_seconds: float = 0.002  # fixed time of a pass
     kv_tokens: int | None = None  # of its cache with Llama-3-8B where a run has shown it, else None for the formula
-    measured_here: bool = False  # step times come from this project's own script
     peer_bytes_per_s: float = 32e9
 
 
@@ -178,6 +177,19 @@ _ALL_GPUS = (
         basis="published",
         evidence="aiconfigurator's kernels reach .81 and .82; llm-d's peak prefill of Qwen3-32B on two, 15,928 and "
         "20,480 tokens/s, is .53 and .68; BLIS .45. The shares are inferred from these; not measured here.",
+        peer_bytes_per_s=450e9,
+    ),
+    GpuProfile(
+        "h200",
+        989e12,
+        4_800e9,
+        139 * GIB,
+        mfu=0.72,
+        mfu_range=(0.67, 0.75),
+        bandwidth_share=0.85,
+        basis="calibrated",
+        evidence="Single prompts of 512 to 60,000 tokens at vLLM 0.25.1, dimensions of Llama-3.1-8B and Llama-3.2-3B. "
+        "The share of the bandwidth is H100's, with which answers take 15 to 22 % longer than that vLLM's.",
         peer_bytes_per_s=450e9,
     ),
     GpuProfile(

@@ -17,8 +17,8 @@ ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 ROUNDS ?= 1
 
-# Of the Python tests at a time.
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+# Of the Python tests at a time: one more than processors, as many wait.
+JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help build demo test test-long test-random test-engine test-hosts test-envoy test-go redis check bench bench-engine docs site stubs format wheel wheels crate release licences audit lock clean

@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, Relay, ZmqSource
 from cachelb.events.discovery import page_url, parse_page
+from cachelb.events.stream import Stream
 from cachelb.testing import EventPublisher, FakeFleet
 
 
@@ -37,6 +38,25 @@ def test_workers_are_followed_as_they_come_and_go() -> None:
             sink.wait_applied([2, 3], "two")
             sink.workers["one"] = 1
             one.wait_for(lambda: one.subscribers == 1)
+
+
+def test_what_was_received_stays_counted_while_its_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted, close = [], Stream.close
+
+    def counted_first(stream: Stream) -> None:
+        counted.append(source.stats().messages)
+        close(stream)
+
+    with EventPublisher() as one:
+        sink = RecordingSink({"one": 1})
+        with receiving(sink, {"one": one.endpoint}) as source:
+            sink.wait_for(lambda: "ended True" in sink.of("one").told)
+            publish(one, 1)
+            wait_until(lambda: source.stats().messages == 1)
+            monkeypatch.setattr(Stream, "close", counted_first)
+            del sink.workers["one"]
+            wait_until(lambda: not source.stats().streams)
+    assert counted == [1]
 
 
 @pytest.mark.parametrize("relayed", [False, True], ids=["direct", "relayed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -73,6 +74,7 @@ class Fleet:
         self._discovery = Discovery()
         self._ask_s: dict[str, float] = {}
         self._past_messages = self._past_malformed = 0
+        self._counting = threading.Lock()  # of past messages and the streams, whose sum never falls
         self._is_lost = False
 
     def follow(self, now_s: float) -> None:
@@ -127,10 +129,12 @@ class Fleet:
 
     def stats(self) -> ZmqSourceStats:
         """Return the counters."""
-        streams = {where: stream.stats() for where, stream in list(self._streams.items())}
+        with self._counting:
+            streams = {where: stream.stats() for where, stream in list(self._streams.items())}
+            messages, malformed = self._past_messages, self._past_malformed
         return ZmqSourceStats(
-            messages=self._past_messages + sum(stream.messages for stream in streams.values()),
-            malformed=self._past_malformed + sum(stream.malformed for stream in streams.values()),
+            messages=messages + sum(stream.messages for stream in streams.values()),
+            malformed=malformed + sum(stream.malformed for stream in streams.values()),
             streams={**self._unusable, **streams},
         )
 
@@ -252,11 +256,12 @@ class Fleet:
 
     def _end(self, where: Where) -> None:
         """Close one stream."""
-        stream = self._streams.pop(where)
+        with self._counting:
+            stream = self._streams.pop(where)
+            gone = stream.stats()
+            self._past_messages += gone.messages
+            self._past_malformed += gone.malformed
         stream.close()
-        gone = stream.stats()
-        self._past_messages += gone.messages
-        self._past_malformed += gone.malformed
         self._unopened.pop(where, None)
         if self._places.get(stream.place) == where:
             del self._places[stream.place]

@@ -268,7 +268,14 @@ def large_simulated(say: Callable[[str], None]) -> None:
     ways: dict[str, dict[str, Any]] = {
         "1": {},
         "8, shared": {"gateways": ROUTERS, "sharing": True},
-        "8, shared, no delay": {"gateways": ROUTERS, "sharing": True, "signals": Signals(sharing_lag_s=0.0)},
+        **{
+            f"8, shared, {1e3 * lag_s:g} ms": {
+                "gateways": ROUTERS,
+                "sharing": True,
+                "signals": Signals(sharing_lag_s=lag_s),
+            }
+            for lag_s in (0.0025, 0.001, 0.0)
+        },
         "8, alone": {"gateways": ROUTERS},
     }
     for name, options in ways.items():

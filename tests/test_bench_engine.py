@@ -368,8 +368,10 @@ def test_single_requests_stand_beside_the_simulators(capsys: pytest.CaptureFixtu
     rate = 0.72 * 989e12
     expected_s = 4096 * 2 * 6.98e9 / rate + 4 * 32 * 128 * 32 * 4096 * 2048 / (0.6 * rate) + 0.002
     assert float(prompts[2].split()[2]) == pytest.approx(1e3 * expected_s, rel=0.01)
-    with pytest.raises(SystemExit, match="2"):
-        singles.main([*arguments, "--answers", "0x64"])
+    for wrong in ("0x64", "64", "2x64x1", "twoxtwo"):
+        with pytest.raises(SystemExit, match="2"):
+            singles.main([*arguments, "--answers", wrong])
+        assert f"--answers: must be like {singles.ANSWERS}, got {wrong!r}" in capsys.readouterr().err
 
 
 def test_rounds_that_are_whole_are_kept_when_interrupted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 PROMPTS = "512,2048,8192,16384,30000"
 ANSWERS = "1x512,1x30000,16x512,16x8000"
 ANSWER_TOKENS = 65
+_WRITTEN = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ class Together:
     prompt: int
 
     @classmethod
-    def parse(cls, text: str) -> Together:
-        """Read COUNTxTOKENS."""
-        count, _, prompt = text.partition("x")
-        found = cls(int(count), int(prompt))
-        if found.count < 1 or found.prompt < 1:
-            raise ValueError(text)
+    def parse_list(cls, text: str) -> list[Together]:
+        """Read COUNTxTOKENS, with commas."""
+        parts = [_WRITTEN.fullmatch(each) for each in split_list(text)]
+        found = [cls(int(part[1]), int(part[2])) for part in parts if part]
+        if len(found) < len(parts):
+            raise argparse.ArgumentTypeError(f"must be like {ANSWERS}, got {text!r}")
         return found
 
     def __str__(self) -> str:
@@ -115,18 +117,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(table("requests x prompt", given.answers, tokens, [simulated(fleet, each)[1] for each in given.answers]))
 
 
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(each) for each in split_list(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers with commas, got {text!r}") from None
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True, help="the engine; serves its model as `m`")
     parser.add_argument("--gpu", required=True, help="what the simulator takes it for, as h100 or h200")
     parser.add_argument("--model", default="llama-3.1-8b", help="the same, of the model")
     parser.add_argument("--mfu", type=float, default=1.0, help="factor on the GPU's share of its peak")
-    parser.add_argument(
-        "--prompts", type=lambda text: [int(each) for each in split_list(text)], default=PROMPTS, help="tokens, commas"
-    )
+    parser.add_argument("--prompts", type=_numbers, default=PROMPTS, help="tokens of each, with commas")
     parser.add_argument(
         "--answers",
-        type=lambda text: [Together.parse(each) for each in split_list(text)],
+        type=Together.parse_list,
         default=ANSWERS,
         help="requests at a time x tokens of each prompt, with commas",
     )

@@ -1,6 +1,6 @@
 """Policies in front of two real vLLM on the CPUs of this machine: writes docs/engines-measured.md and its picture.
 
-    make bench-engine                                      # 7 policies, 12 rounds; 25 minutes on two idle cores
+    make bench-engine                                      # 8 policies, 12 rounds; 25 minutes on two idle cores
     make bench-engine BENCH_ARGS="--policy round-robin,adaptive(a=1)+events"  # others; stored rounds are filled up
     make bench-engine BENCH_ARGS="--minutes 9"             # as many episodes as that; the next call goes on
     make bench-engine BENCH_ARGS="--write"                 # write the page of the episodes there are

@@ -34,6 +34,7 @@ POLICIES = (
     "round-robin",
     "adaptive",
     "adaptive+events",
+    "adaptive(max_wait_s=1.5)+events",
     "cache-aware",
     "kv-aware",
     "prefill-times-batch(crowding=1)",

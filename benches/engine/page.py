@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _HEAD = """# Real engines
 
 `make bench-engine` starts two real vLLM on the CPUs of a machine, one core each, with random weights, sends chats
-through `examples/starlette_gateway.py` under each policy in turn, and writes this page. The time to the first token
-(TTFT) is taken at the client, over HTTP; cached tokens are the engine's own count (`usage.prompt_tokens_details`).
+through `examples/starlette_gateway.py` under each policy in turn, through `cachelb serve` where `max_wait_s` puts an
+`Admission` before it, and writes this page. The time to the first token (TTFT) is taken at the client, over HTTP;
+cached tokens are the engine's own count (`usage.prompt_tokens_details`).
 
 The machine is small, virtual and not equally fast all the time, so seconds are worth little and ratios more:
 policies took turns within each round, with the same chats, and every figure is the median over the rounds, with the

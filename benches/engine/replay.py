@@ -14,6 +14,8 @@ from cachelb.sim.contender import Contender
 from cachelb.sim.workloads.workload import make
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cachelb.sim import FleetSpec, Signals
     from cachelb.sim.result import SimResult
     from cachelb.sim.workloads import Workload
@@ -46,19 +48,23 @@ def replay(fleet: FleetSpec, signals: Signals, policy: str, shape: Shape, seed: 
 
 def behind_s(fleet: FleetSpec, signals: Signals) -> float:
     """Return the time to the first token of 2,048 new tokens that come 50 ms after 4,096 at the same engine."""
-    size = fleet.workers[0].block_size
-    blocks = [4096 // size, 2048 // size]
-    workload = make(
-        "behind",
-        block_size=size,
-        arrival_s=[0.0, 0.05],
-        prompt_tokens=[4096, 2048],
-        output_tokens=[1, 1],
-        hashes=np.arange(1, sum(blocks) + 1, dtype=np.uint64),
-        offsets=[0, blocks[0], sum(blocks)],
-    )
+    workload = new_prompts(fleet.workers[0].block_size, [4096, 2048], arrival_s=[0.0, 0.05], answer_tokens=1)
     result = simulate(workload, fleet, "round-robin", signals=signals, pinned=[0, 0])
     return float(result.first_token_s[1] - result.arrival_s[1])
+
+
+def new_prompts(block_size: int, tokens: Sequence[int], *, arrival_s: Sequence[float], answer_tokens: int) -> Workload:
+    """Make requests whose prompts, of so many tokens, have nothing in common."""
+    blocks = [each // block_size for each in tokens]
+    return make(
+        "new prompts",
+        block_size=block_size,
+        arrival_s=arrival_s,
+        prompt_tokens=tokens,
+        output_tokens=[answer_tokens] * len(tokens),
+        hashes=np.arange(1, sum(blocks) + 1, dtype=np.uint64),
+        offsets=np.concatenate([[0], np.cumsum(blocks)]),
+    )
 
 
 def _run(fleet: FleetSpec, signals: Signals, policy: str, workload: Workload, seed: int) -> SimResult:

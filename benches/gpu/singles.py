@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benches.engine.client import ask
+from benches.engine.replay import new_prompts
 from tests.engine.traffic import FIRST_PLAIN_TOKEN
 
 from cachelb.calls import split_list
 from cachelb.sim import FleetSpec, Signals, simulate
-from cachelb.sim.workloads.workload import make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,16 +74,11 @@ def token_s(url: str, each: Together, new_prompt: Callable[[int], list[int]]) ->
 
 def simulated(fleet: FleetSpec, each: Together) -> tuple[float, float]:
     """Return the simulator's time to the first token and between tokens, in seconds."""
-    size = fleet.workers[0].block_size
-    blocks = each.prompt // size
-    workload = make(
-        "singles",
-        block_size=size,
+    workload = new_prompts(
+        fleet.workers[0].block_size,
+        [each.prompt] * each.count,
         arrival_s=[0.0] * each.count,
-        prompt_tokens=[each.prompt] * each.count,
-        output_tokens=[ANSWER_TOKENS] * each.count,
-        hashes=np.arange(1, each.count * blocks + 1, dtype=np.uint64),
-        offsets=[blocks * number for number in range(each.count + 1)],
+        answer_tokens=ANSWER_TOKENS,
     )
     result = simulate(workload, fleet, "round-robin", signals=Signals(net_delay_s=0))
     # The last to begin: before that, passes have prompts of others in them.

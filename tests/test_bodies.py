@@ -314,7 +314,10 @@ def test_counts_have_fixed_names() -> None:
     ("settings", "error", "text"),
     [
         ({"engine": "tgi"}, ValueError, "engine"),
-        ({"tools_place": None}, TypeError, "tools_place"),
+        ({"tools_place": 1}, TypeError, "tools_place"),
+        ({"match": "maybe"}, ValueError, "match"),
+        ({"keeps_reasoning": "always"}, ValueError, "keeps_reasoning"),
+        ({"attribution": True}, TypeError, "attribution"),
         ({"max_bytes": 0}, ValueError, "max_bytes"),
         ({"strict": 1}, TypeError, "strict"),
         ({"trust": ("deadline",)}, ValueError, "trust"),

@@ -246,7 +246,7 @@ def has_user(talk: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_chunks_are_shared_only_where_renderings_are(family: str, *, known: bool) -> None:
     place: Any = PLACES.get(family, "unknown") if known or family in REFUSES else "unknown"
-    bodies = RequestBodies(tools_place=place, keeps_reasoning=known and family == "hermes")
+    bodies = RequestBodies(match="certain", tools_place=place, keeps_reasoning=known and family == "hermes")
     router = Router(["gpu0"], seed=1, bodies=bodies)
     template = ChatTemplate(TEMPLATES[family], {})
     talks = Talks(7)

@@ -88,7 +88,7 @@ def test_what_is_known_of_the_engines_changes_what_is_shared(tmp_path: Path) -> 
         tools = [{"type": "function", "function": {"name": name}}]
         path.write_text(json.dumps({"messages": [system, *CHAT["messages"]], "tools": tools}))  # type: ignore[misc]
     both = ("--body", file, "--body", other)
-    found = [explained(*both, *more)["shared"] for more in ((), ("--tools-place", "after-system"))]
+    found = [explained(*both, *more)["shared"] for more in (("--match", "certain"), ())]
     assert [(shared["where"], shared["tokens"]) for shared in found] == [("tools", 0), ("tools", 80)]
 
 

@@ -124,7 +124,7 @@ def test_the_first_difference_is_named(
         ("/v1/messages", {"system": "a"}, {"system": "b"}, "system", None),
         ("/v1/messages", {"system": SYSTEM}, {}, "system", None),
         ("/v1/messages", {"system": "a"}, {"system": "a", "messages": [SAID, *TALK[2:]]}, "message", 2),
-        ("/v1/messages", {}, {"messages": [SAID, {"role": "system", "content": "x"}]}, "options", None),
+        ("/v1/messages", {}, {"messages": [SAID, {"role": "system", "content": "x"}]}, "message", 2),
         ("/v1/responses", {"instructions": "a", "input": "x"}, {"instructions": "a", "input": "y"}, "message", 1),
         ("/v1/responses", {"input": "x"}, {"input": "x", "previous_response_id": "r"}, "kind", None),
         ("/v1/completions", {"prompt": "x"}, {"prompt": "y"}, "prompt", None),

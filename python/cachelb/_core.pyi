@@ -13,7 +13,7 @@ from cachelb.answers import Usage
 from cachelb.bodies import Headers
 from cachelb.explanation import Explanation
 from cachelb.tracking import TrackedIterator, TrackedStream
-from cachelb.types import Outcome, Reason, Reservation, Tokens
+from cachelb.types import MatchBasis, Outcome, Reason, Reservation, Tokens
 
 __all__ = [
     "AdmissionGate",
@@ -92,10 +92,18 @@ class Decision(Generic[_W]):
         """Length of the prompt, 0 if unknown."""
     @property
     def matched_tokens(self) -> int:
-        """Prompt tokens the worker is believed to hold in its cache."""
+        """Prompt tokens the worker is expected to have in its cache."""
+    @property
+    def match_basis(self) -> MatchBasis:
+        """On what ground `matched_tokens` is expected.
+
+        "tokens" are token ids or block hashes; "certain" is text that engines render alike whatever their template;
+        "learned" and "likely" are layouts of a chat (`RequestBodies`), the first confirmed by the cached tokens that
+        engines report. Only the first two may serve a claim that no engine verifies.
+        """
     @property
     def best_matched_tokens(self) -> int:
-        """The same of the candidate that holds most."""
+        """`matched_tokens` of the candidate that holds most."""
     @property
     def cached_tokens(self) -> int | None:
         """Cached tokens the engine reported with `on_complete`, or None."""

@@ -67,16 +67,22 @@ _OTHER_VALUES = b'"[-0123456789tfn'
 class RequestBodies:
     """What a router knows of the request bodies that it is given, and of the engines that render them.
 
-    The defaults suit any engine whose template renders neither tools nor system text in the last user message, as
-    Mistral's do: what templates render differently is kept apart. What is known of the engines wins hits.
+    By default chats are matched by the layout that their template most likely has, and what is left at None is learned
+    for each model from the cached tokens that engines report. `Decision.match_basis` tells on what ground a prompt
+    matched.
 
     Attributes:
-        engine: "vllm" or "sglang", by whose rules requests are equal; None keeps apart what one of them tells apart.
+        match: "likely" matches what the engine is expected to share. "certain" matches only what it shares whatever its
+            template, apart from what is set below, for claims that no engine verifies.
+        engine: "vllm" or "sglang"; None takes the engine that the workers' metrics pages name.
         tools_place: Where the chat template renders tools: "after-system", "before-system" or "last-user", before the
-            last user message. With "unknown", requests with different tools share nothing.
-        keeps_reasoning: Whether the chat template renders the reasoning of every turn, whatever follows it.
+            last user message.
+        keeps_reasoning: Whether the chat template renders the reasoning of every turn, whatever follows it;
+            "empty-thought" if it renders that of the last question only, and an empty one in answers without any.
         inline_system: "in-place" if the template leaves system messages among the others where they are; "merged" if it
-            may move them to the first one.
+            moves them to the first one.
+        attribution: "cut" if the engine drops the billing line that Claude Code puts before its system text, as vLLM
+            does; "kept" if it renders that.
         max_bytes: Longer bodies are routed by load.
         strict: Raise `BodyError` for a body that cannot be read, instead of routing it by load.
         trust: What clients are trusted with: "priority" lets them raise theirs; otherwise they can only lower it.
@@ -95,10 +101,12 @@ class RequestBodies:
         'short-prompt'
     """
 
+    match: Literal["likely", "certain"] = "likely"
     engine: Literal["vllm", "sglang"] | None = None
-    tools_place: Literal["unknown", "after-system", "before-system", "last-user"] = "unknown"
-    keeps_reasoning: bool = False
-    inline_system: Literal["merged", "in-place"] = "merged"
+    tools_place: Literal["unknown", "after-system", "before-system", "last-user"] | None = None
+    keeps_reasoning: bool | Literal["empty-thought"] | None = None
+    inline_system: Literal["merged", "in-place"] | None = None
+    attribution: Literal["cut", "kept"] | None = None
     max_bytes: int = 16 << 20
     strict: bool = False
     trust: tuple[Literal["priority"], ...] = ()
@@ -185,8 +193,12 @@ class BodyStats:
         encoded: Bodies with a `content-encoding`, which are not read.
         bad_ids: Names of conversations that were empty, longer than 256 bytes, or had control characters.
         unrendered: Bodies that `RequestBodies.renderer` raised for, or gave no token ids for; matched as text.
-        attribution: Bodies with the attribution header of a client among their system blocks, which differs between
-            clients and versions; with `engine="vllm"` it is no part of the prompt, as vLLM drops it.
+        attribution: Bodies with the attribution header of a client before their system text, which differs between
+            requests, clients and versions. vLLM drops it.
+        layout_switches: Changes of the layout of a model, as its answers reported other cached tokens than expected.
+        layout_unreported: Answers to chats without cached and prompt tokens, from which no layout is learned.
+        volatile_heads: Models whose system text begins with a line or block that changes over an equal rest.
+        match_error_tokens: Cached tokens of answers to chats, "beyond" those expected, or "missing" from them.
 
     Example:
         >>> import cachelb
@@ -204,6 +216,29 @@ class BodyStats:
     bad_ids: int = field(metadata=counter("bad_ids", "{value}"))
     unrendered: int = field(metadata=counter("unrendered_bodies", "{request}"))
     attribution: int = field(metadata=counter("attribution_bodies", "{request}"))
+    layout_switches: int = field(metadata=counter("layout_switches", "{switch}"))
+    layout_unreported: int = field(metadata=counter("layout_unreported", "{answer}"))
+    volatile_heads: int = field(metadata=counter("volatile_heads", "{text}"))
+    match_error_tokens: dict[str, int] = field(metadata=counter("match_error_tokens", "{token}", "direction"))
+
+
+def _log_layout(layout: str) -> None:
+    """Log that the cached tokens of a model's answers led to another layout."""
+    _log.info("the cached tokens that engines report fit another layout of prompts, used from now on: %s", layout)
+
+
+def _warn_of_layout(layout: str) -> None:
+    """Log that reports contradict options; the router calls it once for each model."""
+    _log.warning("the cached tokens that engines report contradict RequestBodies; they fit: %s", layout)
+
+
+def _warn_of_head(length: str) -> None:
+    """Log that the beginning of a system text changes; the router calls it once for each model."""
+    _log.warning(
+        "the first %s bytes of a system text change from request to request over an equal rest; engines that render "
+        "them share nothing behind them: have the client or a proxy leave them out",
+        length,
+    )
 
 
 def _warn_of_text() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from cachelb.types import Reason
+    from cachelb.types import MatchBasis, Reason
 
 _KEPT = "only the latest 256 decisions are kept"
 _HEADERS = ("", "worker", "state", "matched", "inflight", "prefill", "decode", "weight", "score")
@@ -86,6 +86,8 @@ class Explanation:
             something; empty once the decision is too long ago, see `forgotten`.
         convention: Convention by which the conversation is known, such as "claude-code"; None without `body=`,
             `headers=` or a conversation. See `RequestBodies`.
+        match_basis: On what ground the prompt matched, as in `Decision.match_basis`.
+        layout: The layout by which a chat was matched, as options of `RequestBodies`; None without one.
 
     Example:
         >>> from cachelb.policies import LeastLoaded
@@ -109,6 +111,8 @@ score 0 (lower is better)
     higher_is_better: bool
     candidates: tuple[CandidateView, ...]
     convention: str | None = None
+    match_basis: MatchBasis = "certain"
+    layout: str | None = None
 
     @property
     def forgotten(self) -> bool:

@@ -165,11 +165,12 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         multiple=True,
         help="With --body: header of the request; repeatable.",
     ),
+    option("--match", None, click.Choice(["likely", "certain"]), "With --body: as in RequestBodies."),
     option("--engine", None, click.Choice(["vllm", "sglang"]), "With --body: as in RequestBodies."),
     option(
         "--tools-place",
         None,
-        click.Choice(["unknown", "after-system", "before-system", "last-user"]),
+        click.Choice(["after-system", "before-system", "last-user"]),
         "With --body: as in RequestBodies.",
     ),
     click.option(

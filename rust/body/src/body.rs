@@ -3,11 +3,14 @@
 use std::fmt;
 use std::ops::Range;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::canon::Span;
 use crate::conversation::Conversation;
 use crate::facts::{Facts, Kind};
 use crate::head::Head;
 use crate::identity::{Clues, session_of_user};
+use crate::outline::Outline;
 use crate::prompts::Prompts;
 use crate::text::Prompt;
 
@@ -117,12 +120,28 @@ impl<'a> Body<'a> {
     pub fn ends(&self) -> impl Iterator<Item = usize> + use<'a> {
         let body = *self;
         let chat = (self.facts.kind == Kind::Chat).then_some(self.conversation);
+        let placed = chat.into_iter().flat_map(|chat| chat.pieces().ends());
+        let placed = placed.copied();
         let last = self.prompts().next().map_or(0, |prompt| prompt.len());
-        let ends = chat.into_iter().flat_map(Conversation::ends);
+        let is_placed = self.conversation.is_placed();
+        let ends = chat
+            .filter(|_| !is_placed)
+            .into_iter()
+            .flat_map(Conversation::ends);
         let inner = ends.filter_map(move |end| body.prompts.offset(end));
-        inner
+        placed
+            .chain(inner)
             .filter(move |end| *end < last)
             .chain(chat.map(|_| last))
+    }
+
+    /// Digests of the parts of the prompt of a likely conversation, by which it is compared under every layout, with
+    /// the key `seed`; `None` if there are too many.
+    #[must_use]
+    pub fn outline(&self, seed: u64) -> Option<Outline> {
+        let chat = (self.facts.kind == Kind::Chat).then_some(self.conversation)?;
+        chat.pieces()
+            .outline(self.arena, |part| xxh3_64_with_seed(part, seed))
     }
 
     /// Where the digest of the head, and tools, lie in the prompt of a conversation, in bytes; empty where there are none.

@@ -47,6 +47,11 @@ pub struct Profile {
     pub keeps_reasoning: bool,
     /// What system messages among the others do.
     pub inline_system: InlineSystem,
+    /// Whether prompts are arranged by a [layout](crate::Layout), in vLLM's order of what a message holds, and match up
+    /// to their first difference in it.
+    pub is_likely: bool,
+    /// Whether a layout merges the system messages of the responses API whatever it says, as `SGLang` does.
+    pub merges_responses: bool,
     /// Key of the digests; routers that share state have the same.
     pub seed: u64,
 }

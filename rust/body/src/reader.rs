@@ -7,7 +7,8 @@ use crate::conversation::Conversation;
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorKind, Result};
 use crate::facts::{Facts, Kind};
-use crate::head::Head;
+use crate::head::Head as Beside;
+use crate::layout::{Head, Layout};
 use crate::pairs::Pairs;
 use crate::profile::{Limits, Profile};
 use crate::prompts::Prompts;
@@ -19,7 +20,7 @@ use crate::writer::{Dialect, Writer};
 #[derive(Default)]
 pub struct BodyReader {
     writer: Writer,
-    head: Head,
+    head: Beside,
     tools: Tools,
     conversation: Conversation,
     prompts: Prompts,
@@ -62,6 +63,19 @@ impl BodyReader {
     /// # Errors
     /// If the body is no valid JSON object or holds more than the limits. It is then routed by load.
     pub fn read(&mut self, path: &str, body: &[u8]) -> Result<Body<'_>> {
+        self.read_by(path, body, |_| (Layout::default(), Head::Line))
+    }
+
+    /// Reads a body as [`read`](Self::read) does. `layout_of` a model is how a likely profile arranges its prompts.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_by(
+        &mut self,
+        path: &str,
+        body: &[u8],
+        layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
+    ) -> Result<Body<'_>> {
         self.clear();
         let endpoint = Endpoint::of(path);
         let limits = self.writer.limits();
@@ -83,7 +97,7 @@ impl BodyReader {
                 self.read_field(&mut reader, endpoint)?;
             }
             reader.end()?;
-            self.finish(endpoint, &mut facts);
+            self.finish(endpoint, &mut facts, layout_of);
         }
         let parts = (&self.prompts, &self.conversation, &self.head);
         Ok(Body::new(self.writer.bytes(), parts, facts, body.len()))
@@ -102,11 +116,7 @@ impl BodyReader {
     fn read_field(&mut self, reader: &mut Reader<'_>, endpoint: Endpoint) -> Result<()> {
         use Endpoint::{Chat, Completions, Generate, Messages, Pooling, Responses};
         let w = &mut self.writer;
-        let dialect = match endpoint {
-            Messages => Dialect::Messages,
-            Responses => Dialect::Responses,
-            _ => Dialect::Chat,
-        };
+        let dialect = dialect_of(endpoint);
         if endpoint == Pooling && self.pairs.read_field(w, reader)? {
             return Ok(());
         }
@@ -123,20 +133,41 @@ impl BodyReader {
         }
     }
 
+    /// Arranges the prompt of a conversation, if there is one.
+    fn lay_out(
+        &mut self,
+        dialect: Dialect,
+        layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
+    ) -> bool {
+        let w = &mut self.writer;
+        if !w.profile().is_likely {
+            let parts = self.conversation.lay_out(w, &self.tools);
+            parts.map(|parts| self.prompts.put_text(&parts)).is_some()
+        } else {
+            let model = self.head.model().map(|model| model.of(w.bytes()));
+            let model = model.and_then(|model| std::str::from_utf8(model).ok());
+            let by = layout_of(model);
+            let parts = self.conversation.lay_out_by(w, &self.tools, dialect, by);
+            parts.map(|parts| self.prompts.put_text(parts)).is_some()
+        }
+    }
+
     /// Settles kind and prompts once the body has been read.
-    fn finish(&mut self, endpoint: Endpoint, facts: &mut Facts) {
+    fn finish(
+        &mut self,
+        endpoint: Endpoint,
+        facts: &mut Facts,
+        layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
+    ) {
         self.head.finish(&mut self.writer);
         self.head.state(facts);
         facts.messages = self.conversation.turns().messages();
-        [facts.parts, facts.media, facts.attribution] = self.conversation.counts();
         let continues = self.head.continues();
         facts.kind = match endpoint {
             Endpoint::Chat | Endpoint::Messages | Endpoint::Responses => {
                 if continues {
                     Kind::Continuation
-                } else if let Some(parts) = self.conversation.lay_out(&mut self.writer, &self.tools)
-                {
-                    self.prompts.put_text(&parts);
+                } else if self.lay_out(dialect_of(endpoint), layout_of) {
                     Kind::Chat
                 } else {
                     Kind::Unknown
@@ -157,6 +188,7 @@ impl BodyReader {
             Endpoint::Audio => Kind::Audio,
             Endpoint::Unknown => Kind::Unknown,
         };
+        [facts.parts, facts.media, facts.attribution] = self.conversation.counts();
         if facts.kind == Kind::Continuation {
             self.prompts.clear();
         }
@@ -165,5 +197,13 @@ impl BodyReader {
             let whole = self.prompts.digest(&mut self.writer, facts.beside);
             facts.beside = Some(whole);
         }
+    }
+}
+
+fn dialect_of(endpoint: Endpoint) -> Dialect {
+    match endpoint {
+        Endpoint::Messages => Dialect::Messages,
+        Endpoint::Responses => Dialect::Responses,
+        _ => Dialect::Chat,
     }
 }

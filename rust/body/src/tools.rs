@@ -70,9 +70,10 @@ fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result
     let Profile {
         engine,
         tools_place,
+        is_likely,
         ..
     } = w.profile();
-    let reorders = is_object && (flat || engine != Engine::Sglang);
+    let reorders = is_object && !is_likely && (flat || engine != Engine::Sglang);
     if reorders && tools_place != ToolsPlace::Unknown {
         let tool = w.canon().since(start);
         let whole = w.canon().put_whole(b'g', [tool]);

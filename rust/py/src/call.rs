@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachelb_body::Kind;
+use cachelb_body::{Basis, Kind};
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
 use cachelb_router::{LONG, Request, Sample, Scales};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -11,7 +11,7 @@ use pyo3::types::PyString;
 
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{Client, Read, unlocked};
+use crate::body::{Client, Read, Shape, unlocked};
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
 
@@ -126,7 +126,7 @@ impl<'a> Hints<'a> {
     /// The core's request for its `prompt`, whose hashes are in `scratch`.
     pub fn request(&self, prompt: &'a Prompt, attempt: u32, scratch: &'a Scratch) -> Request<'a> {
         Request {
-            convention: self.client(prompt).convention,
+            convention: self.read.and_then(|read| read.client.convention),
             family: self.read.map(|read| &read.family),
             expected_output_tokens: self.expected_output_tokens,
             cache_ttl_ms: self.cache_ttl_ms,
@@ -137,10 +137,21 @@ impl<'a> Hints<'a> {
 
     /// What the decision keeps of body and headers.
     pub fn client(&self, prompt: &Prompt) -> Client {
-        Client {
-            sample: prompt.sample,
-            ..self.read.map_or_else(Client::default, |read| read.client)
+        let mut client = self
+            .read
+            .map_or_else(Client::default, |read| read.client.clone());
+        client.sample = prompt.sample;
+        let is_tokens =
+            self.is_counted || self.read.is_some_and(|read| read.shape == Shape::Tokens);
+        if is_tokens || self.is_text {
+            (client.layout, client.lesson) = (None, None);
+            client.basis = if is_tokens {
+                Basis::Tokens
+            } else {
+                Basis::Certain
+            };
         }
+        client
     }
 }
 

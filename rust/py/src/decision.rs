@@ -106,8 +106,20 @@ impl Selected {
     ) -> Decision {
         let owner = Arc::new(owner);
         let booking = self.pick.booking;
+        let mut client = self.client;
+        if self.pick.wanted == Wanted::Decode {
+            // The prefill worker computes the prompt.
+            client.lesson = None;
+        }
         let attempt = Attempt {
-            lease: Lease::new(engine, owner, self.client, self.number, booking),
+            lease: Lease::new(
+                engine,
+                owner,
+                client,
+                self.number,
+                booking,
+                (&self.key, self.rank),
+            ),
             key: self.key,
             call,
             tried: self.tried,
@@ -150,6 +162,12 @@ impl Decision {
     #[getter]
     fn matched_tokens(&self) -> u64 {
         self.pick.matched_tokens
+    }
+
+    #[doc = stub!("Decision.match_basis")]
+    #[getter]
+    fn match_basis(&self) -> &'static str {
+        self.attempt.lease.client.basis.name()
     }
 
     #[doc = stub!("Decision.best_matched_tokens")]
@@ -353,7 +371,7 @@ impl Decision {
             py,
             &policy,
             &self.attempt.key,
-            (self.prompt_tokens, self.attempt.lease.client.convention),
+            (self.prompt_tokens, &self.attempt.lease.client),
             &self.pick,
             &seen,
         )

@@ -7,6 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 
+use crate::body::Client;
 use crate::items::set_items;
 
 /// An `Explanation` of `pick`.
@@ -14,7 +15,7 @@ pub fn explanation<'py>(
     py: Python<'py>,
     policy: &str,
     key: &str,
-    (prompt_tokens, convention): (u64, Option<&'static str>),
+    (prompt_tokens, client): (u64, &Client),
     pick: &Pick,
     seen: &[Seen],
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -59,7 +60,10 @@ pub fn explanation<'py>(
     fields.set_item("key", key)?;
     fields.set_item("policy", policy)?;
     fields.set_item("prompt_tokens", prompt_tokens)?;
-    fields.set_item("convention", convention)?;
+    fields.set_item("convention", client.convention)?;
+    fields.set_item("match_basis", client.basis.name())?;
+    let layout = client.layout.map(|layout| layout.to_string());
+    fields.set_item("layout", layout)?;
     fields.set_item("reason", pick.reason.name())?;
     set_items!(fields, pick => higher_is_better, best_matched_tokens, matched_tokens);
     fields.set_item("candidates", PyTuple::new(py, views)?)?;

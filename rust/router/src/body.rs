@@ -1,7 +1,10 @@
 //! What a body and the headers beside it say, in the memory of a thread.
 
+use std::sync::Arc;
+
 use cachelb_body::{
-    Body, BodyReader, Endpoint, Identity, Kind, Limits, Profile, Prompt, Session, convention_names,
+    Basis, Body, BodyReader, Endpoint, Identity, Kind, Layout, Lesson, Limits, Profile, Prompt,
+    Session, convention_names,
 };
 use cachelb_core::hashing::NamespaceKey;
 
@@ -88,7 +91,7 @@ pub enum Shape {
 }
 
 /// What a decision keeps of what body and headers say.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Client {
     /// Name of the convention by which the conversation is known.
     pub convention: Option<&'static str>,
@@ -98,6 +101,12 @@ pub struct Client {
     pub last: Option<FamilyName>,
     /// The text whose tokens the engine counts.
     pub sample: Option<Sample>,
+    /// On what ground the prompt counts as shared, and its layout if that is the ground.
+    pub basis: Basis,
+    /// How the prompt was arranged.
+    pub layout: Option<Layout>,
+    /// The prompt, to learn its layout from the answer.
+    pub lesson: Option<Arc<Lesson>>,
 }
 
 /// What body and headers say.

@@ -142,7 +142,7 @@ impl Contents {
         }
         if w.canon().end() == start {
             w.canon().put(&[ARRAY, CLOSE]);
-        } else if moves {
+        } else if moves && !w.profile().is_likely {
             // Templates of plain texts get what stands for media before the text.
             let content = w.canon().since(start);
             let whole = w.canon().put_whole(b'g', [content]);

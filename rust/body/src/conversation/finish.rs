@@ -41,8 +41,8 @@ impl Conversation {
 
     /// Writes what stands before a message with calls, if `more` or the blocks hold some: they are shared as a whole.
     pub(super) fn put_whole_calls(&self, w: &mut Writer, more: Span) -> Span {
-        if self.blocks.is_empty() && more.len() == 0 {
-            return more;
+        if w.profile().is_likely || self.blocks.is_empty() && more.len() == 0 {
+            return Span::default();
         }
         let is_call = |block: &&Block| block.class == Class::Call;
         let calls = self.blocks.iter().filter(is_call).map(|block| block.span);
@@ -52,6 +52,10 @@ impl Conversation {
     /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
     /// of an assistant, which templates cut out of it, behind a mark of its own.
     pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize, dialect: Dialect) {
+        if w.profile().is_likely {
+            self.pieces.note(w.bytes(), &self.order, at);
+            return;
+        }
         let keeps = w.profile().keeps_reasoning;
         let gathers = gathers(w.profile(), dialect);
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
@@ -166,7 +170,7 @@ impl Conversation {
         let (system, developer) = (is(b"system"), is(b"developer"));
         let leads = self.turns.lead(system || developer, developer, span.end());
         let moves = !leads || changes_tools;
-        if (system || developer) && moves {
+        if (system || developer) && moves && !w.profile().is_likely {
             let matters = changes_tools || gathers(w.profile(), dialect);
             self.turns.note_inline(w.canon(), span, matters);
         }
@@ -181,14 +185,14 @@ fn gathers(profile: Profile, dialect: Dialect) -> bool {
 }
 
 /// Whether a content begins with a text that some templates take for the result of a tool.
-fn is_result(content: &[u8]) -> bool {
+pub(super) fn is_result(content: &[u8]) -> bool {
     content
         .strip_prefix(&[TEXT])
         .is_some_and(|text| text.starts_with(b"<tool_response>"))
 }
 
 /// Thoughts in a text, by their ends.
-fn thoughts(text: &[u8]) -> usize {
+pub(super) fn thoughts(text: &[u8]) -> usize {
     const END: &[u8] = b"</think>";
     const BLOCK: usize = 32;
     let begins = |block: &[u8; BLOCK]| {

@@ -2,6 +2,7 @@
 
 use super::Conversation;
 use super::contents::{Block, Class, SHOWN};
+use super::pieces::HEADER;
 use crate::canon::Span;
 use crate::error::Result;
 use crate::profile::Engine;
@@ -46,6 +47,7 @@ impl Conversation {
         dialect: Dialect,
     ) -> Result<()> {
         self.turns.restart(w.canon().end());
+        self.pieces.restart();
         if reader.peek()? != Token::Array {
             self.turns.drop_all();
             return reader.skip();
@@ -72,7 +74,6 @@ impl Conversation {
 
     /// `system` of Anthropic's API.
     pub(crate) fn read_system(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
-        const HEADER: &[u8] = b"x-anthropic-billing-header";
         self.attribution = 0;
         let message = w.canon().begin_message(b"system");
         let parts = self.contents.parts();
@@ -81,7 +82,8 @@ impl Conversation {
             while reader.element()? {
                 let block = self.contents.put_block(w, reader, Dialect::Chat)?.span;
                 let text = block.of(w.bytes());
-                if text.len() > 1 && text[1..].starts_with(HEADER) {
+                let is_likely = w.profile().is_likely;
+                if !is_likely && text.len() > 1 && text[1..].starts_with(HEADER) {
                     self.attribution += 1;
                     if w.profile().engine == Engine::Vllm {
                         w.canon().cut(block.start());
@@ -232,7 +234,7 @@ impl Conversation {
             order.extend_from_slice(&known[..CONTENT]);
         }
         order.extend_from_slice(&known[CALLS..]);
-        let Some(all) = all else {
+        let Some(all) = all.filter(|_| !w.profile().is_likely) else {
             return;
         };
         let arena = w.bytes();

@@ -4,15 +4,18 @@ mod calls;
 mod contents;
 mod finish;
 mod messages;
+mod pieces;
 mod responses;
 mod turns;
 
 use self::contents::{Block, Contents};
+pub(crate) use self::pieces::Pieces;
 use self::turns::Turns;
 use crate::canon::Span;
+use crate::layout::{Head, Layout};
 use crate::profile::{InlineSystem, ToolsPlace};
 use crate::tools::Tools;
-use crate::writer::Writer;
+use crate::writer::{Dialect, Writer};
 
 /// The conversation of a body.
 #[derive(Debug, Default)]
@@ -33,6 +36,8 @@ pub(crate) struct Conversation {
     beside: [Span; 2],
     /// Where messages end in the arena that come before system text in the prompt.
     split: usize,
+    /// What a layout arranges.
+    pieces: Pieces,
 }
 
 impl Conversation {
@@ -40,6 +45,7 @@ impl Conversation {
     pub(crate) fn clear(&mut self) {
         self.turns.clear();
         self.contents.clear();
+        self.pieces.clear();
         self.attribution = 0;
         (self.beside, self.split) = Default::default();
     }
@@ -57,6 +63,38 @@ impl Conversation {
     /// Where the messages lie.
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
+    }
+
+    /// Whether a layout arranged it.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.pieces.is_placed()
+    }
+
+    /// What a layout arranged.
+    pub(crate) fn pieces(&self) -> &Pieces {
+        &self.pieces
+    }
+
+    /// The slices of the prompt in the order of a layout, if there is a conversation.
+    pub(crate) fn lay_out_by(
+        &mut self,
+        w: &mut Writer,
+        tools: &Tools,
+        dialect: Dialect,
+        by: (Layout, Head),
+    ) -> Option<&[Span]> {
+        let (system, messages, leading) = self.turns.sections()?;
+        let start = w.canon().end();
+        if let Some(digest) = w.take_fields(0) {
+            w.canon().put_digest(digest);
+        }
+        let head = w.canon().since(start);
+        self.beside = [head, tools.span()];
+        let merges = dialect == Dialect::Responses && w.profile().merges_responses;
+        let spans = [head, system, tools.span(), messages];
+        self.pieces.lay_out(w.canon(), spans, leading, merges);
+        self.attribution = self.pieces.attribution;
+        Some(self.pieces.arrange(by))
     }
 
     /// Parts, those that are media, and system blocks of attribution.

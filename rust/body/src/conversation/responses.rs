@@ -55,11 +55,13 @@ impl Conversation {
     pub(crate) fn read_items(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         let start = w.canon().end();
         self.turns.restart(start);
+        self.pieces.restart();
         match reader.peek()? {
             Token::String => {
                 self.count_message(w, reader)?;
                 w.canon().begin_message(b"user");
                 self.turns.begin(b"user", start);
+                self.pieces.ask(start);
                 w.put_text(reader)?;
             }
             Token::Array => {

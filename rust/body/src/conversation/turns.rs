@@ -266,6 +266,12 @@ impl Turns {
         self.inline = (Some(digest), self.inline.1 || matters);
     }
 
+    /// System text beside the messages, all messages, and where leading system messages end, if there is a conversation.
+    pub(super) fn sections(&self) -> Option<(Span, Span, usize)> {
+        let messages = self.span?;
+        Some((self.system.unwrap_or_default(), messages, self.leading))
+    }
+
     pub(super) fn set_system(&mut self, system: Option<Span>) {
         self.system = system;
     }

@@ -26,12 +26,12 @@ impl Bodies {
         let py = messages.py();
         read.unread(bytes.len());
         let work = || {
-            let (reader, parts) =
-                room.reader(self.settings.profile, self.settings.limits, bytes.len());
-            match reader.read(PATH, bytes) {
-                Ok(body) => {
+            let (reader, parts) = self.reader(room, bytes.len());
+            match self.read_by(reader, PATH, bytes) {
+                Ok((body, current)) => {
                     tally.kind = Some(body.kind());
                     read.prompt(&body, parts);
+                    self.note_layout(&body, None, current, read);
                     Ok(())
                 }
                 Err(error) => self.refuse(error, tally),

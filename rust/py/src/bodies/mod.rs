@@ -7,9 +7,13 @@ mod rendering;
 mod settings;
 mod show;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_body::{BodyError, Clues, ErrorKind, GATEWAY, Identity, Session};
+use cachelb_body::{
+    Body, BodyError, BodyReader, Clues, Current, ErrorKind, GATEWAY, Identity, Kind, Layouts,
+    Session,
+};
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
@@ -23,7 +27,7 @@ use self::headers::Headers;
 use self::settings::Settings;
 use crate::args;
 use crate::arguments::Call;
-use crate::body::{Read, Room, Shape, unlocked};
+use crate::body::{PromptRoom, Read, Room, Shape, unlocked};
 use crate::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
@@ -38,6 +42,7 @@ const INLINE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Bodies {
     settings: Settings,
+    pub layouts: Arc<Layouts>,
     key: NamespaceKey,
     pub counts: Counts,
     /// Whether the log has that text is never among the blocks of events.
@@ -57,8 +62,13 @@ struct Context<'a> {
 impl Bodies {
     /// Reads the settings of `RequestBodies`.
     pub fn of(given: &Options<'_, '_>, seed: u64, key: NamespaceKey) -> PyResult<Self> {
+        let settings = Settings::of(given, seed)?;
         Ok(Self {
-            settings: Settings::of(given, seed)?,
+            layouts: Arc::new(Layouts::new(
+                settings.given,
+                settings.engine.unwrap_or_default(),
+            )),
+            settings,
             key,
             counts: Counts::default(),
             warned: AtomicBool::default(),
@@ -243,17 +253,18 @@ impl Bodies {
         tally: &mut Tally,
     ) -> Result<(), BodyError> {
         read.unread(bytes.len());
-        let (reader, parts) = room.reader(self.settings.profile, self.settings.limits, bytes.len());
+        let (reader, parts) = self.reader(room, bytes.len());
         let mut clues = context.headers.clues();
         if context.headers.is_encoded() {
             tally.encoded = true;
         } else {
-            match reader.read(context.path, bytes) {
-                Ok(body) => {
+            match self.read_by(reader, context.path, bytes) {
+                Ok((body, current)) => {
                     tally.kind = Some(body.kind());
                     tally.attribution = body.facts().attribution > 0;
                     body.identify(&mut clues);
                     read.prompt(&body, parts);
+                    self.note_layout(&body, body.model(), current, read);
                     read.hints(&body, context.has_salt);
                     read.responses(&body, context.path, self.key);
                     self.identify(&clues, context, read, tally);
@@ -264,6 +275,51 @@ impl Bodies {
         }
         self.identify(&clues, context, read, tally);
         Ok(())
+    }
+
+    /// The reader for a body of `bytes` bytes.
+    fn reader<'a>(
+        &self,
+        room: &'a mut Room,
+        bytes: usize,
+    ) -> (&'a mut BodyReader, &'a mut PromptRoom) {
+        let profile = self.settings.profile(self.layouts.engine());
+        room.reader(profile, self.settings.limits, bytes)
+    }
+
+    /// Reads a body by the layout of its model, which is returned if it was asked for.
+    fn read_by<'a>(
+        &self,
+        reader: &'a mut BodyReader,
+        path: &str,
+        bytes: &[u8],
+    ) -> Result<(Body<'a>, Option<Current>), BodyError> {
+        let mut current = None;
+        let layout_of = |model: Option<&str>| {
+            let found = *current.insert(self.layouts.of(model));
+            (found.layout, found.head)
+        };
+        let body = reader.read_by(path, bytes, layout_of)?;
+        Ok((body, current))
+    }
+
+    /// Notes on what ground the prompt of a body to `model` matches, and what to learn from its answer.
+    fn note_layout(
+        &self,
+        body: &Body<'_>,
+        model: Option<&str>,
+        current: Option<Current>,
+        read: &mut Read,
+    ) {
+        let Some(current) = current.filter(|_| body.kind() == Kind::Chat) else {
+            return;
+        };
+        read.client.basis = current.basis;
+        read.client.layout = Some(current.layout);
+        if read.measure().1 {
+            let outline = body.outline(self.settings.profile.seed);
+            read.client.lesson = outline.map(|outline| self.layouts.lesson(model, outline));
+        }
     }
 
     /// Counts a body that cannot be read; an error if it is not to be routed by load.

@@ -1,6 +1,6 @@
 //! The settings of `RequestBodies`.
 
-use cachelb_body::{Engine, InlineSystem, Limits, Profile, ToolsPlace};
+use cachelb_body::{Engine, Given, InlineSystem, Limits, Profile, Thoughts, Tools, ToolsPlace};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -15,21 +15,24 @@ const MOST_BYTES: u64 = 1 << 40;
 const MAX_WORDS: usize = 1000;
 
 const ENGINES: [(&str, Engine); 2] = [("vllm", Engine::Vllm), ("sglang", Engine::Sglang)];
-const PLACES: [(&str, ToolsPlace); 4] = [
-    ("unknown", ToolsPlace::Unknown),
-    ("after-system", ToolsPlace::AfterSystem),
-    ("before-system", ToolsPlace::BeforeSystem),
-    ("last-user", ToolsPlace::LastUser),
+const PLACES: [(&str, Option<Tools>); 4] = [
+    ("after-system", Some(Tools::AfterSystem)),
+    ("before-system", Some(Tools::BeforeSystem)),
+    ("last-user", Some(Tools::LastUser)),
+    ("unknown", None),
 ];
-const INLINE: [(&str, InlineSystem); 2] = [
-    ("merged", InlineSystem::Merged),
-    ("in-place", InlineSystem::InPlace),
-];
+const INLINE: [(&str, bool); 2] = [("in-place", false), ("merged", true)];
+const ATTRIBUTION: [(&str, bool); 2] = [("cut", false), ("kept", true)];
+const MATCH: [(&str, bool); 2] = [("likely", true), ("certain", false)];
 
 /// How a router reads bodies.
 #[derive(Debug)]
 pub struct Settings {
+    /// But for the engine, where none is given.
     pub profile: Profile,
+    pub engine: Option<Engine>,
+    /// The choices of a layout that are given.
+    pub given: Given,
     pub limits: Limits,
     /// Whether a body that cannot be read is an error.
     pub strict: bool,
@@ -44,10 +47,30 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// How bodies to `engine` are read.
+    pub fn profile(&self, engine: Engine) -> Profile {
+        if self.profile.is_likely {
+            return Profile {
+                engine: Engine::Vllm,
+                merges_responses: engine == Engine::Sglang,
+                ..self.profile
+            };
+        }
+        Profile {
+            engine,
+            ..self.profile
+        }
+    }
+
     pub fn of(given: &Options<'_, '_>, seed: u64) -> PyResult<Self> {
-        let engine = given
-            .optional("engine")?
-            .map(|_| given.choice("engine", &ENGINES));
+        let engine = chosen(given, "engine", &ENGINES)?;
+        let layout = Given {
+            tools: chosen(given, "tools_place", &PLACES)?.flatten(),
+            merges: chosen(given, "inline_system", &INLINE)?,
+            thoughts: thoughts(given)?,
+            attributes: chosen(given, "attribution", &ATTRIBUTION)?,
+        };
+        let is_likely = given.choice("match", &MATCH)?;
         let trust = words(given, "trust")?;
         if let Some(other) = trust.iter().find(|word| *word != "priority") {
             let text = format!("trust holds {other:?}; clients may be trusted with \"priority\"");
@@ -56,12 +79,24 @@ impl Settings {
         let most = Limits::default();
         Ok(Self {
             profile: Profile {
-                engine: engine.transpose()?.unwrap_or_default(),
-                tools_place: given.choice("tools_place", &PLACES)?,
-                keeps_reasoning: given.flag("keeps_reasoning")?,
-                inline_system: given.choice("inline_system", &INLINE)?,
+                tools_place: match layout.tools {
+                    None => ToolsPlace::Unknown,
+                    Some(Tools::AfterSystem) => ToolsPlace::AfterSystem,
+                    Some(Tools::BeforeSystem) => ToolsPlace::BeforeSystem,
+                    Some(Tools::LastUser) => ToolsPlace::LastUser,
+                },
+                keeps_reasoning: layout.thoughts == Some(Thoughts::Kept),
+                inline_system: if layout.merges == Some(false) {
+                    InlineSystem::InPlace
+                } else {
+                    InlineSystem::Merged
+                },
+                is_likely,
                 seed,
+                ..Profile::default()
             },
+            engine,
+            given: layout,
             limits: Limits {
                 bytes: given.integer("max_bytes", 1, MOST_BYTES)? as usize,
                 ..most
@@ -76,6 +111,33 @@ impl Settings {
             renderer_min_bytes: given.integer("renderer_min_bytes", 0, MOST_BYTES)? as usize,
         })
     }
+}
+
+/// One of the names of `choices`, if there is a value.
+fn chosen<T: Copy>(
+    given: &Options<'_, '_>,
+    name: &str,
+    choices: &[(&'static str, T)],
+) -> PyResult<Option<T>> {
+    let is_given = given.optional(name)?.is_some();
+    is_given.then(|| given.choice(name, choices)).transpose()
+}
+
+/// `keeps_reasoning`: True, False or "empty-thought".
+fn thoughts(given: &Options<'_, '_>) -> PyResult<Option<Thoughts>> {
+    const NAME: &str = "keeps_reasoning";
+    let Some(value) = given.optional(NAME)? else {
+        return Ok(None);
+    };
+    if value.is_instance_of::<PyString>() {
+        return given.choice(NAME, &[("empty-thought", Some(Thoughts::Empty))]);
+    }
+    let keeps = given.flag(NAME)?;
+    Ok(Some(if keeps {
+        Thoughts::Kept
+    } else {
+        Thoughts::Dropped
+    }))
 }
 
 /// Several texts.

@@ -26,13 +26,16 @@ pub fn read_body<'py>(
     let headers = Headers::read(headers, &bodies.settings.session_headers)?;
     let bytes = bytes(body)?;
     let bytes = bytes.as_bytes();
-    let mut reader = BodyReader::new(bodies.settings.profile, bodies.settings.limits);
+    let profile = bodies.settings.profile(bodies.layouts.engine());
+    let mut reader = BodyReader::new(profile, bodies.settings.limits);
     let (mut read, mut room, mut clues) = (Read::default(), PromptRoom::default(), headers.clues());
     read.unread(bytes.len());
     let found = PyDict::new(py);
     found.set_item("kind", "encoded")?;
     if !headers.is_encoded() {
-        let body = reader.read(path, bytes).map_err(body_error)?;
+        let (body, _) = bodies
+            .read_by(&mut reader, path, bytes)
+            .map_err(body_error)?;
         body.identify(&mut clues);
         read.prompt(&body, &mut room);
         read.hints(&body, false);

@@ -1,10 +1,13 @@
 //! The load that one attempt has booked, until the request ends.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use cachelb_body::{Notice, Report};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_router::{Ending, Usage};
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::Owner;
@@ -16,6 +19,20 @@ pub const MAX_REST_MS: u64 = 60_000;
 /// Bytes of the id of a response.
 const LONGEST_ID: usize = 256;
 
+/// Logs what reports of an engine led to.
+fn log(notice: Notice) -> PyResult<()> {
+    let (name, value) = match notice {
+        Notice::Switched(layout) => ("_log_layout", layout.to_string()),
+        Notice::Contradicted(layout) => ("_warn_of_layout", layout.to_string()),
+        Notice::VolatileHead(bytes) => ("_warn_of_head", bytes.to_string()),
+    };
+    Python::attach(|py| {
+        let module = py.import(intern!(py, "cachelb.bodies"))?;
+        module.call_method1(name, (value,))?;
+        Ok(())
+    })
+}
+
 /// A booking. If nothing else ends it, it is abandoned when dropped.
 #[derive(Debug)]
 pub struct Lease {
@@ -25,6 +42,8 @@ pub struct Lease {
     pub number: u64,
     /// The engine's when this was decided.
     nonce: u32,
+    /// Differs between workers.
+    place: u64,
     /// `None` for a dry run.
     booking: Option<BookingId>,
 }
@@ -37,8 +56,12 @@ impl Lease {
         client: Client,
         number: u64,
         booking: Option<BookingId>,
+        worker: (&str, Option<u32>),
     ) -> Self {
+        let mut place = DefaultHasher::new();
+        worker.hash(&mut place);
         Self {
+            place: place.finish(),
             nonce: engine.nonce(),
             engine,
             owner,
@@ -73,6 +96,18 @@ impl Lease {
         if self.engine.end(booking, (ending, usage), last, now)? {
             if let Some((text, tokens)) = self.client.sample.zip(usage.prompt_tokens) {
                 self.engine.scales.learn(text, tokens);
+            }
+            if ending == Ending::Completed
+                && let Some(lesson) = &self.client.lesson
+            {
+                let report = Report {
+                    cached: usage.cached_tokens,
+                    prompt: usage.prompt_tokens,
+                    output: usage.output_tokens,
+                };
+                for notice in lesson.learn(self.place, report) {
+                    log(notice)?;
+                }
             }
             self.owner.released()?;
         } else if usage.cached_tokens.is_some() {

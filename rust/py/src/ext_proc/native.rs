@@ -174,7 +174,15 @@ impl Selecting for Natively<'_> {
             let seat = self.registered.seat_of(found.offer);
             let lease = |booking| {
                 let (engine, owner) = (Arc::clone(engine), Arc::clone(self.owner));
-                Lease::new(engine, owner, client, ready.number, Some(booking))
+                let worker = (&*seat.key, candidates[found.offer].rank);
+                Lease::new(
+                    engine,
+                    owner,
+                    client.clone(),
+                    ready.number,
+                    Some(booking),
+                    worker,
+                )
             };
             Chosen {
                 key: Arc::clone(&seat.key),

@@ -155,6 +155,17 @@ impl NativeRouter {
     /// Counts of request bodies, those of several names without zeros.
     fn _body_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = self.bodies.counts.plain().into_py_dict(py)?;
+        let layouts = &self.bodies.layouts.counts;
+        for (name, count) in [
+            ("layout_switches", &layouts.switches),
+            ("layout_unreported", &layouts.unreported),
+            ("volatile_heads", &layouts.volatile_heads),
+        ] {
+            counts.set_item(name, count.load(Ordering::Relaxed))?;
+        }
+        let errors = [("beyond", &layouts.beyond), ("missing", &layouts.missing)];
+        let errors = errors.map(|(name, count)| (name, count.load(Ordering::Relaxed)));
+        counts.set_item("match_error_tokens", errors.into_py_dict(py)?)?;
         for (name, named) in self.bodies.counts.named() {
             let found = named.into_iter().filter(|(_, count)| *count > 0);
             counts.set_item(name, found.into_py_dict(py)?)?;

@@ -120,7 +120,7 @@ impl<T> Outcome<T> {
             number,
             pick,
             prompt_tokens: self.prompt_tokens,
-            client: self.client,
+            client: self.client.clone(),
             tried,
             seen,
         }
@@ -554,7 +554,7 @@ impl NativeRouter {
             py,
             &policy,
             key,
-            (outcome.prompt_tokens, outcome.client.convention),
+            (outcome.prompt_tokens, &outcome.client),
             pick,
             seen,
         );

@@ -1,0 +1,173 @@
+//! How a chat template arranges the parts of a conversation: four choices that templates and engines differ in.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Where tools are rendered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Tools {
+    /// Behind the leading system text.
+    #[default]
+    AfterSystem,
+    /// Before it.
+    BeforeSystem,
+    /// Before the last question.
+    LastUser,
+}
+
+/// Which thoughts of the assistant are rendered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Thoughts {
+    /// All, or none.
+    #[default]
+    Kept,
+    /// Those behind the last question.
+    Dropped,
+    /// Those, and an empty one in each answer there that has none.
+    Empty,
+}
+
+/// An arrangement of a prompt. The default is the likely one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Layout {
+    /// Where tools are rendered.
+    pub tools: Tools,
+    /// Whether system and developer messages among the others move behind the leading system text.
+    pub merges: bool,
+    /// Which thoughts are rendered.
+    pub thoughts: Thoughts,
+    /// Whether the attribution line of a client is rendered.
+    pub attributes: bool,
+    /// Whether the first line or block of the system text, which changes, is left out.
+    pub beheads: bool,
+}
+
+impl Layout {
+    /// Layouts, those that behead last.
+    pub const COUNT: usize = 72;
+
+    /// All of them; the likely one first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        const TOOLS: [Tools; 3] = [Tools::AfterSystem, Tools::BeforeSystem, Tools::LastUser];
+        const THOUGHTS: [Thoughts; 3] = [Thoughts::Kept, Thoughts::Dropped, Thoughts::Empty];
+        (0..Self::COUNT).map(|number| Self {
+            tools: TOOLS[number % 3],
+            thoughts: THOUGHTS[number / 3 % 3],
+            merges: number / 9 % 2 == 1,
+            attributes: number / 18 % 2 == 1,
+            beheads: number / 36 == 1,
+        })
+    }
+}
+
+/// The options by their names.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tools = match self.tools {
+            Tools::AfterSystem => "after-system",
+            Tools::BeforeSystem => "before-system",
+            Tools::LastUser => "last-user",
+        };
+        let inline = if self.merges { "merged" } else { "in-place" };
+        let thoughts = match self.thoughts {
+            Thoughts::Kept => "True",
+            Thoughts::Dropped => "False",
+            Thoughts::Empty => "empty-thought",
+        };
+        let attribution = if self.attributes { "kept" } else { "cut" };
+        write!(
+            f,
+            "tools_place={tools} inline_system={inline} keeps_reasoning={thoughts} attribution={attribution}"
+        )?;
+        if self.beheads {
+            f.write_str(" volatile_head=cut")?;
+        }
+        Ok(())
+    }
+}
+
+/// A part of a conversation, as layouts tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// System text.
+    System,
+    /// The attribution line of a client.
+    Attribution,
+    /// The first line of the system text.
+    FirstLine,
+    /// The rest of its first block.
+    FirstBlock,
+    /// A system or developer message among the others.
+    Inline,
+    /// A thought of the assistant.
+    Thought,
+    /// Where an answer without a thought has an empty one in some templates.
+    Empty,
+    /// Anything else.
+    Other,
+}
+
+/// What of a system text that has a volatile head is left out with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Head {
+    /// Its first line.
+    Line,
+    /// Its first block.
+    Block,
+}
+
+/// Where the sections of a prompt end in the list of its parts: options, system text, tools, and the messages before
+/// the last question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sections {
+    pub(crate) options: usize,
+    pub(crate) system: usize,
+    pub(crate) tools: usize,
+    pub(crate) question: usize,
+    /// Whether the engine merges system messages whatever the template does.
+    pub(crate) merges: bool,
+}
+
+impl Sections {
+    /// The parts of `list` in the order of `layout`, each with its position; `head` is what is volatile.
+    pub(crate) fn arrange<'a, T>(
+        &self,
+        list: &'a [T],
+        part: impl Fn(&T) -> Part + Copy + 'a,
+        (layout, head): (Layout, Head),
+    ) -> impl Iterator<Item = (usize, &'a T)> {
+        let Self {
+            options,
+            system,
+            tools,
+            question,
+            merges,
+        } = *self;
+        let merges = merges || layout.merges;
+        let section = move |range: Range<usize>| range.clone().zip(&list[range]);
+        let only = |is: bool, range: Range<usize>| if is { range } else { 0..0 };
+        let leading = move |(_, each): &(usize, &T)| match part(each) {
+            Part::Attribution => layout.attributes,
+            Part::FirstLine => !layout.beheads,
+            Part::FirstBlock => !layout.beheads || head == Head::Line,
+            _ => true,
+        };
+        let rendered = move |(at, each): &(usize, &T)| match part(each) {
+            Part::Inline => !merges,
+            Part::Thought => layout.thoughts == Thoughts::Kept || *at >= question,
+            Part::Empty => layout.thoughts == Thoughts::Empty && *at >= question,
+            _ => true,
+        };
+        let is_inline = move |(_, each): &(usize, &T)| part(each) == Part::Inline;
+        let own = options..system;
+        let at = |place: Tools| only(layout.tools == place, system..tools);
+        section(0..options)
+            .chain(section(at(Tools::BeforeSystem)))
+            .chain(section(own).filter(leading))
+            .chain(section(only(merges, tools..list.len())).filter(is_inline))
+            .chain(section(at(Tools::AfterSystem)))
+            .chain(section(tools..question).filter(rendered))
+            .chain(section(at(Tools::LastUser)))
+            .chain(section(question..list.len()).filter(rendered))
+    }
+}

@@ -40,9 +40,25 @@ def test_a_worker_that_is_added_again_keeps_its_capacity_unless_told_another() -
 def test_facts_that_are_no_counts_are_refused(name: str) -> None:
     router = Router(["gpu0"])
     with pytest.raises(ValueError, match=f"{name} must be from 1 to 4294967295, got 0"):
-        router.learn_worker("gpu0", **{name: 0})
+        router.learn_worker("gpu0", **{name: 0})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=name):
         router.learn_worker("gpu0", **{name: 1.5})  # type: ignore[arg-type]
+
+
+def test_the_latest_program_of_an_engine_is_kept_for_every_rank() -> None:
+    router: Router[str] = Router()
+    router.add_worker("gpu0", dp_size=2)
+    router.learn_worker("gpu0", engine="vllm")
+    router.learn_worker("gpu0", kv_blocks=8)
+    router.add_worker("gpu0", dp_size=3)
+    assert [row.engine for row in router.stats().workers] == ["vllm"] * 3
+    router.learn_worker("gpu0", engine="sglang")
+    assert [row.engine for row in router.stats().workers] == ["sglang"] * 3
+    with pytest.raises(ValueError, match='engine must be one of "vllm", "sglang", "tensorrt-llm", got "tgi"'):
+        router.learn_worker("gpu0", engine="tgi")
+    with pytest.raises(TypeError, match="engine must be one of"):
+        router.learn_worker("gpu0", engine=1)  # type: ignore[arg-type]
+    assert router.stats().workers[0].engine == "sglang"
 
 
 def test_each_model_has_its_own_block_size() -> None:

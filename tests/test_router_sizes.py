@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.events.test_router_events import events_of
 from tests.models.engine_blocks import EngineBlocks, prompts
@@ -101,7 +103,7 @@ def test_an_engine_that_evicts_as_its_events_say_is_followed_within_its_capacity
 
 
 def test_the_two_facts_may_come_in_any_order_and_apart() -> None:
-    facts: list[dict[str, int]] = [{"kv_blocks": 3}, {"block_size": 32}]
+    facts: list[dict[str, Any]] = [{"kv_blocks": 3}, {"block_size": 32}]
     for order in (facts, facts[::-1], [{"kv_blocks": 3, "block_size": 32}]):
         router = Router(["gpu0"], seed=1)
         for fact in order:

@@ -98,7 +98,7 @@ def test_page_of_many_forms_gives_the_load(page: bytes, load: dict[str, float | 
 
 def test_tensorrt_llm_page_gives_load_and_capacity() -> None:
     page = read_metrics_page(trtllm_page())
-    assert page.engine == "trtllm"
+    assert page.engine == "tensorrt-llm"
     assert page.load == LoadReport(running=5, waiting=6, kv_usage=0.125, kv_blocks=2_048, block_size=32)
 
 

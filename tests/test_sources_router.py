@@ -38,7 +38,7 @@ def test_engine_with_another_block_size_is_named_and_its_load_still_counts(caplo
         router.attach(source)
         eventually(lambda: source.stats().workers.get(engine.key) is not None and source.stats().polls > 3)
         assert source.stats().workers[engine.key].refused == 1
-        assert router.stats().workers[0].running == 3
+        assert (router.stats().workers[0].running, router.stats().workers[0].engine) == (3, "vllm")
     assert [record.message for record in caplog.records if "blocks of 16 tokens" in record.message] != []
 
 

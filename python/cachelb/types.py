@@ -130,14 +130,12 @@ class WorkerStats:
         key: Key of the worker.
         dp_rank: Data-parallel rank, None for a worker with a single one.
         role: "both", "prefill" or "decode".
-        state: "ready", "not ready", "draining", "failing" while failures exclude it, "pushing back" while it recovers
-            from a 429 or 503, or "overloaded" by a veto on its report. Workers in the last three states are passed
-            over only while others are available.
+        state: "ready", "not ready", "draining"; or, passed over while others are available, "failing", "pushing back"
+            (it recovers from a 429 or 503) or "overloaded" (by a veto on its report).
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of requests without a first token.
         decode_blocks: Blocks of requests past their first token.
-        index_blocks: Its blocks in the index, by medium ("gpu", "cpu", "disk"), without empty media. With KV
-            events these are confirmed; "speculative" are those on their way to "gpu".
+        index_blocks: Its blocks in the index by medium: "gpu", "cpu", "disk", and "speculative" on their way to "gpu".
         weight: Relative capacity.
         report_age_s: Age of its latest report in seconds, None if it never reported.
         running: Requests it computes, by its report.
@@ -147,6 +145,7 @@ class WorkerStats:
         prefill_tps: Prompt tokens per second, by its report.
         gen_tps: Output tokens per second, by its report.
         kv_events: Its KV event statistics, None if there was no event.
+        engine: Program of its engine, by its metrics page: "vllm", "sglang" or "tensorrt-llm".
     """
 
     key: str
@@ -166,6 +165,7 @@ class WorkerStats:
     prefill_tps: float | None
     gen_tps: float | None
     kv_events: KvEventStats | None = None
+    engine: str | None = field(default=None, metadata=gauge("worker_engine", "1", "engine"))
 
 
 @dataclass(frozen=True, slots=True)

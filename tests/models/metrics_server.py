@@ -128,6 +128,7 @@ class RecordingRouter:
         self.block_size = block_size
         self.reports: list[tuple[str, dict[str, Any]]] = []
         self.facts: list[tuple[str, int | None, int | None]] = []
+        self.engines: dict[str, str] = {}
         self._changed = threading.Condition()
 
     def keys(self) -> list[str]:
@@ -148,7 +149,11 @@ class RecordingRouter:
         kv_blocks: int | None = None,
         block_size: int | None = None,
         retention_interval: int | Literal["all"] | None = None,
+        engine: str | None = None,
     ) -> None:
+        if engine is not None:
+            self.engines[worker] = engine
+            return
         self.facts.append((worker, kv_blocks, block_size))
         if block_size != self.block_size:
             raise ValueError(f"block size {block_size} of {worker} is not the router's {self.block_size}")

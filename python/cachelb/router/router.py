@@ -333,6 +333,7 @@ class Router(Reservations[W]):
         kv_blocks: int | None = None,
         block_size: int | None = None,
         retention_interval: int | Literal["all"] | None = None,
+        engine: str | None = None,
     ) -> None:
         """Apply a load source's findings about a worker.
 
@@ -346,6 +347,7 @@ class Router(Reservations[W]):
             block_size: Tokens per block of its engine. None keeps the known value, at first the router's.
             retention_interval: Where the engine of a hybrid model keeps what a prompt resumes with, beside the ends of
                 prompts: every so many tokens, 0 for nowhere, or "all". None keeps the known value.
+            engine: Program of its engine: "vllm", "sglang" or "tensorrt-llm". None keeps the known value.
 
         Raises:
             UnknownWorkerError: It is not registered.
@@ -364,7 +366,13 @@ class Router(Reservations[W]):
             Traceback (most recent call last):
             ValueError: the engine of worker "gpu0" has blocks of 24 tokens, the router of 16: ...
         """
-        self._fleet.learn(worker, kv_blocks=kv_blocks, block_size=block_size, retention_interval=retention_interval)
+        self._fleet.learn(
+            worker,
+            kv_blocks=kv_blocks,
+            block_size=block_size,
+            retention_interval=retention_interval,
+            engine=engine,
+        )
 
     # --- selection ---
 

@@ -97,6 +97,7 @@ class LoadTarget(Protocol):
         kv_blocks: int | None = None,
         block_size: int | None = None,
         retention_interval: int | Literal["all"] | None = None,
+        engine: str | None = None,
     ) -> None:
         """Apply facts about a worker that its engine reports.
 
@@ -105,6 +106,7 @@ class LoadTarget(Protocol):
             kv_blocks: Blocks its KV cache has.
             block_size: Tokens per block.
             retention_interval: What the engine of a hybrid model keeps to resume with, as in `LoadReport`.
+            engine: Program of its engine: "vllm", "sglang" or "tensorrt-llm".
 
         Raises:
             KeyError: The worker is not registered (any more).

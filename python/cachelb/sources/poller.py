@@ -41,7 +41,7 @@ class WorkerPolls:
         refused: Reports and facts that the router did not take, such as a block size that does not fit.
         readable: Whether the last page could be read; None before the first answer.
         last_error: Class of the last failure ("TimeoutError", "HTTP 503", "no known metrics"), kept after recovery.
-        engine: "vllm", "sglang" or "trtllm", once known.
+        engine: "vllm", "sglang" or "tensorrt-llm", once known.
 
     Example:
         >>> from cachelb.sources import WorkerPolls
@@ -100,6 +100,7 @@ class Poller:
         self._slots = slots
         self._throughput = Throughput()
         self._published: tuple[object, ...] = _NO_FACTS
+        self._engine: str | None = None  # as published
         self.stats = WorkerPolls()  # replaced whole, so that any thread may read it
 
     async def poll_forever(self) -> None:
@@ -170,6 +171,9 @@ class Poller:
                 gen_tps=gen_tps,
                 age_s=now_s - sent_s,  # the engine took the values at some moment after the request was sent
             )
+            if page.engine != self._engine:  # by itself: a router that refuses the rest knows it all the same
+                self._engine = page.engine
+                self._router.learn_worker(self._key, engine=page.engine)
             facts = (load.kv_blocks, load.block_size, load.retention_interval)
             if facts not in (_NO_FACTS, self._published):
                 self._published = facts
@@ -180,7 +184,8 @@ class Poller:
                     retention_interval=load.retention_interval,
                 )
         except KeyError:
-            self._published = _NO_FACTS  # removed a moment ago; the source ends this poller at its next look
+            # Removed a moment ago; the source ends this poller at its next look.
+            self._published, self._engine = _NO_FACTS, None
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
             self.stats = replace(self.stats, refused=self.stats.refused + 1)
             if self.stats.refused == 1:

@@ -59,7 +59,7 @@ class MetricsPage:
     r"""What one page says.
 
     Attributes:
-        engine: "vllm", "sglang" or "trtllm"; None if the page has no name that is known here.
+        engine: "vllm", "sglang" or "tensorrt-llm"; None if the page has no name that is known here.
         load: The worker as a whole: requests and blocks summed over its ranks, `kv_usage` their mean.
         ranks: The same per data-parallel rank, where the page tells ranks apart.
         totals: Counters, from which two pages make a rate.
@@ -133,6 +133,8 @@ _METRICS: dict[bytes, dict[bytes, _Sample]] = {
         b"generation_tokens_total": _Sample("output", add=True),
     },
 }
+
+_PROGRAMS = {b"vllm": "vllm", b"sglang": "sglang", b"trtllm": "tensorrt-llm"}
 
 # OpenTelemetry and Ray turn the colon into an underscore.
 _NAMES = b"|".join(
@@ -260,7 +262,7 @@ def _page(engine: bytes | None, ranks: Mapping[int | None, _Rank], dropped: int)
         retention_interval=whole[0].retention_interval,
     )
     return MetricsPage(
-        engine=None if engine is None else engine.decode(),
+        engine=None if engine is None else _PROGRAMS[engine],
         load=together,
         ranks=named,
         totals=Totals(

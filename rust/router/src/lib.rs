@@ -132,7 +132,7 @@ pub use shared_cache::{SharedCache, SharedTerms};
 pub use sharing::{
     Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,
 };
-pub use sizes::{Disagreement, Facts};
+pub use sizes::{Disagreement, EngineKind, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;
 pub use trace::{Held, Seen, Trace, TraceRow};

@@ -198,6 +198,7 @@ impl Member {
                 block_size: None,
                 resuming: None,
                 retention: None,
+                kind: None,
             },
             slow_start_ms: 0,
             gpu: None,

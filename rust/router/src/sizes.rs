@@ -13,6 +13,21 @@ use std::fmt;
 
 use cachelb_core::groups::{Resuming, Retention, common_divisor};
 
+use super::named::named;
+
+named! {
+    /// The program that an engine is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    EngineKind {
+        /// vLLM.
+        Vllm = "vllm",
+        /// `SGLang`.
+        Sglang = "sglang",
+        /// `TensorRT-LLM`.
+        TensorRtLlm = "tensorrt-llm",
+    }
+}
+
 /// What an engine states of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
@@ -24,6 +39,8 @@ pub struct Facts {
     pub resuming: Option<Resuming>,
     /// What it keeps to resume, by its metrics.
     pub retention: Option<Retention>,
+    /// The program that it is.
+    pub kind: Option<EngineKind>,
 }
 
 /// An engine whose events tell another block size than its metrics state.
@@ -114,6 +131,7 @@ impl Facts {
             block_size: news.block_size.or(self.block_size),
             resuming: news.resuming.or(self.resuming),
             retention: news.retention.or(self.retention),
+            kind: news.kind.or(self.kind),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cachelb_core::sorting::sort_rarely;
-use cachelb_router::{Facts, PoolId, Role, Selector, TagKey, whole};
+use cachelb_router::{EngineKind, Facts, PoolId, Role, Selector, TagKey, whole};
 use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -21,6 +21,7 @@ use crate::call::Model;
 use crate::engine::{Engine, lock};
 use crate::error::classes::UnknownWorkerError;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
+use crate::options::word;
 use crate::prompt::Reader;
 use crate::roster::{Registered, Roster, Seat};
 use crate::workers::{key_of, names_of, raw_of, resolve};
@@ -162,6 +163,14 @@ fn role(value: &str) -> PyResult<Role> {
     })
 }
 
+fn engine_kind(value: &Bound<'_, PyAny>) -> PyResult<EngineKind> {
+    let name = word(&EngineKind::ALL.map(EngineKind::name), "engine", value)?;
+    let mut kinds = EngineKind::ALL.into_iter();
+    kinds
+        .find(|kind| kind.name() == name)
+        .ok_or_else(|| PyValueError::new_err(name))
+}
+
 /// An argument that is a count of at least one, or nothing.
 pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let value = value.map(|value| ranged(value, name, 1, u64::from(u32::MAX)));
@@ -251,13 +260,14 @@ impl Fleet {
     }
 
     /// Takes in what the engine of a worker states of its cache, each rank's.
-    #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None))]
+    #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None, engine=None))]
     fn learn(
         &self,
         worker: &Bound<'_, PyAny>,
         kv_blocks: Option<&Bound<'_, PyAny>>,
         block_size: Option<&Bound<'_, PyAny>>,
         retention_interval: Option<&Bound<'_, PyAny>>,
+        engine: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = worker.py();
         let facts = Facts {
@@ -267,6 +277,7 @@ impl Fleet {
             retention: retention_interval
                 .map(cache_layout::retention)
                 .transpose()?,
+            kind: engine.map(engine_kind).transpose()?,
         };
         let key = self.key_name(worker)?;
         let changing = self.change(py);

@@ -7,7 +7,8 @@ use cachelb_core::index::IndexStats;
 use cachelb_core::load::Load;
 use cachelb_policy::Reason;
 use cachelb_router::{
-    Counters, Eligibility, Ending, Lost, PoolId, Record, Selector, Tally, Timing, Wanted,
+    Counters, Eligibility, Ending, EngineKind, Lost, PoolId, Record, Selector, Tally, Timing,
+    Wanted,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -26,6 +27,7 @@ struct Row {
     key: String,
     rank: Option<u32>,
     role: &'static str,
+    engine: Option<&'static str>,
     eligibility: Eligibility,
     load: Load,
     /// By medium.
@@ -172,6 +174,7 @@ impl Readings {
                         key: key.into(),
                         rank,
                         role: profile.role.name(),
+                        engine: profile.engine.kind.map(EngineKind::name),
                         eligibility,
                         load: *load,
                         blocks: selector.pools().blocks_by_medium(id),
@@ -197,7 +200,7 @@ impl Readings {
             let age = report
                 .is_known()
                 .then(|| now.0.saturating_sub(report.at.0) as f64 / 1000.0);
-            set_items!(fields, row => key, role);
+            set_items!(fields, row => key, role, engine);
             set_items!(fields, load => inflight, pending_prefill_tokens, decode_blocks, weight);
             set_items!(fields, known report => running, waiting, queued_tokens, kv_usage, prefill_tps, gen_tps);
             set_items!(fields, dp_rank: row.rank, state: state, index_blocks: blocks, report_age_s: age);

@@ -36,7 +36,7 @@ const MEMORY: f64 = 0.98;
 const AHEAD: f64 = 0.5;
 const LEAD: f64 = 1.0;
 /// A layout is learned after so many informative answers.
-const LEARNED: u64 = 20;
+const LEARNED: u32 = 20;
 /// After so many, one answer in `SAMPLED` is looked at, and all after `SURPRISES` in a row.
 const SETTLED: u64 = 200;
 const SAMPLED: u64 = 16;
@@ -145,6 +145,8 @@ pub struct LayoutCounts {
 pub struct Layouts {
     given: Given,
     engine: AtomicU8,
+    /// Whether a person named it.
+    is_set: bool,
     models: Mutex<HashMap<u64, Model>>,
     current: RwLock<HashMap<u64, Current>>,
     /// Counters.
@@ -159,6 +161,8 @@ struct Model {
     volatile: Option<Head>,
     answers: u64,
     informative: u64,
+    /// Informative answers under the current layout.
+    confirmed: u32,
     /// Whether each of the latest informative answers was as predicted, the last in the lowest bit.
     expected: u32,
     surprises: u32,
@@ -199,6 +203,7 @@ pub struct Lesson {
 
 impl Lesson {
     /// The worker at `place` answered; `place` differs between workers.
+    #[must_use = "a notice is to be logged"]
     pub fn learn(&self, place: u64, report: Report) -> Vec<Notice> {
         self.layouts.learn(self, place, report)
     }
@@ -211,21 +216,23 @@ fn key(model: Option<&str>) -> u64 {
 impl Layouts {
     /// Layouts with the choices of a person.
     #[must_use]
-    pub fn new(given: Given, engine: Engine) -> Self {
-        let layouts = Self {
+    pub fn new(given: Given, engine: Option<Engine>) -> Self {
+        Self {
             given,
+            engine: AtomicU8::new(engine.unwrap_or_default() as u8),
+            is_set: engine.is_some(),
             ..Self::default()
-        };
-        layouts.set_engine(engine);
-        layouts
+        }
     }
 
-    /// The engine that renders the prompts, once it is known.
-    pub fn set_engine(&self, engine: Engine) {
-        self.engine.store(engine as u8, Ordering::Relaxed);
+    /// The workers were found to be this engine, which counts unless a person named one.
+    pub fn found(&self, engine: Engine) {
+        if !self.is_set {
+            self.engine.store(engine as u8, Ordering::Relaxed);
+        }
     }
 
-    /// The engine.
+    /// The engine that renders the prompts.
     pub fn engine(&self) -> Engine {
         match self.engine.load(Ordering::Relaxed) {
             found if found == Engine::Vllm as u8 => Engine::Vllm,
@@ -287,14 +294,13 @@ impl Layouts {
         let start = self.given.start(self.engine());
         if let Some((cached, prompt)) = report.cached.zip(report.prompt).filter(|(_, all)| *all > 0)
         {
-            let counted = (cached.min(prompt) as f64, prompt as f64);
-            if let Some(missed) = model.weigh(&lesson.outline, place, counted, start) {
-                let counter = if missed < 0.0 {
-                    &self.counts.missing
-                } else {
-                    &self.counts.beyond
-                };
-                counter.fetch_add(missed.abs() as u64, Ordering::Relaxed);
+            let tokens = (cached.min(prompt) as f64, prompt as f64);
+            if let Some(missed) = model.weigh(&lesson.outline, place, tokens, start) {
+                let (fewer, more) = (&self.counts.missing, &self.counts.beyond);
+                for (counter, tokens) in [(fewer, -missed), (more, missed)] {
+                    #[expect(clippy::cast_sign_loss, reason = "negative ones become 0")]
+                    counter.fetch_add(tokens as u64, Ordering::Relaxed);
+                }
             }
             let before = model.current.unwrap_or(start);
             let allowed = |layout: Layout| {
@@ -305,13 +311,13 @@ impl Layouts {
                 model.best(start, |layout| model.volatile.is_some() || !layout.beheads);
             if model.leads(best, before, start) {
                 model.current = Some(best);
-                model.expected = 0;
+                (model.confirmed, model.expected) = (0, 0);
                 self.counts.switches.fetch_add(1, Ordering::Relaxed);
                 notices.push(Notice::Switched(best));
             }
             let now = model.current.unwrap_or(start);
             if !model.contradicted
-                && model.informative >= LEARNED
+                && model.confirmed >= LEARNED
                 && model.leads(contradicts, now, start)
             {
                 model.contradicted = true;
@@ -344,6 +350,7 @@ impl Default for Model {
             volatile: None,
             answers: 0,
             informative: 0,
+            confirmed: 0,
             expected: 0,
             surprises: 0,
             contradicted: false,
@@ -418,29 +425,28 @@ impl Model {
             Layout::COUNT / 2
         };
         let current = self.current.unwrap_or(start);
-        let all =
-            |part| outline.has(part) || earlier.iter().any(|(_, each)| each.outline.has(part));
-        let differs = Differs {
-            tools: outline.has_tools() || earlier.iter().any(|(_, each)| each.outline.has_tools()),
-            merges: all(Part::Inline),
-            thoughts: all(Part::Thought),
-            empty: all(Part::Thought) || all(Part::Empty),
-            attributes: all(Part::Attribution),
+        let has = |is: &dyn Fn(&Outline) -> bool| {
+            is(outline) || earlier.iter().any(|(_, each)| is(&each.outline))
         };
+        let mut parts = vec![Part::Inline, Part::Thought, Part::Empty, Part::Attribution];
+        parts.retain(|part| has(&|outline| outline.has(*part)));
+        let has_tools = has(&Outline::has_tools);
         // Prompts without tools have the same prediction wherever those are rendered, and so on.
         let mut known: HashMap<Layout, (f64, f64)> = HashMap::new();
         let mut predicted = [(0.0, 0.0); Layout::COUNT];
         for (layout, predicted) in Layout::all().zip(&mut predicted[..count]) {
-            *predicted = *known.entry(differs.reduced(layout)).or_insert_with(|| {
-                let by = (layout, head);
-                let bytes = outline.bytes(by).max(1) as f64;
-                let shared = |each: &Earlier| outline.shared(&each.outline, by) as f64 / bytes;
-                let found = earlier
-                    .iter()
-                    .map(|(_, each)| (shared(each) * prompt, each.answer_tokens));
-                let best = found.reduce(|best, each| if each.0 > best.0 { each } else { best });
-                best.map_or((0.0, 0.0), |(tokens, answer)| (tokens, answer as f64))
-            });
+            *predicted = *known
+                .entry(reduced(layout, has_tools, &parts))
+                .or_insert_with(|| {
+                    let by = (layout, head);
+                    let bytes = outline.bytes(by).max(1) as f64;
+                    let shared = |each: &Earlier| outline.shared(&each.outline, by) as f64 / bytes;
+                    let found = earlier
+                        .iter()
+                        .map(|(_, each)| (shared(each) * prompt, each.answer_tokens));
+                    let best = found.reduce(|best, each| if each.0 > best.0 { each } else { best });
+                    best.map_or((0.0, 0.0), |(tokens, answer)| (tokens, answer as f64))
+                });
         }
         let close = CLOSE_TOKENS.max(CLOSE_PART * prompt);
         let least = predicted[..count]
@@ -456,6 +462,7 @@ impl Model {
             return Some(missed);
         }
         self.informative += 1;
+        self.confirmed = self.confirmed.saturating_add(1);
         for (score, (tokens, answer)) in self.scores.iter_mut().zip(&predicted[..count]) {
             let more = cached - tokens;
             let likelihood = if more < -close {
@@ -494,9 +501,8 @@ impl Model {
     }
 
     fn basis(&self) -> Basis {
-        let seen = self.informative.min(u64::from(u32::BITS));
-        let expected = u64::from(self.expected.count_ones());
-        if self.informative >= LEARNED && expected * 10 >= seen * 9 {
+        let seen = self.confirmed.min(u32::BITS);
+        if self.confirmed >= LEARNED && self.expected.count_ones() * 10 >= seen * 9 {
             Basis::Learned
         } else {
             Basis::Likely
@@ -528,36 +534,22 @@ impl Model {
     }
 }
 
-/// Which choices make a difference to some prompts.
-#[derive(Debug, Clone, Copy)]
-struct Differs {
-    tools: bool,
-    merges: bool,
-    thoughts: bool,
-    empty: bool,
-    attributes: bool,
-}
-
-impl Differs {
-    /// The layout, with the likely choice where it makes no difference.
-    fn reduced(self, layout: Layout) -> Layout {
-        let Layout {
-            tools,
-            merges,
-            thoughts,
-            attributes,
-            beheads,
-        } = layout;
-        Layout {
-            tools: if self.tools { tools } else { Tools::default() },
-            merges: merges && self.merges,
-            thoughts: match thoughts {
-                Thoughts::Empty if self.empty => Thoughts::Empty,
-                Thoughts::Empty | Thoughts::Dropped if self.thoughts => Thoughts::Dropped,
-                _ => Thoughts::Kept,
-            },
-            attributes: attributes && self.attributes,
-            beheads,
-        }
+/// The layout, with the likely choice where prompts of these parts are equal whatever it is.
+fn reduced(layout: Layout, has_tools: bool, parts: &[Part]) -> Layout {
+    let has = |part| parts.contains(&part);
+    Layout {
+        tools: if has_tools {
+            layout.tools
+        } else {
+            Tools::default()
+        },
+        merges: layout.merges && has(Part::Inline),
+        thoughts: match layout.thoughts {
+            Thoughts::Empty if has(Part::Empty) => Thoughts::Empty,
+            Thoughts::Empty | Thoughts::Dropped if has(Part::Thought) => Thoughts::Dropped,
+            _ => Thoughts::Kept,
+        },
+        attributes: layout.attributes && has(Part::Attribution),
+        beheads: layout.beheads,
     }
 }

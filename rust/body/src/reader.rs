@@ -140,15 +140,14 @@ impl BodyReader {
         layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
     ) -> bool {
         let w = &mut self.writer;
-        if !w.profile().is_likely {
+        if w.profile().is_likely {
+            let model = self.head.model().map(|model| model.of(w.bytes()));
+            let by = layout_of(model.and_then(|model| std::str::from_utf8(model).ok()));
+            let parts = (self.conversation).lay_out_by(w, &self.tools, dialect, by);
+            parts.map(|parts| self.prompts.put_text(parts)).is_some()
+        } else {
             let parts = self.conversation.lay_out(w, &self.tools);
             parts.map(|parts| self.prompts.put_text(&parts)).is_some()
-        } else {
-            let model = self.head.model().map(|model| model.of(w.bytes()));
-            let model = model.and_then(|model| std::str::from_utf8(model).ok());
-            let by = layout_of(model);
-            let parts = self.conversation.lay_out_by(w, &self.tools, dialect, by);
-            parts.map(|parts| self.prompts.put_text(parts)).is_some()
         }
     }
 

@@ -98,7 +98,9 @@ impl Pieces {
                         let mut windows = content.windows(THOUGHT_END.len());
                         let last = windows.rposition(|window| window == THOUGHT_END);
                         let thought = last.unwrap_or(0) + THOUGHT_END.len();
-                        self.think(answer, at..at + thought);
+                        let space = content[thought..].iter();
+                        let space = space.take_while(|byte| byte.is_ascii_whitespace()).count();
+                        self.think(answer, at + 1..at + thought + space);
                     }
                 }
                 _ => {}

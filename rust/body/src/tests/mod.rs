@@ -7,6 +7,8 @@ mod engines;
 mod equal;
 mod families;
 mod hostile;
+mod learned;
+mod likely;
 mod moves;
 mod mutated;
 mod oracle;

@@ -64,10 +64,7 @@ impl Bodies {
     pub fn of(given: &Options<'_, '_>, seed: u64, key: NamespaceKey) -> PyResult<Self> {
         let settings = Settings::of(given, seed)?;
         Ok(Self {
-            layouts: Arc::new(Layouts::new(
-                settings.given,
-                settings.engine.unwrap_or_default(),
-            )),
+            layouts: Arc::new(Layouts::new(settings.given, settings.engine)),
             settings,
             key,
             counts: Counts::default(),

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cachelb_body::{Engine as BodyEngine, Layouts};
 use cachelb_core::sorting::sort_rarely;
 use cachelb_router::{EngineKind, Facts, PoolId, Role, Selector, TagKey, whole};
 use cachelb_share::{About, fingerprint};
@@ -40,6 +41,8 @@ pub struct Fleet {
     pub readers: Mutex<Arc<[Reader]>>,
     pub keys: pools::HashKeys,
     pub key: Option<Py<PyAny>>,
+    /// Of request bodies.
+    pub layouts: Arc<Layouts>,
     /// Whether a thread is changing selector, roster and readers, which must agree.
     pub changing: AtomicBool,
     /// What the selector was made of, for the child of a fork that cannot use it.
@@ -294,6 +297,16 @@ impl Fleet {
         });
         drop(changing);
         drop(displaced);
+        let now = self.roster.now();
+        let mut kinds = now.seats().filter_map(|seat| seat.profile.engine.kind);
+        if let Some(kind) = kinds.next() {
+            let all = kinds.all(|other| other == kind);
+            self.layouts.found(match kind {
+                EngineKind::Vllm if all => BodyEngine::Vllm,
+                EngineKind::Sglang if all => BodyEngine::Sglang,
+                _ => BodyEngine::Unset,
+            });
+        }
         Ok(())
     }
 

@@ -117,7 +117,9 @@ impl NativeRouter {
         }
         let template = selector.fresh();
         let engine = Arc::new(Engine::new(selector, Clock::new(clock)?));
+        let bodies = Bodies::of(&Options(bodies), keys.seed, keys.sessions)?;
         let fleet = Fleet {
+            layouts: Arc::clone(&bodies.layouts),
             engine: Arc::clone(&engine),
             roster,
             feeds: Feeds::default(),
@@ -136,7 +138,7 @@ impl NativeRouter {
             is_made: true,
             engine,
             fleet,
-            bodies: Bodies::of(&Options(bodies), keys.seed, keys.sessions)?,
+            bodies,
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
                 uncached_token_threshold: given

@@ -1,0 +1,1 @@
+"""Agents' transcripts, chat templates that render them, and how much of it the reader of request bodies finds."""

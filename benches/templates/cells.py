@@ -46,7 +46,7 @@ class Sum:
 
     @property
     def found_share(self) -> float:
-        """Part of the true prefix that is claimed; all of it if there is hardly any, such as a preamble of a template."""
+        """Part of the true prefix that is claimed; all of it if there is hardly any, such as a preamble."""
         return self.found / self.true if self.true > _LEAST * self.length else 1.0
 
     @property

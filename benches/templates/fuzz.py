@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
-from dataclasses import dataclass, field
+import re
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from benches.templates.cells import common
@@ -13,14 +14,13 @@ from benches.templates.engine import Engine, RefusedError
 from benches.templates.readers import Options
 from benches.templates.words import Body, Words, call, message, parts, tools_of
 
+from cachelb._core import read_body
 from cachelb.bodies import RequestBodies
-from cachelb.descriptions import describe_body
 
-SLACK: Final = 160
-"""Bytes of a claim that are no part of a rendering: marks, names of roles, digests, and marks of a template between
-texts. Every text is longer."""
 _TEXT: Final = 60
-"""Words of a text, each of five bytes or more."""
+"""Words of a text."""
+_RUNS: Final = re.compile(rb"z\d+(?: z\d+){9,}")
+"""Texts within a prompt or a body, whatever is around them."""
 _CHAT: Final = "/v1/chat/completions"
 
 
@@ -56,40 +56,32 @@ def fuzz(engine: Engine, options: Options, *, pairs: int, seed: int) -> Result:
             result.refused += 1
             continue
         result.pairs += 1
-        read = [describe_body(json.dumps(body).encode(), path=_CHAT, bodies=bodies) for body in (one, other)]
-        claimed = 4 * read[0].shared_with(read[1], block_size=1).tokens
-        true = common(*rendered)
-        most = true + min(_hidden(body, text) for body, text in zip((one, other), rendered, strict=True))
+        claimed, true, false = _compare((one, other), rendered, bodies)
         result.true += true
         result.claimed += min(claimed, true)
-        result.shared += claimed > SLACK
-        if claimed > most + SLACK:
+        result.shared += claimed > 0
+        if false:
             result.false += 1
             if len(result.examples) < 3:
-                result.examples.append(f"claimed {claimed}, rendered {true}\n{_short(one)}\n{_short(other)}")
+                result.examples.append(f"{false} are claimed\n{_short(one)}\n{_short(other)}")
     return result
 
 
-def _hidden(body: Body, rendered: bytes) -> int:
-    """Bytes of the texts that a template leaves out."""
-    text = rendered.decode()
-    return sum(len(each) for each in _texts(body) if each.split(" ", 1)[0] not in text)
-
-
-def _texts(value: object) -> list[str]:
-    """Find the texts of a body; the arguments of calls are JSON in a text."""
-    if isinstance(value, str):
-        return [value] if " " in value else []
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for each in values for text in _texts(each)]
+def _compare(pair: tuple[Body, Body], rendered: list[bytes], bodies: RequestBodies) -> tuple[int, int, list[str]]:
+    """Count texts that are claimed and that are shared as rendered; name those that are claimed and are not."""
+    options = asdict(bodies)
+    one, other = (read_body(options, json.dumps(body).encode(), _CHAT, ())["prompt"] for body in pair)
+    whole = set(_RUNS.findall(one))  # the last one that is claimed may be a part of its text
+    claimed = [text for text in _RUNS.findall(one[: common(one, other)]) if text in whole]
+    shared = set(_RUNS.findall(rendered[0][: common(*rendered)]))
+    unequal = [text for text in claimed if text not in shared and any(text in prompt for prompt in rendered)]
+    false = [text.split(b" ", 1)[0].decode() for text in unequal]
+    return len(claimed), len(shared), false
 
 
 def _short(body: Body) -> str:
     """Write a body with the first word of each text."""
-    text = json.dumps(body)
-    for each in sorted(_texts(body), key=len, reverse=True):
-        text = text.replace(json.dumps(each)[1:-1], json.dumps(each.split(" ", 1)[0])[1:-1])
-    return text
+    return _RUNS.sub(lambda found: found[0].split(b" ", 1)[0], json.dumps(body).encode()).decode()
 
 
 class Talks:

@@ -75,8 +75,8 @@ class RequestBodies:
         match: "likely" matches what the engine is expected to share. "certain" matches only what it shares whatever its
             template, apart from what is set below, for claims that no engine verifies.
         engine: "vllm" or "sglang"; None takes the engine that the workers' metrics pages name.
-        tools_place: Where the chat template renders tools: "after-system", "before-system" or "last-user", before the
-            last user message.
+        tools_place: Where the chat template renders tools: "after-system", "before-system", "last-user", before
+            the last user message, or "none" if it does not.
         keeps_reasoning: Whether the chat template renders the reasoning of every turn, whatever follows it;
             "empty-thought" if it renders that of the last question only, and an empty one in answers without any.
         inline_system: "in-place" if the template leaves system messages among the others where they are; "merged" if it
@@ -103,7 +103,7 @@ class RequestBodies:
 
     match: Literal["likely", "certain"] = "likely"
     engine: Literal["vllm", "sglang"] | None = None
-    tools_place: Literal["unknown", "after-system", "before-system", "last-user"] | None = None
+    tools_place: Literal["unknown", "after-system", "before-system", "last-user", "none"] | None = None
     keeps_reasoning: bool | Literal["empty-thought"] | None = None
     inline_system: Literal["merged", "in-place"] | None = None
     attribution: Literal["cut", "kept"] | None = None

@@ -49,6 +49,33 @@ const PATHS: [(&str, Endpoint); 22] = [
     ("/audio/translations", Endpoint::Audio),
 ];
 
+/// The APIs of chats, whose messages engines convert each in its own way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Api {
+    /// Chat completions.
+    #[default]
+    Chat,
+    /// Responses.
+    Responses,
+    /// Anthropic's messages.
+    Messages,
+}
+
+impl Api {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+}
+
+impl From<Endpoint> for Api {
+    fn from(endpoint: Endpoint) -> Self {
+        match endpoint {
+            Endpoint::Responses => Self::Responses,
+            Endpoint::Messages => Self::Messages,
+            _ => Self::Chat,
+        }
+    }
+}
+
 impl Endpoint {
     /// The endpoint of a path, by its end; a query does not count.
     #[must_use]

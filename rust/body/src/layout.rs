@@ -13,6 +13,8 @@ pub enum Tools {
     BeforeSystem,
     /// Before the last question.
     LastUser,
+    /// Nowhere.
+    Absent,
 }
 
 /// Which thoughts of the assistant are rendered.
@@ -44,19 +46,30 @@ pub struct Layout {
 
 impl Layout {
     /// Layouts, those that behead last.
-    pub const COUNT: usize = 72;
+    pub const COUNT: usize = 96;
 
     /// All of them; the likely one first.
     pub fn all() -> impl Iterator<Item = Self> {
-        const TOOLS: [Tools; 3] = [Tools::AfterSystem, Tools::BeforeSystem, Tools::LastUser];
+        use Tools::{Absent, AfterSystem, BeforeSystem, LastUser};
+        const TOOLS: [Tools; 4] = [AfterSystem, BeforeSystem, LastUser, Absent];
         const THOUGHTS: [Thoughts; 3] = [Thoughts::Kept, Thoughts::Dropped, Thoughts::Empty];
         (0..Self::COUNT).map(|number| Self {
-            tools: TOOLS[number % 3],
-            thoughts: THOUGHTS[number / 3 % 3],
-            merges: number / 9 % 2 == 1,
-            attributes: number / 18 % 2 == 1,
-            beheads: number / 36 == 1,
+            tools: TOOLS[number % 4],
+            thoughts: THOUGHTS[number / 4 % 3],
+            merges: number / 12 % 2 == 1,
+            attributes: number / 24 % 2 == 1,
+            beheads: number / 48 == 1,
         })
+    }
+
+    /// Its place among all.
+    pub(crate) fn number(self) -> usize {
+        let flags = [self.merges, self.attributes, self.beheads].map(usize::from);
+        self.tools as usize
+            + 4 * self.thoughts as usize
+            + 12 * flags[0]
+            + 24 * flags[1]
+            + 48 * flags[2]
     }
 }
 
@@ -67,6 +80,7 @@ impl fmt::Display for Layout {
             Tools::AfterSystem => "after-system",
             Tools::BeforeSystem => "before-system",
             Tools::LastUser => "last-user",
+            Tools::Absent => "none",
         };
         let inline = if self.merges { "merged" } else { "in-place" };
         let thoughts = match self.thoughts {

@@ -40,7 +40,7 @@ mod writer;
 mod tests;
 
 pub use body::Body;
-pub use endpoint::Endpoint;
+pub use endpoint::{Api, Endpoint};
 pub use error::{BodyError, ErrorKind, Result};
 pub use facts::{Facts, Kind};
 pub use identity::{Clues, GATEWAY, Identity, Session, convention_names, is_read};

@@ -39,6 +39,8 @@ pub struct Room {
 pub struct PromptRoom {
     /// Canonical text.
     pub text: Vec<u8>,
+    /// The text that later requests look up, if it is another.
+    pub stored: Vec<u8>,
     /// Token ids.
     pub tokens: Vec<u32>,
     /// Where messages end, in bytes of the text.
@@ -174,7 +176,9 @@ impl Read {
         if !matches!(facts.kind, Kind::Chat | Kind::Text | Kind::Tokens) {
             return;
         }
-        let PromptRoom { text, tokens, ends } = room;
+        let PromptRoom {
+            text, tokens, ends, ..
+        } = room;
         ends.clear();
         match longest {
             Prompt::Text(longest) => {

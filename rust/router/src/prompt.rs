@@ -37,6 +37,8 @@ pub struct Prompt {
     key: Key,
     kept: Kept,
     identity: u32,
+    /// Whether later requests look up other hashes.
+    is_moved: bool,
 }
 
 /// What was kept of the prompt itself.
@@ -67,6 +69,8 @@ impl Key {
 pub struct PromptBuffers {
     /// Of the full blocks.
     pub hashes: Vec<SequenceHash>,
+    /// Those that later requests look up, if they are others.
+    stored: Vec<SequenceHash>,
     tokens: Vec<u32>,
     text: Vec<u8>,
     /// Where the messages end, in full blocks.
@@ -88,6 +92,7 @@ impl Prompt {
             key: Key::Absent,
             kept: Kept::Nothing,
             identity: 0,
+            is_moved: false,
         }
     }
 
@@ -166,6 +171,7 @@ impl Prompt {
     pub fn request<'a>(&'a self, buffers: &'a PromptBuffers) -> Request<'a> {
         Request {
             blocks: self.blocks.map(|origin| (&*buffers.hashes, origin)),
+            stored: self.is_moved.then_some(&*buffers.stored),
             content: self.content(buffers),
             identity: self.identity(),
             boundaries: &buffers.boundaries,
@@ -308,6 +314,13 @@ impl PromptReader {
             },
             Shape::Text => {
                 let mut prompt = self.bytes(&room.text, namespace, buffers);
+                if !room.stored.is_empty() && prompt.blocks.is_some() {
+                    let chunk = self.hasher.block_size() * BYTES_PER_TOKEN;
+                    let stored = &mut buffers.stored;
+                    self.hasher
+                        .hash_text(&room.stored, chunk, namespace, stored);
+                    prompt.is_moved = true;
+                }
                 (prompt.length, prompt.units) = (length, length);
                 if self.need.boundaries {
                     let per_block = self.hasher.block_size() * BYTES_PER_TOKEN;

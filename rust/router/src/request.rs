@@ -51,6 +51,8 @@ pub struct Request<'a> {
     pub wanted: Wanted,
     /// Chained hashes of the full blocks and where they come from, `None` if neither tokens, text nor blocks were given.
     pub blocks: Option<(&'a [SequenceHash], Origin)>,
+    /// The hashes that later requests look up, if they are others: the layout of the model changed.
+    pub stored: Option<&'a [SequenceHash]>,
     /// The prompt itself, if a rule asked for it.
     pub content: Content<'a>,
     /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.

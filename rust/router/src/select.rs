@@ -245,6 +245,13 @@ impl<'a, 'r> Step<'a, 'r> {
         let ledger = self.selector.decisions.ledger_mut();
         ledger.decided(&pick, &shadows);
         self.record(&pick, worker, decided.state, shadows);
+        if let (Some(hashes), Some((_, origin))) = (request.stored, request.blocks) {
+            let stored = Request {
+                blocks: Some((hashes, origin)),
+                ..*request
+            };
+            self.selector.answered(booking, &stored)?;
+        }
         self.housekeep();
         Ok(pick)
     }

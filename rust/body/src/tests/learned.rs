@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::MESSAGES;
 use super::likely::{Talk, Turn, common, profile, read, word};
-use crate::{Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Report};
+use crate::{Api, Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Report};
 
 /// Requests of a session.
 const TURNS: u16 = 30;
@@ -60,14 +60,18 @@ impl Engine {
 fn ask(layouts: &Arc<Layouts>, talk: &Talk, report: Report, sent: &mut Vec<Vec<u8>>) -> u64 {
     let mut reader = BodyReader::new(profile(), Limits::default());
     let text = talk.messages().to_string();
-    let now = layouts.of(Some("m"));
+    let now = layouts.of(Some("m"), Api::Messages);
     let by = (now.layout, now.head);
     let body = reader.read_by(MESSAGES, text.as_bytes(), |_| by).ok();
     let prompt = read(MESSAGES, &talk.messages(), now.layout).0;
     let shared = sent.iter().map(|earlier| common(earlier, &prompt)).max();
-    let lesson = body
-        .and_then(|body| body.outline(7))
-        .map(|outline| layouts.lesson(Some("m"), outline));
+    let lesson = body.and_then(|body| body.outline(7)).map(|outline| {
+        layouts.lesson(
+            (Some("m"), Api::Messages),
+            outline,
+            layouts.of(Some("m"), Api::Messages),
+        )
+    });
     assert!(lesson.is_some_and(|lesson| lesson.learn(0, report).len() < 3));
     sent.push(prompt);
     shared.unwrap_or(0) as u64 * report.prompt.unwrap_or(0) / sent.last().map_or(1, Vec::len) as u64
@@ -92,7 +96,7 @@ fn play(
             let all = session(1, TURNS)
                 .zip(session(2, TURNS))
                 .flat_map(|(one, other)| [one, other]);
-            let now = layouts.of(Some("m")).layout;
+            let now = layouts.of(Some("m"), Api::Messages).layout;
             sent = all
                 .take(at + 1)
                 .map(|talk| read(MESSAGES, &talk.messages(), now).0)
@@ -105,7 +109,7 @@ fn play(
 
 #[test]
 fn the_layout_of_an_engine_is_found_within_twenty_answers() {
-    for layout in Layout::all().take(36) {
+    for layout in Layout::all().take(48) {
         let layouts = Arc::new(Layouts::default());
         let mut engine = Engine {
             layout,
@@ -120,10 +124,17 @@ fn the_layout_of_an_engine_is_found_within_twenty_answers() {
         assert!(
             close * 10 >= all * 9,
             "{layout}: {close} of {all}, {}",
-            layouts.of(Some("m")).layout
+            layouts.of(Some("m"), Api::Messages).layout
         );
-        assert_eq!(layouts.of(Some("m")).basis, Basis::Learned, "{layout}");
-        assert_eq!(layouts.of(Some("other")).basis, Basis::Likely);
+        assert_eq!(
+            layouts.of(Some("m"), Api::Messages).basis,
+            Basis::Learned,
+            "{layout}"
+        );
+        assert_eq!(
+            layouts.of(Some("other"), Api::Messages).basis,
+            Basis::Likely
+        );
     }
 }
 
@@ -157,7 +168,7 @@ fn a_choice_of_a_person_stays() {
         output: None,
     };
     play(&layouts, &mut Engine::default(), report);
-    let found = layouts.of(Some("m")).layout;
+    let found = layouts.of(Some("m"), Api::Messages).layout;
     assert!(found.merges && found.attributes, "{found}");
 }
 
@@ -180,7 +191,10 @@ fn answers_without_counts_change_nothing() {
         counts.unreported.load(Ordering::Relaxed),
         2 * u64::from(TURNS)
     );
-    assert_eq!(layouts.of(Some("m")), Layouts::default().of(None));
+    assert_eq!(
+        layouts.of(Some("m"), Api::Messages),
+        Layouts::default().of(None, Api::Messages)
+    );
     assert_eq!(layouts.counts.switches.load(Ordering::Relaxed), 0);
 }
 
@@ -195,9 +209,13 @@ fn a_line_that_changes_over_an_equal_text_is_volatile() {
         let mut reader = BodyReader::new(profile(), Limits::default());
         let body = body.to_string();
         let body = reader.read(MESSAGES, body.as_bytes()).ok();
-        let lesson = body
-            .and_then(|body| body.outline(7))
-            .map(|outline| layouts.lesson(Some("m"), outline));
+        let lesson = body.and_then(|body| body.outline(7)).map(|outline| {
+            layouts.lesson(
+                (Some("m"), Api::Messages),
+                outline,
+                layouts.of(Some("m"), Api::Messages),
+            )
+        });
         // A proxy cuts the line.
         let report = Report {
             cached: Some(if number > 0 { 500 } else { 0 }),
@@ -209,10 +227,10 @@ fn a_line_that_changes_over_an_equal_text_is_volatile() {
     let line = "\u{F9}Now: 0\n".chars().count() as u32;
     let found = vec![
         Notice::VolatileHead(line),
-        Notice::Switched(layouts.of(Some("m")).layout),
+        Notice::Switched(layouts.of(Some("m"), Api::Messages).layout),
     ];
     assert_eq!(notices[..3], [vec![], vec![], found]);
-    assert!(layouts.of(Some("m")).layout.beheads);
+    assert!(layouts.of(Some("m"), Api::Messages).layout.beheads);
 }
 
 #[test]
@@ -228,7 +246,13 @@ fn memory_is_bounded_with_ten_thousand_models() {
             .ok();
         let outline = body.and_then(|body| body.outline(7));
         let model = format!("m{number}");
-        let lesson = outline.map(|outline| layouts.lesson(Some(&model), outline));
+        let lesson = outline.map(|outline| {
+            layouts.lesson(
+                (Some(&model), Api::Messages),
+                outline,
+                layouts.of(None, Api::Messages),
+            )
+        });
         let report = Report {
             cached: Some(1),
             prompt: Some(2),

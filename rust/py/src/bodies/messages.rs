@@ -31,7 +31,8 @@ impl Bodies {
                 Ok((body, current)) => {
                     tally.kind = Some(body.kind());
                     read.prompt(&body, parts);
-                    self.note_layout(&body, None, current, read);
+                    self.note_layout(&body, (None, PATH), current, read);
+                    parts.stored.clear();
                     Ok(())
                 }
                 Err(error) => self.refuse(error, tally),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cachelb_body::{
-    Body, BodyError, BodyReader, Clues, Current, ErrorKind, GATEWAY, Identity, Kind, Layouts,
-    Session,
+    Body, BodyError, BodyReader, Clues, Current, Endpoint, ErrorKind, GATEWAY, Head, Identity,
+    Kind, Layout, Layouts, Session,
 };
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
@@ -261,10 +261,19 @@ impl Bodies {
                     tally.attribution = body.facts().attribution > 0;
                     body.identify(&mut clues);
                     read.prompt(&body, parts);
-                    self.note_layout(&body, body.model(), current, read);
+                    let model = body.model();
+                    let before = self.note_layout(&body, (model, context.path), current, read);
                     read.hints(&body, context.has_salt);
                     read.responses(&body, context.path, self.key);
                     self.identify(&clues, context, read, tally);
+                    parts.stored.clear();
+                    if let Some(before) = before {
+                        // The conversation was last sent by another layout.
+                        std::mem::swap(&mut parts.text, &mut parts.stored);
+                        if let Ok(body) = reader.read_by(context.path, bytes, |_| before) {
+                            read.prompt(&body, parts);
+                        }
+                    }
                     return Ok(());
                 }
                 Err(error) => self.refuse(error, tally)?,
@@ -293,30 +302,36 @@ impl Bodies {
     ) -> Result<(Body<'a>, Option<Current>), BodyError> {
         let mut current = None;
         let layout_of = |model: Option<&str>| {
-            let found = *current.insert(self.layouts.of(model));
+            let api = Endpoint::of(path).into();
+            let found = *current.insert(self.layouts.of(model, api));
             (found.layout, found.head)
         };
         let body = reader.read_by(path, bytes, layout_of)?;
         Ok((body, current))
     }
 
-    /// Notes on what ground the prompt of a body to `model` matches, and what to learn from its answer.
+    /// Notes on what ground the prompt of a body to `model` matches, and what to learn from its answer. Returns the layout
+    /// by which the conversation was sent before, if that is another.
     fn note_layout(
         &self,
         body: &Body<'_>,
-        model: Option<&str>,
+        (model, path): (Option<&str>, &str),
         current: Option<Current>,
         read: &mut Read,
-    ) {
-        let Some(current) = current.filter(|_| body.kind() == Kind::Chat) else {
-            return;
-        };
+    ) -> Option<(Layout, Head)> {
+        let current = current.filter(|_| body.kind() == Kind::Chat)?;
         read.client.basis = current.basis;
         read.client.layout = Some(current.layout);
         if read.measure().1 {
-            let outline = body.outline(self.settings.profile.seed);
-            read.client.lesson = outline.map(|outline| self.layouts.lesson(model, outline));
+            let outline = body.outline(self.settings.profile.seed)?;
+            let lesson = self
+                .layouts
+                .lesson((model, Endpoint::of(path).into()), outline, current);
+            let before = current.is_new.then(|| lesson.before()).flatten();
+            read.client.lesson = Some(lesson);
+            return before;
         }
+        None
     }
 
     /// Counts a body that cannot be read; an error if it is not to be routed by load.

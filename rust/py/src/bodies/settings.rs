@@ -15,10 +15,11 @@ const MOST_BYTES: u64 = 1 << 40;
 const MAX_WORDS: usize = 1000;
 
 const ENGINES: [(&str, Engine); 2] = [("vllm", Engine::Vllm), ("sglang", Engine::Sglang)];
-const PLACES: [(&str, Option<Tools>); 4] = [
+const PLACES: [(&str, Option<Tools>); 5] = [
     ("after-system", Some(Tools::AfterSystem)),
     ("before-system", Some(Tools::BeforeSystem)),
     ("last-user", Some(Tools::LastUser)),
+    ("none", Some(Tools::Absent)),
     ("unknown", None),
 ];
 const INLINE: [(&str, bool); 2] = [("in-place", false), ("merged", true)];
@@ -80,7 +81,7 @@ impl Settings {
         Ok(Self {
             profile: Profile {
                 tools_place: match layout.tools {
-                    None => ToolsPlace::Unknown,
+                    None | Some(Tools::Absent) => ToolsPlace::Unknown,
                     Some(Tools::AfterSystem) => ToolsPlace::AfterSystem,
                     Some(Tools::BeforeSystem) => ToolsPlace::BeforeSystem,
                     Some(Tools::LastUser) => ToolsPlace::LastUser,

@@ -67,7 +67,7 @@ def test_a_template_sets_what_is_known_of_the_engines(files: tuple[Path, Path], 
     template.write_text("{{ tools | tojson if tools else '' }}" + turn)
     config.write_text(json.dumps({"chat_template": turn}))
     probed = explained("--body", files[0], "--template", template)["engines"]
-    assert probed == {"tools_place": "before-system", "keeps_reasoning": False, "inline_system": "in-place"}
+    assert probed == {"tools_place": "before-system", "keeps_reasoning": True, "inline_system": "in-place"}
     given = ("--tools-place", "last-user", "--engine", "vllm", "--keeps-reasoning")
     own = explained("--body", files[0], "--template", config, *given)["engines"]
     assert own == {
@@ -76,7 +76,7 @@ def test_a_template_sets_what_is_known_of_the_engines(files: tuple[Path, Path], 
         "inline_system": "in-place",
         "engine": "vllm",
     }
-    assert "engines: tools_place = unknown" in run("--body", files[0], "--template", config).stdout
+    assert "engines: keeps_reasoning = True\nengines: inline_system = in-place\n" in run("--body", files[0], "--template", config).stdout
     config.write_text("{}")
     assert "has no chat_template" in run("--body", files[0], "--template", config).stderr
 

@@ -37,7 +37,7 @@ READERS: Final[dict[str, Options]] = {
 }
 """Options by name; all that `RequestBodies` of this version does not have are left out."""
 if not LEARNS:
-    for _name in ("certain", "vllm, merged", "vllm, likely probed", "vllm"):
+    for _name in ("certain", "vllm, merged", "vllm"):
         READERS.pop(_name)
 
 

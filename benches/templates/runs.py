@@ -58,8 +58,7 @@ def options_of(engine: Engine, options: Options) -> Options:
     if PROBED not in options:
         return options
     rest = {name: value for name, value in options.items() if name != PROBED}
-    kind = {} if options[PROBED] == "certain" else {"match": options[PROBED]}
-    return rest | probe_template(engine.templates, **kind)
+    return rest | probe_template(engine.templates, match=options[PROBED])
 
 
 def _cell(agent: Agent, truth: list[tuple[float, int]], claims: list[float]) -> tuple[Sum, Sum]:

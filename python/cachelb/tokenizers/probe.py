@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from operator import eq
-from typing import Any, Final, Protocol, TypeAlias
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from cachelb._core import read_body
+from cachelb.bodies import RequestBodies
 from cachelb.tokenizers.templates import ChatTemplates
 
-_Texts: TypeAlias = tuple[str, ...]
-"""Texts of one part of a chat, in any order."""
+_log = logging.getLogger("cachelb.tokenizers")
 
-_SYSTEM: Final[tuple[str | None, ...]] = (None, "Kestrels hover.", "Kestrels dive.")
-_TOOLS: Final[tuple[str | None, ...]] = (None, "heron", "heroine")
-_TALK: Final[tuple[str, ...]] = ("Do magpies sing?", "Rather seldom.", "Do robins?", "Every morning.", "Do owls?")
-_REASONING: Final = "Thought {}"
-_INLINE: Final = "Answer like a poet."
+_Values: TypeAlias = tuple[str | bool | None, ...]
+_Prefix: TypeAlias = tuple[str | None, ...]
+_Dialogues: TypeAlias = Callable[[], Iterator[tuple[str, tuple[int, ...]]]]
+_CHOICES: Final[dict[str, _Values]] = {
+    "tools_place": ("after-system", "before-system", "last-user"),
+    "keeps_reasoning": (True, False),
+    "inline_system": ("in-place", "merged"),
+}
+"""Values of options, the likely ones first."""
+_CAUTIOUS: Final[dict[str, _Values]] = {
+    name: (None, *values) if name == "tools_place" else values[::-1] for name, values in _CHOICES.items()
+}
+"""Values of options, the ones that claim less first; None is left out."""
+_SPECIAL: Final = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")}
 
-
-_PLACES: Final = (
-    ("after-system", "first"),
-    ("before-system", "first"),
-    ("last-user", "first"),
-    ("last-user", "last-user"),
-    ("last-user", "last-message"),
+_HEADS: Final = ("", "S", "s", "Ss", "d", "Sd")
+_TOOLS: Final = ((), (1,), (2,), (1, 2))
+_BODIES: Final = ("q", "qaq", "qAq", "qaqAq", "qAqaq", "qcf", "qCf", "qCfq", "qsq", "qqaq")
+_TURNS: Final = tuple(
+    answer + then
+    for answers, others in (("aAT", ("q", "sq", "qs", "dq")), ("cCnm", ("f", "fq", "fs", "fd")))
+    for answer, then in itertools.product(answers, others)
 )
-"""Places of tools, and where system text is: in the last user message also if that comes last only."""
+_NEXT: Final = ("aq", "Aq", "Tq", "Asq", "cf", "Cf", "nfq", "mf")
+"""A dialogue is a letter for each message: system `S` and `s`, developer `d`, question `q`; answer `a`, with a thought
+`A`, with one in its text `T`; call `c`, with a thought `C`, with that alone `n`, two calls `m`; their results `f`."""
+_AGENTS: Final = (
+    ("SqCfCfmfAqCfnfaqcf", (1,)),
+    ("sqCfnfAqAqCf", (1,)),
+    ("SqsCfsmfsAqsCfs", (1,)),
+    ("SdqCfdnfAqdCfCf", (1,)),
+    ("SsqCfCfAqcf", (1, 2)),
+    ("SqCfmfAqCf", (2,)),
+    ("SqCfmfAqCf", (2, 3)),
+    ("SqaqAqaqTqAq", ()),
+)
+"""Dialogues of agents with their tools."""
 
 
 class Renders(Protocol):
@@ -42,130 +70,223 @@ class Renders(Protocol):
         ...
 
 
-def probe_template(template: str | Renders) -> dict[str, Any]:
-    """Find the options of `RequestBodies` that fit a chat template, by rendering a few dozen small chats.
+def probe_template(template: str | Renders, *, match: Literal["certain", "likely"] = "certain") -> dict[str, Any]:
+    """Find the options of `RequestBodies` that fit a chat template, by rendering small chats in many orders.
 
-    An option is set only if all chats agree with it: requests that a router then takes for equal up to some place are
-    rendered equal up to there. Otherwise, and where the template refuses a chat, the default stays, which costs hits
-    at most. Options of a request, such as `chat_template_kwargs`, are not varied: with others than its own a
-    request shares nothing.
+    Chats that the template refuses are left out, as engines refuse them; inline system messages that it refuses are
+    moved to the front first, as vLLM does. Options of a request, such as `chat_template_kwargs`, are not varied: with
+    others than its own a request shares nothing.
 
     Args:
         template: A template in Jinja, or an object with a `render` such as an `HfTokenizer`, which has the special
             tokens and the second template for tools that some models come with.
+        match: "certain" for the options under which no chat has a false match and most are matched; "likely" for the
+            layout that fits dialogues of agents best, of which a false match costs twice a missed one.
 
     Returns:
-        `tools_place`, `keeps_reasoning` and `inline_system`.
+        `tools_place`, `keeps_reasoning` and `inline_system`. Options that make no difference to the chats, or have no
+        certain value, are left out and logged.
 
     Raises:
         ModuleNotFoundError: A text is given and Jinja is not installed.
-        ValueError: The text is no valid template.
+        ValueError: The text is no valid template, or `match` is neither.
 
     Example:
         >>> from cachelb import RequestBodies
         >>> from cachelb.tokenizers import probe_template
         >>> found = probe_template("{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
         >>> found
-        {'tools_place': 'before-system', 'keeps_reasoning': False, 'inline_system': 'in-place'}
+        {'tools_place': 'before-system', 'keeps_reasoning': True, 'inline_system': 'in-place'}
         >>> RequestBodies(engine="vllm", **found).tools_place
         'before-system'
     """
-    renders = ChatTemplates(template, None) if isinstance(template, str) else template
-    return {
-        "tools_place": next(
-            (place for place, system in _PLACES if _agrees(renders, _with_tools(place, system))), "unknown"
-        ),
-        "keeps_reasoning": _agrees(renders, _with_reasoning()),
-        "inline_system": "in-place" if _agrees(renders, _with_inline_system()) else "merged",
-    }
+    renders = ChatTemplates(template, _SPECIAL) if isinstance(template, str) else template
+    if match not in _KINDS:
+        raise ValueError(f"match must be 'certain' or 'likely', got {match!r}")
+    fixed, choices, dialogues, rate = _KINDS[match]
+    chats = _rendered(renders, dialogues())
+    scores = {}
+    for values in itertools.product(*choices.values()):
+        options: dict[str, Any] = {
+            name: value for name, value in zip(choices, values, strict=True) if value is not None
+        }
+        scores[values] = rate(_compared(chats, RequestBodies(engine="vllm", **fixed, **options)))
+    best = max(scores, key=lambda values: scores[values])
+    found = dict(fixed)
+    for at, (name, value) in enumerate(zip(choices, best, strict=True)):
+        others = [scores[(*best[:at], other, *best[at + 1 :])] for other in choices[name] if other != value]
+        if value is None or scores[best] in others:
+            _log.info("the chat template does not show the %s %s", match, name)
+        else:
+            found[name] = value
+    return found
 
 
+@dataclass(frozen=True, slots=True)
 class _Chat:
-    """A chat to be rendered, and the texts of its parts in the order in which they are expected."""
+    """A chat: its body, the texts of its parts, and its prompts by ways in which engines treat developer messages."""
 
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.tools: list[dict[str, Any]] | None = None
-        self.texts: list[_Texts] = []
-
-    def add(self, role: str, text: str, **fields: str) -> None:
-        self.messages.append({"role": role, "content": text, **fields})
-        self.texts += [(each,) for each in (*dict.fromkeys(fields.values()), text)]
+    body: bytes
+    texts: list[str]
+    prompts: list[str]
 
 
-def _agrees(renders: Renders, chats: Iterator[_Chat]) -> bool:
-    """Whether texts of each chat are rendered in order, once each, and two chats alike up to where theirs differ."""
-    rendered: list[tuple[str, list[_Texts], list[int]]] = []
-    for chat in chats:
-        try:
-            asks = chat.messages[-1]["role"] == "user"
-            whole = renders.render(chat.messages, chat.tools, asks)
-        except ValueError:
-            return False
-        if any(whole.count(text) != 1 for texts in chat.texts for text in texts):
-            return False
-        starts = [min(whole.index(text) for text in texts) for texts in chat.texts]
-        ends = [max(whole.index(text) + len(text) for text in texts) for texts in chat.texts]
-        if any(end > start for end, start in zip(ends, starts[1:], strict=False)):
-            return False
-        rendered.append((whole, chat.texts, ends))
-    for (one, texts, ends), (other, others, _) in itertools.combinations(rendered, 2):
-        same = sum(itertools.takewhile(bool, map(eq, texts, others)))
-        if same and not other.startswith(one[: ends[same - 1]]):
-            return False
-    return True
+class _Count(NamedTuple):
+    """Texts of a chat: all, those that earlier prompts share, those of these that are claimed, and other claims."""
+
+    texts: int
+    true: int
+    found: int
+    false: int
 
 
-def _with_tools(place: str, system_place: str) -> Iterator[_Chat]:
-    """Make chats with and without system message and tools, which are expected at these places."""
-    for system, name, turns in itertools.product(_SYSTEM, _TOOLS, (1, 3, 4)):
-        chat = _Chat()
-        if system is not None:
-            chat.add("system", system)
-        if system_place != "first":
-            chat.texts.clear()
-        at = {"before-system": 0, "after-system": len(chat.texts)}.get(place)
-        for number, text in enumerate(_TALK[:turns]):
-            chat.add("assistant" if number % 2 else "user", text)
-        if at is None:
-            at = len(chat.texts) - (2 if turns % 2 == 0 else 1)
-        if system is not None and (system_place == "last-user" or (system_place == "last-message" and turns % 2)):
-            chat.texts.insert(at, (system,))
-        if name is not None:
-            chat.tools = [_tool(name)]
-            chat.texts.insert(at, tuple(f"{name}_{part}" for part in ("tool", "does", "argument", "means")))
-        yield chat
+def _every() -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Make dialogues with every head, and with every order of two turns."""
+    for head, tools, body in itertools.product(_HEADS, _TOOLS, _BODIES):
+        yield head + body, tools
+    for one, two in itertools.product(_TURNS, ("", *_NEXT)):
+        yield f"Sq{one}{two}", (1,)
 
 
-def _tool(name: str) -> dict[str, Any]:
-    """Make a tool whose texts are its own."""
-    argument = {"type": "string", "description": f"{name}_means"}
-    parameters = {"type": "object", "properties": {f"{name}_argument": argument}}
-    function = {"name": f"{name}_tool", "description": f"{name}_does", "parameters": parameters}
+def _agents() -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Make the requests of agents: all beginnings of their dialogues that an answer follows."""
+    for dialogue, tools in _AGENTS:
+        ends = [end for end in range(1, len(dialogue) + 1) if not {*dialogue[end - 1 : end + 1]} <= {*"Sdsqf"}]
+        yield from ((dialogue[:end], tools) for end in (*ends, len(dialogue)) if dialogue[end - 1] in "sdqf")
+
+
+def _rendered(renders: Renders, dialogues: Iterable[tuple[str, tuple[int, ...]]]) -> list[_Chat]:
+    """Render dialogues; those that the template refuses are left out."""
+    chats = []
+    for dialogue, numbers in dialogues:
+        messages, texts = _messages(dialogue)
+        tools = [_tool(number) for number in numbers]
+        texts += [f"does{number};" for number in numbers]
+        if prompts := _prompts(renders, messages, tools):
+            body = {"messages": [_sent(message) for message in messages], "tools": tools}
+            chats.append(_Chat(json.dumps(body).encode(), texts, prompts))
+    return chats
+
+
+def _prompts(renders: Renders, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[str]:
+    """Render a chat with developer messages where they are, and gathered with the system messages, as of vLLM 0.33."""
+
+    def attempt(messages: list[dict[str, Any]]) -> str | None:
+        with contextlib.suppress(ValueError):
+            return renders.render(messages, tools or None)
+        return None
+
+    plain = [message | {"role": "system"} if message["role"] == "developer" else message for message in messages]
+    system = [message["content"] for message in plain if message["role"] == "system"]
+    front = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    gathered = [*front, *(message for message in plain if message["role"] != "system")]
+    first = attempt(messages)
+    if plain != messages and not (first and all(text in first for text in system)):
+        first = attempt(plain)
+    first = first or attempt(gathered)
+    return [first, (plain != messages and attempt(gathered)) or first] if first else []
+
+
+def _messages(dialogue: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Make the messages of a dialogue, and the texts of their parts: equal beginnings of dialogues have equal ones."""
+    messages: list[dict[str, Any]] = []
+    texts: list[str] = []
+    calls: list[str] = []
+    numbers: Counter[str] = Counter()
+
+    def text(name: str) -> str:
+        texts.append(f"{name}{numbers[code]}{code};")
+        return texts[-1]
+
+    for code in dialogue:
+        numbers[code] += 1
+        if code in "Ss":
+            texts.append(f"system{numbers['S'] + numbers['s']};")  # begins as another system text does
+            messages.append({"role": "system", "content": f"{texts[-1]} {text('own')}"})
+        elif code in "dq":
+            messages.append({"role": "developer" if code == "d" else "user", "content": text("asks")})
+        elif code == "f":
+            messages += [{"role": "tool", "tool_call_id": call, "content": text(f"result{call}")} for call in calls]
+        else:
+            message: dict[str, Any] = {"role": "assistant", "content": ""}
+            if code in "ACnT":
+                thought = text("thought")
+                if code == "T":
+                    message["content"] = f"<think>\n{thought}\n</think>\n\n"
+                else:
+                    message |= dict.fromkeys(("reasoning", "reasoning_content", "thinking"), thought)
+            if code != "n":
+                message["content"] += text("answer")
+            amount = {"m": 2}.get(code, 1 if code in "cCn" else 0)
+            calls = [f"{ord(code)}{numbers[code]:05}{number}" for number in range(amount)]
+            if calls:
+                message["tool_calls"] = [_call(call, text(f"argument{call}")) for call in calls]
+            messages.append(message)
+    return messages, texts
+
+
+def _call(number: str, argument: str) -> dict[str, Any]:
+    function = {"name": "tool1", "arguments": json.dumps({"argument": argument})}
+    return {"id": number, "type": "function", "function": function}
+
+
+def _tool(number: int) -> dict[str, Any]:
+    argument = {"type": "string", "description": "argument"}
+    parameters = {"type": "object", "properties": {"argument": argument}, "required": ["argument"]}
+    function = {"name": f"tool{number}", "description": f"does{number};", "parameters": parameters}
     return {"type": "function", "function": function}
 
 
-def _with_reasoning() -> Iterator[_Chat]:
-    """Make a chat that grows, with reasoning that is expected to stay."""
-    for turns in range(1, len(_TALK) + 1):
-        chat = _Chat()
-        for number, text in enumerate(_TALK[:turns]):
-            if number % 2:
-                thought = _REASONING.format(number)
-                chat.add("assistant", text, reasoning=thought, reasoning_content=thought, thinking=thought)
-            else:
-                chat.add("user", text)
-        yield chat
+def _sent(message: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the other names of reasoning."""
+    return {name: value for name, value in message.items() if name not in ("reasoning", "thinking")}
 
 
-def _with_inline_system() -> Iterator[_Chat]:
-    """Make chats that grow, with and without a system message among the others, which is expected to stay there."""
-    for system, inline, turns in itertools.product(_SYSTEM, (None, _INLINE), (2, 3)):
-        chat = _Chat()
-        if system is not None:
-            chat.add("system", system)
-        for number, text in enumerate(_TALK[:turns]):
-            if number == 2 and inline is not None:  # noqa: PLR2004 - before the second user message
-                chat.add("system", inline)
-            chat.add("assistant" if number % 2 else "user", text)
-        yield chat
+def _compared(chats: list[_Chat], bodies: RequestBodies) -> Iterator[_Count]:
+    """Compare each chat with those before it, as rendered and as read."""
+    settings = asdict(bodies)
+    computed: set[_Prefix] = set()
+    claims: dict[bytes, set[_Prefix]] = defaultdict(set)
+    for chat in chats:
+        read = read_body(settings, chat.body, "/v1/chat/completions", ())["prompt"]
+        true = found = false = 0
+        pairs = []
+        for text in chat.texts:
+            prefix = tuple(
+                prompt[: at + len(text)] if (at := prompt.find(text)) >= 0 else None for prompt in chat.prompts
+            )
+            at = read.find(text.encode())
+            claim = read[: at + len(text)] if at >= 0 else b""
+            pairs.append((prefix, claim))
+            known = claims[claim] if claim else set()
+            is_true = any(prefix) and prefix in computed
+            true += is_true
+            found += is_true and prefix in known
+            false += bool(known) and prefix not in known
+        for prefix, claim in pairs:
+            computed.add(prefix)
+            claims[claim].add(prefix)
+        yield _Count(len(chat.texts), true, found, false)
+
+
+def _certainty(counts: Iterable[_Count]) -> float:
+    """Score a layout by what is found, unless something is false."""
+    total = 0
+    for count in counts:
+        if count.false:
+            return -1
+        total += count.found
+    return total
+
+
+def _likeness(counts: Iterable[_Count]) -> float:
+    """Score a layout by the part of each prompt that is found, less twice that which is false."""
+    scores = [(each.found / each.true if each.true else 1.0) - 2 * each.false / each.texts for each in counts]
+    return fmean(scores) if scores else 0.0
+
+
+_KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, _Values], _Dialogues, Callable[[Iterable[_Count]], float]]]] = {
+    "certain": ({}, _CAUTIOUS, _every, _certainty),
+    "likely": ({}, _CHOICES, _agents, _likeness),
+}
+"""Other options, values of those that are looked for, dialogues and scores, by kind of match."""

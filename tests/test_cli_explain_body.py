@@ -76,7 +76,8 @@ def test_a_template_sets_what_is_known_of_the_engines(files: tuple[Path, Path], 
         "inline_system": "in-place",
         "engine": "vllm",
     }
-    assert "engines: keeps_reasoning = True\nengines: inline_system = in-place\n" in run("--body", files[0], "--template", config).stdout
+    shown = "engines: keeps_reasoning = True\nengines: inline_system = in-place\n"
+    assert shown in run("--body", files[0], "--template", config).stdout
     config.write_text("{}")
     assert "has no chat_template" in run("--body", files[0], "--template", config).stderr
 

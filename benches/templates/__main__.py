@@ -43,6 +43,9 @@ def main() -> int:
     parser.add_argument(
         "--gathers", action="store_true", help="move developer messages to the front, as vLLM does from 0.33"
     )
+    parser.add_argument(
+        "--keeps-line", action="store_true", help="keep the billing line, as some versions of SGLang do"
+    )
     parser.add_argument("--layouts", action="store_true", help="try all layouts with each template instead")
     parser.add_argument(
         "--learn", action="append", choices=REPORTS, help="route with reports of cached tokens instead; repeatable"
@@ -54,7 +57,7 @@ def main() -> int:
     files = [file for file in sorted(given.folder.glob("*.jinja")) if given.only.lower() in file.stem.lower()]
     if not files:
         parser.error(f"no *.jinja in {given.folder} has {given.only!r} in its name")
-    engines = [Engine(file, gathers=given.gathers) for file in files]
+    engines = [Engine(file, gathers=given.gathers, keeps_line=given.keeps_line) for file in files]
     agents = make_agents(given.agents, seed=given.seed)
     print(
         f"{len(engines)} templates, {len(agents)} agents, {sum(len(agent.requests()) for agent in agents)} requests, "

@@ -50,6 +50,7 @@ _KINDS: dict[str, tuple[str, Callable[[Words, random.Random], Sessions]]] = {
     "claude-subagents": (_MESSAGES, anthropic.subagents),
     "claude-compaction": (_MESSAGES, anthropic.compaction),
     "claude-new-tools": (_MESSAGES, anthropic.new_tools),
+    "claude-proxied": (_CHAT, chats.proxied),
     "codex": (_RESPONSES, responses.codex),
     "codex-developer": (_RESPONSES, responses.codex_developer),
     "openhands": (_CHAT, chats.openhands),

@@ -131,6 +131,24 @@ def copilot(words: Words, luck: random.Random) -> Sessions:
     return played
 
 
+def proxied(words: Words, luck: random.Random) -> Sessions:
+    """Play sessions that a proxy made of Anthropic's, with a billing line before the system text."""
+    tools, system = tools_of(words.functions(8)), words.text(1100)
+    played = []
+    for _ in range(2):
+        rest = [message("user", parts(words.text(60), words.text(50)))]
+        bodies = []
+        for number in range(10):
+            line = f"x-anthropic-billing-header: cc_version=2.1.281; cch={luck.randrange(1 << 20):05x};"
+            bodies.append(_body([message("system", f"{line}\n{system}"), *rest], tools))
+            if number % 4 == 3:
+                rest += [message("assistant", words.text(80)), message("user", words.text(50))]
+            else:
+                rest += _calls(words, luck, tools)
+        played.append(bodies)
+    return played
+
+
 def thinks_in_text(words: Words, luck: random.Random) -> Sessions:
     """Play sessions of a client that sends back answers as they were streamed, with thoughts in their text."""
     system = words.text(500)

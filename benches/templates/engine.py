@@ -28,27 +28,29 @@ class Engine:
         file: The template.
         gathers: Whether developer messages move to the front if the template has no such role, as from vLLM 0.33;
             otherwise they become system messages where they are, and move only if the template refuses them there.
+        keeps_line: Whether the billing line stays, as with some versions of SGLang.
     """
 
-    def __init__(self, file: Path, *, gathers: bool = False) -> None:
+    def __init__(self, file: Path, *, gathers: bool = False, keeps_line: bool = False) -> None:
         self.name = file.stem
         source = file.read_text("utf-8")
         self.templates = ChatTemplates(source, _SPECIAL)
         self._has_developer = "'developer'" in source or '"developer"' in source
         self._gathers = gathers
+        self._header = "\0" if keeps_line else _HEADER
         self._merges = self._render(_PROBE, None) is None
 
     def render(self, path: str, body: Body) -> bytes:
         """Return the prompt. Raises RefusedError."""
         tools = body.get("tools")
         if path.endswith("/messages"):
-            messages = _from_anthropic(body, merges=self._merges)
+            messages = self._from_anthropic(body)
             tools = [_chat_tool(tool, "input_schema") for tool in tools or ()]
         elif path.endswith("/responses"):
             messages = _from_responses(body)
             tools = [_chat_tool(tool, "parameters") for tool in tools or ()]
         else:
-            messages = [_from_chat(message) for message in body["messages"]]
+            messages = [self._from_chat(message) for message in body["messages"]]
         if not self._has_developer and any(message["role"] == "developer" for message in messages):
             messages = [m | {"role": "system"} if m["role"] == "developer" else m for m in messages]
             if self._gathers:
@@ -59,6 +61,61 @@ class Engine:
         if rendered is None:
             raise RefusedError(self.name)
         return rendered.encode()
+
+    def _from_chat(self, message: Body) -> Body:
+        """Cut the header, and give reasoning both of its names."""
+        found = dict(message)
+        thought = found.pop("reasoning_content", found.pop("reasoning", None))
+        if thought is not None and found["role"] == "assistant":
+            found |= {"reasoning": thought, "reasoning_content": thought}
+        if found["role"] == "system":
+            texts = [part["text"] for part in _listed(found["content"])] or [found["content"]]
+            found["content"] = "\n".join(text for each in texts if (text := self._cut(each)))
+        if found["role"] in ("tool", "assistant"):
+            found["content"] = _joined(found["content"], "\n")
+        return found
+
+    def _cut(self, text: str) -> str:
+        """Cut the line of a client's attribution."""
+        return text.partition("\n")[2] if text.startswith(self._header) else text
+
+    def _system_text(self, content: object) -> str:
+        texts = [content] if isinstance(content, str) else [part["text"] for part in _listed(content)]
+        return "".join(map(self._cut, texts))
+
+    def _from_anthropic(self, body: Body) -> list[Body]:
+        """Cut the header, put results before the text of their message, thoughts first and calls last."""
+        system = self._system_text(body.get("system"))
+        messages: list[Body] = []
+        for turn in body["messages"]:
+            role, content = turn["role"], turn["content"]
+            if role == "system":
+                text = self._system_text(content)
+                if self._merges:
+                    system += text
+                elif text:
+                    messages.append({"role": "system", "content": text})
+                continue
+            if isinstance(content, str):
+                messages.append({"role": role, "content": content})
+                continue
+            own: Body = {"role": role}
+            texts = [block["text"] for block in content if block["type"] == "text"]
+            thoughts = [block["thinking"] for block in content if block["type"] == "thinking"]
+            calls = [block for block in content if block["type"] == "tool_use"]
+            messages += [
+                {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _joined(block["content"], "\n")}
+                for block in content
+                if block["type"] == "tool_result"
+            ]
+            if thoughts:
+                own["reasoning"] = own["reasoning_content"] = "".join(thoughts)
+            if calls:
+                own["tool_calls"] = [_call(block["id"], block["name"], json.dumps(block["input"])) for block in calls]
+            own["content"] = "\n".join(texts)
+            if role == "assistant" or texts:
+                messages.append(own)
+        return [{"role": "system", "content": system}, *messages] if system else messages
 
     def _render(self, messages: list[Body], tools: list[Body] | None) -> str | None:
         try:
@@ -85,59 +142,8 @@ def _chat_tool(tool: Body, schema: str) -> Body:
     return {"type": "function", "function": function}
 
 
-def _from_chat(message: Body) -> Body:
-    """Reasoning has two names."""
-    found = dict(message)
-    thought = found.pop("reasoning_content", found.pop("reasoning", None))
-    if thought is not None and found["role"] == "assistant":
-        found |= {"reasoning": thought, "reasoning_content": thought}
-    if found["role"] in ("tool", "system", "assistant"):
-        found["content"] = _joined(found["content"], "\n")
-    return found
-
-
-def _system_text(content: object) -> str:
-    texts = [content] if isinstance(content, str) else [part["text"] for part in _listed(content)]
-    return "".join(text for text in texts if not text.startswith(_HEADER))
-
-
 def _listed(content: object) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else []
-
-
-def _from_anthropic(body: Body, *, merges: bool) -> list[Body]:
-    """Cut the header, put results before the text of their message, thoughts first and calls last."""
-    system = _system_text(body.get("system"))
-    messages: list[Body] = []
-    for turn in body["messages"]:
-        role, content = turn["role"], turn["content"]
-        if role == "system":
-            text = _system_text(content)
-            if merges:
-                system += text
-            elif text:
-                messages.append({"role": "system", "content": text})
-            continue
-        if isinstance(content, str):
-            messages.append({"role": role, "content": content})
-            continue
-        own: Body = {"role": role}
-        texts = [block["text"] for block in content if block["type"] == "text"]
-        thoughts = [block["thinking"] for block in content if block["type"] == "thinking"]
-        calls = [block for block in content if block["type"] == "tool_use"]
-        messages += [
-            {"role": "tool", "tool_call_id": block["tool_use_id"], "content": _joined(block["content"], "\n")}
-            for block in content
-            if block["type"] == "tool_result"
-        ]
-        if thoughts:
-            own["reasoning"] = own["reasoning_content"] = "".join(thoughts)
-        if calls:
-            own["tool_calls"] = [_call(block["id"], block["name"], json.dumps(block["input"])) for block in calls]
-        own["content"] = "\n".join(texts)
-        if role == "assistant" or texts:
-            messages.append(own)
-    return [{"role": "system", "content": system}, *messages] if system else messages
 
 
 def _call(call_id: str, name: str, arguments: str) -> Body:

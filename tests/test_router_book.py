@@ -79,7 +79,7 @@ def test_s8_two_reports_that_agree_drop_the_oldest_bookings_beyond_them() -> Non
     [(None, {"running": 0, "waiting": 0}), (30, {"running": 0}), (30, {"running": 0, "waiting": 0, "age_s": 2.1})],
     ids=["off", "half a report", "a stale report"],
 )
-def test_reports_drop_nothing(grace: float | None, report: dict[str, float]) -> None:
+def test_reports_drop_nothing(grace: float | None, report: dict[str, Any]) -> None:
     router, clock = make(reconcile_grace_s=grace, max_report_age_s=2.0)
     decision = on(router, "a")
     for _ in range(5):

@@ -644,6 +644,7 @@ class Router(Generic[_W]):
         prefill_tps: float | None = None,
         gen_tps: float | None = None,
         age_s: float | None = None,
+        sleep: str | Mapping[int, str] | None = None,
     ) -> None:
         """Replace what the engine of a worker reports about itself; None means unknown, never zero.
 
@@ -658,11 +659,13 @@ class Router(Generic[_W]):
             prefill_tps: Prompt tokens computed per second.
             gen_tps: Output tokens computed per second.
             age_s: How old this is, in seconds.
+            sleep: "awake", "paused" or "asleep", or that by data-parallel rank; None keeps the known state. A worker
+                that is not awake is passed over while others are available. One that falls asleep loses what it held.
 
         Raises:
             UnknownWorkerError: It is not registered.
-            TypeError: A value is no number.
-            ValueError: A value is NaN, infinite or out of range.
+            TypeError: A value has the wrong type.
+            ValueError: A value is NaN, infinite, out of range or no state.
         """
     def keys(self) -> list[str]:
         """Keys of the registered workers, in order of registration."""

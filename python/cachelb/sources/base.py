@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Sleep: TypeAlias = Literal["awake", "paused", "asleep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,7 @@ class LoadReport:
         block_size: Tokens per block, as the engine's prefix hashes count them.
         retention_interval: Where the engine of a hybrid model keeps what a prompt resumes with, beside the ends of
             prompts: every so many tokens, 0 for nowhere, or "all".
+        sleep: "awake", "paused" while it accepts requests and computes none, or "asleep" with its cache gone too.
 
     Example:
         >>> from cachelb.sources import LoadReport
@@ -37,6 +43,7 @@ class LoadReport:
     kv_blocks: int | None = None
     block_size: int | None = None
     retention_interval: int | Literal["all"] | None = None
+    sleep: Sleep | None = None
 
 
 class LoadTarget(Protocol):
@@ -71,6 +78,7 @@ class LoadTarget(Protocol):
         prefill_tps: float | None = None,
         gen_tps: float | None = None,
         age_s: float = 0.0,
+        sleep: str | Mapping[int, str] | None = None,
     ) -> None:
         """Apply one load report of a worker.
 
@@ -83,6 +91,7 @@ class LoadTarget(Protocol):
             prefill_tps: Prompt tokens computed per second of work.
             gen_tps: Output tokens per second of work.
             age_s: Seconds since the engine took these values.
+            sleep: Whether it sleeps, as in `LoadReport`, or that by data-parallel rank.
 
         Raises:
             KeyError: The worker is not registered (any more).

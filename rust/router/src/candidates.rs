@@ -7,6 +7,7 @@ use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
 use super::admission::{Bounds, Terms, why};
 use super::fleet::Fleet;
+use super::health::Sleep;
 use super::homes::Homes;
 use super::member::{Eligibility, Member};
 use super::offers::Offers;
@@ -263,9 +264,18 @@ impl Candidates {
         });
     }
 
-    /// Leaves out workers that failed lately or report too much load, each unless that leaves none.
+    /// Leaves out workers that sleep, that failed lately or that report too much load, each unless that leaves none.
     fn pass_over(&mut self, from: &Sources<'_>, offers: &mut Offers, now: Millis) {
         let (fleet, settings) = (&*from.fleet, from.settings);
+        if fleet.has_sleepers() {
+            let sleeps = |row: &Candidate| {
+                let member = fleet.at(row.slot);
+                member.is_some_and(|member| member.health().sleep() != Sleep::Awake)
+            };
+            for offer in self.rows.retain_some(|row| !sleeps(row)) {
+                offers.set_eligibility(offer as usize, Eligibility::Asleep);
+            }
+        }
         if fleet.has_failures(now) {
             let out = |row: &Candidate| {
                 let member = fleet.at(row.slot);
@@ -385,6 +395,7 @@ pub(super) fn condition(
     now: Millis,
 ) -> Eligibility {
     match member.condition() {
+        Eligibility::Candidate if member.health().sleep() != Sleep::Awake => Eligibility::Asleep,
         Eligibility::Candidate if member.health().is_out(now) => kept_out(member.health().rests()),
         Eligibility::Candidate if report.is_some_and(|report| is_vetoed(report, settings, now)) => {
             Eligibility::Vetoed

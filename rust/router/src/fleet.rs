@@ -6,7 +6,7 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::registry::WorkerRegistry;
 use cachelb_core::sorting::sort_rarely;
 
-use super::health::Health;
+use super::health::{Health, Sleep};
 use super::member::{Announced, FeedStatus, Member, Profile};
 use super::offers::Offer;
 use super::request::Request;
@@ -47,6 +47,8 @@ pub struct Fleet {
     call: u64,
     /// No worker is passed over for its failures from then on.
     out_until: Millis,
+    /// Whether any engine sleeps.
+    has_sleepers: bool,
     /// Whether any worker ever had events: as long as none had, none is asked.
     has_events: bool,
 }
@@ -218,6 +220,20 @@ impl Fleet {
             change(health);
             self.out_until = health.out_until().max(self.out_until);
         }
+    }
+
+    /// Whether workers may be passed over because their engines sleep.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.has_sleepers
+    }
+
+    /// An engine sleeps or wakes. Returns the state before, `None` for a worker that is gone.
+    pub(super) fn set_sleep(&mut self, id: WorkerId, sleep: Sleep) -> Option<Sleep> {
+        let before = self.current_mut(id)?.health_mut().set_sleep(sleep);
+        let mut healths = self.members.iter().map(Member::health);
+        self.has_sleepers =
+            sleep != Sleep::Awake || healths.any(|health| health.sleep() != Sleep::Awake);
+        Some(before)
     }
 
     /// Adds what an engine states of its cache, and how far its events can be believed. Nothing new is no change: every

@@ -8,6 +8,21 @@
 use cachelb_core::ids::Millis;
 
 use super::ledger::Ending;
+use super::named::named;
+
+named! {
+    /// Whether an engine sleeps.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+    Sleep {
+        /// It computes.
+        #[default]
+        Awake = "awake",
+        /// It accepts requests and computes none; its cache stays.
+        Paused = "paused",
+        /// Its cache is gone too.
+        Asleep = "asleep",
+    }
+}
 
 /// When failures keep a worker out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +55,7 @@ pub(super) struct Health {
     failures: u32,
     /// Whether it is passed over because it pushed back.
     rests: bool,
+    sleep: Sleep,
 }
 
 impl Health {
@@ -48,7 +64,18 @@ impl Health {
         out_until: Millis(0),
         failures: 0,
         rests: false,
+        sleep: Sleep::Awake,
     };
+
+    /// Whether its engine sleeps, by its report.
+    pub fn sleep(&self) -> Sleep {
+        self.sleep
+    }
+
+    /// Its engine sleeps or wakes. Returns the state before.
+    pub fn set_sleep(&mut self, sleep: Sleep) -> Sleep {
+        std::mem::replace(&mut self.sleep, sleep)
+    }
 
     /// Whether the worker is passed over at `now`.
     pub fn is_out(&self, now: Millis) -> bool {

@@ -112,7 +112,7 @@ pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::{Fleet, may_be_worker};
 pub use gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally};
-pub use health::Breaker;
+pub use health::{Breaker, Sleep};
 pub use ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };

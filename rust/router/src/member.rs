@@ -34,6 +34,8 @@ pub enum Eligibility {
     OtherRole,
     /// Failed lately, and others did not.
     Failing,
+    /// Its engine sleeps, and others do not.
+    Asleep,
     /// Answered 429 or 503 lately, and others did not.
     PushingBack,
     /// Reports more load than the veto allows, and others do not.
@@ -56,6 +58,7 @@ impl Eligibility {
             Self::OtherModel => "not serving the model",
             Self::OtherRole => "not in the role",
             Self::Failing => "failing",
+            Self::Asleep => "asleep",
             Self::PushingBack => "pushing back",
             Self::Vetoed => "overloaded",
             Self::Full => "full",

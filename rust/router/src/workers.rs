@@ -9,6 +9,7 @@ use cachelb_events::sizes_fit;
 use cachelb_policy::Rule;
 
 use super::Selector;
+use super::health::Sleep;
 use super::ledger::{Ending, Usage};
 use super::member::{Member, Profile};
 use super::sizes::Facts;
@@ -90,13 +91,11 @@ impl Workers<'_> {
     ) -> Result<usize> {
         report.check()?;
         let ranks: Vec<WorkerId> = names.iter().map(|name| self.find_or_add(name)).collect();
-        let s = &mut *self.0;
-        let book = s.decisions.book_mut();
-        let known = ranks.iter().filter_map(|&rank| book.loads().get(rank));
-        if known.map(|load| load.report.at).max() > Some(report.at) {
-            // It was overtaken on its way.
+        if self.is_overtaken(&ranks, report.at) {
             return Ok(0);
         }
+        let s = &mut *self.0;
+        let book = s.decisions.book_mut();
         let share = report.share(ranks.len());
         for &rank in &ranks {
             book.loads_mut().set_report(rank, share)?;
@@ -115,6 +114,36 @@ impl Workers<'_> {
             s.close(booking, Ending::Reconciled, Usage::default(), now);
         }
         Ok(lost.len())
+    }
+
+    /// Whether a report taken `at` a time came later than a newer one.
+    fn is_overtaken(&self, ranks: &[WorkerId], at: Millis) -> bool {
+        let loads = self.0.book().loads();
+        let known = ranks.iter().filter_map(|&rank| loads.get(rank));
+        known.map(|load| load.report.at).max() > Some(at)
+    }
+
+    /// Engines sleep or wake, by a report taken `at` a time, those of the candidates `names` with a state. One that falls
+    /// asleep so that its cache is gone loses what it held. Returns how many did.
+    pub fn set_sleep(
+        &mut self,
+        names: &[Arc<str>],
+        states: &[Option<Sleep>],
+        at: Millis,
+        now: Millis,
+    ) -> usize {
+        let mut lost = 0;
+        for (name, state) in names.iter().zip(states) {
+            let id = self.find_or_add(name);
+            let Some(state) = state.filter(|_| !self.is_overtaken(&[id], at)) else {
+                continue;
+            };
+            let before = self.0.fleet.set_sleep(id, state);
+            if state == Sleep::Asleep && before != Some(state) {
+                lost += usize::from(self.reset_cache(name, now));
+            }
+        }
+        lost
     }
 
     /// Takes in what the engine of the worker called `key` states, which the candidates `names` are the ranks of.

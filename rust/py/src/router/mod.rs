@@ -18,6 +18,7 @@ mod seating;
 mod select;
 mod share;
 mod shared_caches;
+mod sleep;
 mod views;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
 use cachelb_policy::Handover;
-use cachelb_router::{PairTerms, Selector};
+use cachelb_router::{PairTerms, Selector, Sleep};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -208,7 +209,8 @@ impl NativeRouter {
 
     #[doc = stub!("Router.update_load")]
     #[pyo3(signature = (
-        worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None
+        worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None,
+        sleep=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn update_load(
@@ -221,10 +223,12 @@ impl NativeRouter {
         prefill_tps: Option<&Bound<'_, PyAny>>,
         gen_tps: Option<&Bound<'_, PyAny>>,
         age_s: Option<&Bound<'_, PyAny>>,
+        sleep: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         let age = number_or_none(age_s, "age_s", NOT_NEGATIVE)?.map_or(0, millis);
-        let names = this.fleet.get().candidates(worker)?;
+        let fleet = this.fleet.get();
+        let names = fleet.candidates(worker)?;
         let now = this.engine.now(py)?;
         let report = Report {
             running: number_or_none(running, "running", NOT_NEGATIVE)?.into(),
@@ -235,9 +239,15 @@ impl NativeRouter {
             gen_tps: number_or_none(gen_tps, "gen_tps", NOT_NEGATIVE)?.into(),
             at: Millis(now.0.saturating_sub(age)),
         };
-        this.engine.checked(py, |selector| {
-            selector.workers_mut().set_report(&names, &report, now)
+        let sleeps = sleep.map_or(Ok(Vec::new()), |sleep| self::sleep::of(sleep, names.len()))?;
+        let lost = this.engine.checked(py, |selector| {
+            let mut workers = selector.workers_mut();
+            let lost = workers.set_sleep(&names, &sleeps, report.at, now);
+            workers.set_report(&names, &report, now).map(|_| lost)
         })?;
+        if lost > 0 && sleeps.iter().all(|state| *state == Some(Sleep::Asleep)) {
+            this.kv.get().reset(py, &fleet.key_name(worker)?)?;
+        }
         slf.clone().unbind().released()
     }
 

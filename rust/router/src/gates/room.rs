@@ -8,6 +8,7 @@ use cachelb_core::load::LoadBook;
 use crate::admission::{Bounds, Class};
 use crate::candidates::is_vetoed;
 use crate::fleet::Fleet;
+use crate::health::Sleep;
 use crate::member::{Eligibility, Member};
 use crate::offers::Offers;
 use crate::request::{PoolId, Request, Wanted};
@@ -109,8 +110,8 @@ impl Room {
     }
 }
 
-/// Those with room, of the workers that the candidates of such a request would be: those that fail or are vetoed are
-/// passed over, each unless that leaves none.
+/// Those with room, of the workers that the candidates of such a request would be: those that sleep, fail or are vetoed
+/// are passed over, each unless that leaves none.
 fn for_class(workers: &[Taking<'_>], terms: &Usable) -> Vec<WorkerId> {
     let may = |worker: &&Taking<'_>| {
         worker.member.eligibility(terms.pool, terms.wanted) == Eligibility::Candidate
@@ -122,6 +123,7 @@ fn for_class(workers: &[Taking<'_>], terms: &Usable) -> Vec<WorkerId> {
             left.retain(|worker| keeps(worker));
         }
     };
+    retain_some(|worker| worker.member.health().sleep() == Sleep::Awake);
     retain_some(|worker| !worker.fails);
     retain_some(|worker| !worker.is_vetoed);
     let free = left.into_iter().filter(|worker| worker.has_room);

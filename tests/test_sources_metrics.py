@@ -41,6 +41,36 @@ def test_reports_of_every_worker_arrive_with_their_age(attach: Attach) -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        pytest.param(b"<html>secret</html>", "no metrics page", id="another page"),
+        pytest.param(b"\n", "empty page", id="empty"),
+        pytest.param(b'secret{secret="secret"} 1\n', "no known metrics", id="metrics of something else"),
+    ],
+)
+def test_page_without_a_known_metric_is_counted_and_logged_once_and_is_no_failure(
+    attach: Attach, caplog: pytest.LogCaptureFixture, page: bytes, fault: str
+) -> None:
+    with FakeEngine(page) as engine, FakeEngine(page) as other:
+        router = RecordingRouter(engine.key, other.key)
+        source = attach(router)
+        eventually(lambda: sum(worker.unknown >= 3 for worker in source.stats().workers.values()) == 2)
+        polls = source.stats().workers[engine.key]
+        assert (polls.failures, polls.readable, polls.last_error, polls.engine) == (0, False, fault, None)
+        assert router.reports == []
+        engine.page = vllm_page()
+        router.wait_for(engine.key, running=3)
+        engine.page = page
+        seen = polls.unknown
+        eventually(lambda: source.stats().workers[engine.key].unknown > seen + 1)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING" and fault in record.message]
+    assert sorted(key for key in (engine.key, other.key) for message in said if key in message) == sorted(
+        (engine.key, other.key)
+    )
+    assert "secret" not in caplog.text
+
+
 def test_age_counts_from_the_request_when_the_answer_is_late(attach: Attach) -> None:
     with FakeEngine(vllm_page()) as engine:
         engine.may_answer.clear()
@@ -146,7 +176,6 @@ def test_workers_added_and_removed_are_followed(attach: Attach) -> None:
     [
         pytest.param(b"busy", 503, "HTTP 503", id="status"),
         pytest.param(b"", 204, "HTTP 204", id="nothing"),
-        pytest.param(b"<html>", 200, "no known metrics", id="another page"),
     ],
 )
 def test_answer_without_metrics_is_a_named_failure(attach: Attach, page: bytes, status: int, error: str) -> None:

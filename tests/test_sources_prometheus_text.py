@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models.metrics_pages import sglang_page, trtllm_page, vllm_page
+from tests.models.metrics_pages import process_metrics, sglang_page, trtllm_page, vllm_page
 
 from cachelb.sources import LoadReport, read_metrics_page
 
@@ -132,8 +132,12 @@ def test_names_that_only_begin_alike_are_others() -> None:
 
 
 def test_page_of_something_else_has_no_engine() -> None:
-    assert read_metrics_page(b"<html>not found</html>") == read_metrics_page(b"")
-    assert read_metrics_page(b"").engine is None
+    pages = {b"<html>not found</html>": "no metrics page", b" \n": "empty page", b"# EOF": "no known metrics"}
+    pages[process_metrics().encode()] = pages[b'\nfoo{a="}"} NaN 17\n'] = "no known metrics"
+    for text, fault in pages.items():
+        page = read_metrics_page(text)
+        assert (page.engine, page.fault, page.load) == (None, fault, LoadReport())
+    assert read_metrics_page(b"vllm:num_requests_running NaN").fault is None
 
 
 NAMES = st.sampled_from([

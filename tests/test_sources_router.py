@@ -11,6 +11,7 @@ from tests.models.metrics_server import DEADLINE_S, FakeEngine, eventually
 from tests.test_router_fork import in_child
 
 from cachelb import Router
+from cachelb.metrics.families import families
 from cachelb.sources import MetricsSource
 
 
@@ -29,6 +30,21 @@ def test_router_knows_what_the_engine_reports_until_it_is_closed() -> None:
         assert 0.0 <= worker.report_age_s < DEADLINE_S
         assert polling_thread_runs()
     assert not polling_thread_runs()
+
+
+def test_polls_of_attached_sources_are_counted_and_exported() -> None:
+    with FakeEngine(vllm_page()) as one, FakeEngine(b"") as other, Router([one.key, other.key]) as router:
+        assert router.stats().polls == {}
+        source = MetricsSource(interval_s=0.005, timeout_s=20.0)
+        router.attach(source)
+        eventually(lambda: [router.stats().polls.get(key) is not None for key in (one.key, other.key)] == [True, True])
+        eventually(lambda: router.stats().polls[one.key].readable and router.stats().polls[other.key].unknown > 1)
+        rows = {family.name: dict(family.rows) for family in families(router.stats())}
+        assert rows["poll_unknown"][other.key,] >= 2
+        assert (rows["poll_unknown"][one.key,], rows["poll_failures"][other.key,]) == (0, 0)
+        assert rows["worker_engine"] == {(one.key, "", "vllm"): 1}
+        router.detach(source)
+        assert router.stats().polls == {}
 
 
 def test_engine_with_another_block_size_is_named_and_its_load_still_counts(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ class Samples:
 
     def __init__(self, names: bytes) -> None:
         self._pattern = re.compile(
-            rb"\n((?:" + names + rb")(?=[ \t{])(?:" + _LABELS + rb")?+)(?:[ \t]++([^ \t\r\n]++))?"
+            rb"\n[ \t]*+((?:" + names + rb")(?=[ \t{])(?:[ \t]*+" + _LABELS + rb")?+)(?:[ \t]++([^ \t\r\n]++))?"
         )
 
     def of(self, page: bytes) -> list[tuple[bytes, bytes]]:
@@ -32,7 +32,7 @@ class Samples:
 def split_series(series: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """Split a series into its name and its labels, both as written."""
     name, _, labels = series.partition(b"{")
-    return name, dict(_LABEL.findall(labels))
+    return name.rstrip(), dict(_LABEL.findall(labels))
 
 
 def unescape(value: bytes) -> str:

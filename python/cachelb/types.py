@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cachelb.admission_stats import BandStats
     from cachelb.bodies import BodyStats, Headers
     from cachelb.event_stats import KvEventStats
+    from cachelb.poll_stats import WorkerPolls
 
     # numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
     Tokens: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
@@ -130,8 +131,8 @@ class WorkerStats:
         key: Key of the worker.
         dp_rank: Data-parallel rank, None for a worker with a single one.
         role: "both", "prefill" or "decode".
-        state: "ready", "not ready", "draining"; or, passed over while others are available, "failing", "pushing back"
-            (it recovers from a 429 or 503) or "overloaded" (by a veto on its report).
+        state: "ready", "not ready", "draining"; or, passed over while others are available, "asleep" (its engine
+            sleeps), "failing", "pushing back" (after a 429 or 503) or "overloaded" (by a veto on its report).
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of requests without a first token.
         decode_blocks: Blocks of requests past their first token.
@@ -182,8 +183,7 @@ class Funnel:
         prompt_tokens: Tokens of their prompts.
         best_matched_tokens: Tokens matched on the best candidate. Tokens lost at this step were never computed
             before, or have left every cache.
-        selected_matched_tokens: Tokens matched on the picked worker. Tokens lost at this step were given up for
-            balance.
+        selected_matched_tokens: Tokens matched on the picked worker. Those lost at this step were given up for balance.
         selected_held_tokens: Tokens the picked worker held for its full attention: more than matched where a hybrid
             model could not resume so far.
         engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
@@ -418,16 +418,15 @@ class RouterStats:
         open_requests: Requests booked and not finished, including those of routers that share state.
         funnel: Where prompt tokens are lost on the way to the engine's cache.
         bodies: Counters of request bodies.
-        select_seconds: Time of selections that picked a worker, of which every eighth is timed; a pair is one.
-            Batches are not timed.
-        evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed"
-            with their worker, "cleared" by a cache reset, "failed" with the request that would have stored them.
+        select_seconds: Time of selections that picked a worker, of every eighth; a pair is one, batches are not timed.
+        evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed" with
+            their worker, "cleared" by a cache reset, "failed" with the request that would have stored them.
         dropped: Updates that the indexes could not apply: an "orphan" chain without its parent, a "conflict" of
             parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`, or not
-            to their end, "block-size-mismatch" the times that metrics and events of an engine came to disagree about
-            its block size (`KvEventStats.mismatch`). And KV events that could not be applied: "undecodable"
-            messages, "unknown-rank", "unknown-event", "malformed-event", "unknown-medium", "shared-pool",
-            "attention-group", "token-count", "block-size", "placeholder", "orphan", "full".
+            to their end, "block-size-mismatch" times that an engine's metrics and events came to disagree about it
+            (`KvEventStats.mismatch`). And KV events that were not applied: "undecodable" messages, "unknown-rank",
+            "unknown-event", "malformed-event", "unknown-medium", "shared-pool", "attention-group", "token-count",
+            "block-size", "placeholder", "orphan", "full".
         shadows: Comparisons of the shadow policies, in their order.
         index_blocks: Distinct blocks in the indexes.
         index_bytes: Bytes of the block indexes.
@@ -448,6 +447,7 @@ class RouterStats:
         learned: Statistics of `Learned`, by model and part of the router.
         state: Statistics of sharing with other routers, None where nothing is shared.
         discovery: Statistics of the attached sources of workers.
+        polls: Statistics of polling metrics pages, by key of the worker.
     """
 
     workers: list[WorkerStats]
@@ -479,6 +479,7 @@ class RouterStats:
     learned: tuple[LearnedStats, ...] = ()
     state: StateStats | None = None
     discovery: tuple[DiscoveryStats, ...] = ()
+    polls: Mapping[str, WorkerPolls] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,8 +487,7 @@ class Restored:
     """Result of restoring a snapshot.
 
     Attributes:
-        blocks: Blocks that were new to their workers. Blocks beyond the capacity are evicted again, the least recently
-            used first.
+        blocks: Blocks that were new to their workers. Those beyond the capacity are evicted again, the oldest first.
         workers: Workers of the snapshot that are registered, each rank for itself.
         unknown_workers: Workers of the snapshot that are not; their blocks are skipped.
         unknown_models: Models of the snapshot that this router lacks or has with another block size; skipped too.

@@ -17,6 +17,7 @@ from cachelb.bodies import BodyStats
 from cachelb.event_stats import KvEventStats
 from cachelb.measure import Measure, measures
 from cachelb.metrics.family import Family
+from cachelb.poll_stats import WorkerPolls
 from cachelb.types import (
     DiscoveryStats,
     Funnel,
@@ -109,6 +110,7 @@ def families(stats: RouterStats) -> Iterator[Family]:
     yield from _of(BodyStats, (), {(): stats.bodies})
     yield from _of(WorkerStats, _WORKER, workers)
     yield from _of(KvEventStats, _WORKER, streams)
+    yield from _of(WorkerPolls, ("worker",), {(key,): polls for key, polls in stats.polls.items()})
     yield from _of(LearnedStats, ("model", "part"), learners)
     yield from _of(ShadowStats, ("policy",), _named_apart(stats.shadows, "policy"))
     yield from _of(BandStats, ("priority",), {(str(band.priority),): band for band in stats.admission})

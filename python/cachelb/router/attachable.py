@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from cachelb.poll_stats import WorkerPolls
     from cachelb.router.router import Router
     from cachelb.types import StateStats
 
@@ -88,6 +89,13 @@ class Sources:
                 failed = failed or error
         if failed is not None:
             raise failed
+
+    def polls(self) -> dict[str, WorkerPolls]:
+        """Return how the polling of each worker goes, of the sources that poll metrics pages."""
+        found: dict[str, WorkerPolls] = {}
+        for source in list(self._attached.values()):
+            found |= getattr(source, "_polls", dict)()
+        return found
 
     def start_in_child(self, router: Router[Any]) -> None:
         """Restart all sources: a fork does not copy threads."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cachelb.explanation import Explanation
     from cachelb.policies.plan import Plan
-    from cachelb.router.attachable import Sharing
+    from cachelb.router.attachable import Sharing, Sources
     from cachelb.router.discovered import Discovered
     from cachelb.types import DecisionRecord, LearnedStats, RequestArguments, RouterStats
 
@@ -28,6 +28,9 @@ class Observation(Snapshots[W]):
 
     _discovered: Discovered
     """The workers that sources of discovery registered."""
+
+    _sources: Sources
+    """The attached sources and sinks."""
 
     _exchange: Sharing | None = None
     """The attached exchange with other routers, if any."""

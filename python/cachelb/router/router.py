@@ -193,7 +193,6 @@ class Router(Reservations[W]):
         return router
 
     _block_size: int
-    _sources: Sources
     _waiting: Waiting
     _pid: int
     _forgotten: int | None

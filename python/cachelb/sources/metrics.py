@@ -13,12 +13,13 @@ from cachelb.extras import need
 from cachelb.runs import Runs
 from cachelb.sources.http import default_metrics_url, metrics_address
 from cachelb.sources.polled_run import PolledRun
-from cachelb.sources.poller import Poller, PollSettings, WorkerPolls
+from cachelb.sources.poller import Poller, PollSettings
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from cachelb.poll_stats import WorkerPolls
     from cachelb.sources.base import LoadTarget
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class MetricsSourceStats:
 
     Attributes:
         polls: Pages requested, including those of removed workers.
-        failures: Pages that were not received or unreadable, likewise.
+        failures: Pages that were not received, likewise.
         workers: Per key of the workers polled now.
 
     Example:
@@ -138,3 +139,6 @@ class MetricsSource:
         """
         run = self._runs.latest
         return MetricsSourceStats(*((0, 0, {}) if run is None else run.totals()))
+
+    def _polls(self) -> Mapping[str, WorkerPolls]:
+        return self.stats().workers

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
+from cachelb.poll_stats import WorkerPolls
 from cachelb.sources.http import PageError, metrics_address
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.throughput import Throughput
@@ -28,34 +29,6 @@ _NO_FACTS = (None, None, None)
 
 _LONGEST_BACKOFF_S = 5.0
 _MOST_DOUBLINGS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPolls:
-    """How polling one worker goes.
-
-    Attributes:
-        polls: Pages asked for.
-        failures: Pages that could not be had or read.
-        dropped: Samples on its pages with a known name that made no sense.
-        refused: Reports and facts that the router did not take, such as a block size that does not fit.
-        readable: Whether the last page could be read; None before the first answer.
-        last_error: Class of the last failure ("TimeoutError", "HTTP 503", "no known metrics"), kept after recovery.
-        engine: "vllm", "sglang" or "tensorrt-llm", once known.
-
-    Example:
-        >>> from cachelb.sources import WorkerPolls
-        >>> print(WorkerPolls().readable)
-        None
-    """
-
-    polls: int = 0
-    failures: int = 0
-    dropped: int = 0
-    refused: int = 0
-    readable: bool | None = None
-    last_error: str | None = None
-    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +120,11 @@ class Poller:
             return False
         page = read_metrics_page(body)
         self.stats = replace(self.stats, dropped=self.stats.dropped + page.dropped)
-        if page.engine is None:
-            self._fail("no known metrics", "the page has no metric of vLLM, SGLang or TensorRT-LLM")
+        if page.fault is not None:
+            self.stats = replace(self.stats, unknown=self.stats.unknown + 1, last_error=page.fault, readable=False)
+            if self.stats.unknown == 1:
+                detail = "it has no metric of vLLM, SGLang or TensorRT-LLM"
+                _log.warning("the metrics page of %s says nothing: %s, %s", worker_name(self._key), page.fault, detail)
             return False
         if self.stats.readable is False:
             _log.info("the metrics page of %s is readable again", worker_name(self._key))
@@ -170,8 +146,10 @@ class Poller:
                 prefill_tps=prefill_tps,
                 gen_tps=gen_tps,
                 age_s=now_s - sent_s,  # the engine took the values at some moment after the request was sent
+                sleep=_sleep(page),
             )
-            if page.engine != self._engine:  # by itself: a router that refuses the rest knows it all the same
+            # By itself: a router that refuses the rest knows it all the same.
+            if page.engine not in (None, self._engine):
                 self._engine = page.engine
                 self._router.learn_worker(self._key, engine=page.engine)
             facts = (load.kv_blocks, load.block_size, load.retention_interval)
@@ -198,6 +176,12 @@ class Poller:
         if self.stats.readable is not False:
             _log.warning("the metrics page of %s is not readable: %s", worker_name(self._key), detail or kind)
         self.stats = replace(self.stats, failures=self.stats.failures + 1, last_error=kind, readable=False)
+
+
+def _sleep(page: MetricsPage) -> str | dict[int, str] | None:
+    """Return whether the engine sleeps, by rank where ranks differ."""
+    by_rank = {rank: load.sleep for rank, load in page.ranks.items() if load.sleep is not None}
+    return by_rank if len(set(by_rank.values())) > 1 else page.load.sleep  # type: ignore[return-value]
 
 
 def pause_s(interval_s: float, took_s: float, failures: int) -> float:

@@ -1,29 +1,26 @@
 """The few load samples of an engine's Prometheus page, without parsing the rest of it.
 
 One compiled pattern walks over the newlines of the page and stops only at the names below, so the cost is that of a
-search, not of a parse. Lines nobody asks for may be anything at all. Names, and where they come from:
+search, not of a parse. Lines nobody asks for may be anything at all. `docs/engines.md` has every name, where it comes
+from, and why others are not read.
 
-- vLLM: `num_requests_running`; `num_requests_waiting`, which has the deferred ones in it, and `num_requests_swapped` of
-  the former engine; `kv_cache_usage_perc`, formerly `gpu_cache_usage_perc`; block size and number of blocks are labels
-  of `cache_config_info`.
-- SGLang: `num_running_reqs`; `num_queue_reqs` and the queues of grammars and of separated prefill and decode;
-  `token_usage`; `gen_throughput`; `page_size`, `num_pages` and `max_total_num_tokens`, before 0.5.11 labels of
-  `cache_config_info`.
-- TensorRT-LLM: `num_requests_running`, `num_requests_waiting`, `kv_cache_utilization`, `kv_cache_tokens_per_block`,
-  `kv_cache_max_blocks`.
+Engines have a prefix of their own; OpenTelemetry and Ray turn its colon into an underscore, Ray puts `ray_` in front,
+and both may write a counter without `_total`. Names of systems that rename metrics (NIM, AIBrix, Dynamo) count where
+the engine's own are missing.
 
 None of them publishes the tokens of its waiting requests there, so `queued_tokens` stays unknown.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from cachelb.exposition import Samples, split_series
-from cachelb.sources.base import LoadReport
+from cachelb.sources.base import LoadReport, Sleep
 
 _T = TypeVar("_T")
 
@@ -33,6 +30,11 @@ _LARGEST = 2.0**53
 _MOST_TOKENS = 1 << 31
 
 _RANK_LABELS = (b"engine", b"dp_rank")
+_OWNER_LABELS = (b"model_name", b"model", b"server", b"instance", b"pod", b"WorkerId", b"ReplicaId")
+"""Labels that tell engines apart on one page; those of a rank's parts, such as `tp_rank`, repeat its figures."""
+
+_MOST_ENGINES = 4096
+_LONGEST_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,13 @@ class MetricsPage:
     r"""What one page says.
 
     Attributes:
-        engine: "vllm", "sglang" or "tensorrt-llm"; None if the page has no name that is known here.
-        load: The worker as a whole: requests and blocks summed over its ranks, `kv_usage` their mean.
+        engine: "vllm", "sglang" or "tensorrt-llm"; None if no name on the page is of one of them.
+        load: The worker as a whole: requests and blocks summed over its engines, `kv_usage` their mean, and awake as
+            long as one of them is.
         ranks: The same per data-parallel rank, where the page tells ranks apart.
         totals: Counters, from which two pages make a rate.
         dropped: Samples with a known name whose labels or value make no sense.
+        fault: Why nothing could be read: "empty page", "no metrics page" or "no known metrics"; None otherwise.
 
     Example:
         >>> from cachelb.sources import read_metrics_page
@@ -77,6 +81,7 @@ class MetricsPage:
     ranks: Mapping[int, LoadReport]
     totals: Totals
     dropped: int
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,62 +90,124 @@ class _Sample:
 
     field: str
     add: bool = False  # else the largest: tensor-parallel ranks repeat the same figure
-    only: tuple[bytes, bytes] | None = None  # this label must have this value
+    label: bytes = b""  # its value leads to the field
+    by_value: Mapping[bytes, str] | None = None  # without, the value is a part of the field's name
 
 
-_INFO = "info"
-_METRICS: dict[bytes, dict[bytes, _Sample]] = {
-    b"vllm": {
-        b"num_requests_running": _Sample("running"),
-        # Every place where a request waits: leaving one out would make live requests look finished.
-        b"num_requests_waiting": _Sample("waiting"),
-        b"num_requests_swapped": _Sample("waiting_swapped"),
-        b"kv_cache_usage_perc": _Sample("kv_usage"),
-        b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
-        b"cache_config_info": _Sample(_INFO),
-        b"prompt_tokens_by_source_total": _Sample("prompt_computed", only=(b"source", b"local_compute")),
-        b"prompt_tokens_total": _Sample("prompt", add=True),
-        b"generation_tokens_total": _Sample("output", add=True),
-        b"request_prefill_kv_computed_tokens_sum": _Sample("prefill_tokens", add=True),
-        b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
-    },
-    b"sglang": {
-        b"num_running_reqs": _Sample("running"),
-        b"num_queue_reqs": _Sample("waiting"),
-        b"num_grammar_queue_reqs": _Sample("waiting_grammar"),
-        b"num_prefill_prealloc_queue_reqs": _Sample("waiting_prealloc"),
-        b"num_prefill_bootstrap_queue_reqs": _Sample("waiting_bootstrap"),
-        b"num_prefill_inflight_queue_reqs": _Sample("waiting_inflight"),
-        b"num_decode_prealloc_queue_reqs": _Sample("waiting_decode"),
-        b"num_decode_transfer_queue_reqs": _Sample("waiting_transfer"),
-        b"token_usage": _Sample("kv_usage"),
-        b"gen_throughput": _Sample("gen_tps"),
-        b"max_total_num_tokens": _Sample("max_tokens"),
-        b"page_size": _Sample("block_size"),
-        b"num_pages": _Sample("num_pages"),
-        b"cache_config_info": _Sample(_INFO),
-        b"realtime_tokens_total": _Sample("prompt_computed", only=(b"mode", b"prefill_compute")),
-        b"prompt_tokens_total": _Sample("prompt", add=True),
-        b"generation_tokens_total": _Sample("output", add=True),
-    },
-    b"trtllm": {
-        b"num_requests_running": _Sample("running"),
-        b"num_requests_waiting": _Sample("waiting"),
-        b"kv_cache_utilization": _Sample("kv_usage"),
-        b"kv_cache_tokens_per_block": _Sample("block_size"),
-        b"kv_cache_max_blocks": _Sample("num_pages"),
-        b"prompt_tokens_total": _Sample("prompt", add=True),
-        b"generation_tokens_total": _Sample("output", add=True),
-    },
+_INFO: Final = "info"
+_SLEEP: Final = "sleep:"
+_PROMPT = {b"prompt_tokens_total": _Sample("prompt", add=True), b"generation_tokens_total": _Sample("output", add=True)}
+_ENGINES: Final[dict[bytes, tuple[str, dict[bytes, _Sample]]]] = {
+    b"vllm": (
+        "vllm",
+        {
+            b"num_requests_running": _Sample("running"),
+            # Every place where a request waits: leaving one out would make live requests look finished.
+            b"num_requests_waiting": _Sample("waiting"),
+            b"num_requests_swapped": _Sample("waiting_swapped"),
+            b"kv_cache_usage_perc": _Sample("kv_usage"),
+            b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
+            b"cache_config_info": _Sample(_INFO),
+            b"engine_sleep_state": _Sample(_SLEEP, label=b"sleep_state"),
+            b"prompt_tokens_by_source_total": _Sample(
+                "prompt_computed", label=b"source", by_value={b"local_compute": "prompt_computed"}
+            ),
+            b"request_prefill_kv_computed_tokens_sum": _Sample("prefill_tokens", add=True),
+            b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
+            **_PROMPT,
+        },
+    ),
+    b"sglang": (
+        "sglang",
+        {
+            b"num_running_reqs": _Sample("running"),
+            b"num_queue_reqs": _Sample("waiting"),
+            b"num_grammar_queue_reqs": _Sample("waiting_grammar"),
+            b"num_prefill_prealloc_queue_reqs": _Sample("waiting_prealloc"),
+            b"num_prefill_bootstrap_queue_reqs": _Sample("waiting_bootstrap"),
+            b"num_prefill_inflight_queue_reqs": _Sample("waiting_inflight"),
+            b"num_decode_prealloc_queue_reqs": _Sample("waiting_decode"),
+            b"num_decode_transfer_queue_reqs": _Sample("waiting_transfer"),
+            b"token_usage": _Sample("kv_usage"),
+            b"gen_throughput": _Sample("gen_tps"),
+            b"max_total_num_tokens": _Sample("max_tokens"),
+            b"page_size": _Sample("block_size"),
+            b"num_pages": _Sample("num_pages"),
+            b"cache_config_info": _Sample(_INFO),
+            b"realtime_tokens_total": _Sample(
+                "prompt_computed", label=b"mode", by_value={b"prefill_compute": "prompt_computed"}
+            ),
+            **_PROMPT,
+        },
+    ),
+    b"trtllm": (
+        "tensorrt-llm",
+        {
+            b"num_requests_running": _Sample("running"),
+            b"num_requests_waiting": _Sample("waiting"),
+            b"kv_cache_utilization": _Sample("kv_usage"),
+            b"kv_cache_tokens_per_block": _Sample("block_size"),
+            b"kv_cache_max_blocks": _Sample("num_pages"),
+            b"kv_cache_used_blocks": _Sample("used_pages"),
+            b"kv_cache_config_info": _Sample(_INFO),
+            b"prompt_cached_tokens_total": _Sample("prompt_cached", add=True),
+            b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
+            **_PROMPT,
+        },
+    ),
+    b"nv_trt_llm": (
+        "tensorrt-llm",
+        {
+            b"request_metrics": _Sample(
+                "requests", label=b"request_type", by_value={b"scheduled": "running", b"waiting": "waiting"}
+            ),
+            b"kv_cache_block_metrics": _Sample(
+                "blocks",
+                label=b"kv_cache_block_type",
+                by_value={
+                    b"fraction": "kv_usage",
+                    b"tokens_per": "block_size",
+                    b"max": "num_pages",
+                    b"used": "used_pages",
+                },
+            ),
+        },
+    ),
 }
+_OTHERS: Final[dict[bytes, _Sample]] = {
+    # NIM publishes names of vLLM without their prefix, whatever its engine is.
+    b"num_requests_running": _Sample("running"),
+    b"num_requests_waiting": _Sample("waiting"),
+    b"kv_cache_usage_perc": _Sample("kv_usage"),
+    b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
+    **_PROMPT,
+    b"aibrix:queue_size": _Sample("waiting"),
+    b"aibrix:gpu_cache_usage_perc": _Sample("kv_usage"),
+    b"aibrix:token_usage": _Sample("kv_usage"),
+    b"aibrix:generation_throughput": _Sample("gen_tps"),
+    **{b"aibrix:" + name: how for name, how in _PROMPT.items()},
+    b"dynamo_component_inflight_requests": _Sample("running", add=True),
+    b"dynamo_component_kvstats_gpu_cache_usage_percent": _Sample("kv_usage"),
+    b"dynamo_component_kvstats_total_blocks": _Sample("num_pages"),
+    b"dynamo_frontend_inflight_requests": _Sample("running", add=True),
+    b"dynamo_frontend_model_kv_cache_block_size": _Sample("block_size"),
+}
+_PLAIN: Final = "_plain"
+"""Ends the field of a counter without `_total`; a page of Ray has it with and without."""
 
-_PROGRAMS = {b"vllm": "vllm", b"sglang": "sglang", b"trtllm": "tensorrt-llm"}
 
-# OpenTelemetry and Ray turn the colon into an underscore.
-_NAMES = b"|".join(
-    engine + rb"[:_](?:" + b"|".join(sorted(names, reverse=True)) + b")" for engine, names in _METRICS.items()
-)
-_SAMPLES = Samples(_NAMES)
+def _spellings(names: Iterable[bytes]) -> bytes:
+    stems = {name.removesuffix(b"_total"): name for name in names}
+    return b"|".join(stem + b"(?:_total)?+" * (stem != name) for stem, name in sorted(stems.items(), reverse=True))
+
+
+_NAMES = b"|".join(prefix + rb"[:_](?:" + _spellings(names) + b")" for prefix, (_, names) in _ENGINES.items())
+_SAMPLES = Samples(rb"(?:ray_)?+(?:" + _NAMES + b")|" + _spellings(_OTHERS))
+_LINE = rb"# (?:HELP|TYPE|EOF)|[ \t]*+[A-Za-z_:][\w:.]*+[ \t]*+(?:\{.*\}[ \t]*+|[ \t])[+-]?(?:\d|NaN|Inf)"
+_METRICS_LINE = re.compile(b"^(?:" + _LINE + b")", re.MULTILINE)
+_PREFIX = re.compile(rb"(?:ray_)?(" + b"|".join(sorted(_ENGINES, reverse=True)) + rb")[:_](.*)", re.DOTALL)
+
+_Key = tuple[tuple[bytes, ...], int | None]
 
 
 @dataclass(slots=True)
@@ -149,6 +216,9 @@ class _Rank:
 
     values: dict[str, float] = field(default_factory=dict)
     info: dict[bytes, bytes] = field(default_factory=dict)
+
+
+_Ranks = dict[_Key, _Rank]
 
 
 def read_metrics_page(page: bytes) -> MetricsPage:
@@ -168,39 +238,57 @@ def read_metrics_page(page: bytes) -> MetricsPage:
         >>> page.engine, page.load.running, page.load.waiting, page.load.kv_usage
         ('vllm', 2, 1, None)
     """
-    ranks: dict[int | None, _Rank] = {}
+    own: _Ranks = {}
+    others: _Ranks = {}
     engine: bytes | None = None
-    dropped = 0
+    dropped = known = 0
     for text, number in _SAMPLES.of(page):
-        series = _series(text)
+        known += 1
+        series = _series(text) if len(text) <= _LONGEST_KEPT else _series.__wrapped__(text)
         engine = engine or series.engine
-        if series.engine != engine:  # a page that republishes other engines: the first one is the worker itself
+        if series.engine not in (engine, None):  # a page that republishes other engines: the first is the worker itself
             continue
         value = _number(number)
-        if value is None:
+        ranks = others if series.engine is None else own
+        rank = ranks.get(series.key)
+        if value is None or (rank is None and len(ranks) == _MOST_ENGINES):
             dropped += 1
             continue
         if series.field is None:
             continue
-        rank = ranks.get(series.rank)
         if rank is None:
-            rank = ranks[series.rank] = _Rank()
+            rank = ranks[series.key] = _Rank()
         if series.field == _INFO:
             rank.info.update(series.labels)
             continue
         before = rank.values.get(series.field, 0.0)
         rank.values[series.field] = before + value if series.add else max(before, value)
-    return _page(engine, ranks, dropped)
+    load, named = _read(own)
+    return MetricsPage(
+        engine=None if engine is None else _ENGINES[engine][0],
+        load=_filled(load, _read(others)[0]) if others else load,
+        ranks=named,
+        totals=_totals(own) if own else _totals(others),
+        dropped=dropped,
+        fault=None if known else _fault(page),
+    )
+
+
+def _fault(page: bytes) -> str:
+    """Return why a page without a known name could not be read."""
+    if not page.strip():
+        return "empty page"
+    return "no known metrics" if _METRICS_LINE.search(page) else "no metrics page"
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
     """What to do with the samples of one series; without a field, nothing."""
 
-    engine: bytes
+    engine: bytes | None
     field: str | None
     add: bool
-    rank: int | None
+    key: _Key
     labels: Mapping[bytes, bytes]
 
 
@@ -208,13 +296,26 @@ class _Series:
 def _series(text: bytes) -> _Series:
     """Work out what a name with its labels stands for."""
     name, labels = split_series(text)
-    engine, metric = name.split(b":", 1) if b":" in name else name.split(b"_", 1)
-    how = _METRICS[engine][metric]
+    found = _PREFIX.fullmatch(name)
+    engine, metric = (None, name) if found is None else (found[1], found[2])
+    names = _OTHERS if engine is None else _ENGINES[engine][1]
+    how = names.get(metric)
+    plain = "" if how else _PLAIN
+    how = how or names[metric + b"_total"]
+    target: str | None = how.field + plain
+    if how.label:
+        value = labels.get(how.label)
+        by_value = how.by_value
+        if value is None:
+            target = None
+        else:
+            target = how.field + value.decode("ascii", "replace") if by_value is None else by_value.get(value)
+            target = target and target + plain
     # Totals stand under an empty priority, next to one sample per priority.
-    is_part = bool(labels.get(b"priority")) or (how.only is not None and labels.get(how.only[0]) != how.only[1])
-    return _Series(
-        engine=engine, field=None if is_part else how.field, add=how.add, rank=_rank_of(labels), labels=labels
-    )
+    if labels.get(b"priority"):
+        target = None
+    owner = tuple(labels.get(label, b"") for label in _OWNER_LABELS)
+    return _Series(engine, target, how.add, (owner if any(owner) else (), _rank_of(labels)), labels)
 
 
 def _number(text: bytes) -> float | None:
@@ -223,7 +324,7 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0.0 <= value <= _LARGEST else None
+    return value if 0.0 <= value <= _LARGEST and b"_" not in text else None
 
 
 def _rank_of(labels: Mapping[bytes, bytes]) -> int | None:
@@ -241,38 +342,62 @@ def _whole(text: bytes | None) -> int | None:
     return int(text) if len(text) < len(str(int(_LARGEST))) else None
 
 
-def _page(engine: bytes | None, ranks: Mapping[int | None, _Rank], dropped: int) -> MetricsPage:
-    """Put the ranks together."""
-    common = ranks.get(None, _Rank())
-    named: dict[int, LoadReport] = {}
-    for number, rank in ranks.items():
-        if number is not None:
-            # Older vLLM states its configuration without a rank, once for all.
-            load = _load(_Rank(rank.values, common.info | rank.info))
-            if load.running is not None or load.waiting is not None or load.kv_usage is not None:
-                named[number] = load
-    whole = list(named.values()) or [_load(common)]
-    sizes = {load.block_size for load in whole}
+def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
+    """Put the engines of a page together: the worker as a whole, and each of its ranks."""
+    loads: dict[_Key, LoadReport] = {}
+    for (owner, number), rank in ranks.items():
+        if not rank.values:
+            continue
+        # Older vLLM states its configuration without a rank, once for all.
+        wider = [ranks[key] for key in (((), None), ((), number), (owner, None)) if key in ranks]
+        info = {label: value for each in (*wider, rank) for label, value in each.info.items()}
+        load = _load(_Rank(rank.values, info))
+        if any(value is not None for value in (load.running, load.waiting, load.kv_usage, load.sleep)):
+            loads[owner, number] = load
+    # A sample without the labels that others have is a total, or of the worker as a whole.
+    owned = any(owner for owner, _ in loads)
+    narrow = [key for key in loads if key[0] or not owned]
+    ranked = any(number is not None for _, number in narrow)
+    narrow = [key for key in narrow if key[1] is not None or not ranked]
+    rest = _Rank()
+    for key, rank in ranks.items():
+        if key not in narrow:
+            rest.values.update(rank.values)
+            rest.info.update(rank.info)
+    parts = [loads[key] for key in narrow]
+    sizes = {load.block_size for load in parts}
     together = LoadReport(
-        running=_whole_sum(load.running for load in whole),
-        waiting=_whole_sum(load.waiting for load in whole),
-        kv_usage=_mean(load.kv_usage for load in whole),
-        kv_blocks=_whole_sum(load.kv_blocks for load in whole) if len(sizes) == 1 else None,
-        block_size=sizes.pop() if len(sizes) == 1 else None,
-        retention_interval=whole[0].retention_interval,
+        running=_whole_sum(load.running for load in parts),
+        waiting=_whole_sum(load.waiting for load in parts),
+        kv_usage=_mean(load.kv_usage for load in parts),
+        kv_blocks=_whole_sum(load.kv_blocks for load in parts) if len(sizes) == 1 else None,
+        block_size=next(iter(sizes)) if len(sizes) == 1 else None,
+        retention_interval=_first(*(load.retention_interval for load in parts)),
+        sleep=min((load.sleep for load in parts if load.sleep is not None), key=_SLEEPS.index, default=None),
     )
-    return MetricsPage(
-        engine=None if engine is None else _PROGRAMS[engine],
-        load=together,
-        ranks=named,
-        totals=Totals(
-            prompt_tokens=_first(_total(ranks, "prompt_computed"), _total(ranks, "prompt")),
-            output_tokens=_total(ranks, "output"),
-            prefill_tokens=_total(ranks, "prefill_tokens"),
-            prefill_seconds=_total(ranks, "prefill_seconds"),
-            gen_tps=_total(ranks, "gen_tps"),
-        ),
-        dropped=dropped,
+    whole = _filled(together, _load(rest)) if (rest.values or not parts) and len(sizes) <= 1 else together
+    single = len({owner for owner, _ in narrow}) == 1
+    return whole, {number: loads[owner, number] for owner, number in narrow if single and number is not None}
+
+
+_FIELDS: Final = tuple(each.name for each in fields(LoadReport))
+
+
+def _filled(load: LoadReport, other: LoadReport) -> LoadReport:
+    """Return a report with what only another one has."""
+    return LoadReport(*(_first(getattr(load, name), getattr(other, name)) for name in _FIELDS))
+
+
+def _totals(ranks: _Ranks) -> Totals:
+    """Add up the counters of a page."""
+    prompt, cached = _total(ranks, "prompt"), _total(ranks, "prompt_cached")
+    computed = None if prompt is None or cached is None else max(prompt - cached, 0.0)
+    return Totals(
+        prompt_tokens=_first(_total(ranks, "prompt_computed"), computed, prompt),
+        output_tokens=_total(ranks, "output"),
+        prefill_tokens=_first(_total(ranks, "prefill_tokens"), computed),
+        prefill_seconds=_total(ranks, "prefill_seconds"),
+        gen_tps=_total(ranks, "gen_tps"),
     )
 
 
@@ -280,7 +405,10 @@ def _load(rank: _Rank) -> LoadReport:
     """Turn the samples of one rank into a report."""
     values = rank.values
     waiting = [round(value) for name, value in values.items() if name.startswith("waiting")]
-    usage = _first(values.get("kv_usage"), values.get("kv_usage_before"))
+    pages, used = values.get("num_pages"), values.get("used_pages")
+    usage = _first(
+        values.get("kv_usage"), values.get("kv_usage_before"), used / pages if pages and used is not None else None
+    )
     block_size = _first(
         _positive(values.get("block_size")),
         _whole(rank.info.get(b"hash_block_size")) or None,
@@ -294,7 +422,21 @@ def _load(rank: _Rank) -> LoadReport:
         kv_blocks=_kv_blocks(rank, block_size),
         block_size=block_size,
         retention_interval=_retention_interval(rank.info.get(b"prefix_cache_retention_interval")),
+        sleep=_sleep(values),
     )
+
+
+_SLEEPS: Final[tuple[Sleep, ...]] = ("awake", "paused", "asleep")
+
+
+def _sleep(values: Mapping[str, float]) -> Sleep | None:
+    """Read whether an engine sleeps. Every state but the first discards its cache; in none of them it is paused."""
+    states = {name: value for name, value in values.items() if name.startswith(_SLEEP)}
+    if not states:
+        return None
+    if states.pop(_SLEEP + "awake", 0.0):
+        return "awake"
+    return "asleep" if any(states.values()) else "paused"
 
 
 def _retention_interval(label: bytes | None) -> int | Literal["all"] | None:
@@ -348,7 +490,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _total(ranks: Mapping[int | None, _Rank], name: str) -> float | None:
+def _total(ranks: _Ranks, name: str) -> float | None:
     """Add up a counter over ranks; None if no rank has it."""
-    known = [rank.values[name] for rank in ranks.values() if name in rank.values]
-    return sum(known) if known else None
+    for spelled in (name, name + _PLAIN):
+        if known := [rank.values[spelled] for rank in ranks.values() if spelled in rank.values]:
+            return sum(known)
+    return None

@@ -1,0 +1,39 @@
+"""How polling the metrics pages of workers goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cachelb.measure import counter
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPolls:
+    """How polling one worker goes.
+
+    Attributes:
+        polls: Metrics pages requested.
+        failures: Metrics pages that were not received.
+        unknown: Metrics pages without a known metric, empty ones among them.
+        dropped: Samples of metrics pages with a known name that made no sense.
+        refused: Reports and facts of metrics pages that the router did not take, such as a block size that does not
+            fit.
+        readable: Whether the last page could be read; None before the first answer.
+        last_error: Why a page could last not be read ("TimeoutError", "HTTP 503", "empty page", "no metrics page",
+            "no known metrics"), kept after recovery.
+        engine: "vllm", "sglang" or "tensorrt-llm", once known.
+
+    Example:
+        >>> from cachelb.sources import WorkerPolls
+        >>> print(WorkerPolls().readable)
+        None
+    """
+
+    polls: int = field(default=0, metadata=counter("polls", "{page}"))
+    failures: int = field(default=0, metadata=counter("poll_failures", "{page}"))
+    unknown: int = field(default=0, metadata=counter("poll_unknown", "{page}"))
+    dropped: int = field(default=0, metadata=counter("poll_dropped", "{sample}"))
+    refused: int = field(default=0, metadata=counter("poll_refused", "{report}"))
+    readable: bool | None = None
+    last_error: str | None = None
+    engine: str | None = None

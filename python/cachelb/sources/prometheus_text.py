@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import product
 from typing import Final, Literal, TypeVar
 
 from cachelb.exposition import Samples, split_series
@@ -96,6 +97,7 @@ class _Sample:
 
 _INFO: Final = "info"
 _SLEEP: Final = "sleep:"
+_FALLS_ASLEEP: Final = "falls asleep"
 _PROMPT = {b"prompt_tokens_total": _Sample("prompt", add=True), b"generation_tokens_total": _Sample("output", add=True)}
 _ENGINES: Final[dict[bytes, tuple[str, dict[bytes, _Sample]]]] = {
     b"vllm": (
@@ -109,6 +111,9 @@ _ENGINES: Final[dict[bytes, tuple[str, dict[bytes, _Sample]]]] = {
             b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
             b"cache_config_info": _Sample(_INFO),
             b"engine_sleep_state": _Sample(_SLEEP, label=b"sleep_state"),
+            b"sleep_mode_operations_in_flight": _Sample(
+                "", label=b"operation", by_value={b"sleep": _FALLS_ASLEEP, b"release_kv_cache_memory": _FALLS_ASLEEP}
+            ),
             b"prompt_tokens_by_source_total": _Sample(
                 "prompt_computed", label=b"source", by_value={b"local_compute": "prompt_computed"}
             ),
@@ -264,6 +269,8 @@ def read_metrics_page(page: bytes) -> MetricsPage:
         before = rank.values.get(series.field, 0.0)
         rank.values[series.field] = before + value if series.add else max(before, value)
     load, named = _read(own)
+    if any(rank.values.get(_FALLS_ASLEEP) for rank in own.values()):  # the state changes when the engine has done it
+        load, named = _paused(load), {number: _paused(each) for number, each in named.items()}
     return MetricsPage(
         engine=None if engine is None else _ENGINES[engine][0],
         load=_filled(load, _read(others)[0]) if others else load,
@@ -342,15 +349,22 @@ def _whole(text: bytes | None) -> int | None:
     return int(text) if len(text) < len(str(int(_LARGEST))) else None
 
 
+@lru_cache(maxsize=1024)
+def _wider(owner: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
+    """Return the owners that have no label but those of another, which is the last."""
+    wider = [labels for labels in product(*({b"", label} for label in owner)) if any(labels)]
+    return [(), *sorted(wider, key=lambda labels: sum(map(bool, labels)))]
+
+
 def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
     """Put the engines of a page together: the worker as a whole, and each of its ranks."""
     loads: dict[_Key, LoadReport] = {}
     for (owner, number), rank in ranks.items():
         if not rank.values:
             continue
-        # Older vLLM states its configuration without a rank, once for all.
-        wider = [ranks[key] for key in (((), None), ((), number), (owner, None)) if key in ranks]
-        info = {label: value for each in (*wider, rank) for label, value in each.info.items()}
+        # Configuration is stated without labels that the load has: a rank by older vLLM, a model by all.
+        wider = [(less, at) for less in _wider(owner) for at in dict.fromkeys((None, number))]
+        info = {label: value for key in wider if key in ranks for label, value in ranks[key].info.items()}
         load = _load(_Rank(rank.values, info))
         if any(value is not None for value in (load.running, load.waiting, load.kv_usage, load.sleep)):
             loads[owner, number] = load
@@ -381,6 +395,10 @@ def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
 
 
 _FIELDS: Final = tuple(each.name for each in fields(LoadReport))
+
+
+def _paused(load: LoadReport) -> LoadReport:
+    return replace(load, sleep="paused") if load.sleep in ("awake", None) else load
 
 
 def _filled(load: LoadReport, other: LoadReport) -> LoadReport:

@@ -232,12 +232,21 @@ def test_each_rank_sleeps_by_itself() -> None:
     ranks = read_metrics_page(page).ranks
     assert {rank: load.sleep for rank, load in ranks.items()} == {0: "awake", 1: "asleep", 2: "paused"}
     assert read_metrics_page(page).load == LoadReport(running=4, sleep="awake")
+    lines = b"\n".join(
+        b'vllm:num_requests_running{engine="%d",model_name="m"} %d' % (rank, 4 - rank) for rank in (0, 1)
+    )
+    labels_differ = lines + b"\n" + asleep(("0", "awake", 1), ("1", "awake", 0), ("1", "discard_all", 1))
+    read = read_metrics_page(labels_differ)
+    assert {rank: load.sleep for rank, load in read.ranks.items()} == {0: "awake", 1: "asleep"}
+    assert (read.load.running, read.load.sleep) == (7, "awake")
 
 
 def test_a_page_of_endless_engines_and_labels_is_bounded() -> None:
     lines = b"\n".join(b'vllm:num_requests_running{engine="%d"} 1' % rank for rank in range(5000))
     page = read_metrics_page(lines)
     assert (page.load.running, len(page.ranks), page.dropped) == (4096, 4096, 904)
+    many = lines * 20
+    assert read_metrics_page(many).dropped > 20 * 5000 - (1 << 15)
     long = b'vllm:num_requests_running{a="' + b"x" * 1_000_000 + b'"} 2'
     assert read_metrics_page(long).load.running == 2
 

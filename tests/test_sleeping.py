@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.admitting import acquire, come, make, prompt, settle
+from tests.models.ext_proc_client import in_loop, serve
 from tests.models.metrics_pages import gauge, vllm_page
 from tests.models.metrics_server import FakeEngine, eventually
 
@@ -142,6 +143,22 @@ def test_an_admission_releases_no_request_to_a_worker_that_sleeps() -> None:
         first.cancel()
 
     asyncio.run(run())
+
+
+@in_loop
+async def test_the_endpoint_picker_passes_over_a_worker_that_sleeps() -> None:
+    urls = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
+    router = Router(urls, seed=1, policy="round-robin")
+    async with serve(router) as service:
+
+        async def picked() -> set[str]:
+            streams = [service.stream() for _ in range(4)]
+            return {(await stream.request(b'{"prompt": "x"}')).endpoints[0] for stream in streams}
+
+        router.update_load(urls[0], sleep="asleep")
+        assert await picked() == {"10.0.0.2:8000"}
+        router.update_load(urls[0], sleep="awake")
+        assert await picked() == {"10.0.0.1:8000", "10.0.0.2:8000"}
 
 
 def test_the_page_of_a_sleeping_engine_keeps_requests_away_until_it_wakes() -> None:

@@ -35,6 +35,7 @@ _OWNER_LABELS = (b"model_name", b"model", b"server", b"instance", b"pod", b"Work
 """Labels that tell engines apart on one page; those of a rank's parts, such as `tp_rank`, repeat its figures."""
 
 _MOST_ENGINES = 4096
+_MOST_SAMPLES = 1 << 15
 _LONGEST_KEPT = 4096
 
 
@@ -246,9 +247,9 @@ def read_metrics_page(page: bytes) -> MetricsPage:
     own: _Ranks = {}
     others: _Ranks = {}
     engine: bytes | None = None
-    dropped = known = 0
-    for text, number in _SAMPLES.of(page):
-        known += 1
+    samples = _SAMPLES.of(page)
+    dropped = max(len(samples) - _MOST_SAMPLES, 0)
+    for text, number in samples[:_MOST_SAMPLES]:
         series = _series(text) if len(text) <= _LONGEST_KEPT else _series.__wrapped__(text)
         engine = engine or series.engine
         if series.engine not in (engine, None):  # a page that republishes other engines: the first is the worker itself
@@ -268,16 +269,18 @@ def read_metrics_page(page: bytes) -> MetricsPage:
             continue
         before = rank.values.get(series.field, 0.0)
         rank.values[series.field] = before + value if series.add else max(before, value)
+    totals = _totals(own) if own else _totals(others)
+    falls_asleep = any(rank.values.get(_FALLS_ASLEEP) for rank in own.values())
     load, named = _read(own)
-    if any(rank.values.get(_FALLS_ASLEEP) for rank in own.values()):  # the state changes when the engine has done it
+    if falls_asleep:  # the state changes when the engine has done it
         load, named = _paused(load), {number: _paused(each) for number, each in named.items()}
     return MetricsPage(
         engine=None if engine is None else _ENGINES[engine][0],
         load=_filled(load, _read(others)[0]) if others else load,
         ranks=named,
-        totals=_totals(own) if own else _totals(others),
+        totals=totals,
         dropped=dropped,
-        fault=None if known else _fault(page),
+        fault=None if samples else _fault(page),
     )
 
 
@@ -357,7 +360,7 @@ def _wider(owner: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
 
 
 def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
-    """Put the engines of a page together: the worker as a whole, and each of its ranks."""
+    """Put the engines of a page together: the worker as a whole, and each of its ranks. Takes them out."""
     loads: dict[_Key, LoadReport] = {}
     for (owner, number), rank in ranks.items():
         if not rank.values:
@@ -373,11 +376,12 @@ def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
     narrow = [key for key in loads if key[0] or not owned]
     ranked = any(number is not None for _, number in narrow)
     narrow = [key for key in narrow if key[1] is not None or not ranked]
-    rest = _Rank()
-    for key, rank in ranks.items():
-        if key not in narrow:
-            rest.values.update(rank.values)
-            rest.info.update(rank.info)
+    if not narrow:
+        every = _Rank()
+        for rank in ranks.values():
+            every.values.update(rank.values)
+            every.info.update(rank.info)
+        return _load(every), {}
     parts = [loads[key] for key in narrow]
     sizes = {load.block_size for load in parts}
     together = LoadReport(
@@ -386,12 +390,20 @@ def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
         kv_usage=_mean(load.kv_usage for load in parts),
         kv_blocks=_whole_sum(load.kv_blocks for load in parts) if len(sizes) == 1 else None,
         block_size=next(iter(sizes)) if len(sizes) == 1 else None,
-        retention_interval=_first(*(load.retention_interval for load in parts)),
-        sleep=min((load.sleep for load in parts if load.sleep is not None), key=_SLEEPS.index, default=None),
+        retention_interval=next(
+            (load.retention_interval for load in parts if load.retention_interval is not None), None
+        ),
+        sleep=next((state for state in _SLEEPS if any(load.sleep == state for load in parts)), None),
     )
-    whole = _filled(together, _load(rest)) if (rest.values or not parts) and len(sizes) <= 1 else together
     single = len({owner for owner, _ in narrow}) == 1
-    return whole, {number: loads[owner, number] for owner, number in narrow if single and number is not None}
+    named = {number: loads[owner, number] for owner, number in narrow if single and number is not None}
+    for key in narrow:
+        del ranks[key]
+    if any(rank.values for rank in ranks.values()) and len(sizes) == 1:
+        whole, wider_named = _read(ranks)
+        together = _filled(together, whole)
+        named = {at: _filled(load, wider_named[at]) if at in wider_named else load for at, load in named.items()}
+    return together, named
 
 
 _FIELDS: Final = tuple(each.name for each in fields(LoadReport))

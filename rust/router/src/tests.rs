@@ -131,6 +131,42 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
 }
 
 #[test]
+fn engines_that_sleep_are_passed_over_and_a_late_report_changes_none() {
+    let mut s = selector(Box::new(RoundRobin::new(true)));
+    let names: Vec<std::sync::Arc<str>> = ["a", "b"].map(Into::into).into();
+    let report = |at| cachelb_core::load::Report {
+        at: Millis(at),
+        ..cachelb_core::load::Report::NONE
+    };
+    s.workers_mut()
+        .set_report(&names, &report(10), Millis(10))
+        .unwrap();
+    let asleep = [Some(Sleep::Asleep), None];
+    let lost = s
+        .workers_mut()
+        .set_sleep(&names, &asleep, Millis(9), Millis(11));
+    assert_eq!(lost, 0, "it came late");
+    let lost = s
+        .workers_mut()
+        .set_sleep(&names, &asleep, Millis(10), Millis(11));
+    let again = s
+        .workers_mut()
+        .set_sleep(&names, &asleep, Millis(11), Millis(11));
+    assert_eq!((lost, again), (1, 0));
+    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &["a", "b"])).collect();
+    assert_eq!(picks, ["b"; 4]);
+    assert_eq!(pick(&mut s, &["a"]), "a", "there is no other");
+    let mut offers = offers(&["a", "b"]);
+    s.select(&mut offers, &Request::default()).unwrap();
+    assert_eq!(offers[0].eligibility, Eligibility::Asleep);
+    let awake = [Some(Sleep::Awake); 2];
+    s.workers_mut()
+        .set_sleep(&names, &awake, Millis(12), Millis(12));
+    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &["a", "b"])).collect();
+    assert!(picks.contains(&"a".to_owned()));
+}
+
+#[test]
 fn a_draining_worker_is_listed_as_such_and_a_dry_run_registers_none() {
     let (mut s, request) = (
         selector(Box::new(LeastLoaded::default())),

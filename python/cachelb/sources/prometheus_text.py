@@ -90,102 +90,81 @@ class MetricsPage:
 class _Sample:
     """How to read one metric: the field it adds to, and what to do with several samples of one rank."""
 
-    field: str
+    field: str = ""
     add: bool = False  # else the largest: tensor-parallel ranks repeat the same figure
     label: bytes = b""  # its value leads to the field
-    by_value: Mapping[bytes, str] | None = None  # without, the value is a part of the field's name
+    by_value: Mapping[str, str] | None = None  # without, the value is a part of the field's name
+
+
+def _by(label: bytes, **fields: str) -> _Sample:
+    """Read a metric whose label tells the field."""
+    return _Sample(label=label, by_value=fields)
 
 
 _INFO: Final = "info"
 _SLEEP: Final = "sleep:"
 _FALLS_ASLEEP: Final = "falls asleep"
+_SLEEPS: Final[tuple[Sleep, ...]] = ("awake", "paused", "asleep")
 _PROMPT = {b"prompt_tokens_total": _Sample("prompt", add=True), b"generation_tokens_total": _Sample("output", add=True)}
-_ENGINES: Final[dict[bytes, tuple[str, dict[bytes, _Sample]]]] = {
-    b"vllm": (
-        "vllm",
-        {
-            b"num_requests_running": _Sample("running"),
-            # Every place where a request waits: leaving one out would make live requests look finished.
-            b"num_requests_waiting": _Sample("waiting"),
-            b"num_requests_swapped": _Sample("waiting_swapped"),
-            b"kv_cache_usage_perc": _Sample("kv_usage"),
-            b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
-            b"cache_config_info": _Sample(_INFO),
-            b"engine_sleep_state": _Sample(_SLEEP, label=b"sleep_state"),
-            b"sleep_mode_operations_in_flight": _Sample(
-                "", label=b"operation", by_value={b"sleep": _FALLS_ASLEEP, b"release_kv_cache_memory": _FALLS_ASLEEP}
-            ),
-            b"prompt_tokens_by_source_total": _Sample(
-                "prompt_computed", label=b"source", by_value={b"local_compute": "prompt_computed"}
-            ),
-            b"request_prefill_kv_computed_tokens_sum": _Sample("prefill_tokens", add=True),
-            b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
-            **_PROMPT,
-        },
-    ),
-    b"sglang": (
-        "sglang",
-        {
-            b"num_running_reqs": _Sample("running"),
-            b"num_queue_reqs": _Sample("waiting"),
-            b"num_grammar_queue_reqs": _Sample("waiting_grammar"),
-            b"num_prefill_prealloc_queue_reqs": _Sample("waiting_prealloc"),
-            b"num_prefill_bootstrap_queue_reqs": _Sample("waiting_bootstrap"),
-            b"num_prefill_inflight_queue_reqs": _Sample("waiting_inflight"),
-            b"num_decode_prealloc_queue_reqs": _Sample("waiting_decode"),
-            b"num_decode_transfer_queue_reqs": _Sample("waiting_transfer"),
-            b"token_usage": _Sample("kv_usage"),
-            b"gen_throughput": _Sample("gen_tps"),
-            b"max_total_num_tokens": _Sample("max_tokens"),
-            b"page_size": _Sample("block_size"),
-            b"num_pages": _Sample("num_pages"),
-            b"cache_config_info": _Sample(_INFO),
-            b"realtime_tokens_total": _Sample(
-                "prompt_computed", label=b"mode", by_value={b"prefill_compute": "prompt_computed"}
-            ),
-            **_PROMPT,
-        },
-    ),
-    b"trtllm": (
-        "tensorrt-llm",
-        {
-            b"num_requests_running": _Sample("running"),
-            b"num_requests_waiting": _Sample("waiting"),
-            b"kv_cache_utilization": _Sample("kv_usage"),
-            b"kv_cache_tokens_per_block": _Sample("block_size"),
-            b"kv_cache_max_blocks": _Sample("num_pages"),
-            b"kv_cache_used_blocks": _Sample("used_pages"),
-            b"kv_cache_config_info": _Sample(_INFO),
-            b"prompt_cached_tokens_total": _Sample("prompt_cached", add=True),
-            b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
-            **_PROMPT,
-        },
-    ),
-    b"nv_trt_llm": (
-        "tensorrt-llm",
-        {
-            b"request_metrics": _Sample(
-                "requests", label=b"request_type", by_value={b"scheduled": "running", b"waiting": "waiting"}
-            ),
-            b"kv_cache_block_metrics": _Sample(
-                "blocks",
-                label=b"kv_cache_block_type",
-                by_value={
-                    b"fraction": "kv_usage",
-                    b"tokens_per": "block_size",
-                    b"max": "num_pages",
-                    b"used": "used_pages",
-                },
-            ),
-        },
-    ),
+_PROGRAMS: Final = {b"vllm": "vllm", b"sglang": "sglang", b"trtllm": "tensorrt-llm", b"nv_trt_llm": "tensorrt-llm"}
+_METRICS: Final[dict[bytes, dict[bytes, _Sample]]] = {
+    b"vllm": {
+        b"num_requests_running": _Sample("running"),
+        # Every place where a request waits: leaving one out would make live requests look finished.
+        b"num_requests_waiting": _Sample("waiting"),
+        b"num_requests_swapped": _Sample("waiting_swapped"),
+        b"kv_cache_usage_perc": _Sample("kv_usage"),
+        b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
+        b"cache_config_info": _Sample(_INFO),
+        b"engine_sleep_state": _Sample(_SLEEP, label=b"sleep_state"),
+        b"sleep_mode_operations_in_flight": _by(
+            b"operation", sleep=_FALLS_ASLEEP, release_kv_cache_memory=_FALLS_ASLEEP
+        ),
+        b"prompt_tokens_by_source_total": _by(b"source", local_compute="prompt_computed"),
+        b"request_prefill_kv_computed_tokens_sum": _Sample("prefill_tokens", add=True),
+        b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
+        **_PROMPT,
+    },
+    b"sglang": {
+        b"num_running_reqs": _Sample("running"),
+        b"num_queue_reqs": _Sample("waiting"),
+        b"num_grammar_queue_reqs": _Sample("waiting_grammar"),
+        b"num_prefill_prealloc_queue_reqs": _Sample("waiting_prealloc"),
+        b"num_prefill_bootstrap_queue_reqs": _Sample("waiting_bootstrap"),
+        b"num_prefill_inflight_queue_reqs": _Sample("waiting_inflight"),
+        b"num_decode_prealloc_queue_reqs": _Sample("waiting_decode"),
+        b"num_decode_transfer_queue_reqs": _Sample("waiting_transfer"),
+        b"token_usage": _Sample("kv_usage"),
+        b"gen_throughput": _Sample("gen_tps"),
+        b"max_total_num_tokens": _Sample("max_tokens"),
+        b"page_size": _Sample("block_size"),
+        b"num_pages": _Sample("num_pages"),
+        b"cache_config_info": _Sample(_INFO),
+        b"realtime_tokens_total": _by(b"mode", prefill_compute="prompt_computed"),
+        **_PROMPT,
+    },
+    b"trtllm": {
+        b"num_requests_running": _Sample("running"),
+        b"num_requests_waiting": _Sample("waiting"),
+        b"kv_cache_utilization": _Sample("kv_usage"),
+        b"kv_cache_tokens_per_block": _Sample("block_size"),
+        b"kv_cache_max_blocks": _Sample("num_pages"),
+        b"kv_cache_used_blocks": _Sample("used_pages"),
+        b"kv_cache_config_info": _Sample(_INFO),
+        b"prompt_cached_tokens_total": _Sample("prompt_cached", add=True),
+        b"request_prefill_time_seconds_sum": _Sample("prefill_seconds", add=True),
+        **_PROMPT,
+    },
+    b"nv_trt_llm": {
+        b"request_metrics": _by(b"request_type", scheduled="running", waiting="waiting"),
+        b"kv_cache_block_metrics": _by(
+            b"kv_cache_block_type", fraction="kv_usage", tokens_per="block_size", max="num_pages", used="used_pages"
+        ),
+    },
 }
 _OTHERS: Final[dict[bytes, _Sample]] = {
     # NIM publishes names of vLLM without their prefix, whatever its engine is.
-    b"num_requests_running": _Sample("running"),
-    b"num_requests_waiting": _Sample("waiting"),
-    b"kv_cache_usage_perc": _Sample("kv_usage"),
-    b"gpu_cache_usage_perc": _Sample("kv_usage_before"),
+    **{name: how for name, how in _METRICS[b"vllm"].items() if b"num_" in name or b"usage" in name},
     **_PROMPT,
     b"aibrix:queue_size": _Sample("waiting"),
     b"aibrix:gpu_cache_usage_perc": _Sample("kv_usage"),
@@ -207,11 +186,11 @@ def _spellings(names: Iterable[bytes]) -> bytes:
     return b"|".join(stem + b"(?:_total)?+" * (stem != name) for stem, name in sorted(stems.items(), reverse=True))
 
 
-_NAMES = b"|".join(prefix + rb"[:_](?:" + _spellings(names) + b")" for prefix, (_, names) in _ENGINES.items())
+_NAMES = b"|".join(prefix + rb"[:_](?:" + _spellings(names) + b")" for prefix, names in _METRICS.items())
 _SAMPLES = Samples(rb"(?:ray_)?+(?:" + _NAMES + b")|" + _spellings(_OTHERS))
 _LINE = rb"# (?:HELP|TYPE|EOF)|[ \t]*+[A-Za-z_:][\w:.]*+[ \t]*+(?:\{.*\}[ \t]*+|[ \t])[+-]?(?:\d|NaN|Inf)"
 _METRICS_LINE = re.compile(b"^(?:" + _LINE + b")", re.MULTILINE)
-_PREFIX = re.compile(rb"(?:ray_)?(" + b"|".join(sorted(_ENGINES, reverse=True)) + rb")[:_](.*)", re.DOTALL)
+_PREFIX = re.compile(rb"(?:ray_)?(" + b"|".join(sorted(_METRICS, reverse=True)) + rb")[:_](.*)", re.DOTALL)
 
 _Key = tuple[tuple[bytes, ...], int | None]
 
@@ -275,7 +254,7 @@ def read_metrics_page(page: bytes) -> MetricsPage:
     if falls_asleep:  # the state changes when the engine has done it
         load, named = _paused(load), {number: _paused(each) for number, each in named.items()}
     return MetricsPage(
-        engine=None if engine is None else _ENGINES[engine][0],
+        engine=None if engine is None else _PROGRAMS[engine],
         load=_filled(load, _read(others)[0]) if others else load,
         ranks=named,
         totals=totals,
@@ -308,24 +287,19 @@ def _series(text: bytes) -> _Series:
     name, labels = split_series(text)
     found = _PREFIX.fullmatch(name)
     engine, metric = (None, name) if found is None else (found[1], found[2])
-    names = _OTHERS if engine is None else _ENGINES[engine][1]
+    names = _OTHERS if engine is None else _METRICS[engine]
     how = names.get(metric)
     plain = "" if how else _PLAIN
     how = how or names[metric + b"_total"]
-    target: str | None = how.field + plain
+    target: str | None = how.field
     if how.label:
-        value = labels.get(how.label)
-        by_value = how.by_value
-        if value is None:
-            target = None
-        else:
-            target = how.field + value.decode("ascii", "replace") if by_value is None else by_value.get(value)
-            target = target and target + plain
+        value = labels.get(how.label, b"").decode("ascii", "replace")
+        target = how.by_value.get(value) if how.by_value is not None else how.field + value if value else None
     # Totals stand under an empty priority, next to one sample per priority.
     if labels.get(b"priority"):
         target = None
     owner = tuple(labels.get(label, b"") for label in _OWNER_LABELS)
-    return _Series(engine, target, how.add, (owner if any(owner) else (), _rank_of(labels)), labels)
+    return _Series(engine, target and target + plain, how.add, (owner if any(owner) else (), _rank_of(labels)), labels)
 
 
 def _number(text: bytes) -> float | None:
@@ -454,9 +428,6 @@ def _load(rank: _Rank) -> LoadReport:
         retention_interval=_retention_interval(rank.info.get(b"prefix_cache_retention_interval")),
         sleep=_sleep(values),
     )
-
-
-_SLEEPS: Final[tuple[Sleep, ...]] = ("awake", "paused", "asleep")
 
 
 def _sleep(values: Mapping[str, float]) -> Sleep | None:

@@ -1,13 +1,14 @@
 //! What happens to a booking after the selection: first token, output, end.
 
-use cachelb_core::ids::Millis;
+use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Phase};
 use cachelb_policy::Ended;
 
 use super::Selector;
-use super::health::Health;
+use super::health::{Blame, Health, is_overdue};
 use super::ledger::{Ending, Usage};
 use super::request::FamilyName;
+use super::suspects::Verdict;
 
 impl Selector {
     /// The first token of a booking arrived: its placement is real.
@@ -19,6 +20,9 @@ impl Selector {
     /// `n` more output tokens arrived.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
         self.prove(id, Some(now), now);
+        if let Some((worker, _, false)) = self.decisions.get(id) {
+            self.fleet.change_health(worker, |h| h.answered(now));
+        }
         self.gates.generated(id, n);
         self.decisions.book_mut().tokens(id, n, now)
     }
@@ -33,13 +37,62 @@ impl Selector {
         self.gates.first_token(worker, pending, now);
         self.decisions.answered(id, now);
         if !is_remote {
-            self.fleet.change_health(worker, Health::answered);
+            self.fleet.change_health(worker, |h| h.answered(now));
+            self.acquit(id, now);
             if let Some(sharing) = &mut self.sharing {
                 sharing.first_token(id);
                 sharing.routes(&self.fleet, &self.pools, (id, pool), now);
             }
         }
         self.pools.proven(pool, (worker, id), first_token, now);
+    }
+
+    /// Whether the worker of a booking owes it a first token for too long.
+    fn is_overdue(&self, id: BookingId, worker: WorkerId, now: Millis) -> bool {
+        let Some(member) = self.fleet.member(worker) else {
+            return false;
+        };
+        let (book, since) = (self.decisions.book(), member.health().since());
+        let waited = book.overdue(id, since, now, self.settings.max_report_age_ms);
+        waited.is_some_and(is_overdue)
+    }
+
+    /// Adds what speaks against a worker, unless it speaks against the prompt.
+    fn blame(&mut self, worker: WorkerId, mark: u64, blame: Blame, now: Millis) {
+        let Some(breaker) = self.settings.breaker.filter(|_| blame != Blame::default()) else {
+            return;
+        };
+        let member = self.fleet.member(worker);
+        let since = member.map_or(Millis(0), |member| member.health().since());
+        match self.suspects.failed(mark, (worker, since), blame, now) {
+            Verdict::Counts => {
+                let add = |health: &mut Health| health.blame(blame, breaker, now);
+                self.fleet.change_health(worker, add);
+            }
+            Verdict::Excused(blamed) => {
+                for each in blamed {
+                    self.fleet.change_health(each.worker, |health| {
+                        if health.since() <= each.at {
+                            health.excuse(each.blame, breaker);
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// The prompt of a booking was answered: where it failed before, it was not the reason.
+    fn acquit(&mut self, id: BookingId, now: Millis) {
+        let Some(breaker) = self.settings.breaker.filter(|_| !self.suspects.is_empty()) else {
+            return;
+        };
+        for each in self.suspects.answered(self.decisions.mark(id)) {
+            self.fleet.change_health(each.worker, |health| {
+                if health.since() <= each.at {
+                    health.blame(each.blame, breaker, now);
+                }
+            });
+        }
     }
 
     /// The worker of a booking made a response called `name`, which it will be asked to continue. Returns whether the
@@ -76,6 +129,9 @@ impl Selector {
         if let Some(output) = output {
             self.decisions.book_mut().counted(id, output, now);
         }
+        let mark = self.decisions.mark(id);
+        let may_give_up = matches!(ending, Ending::Cancelled | Ending::Failed);
+        let gave_up = may_give_up && self.is_overdue(id, worker, now);
         let Some((phase, record)) = self.decisions.close(id) else {
             return false;
         };
@@ -97,7 +153,12 @@ impl Selector {
                 None => self.checks.ended(worker, id),
             }
             if let Some(breaker) = self.settings.breaker.filter(|_| !is_proven) {
-                let ended = |health: &mut Health| health.ended(ending, breaker, now);
+                let blame = Blame {
+                    failures: u32::from(ending == Ending::Failed),
+                    give_ups: u8::from(gave_up),
+                };
+                self.blame(worker, mark, blame, now);
+                let ended = |h: &mut Health| h.ended(id, (ending, gave_up), breaker, now);
                 self.fleet.change_health(worker, ended);
             }
         }

@@ -283,9 +283,9 @@ impl Candidates {
             };
             for offer in self.rows.retain_some(|row| !out(row)) {
                 let id = offers[offer as usize].id;
-                let member = id.and_then(|id| fleet.member(id));
-                let rests = member.is_some_and(|member| member.health().rests());
-                offers.set_eligibility(offer as usize, kept_out(rests));
+                if let Some(member) = id.and_then(|id| fleet.member(id)) {
+                    offers.set_eligibility(offer as usize, member.health().kept_out());
+                }
             }
         }
         if settings.veto != Veto::default() {
@@ -365,15 +365,6 @@ fn basis(from: &Sources<'_>, offers: &Offers, request: &Request<'_>) -> Option<B
     })
 }
 
-/// The eligibility of a worker that is passed over.
-fn kept_out(rests: bool) -> Eligibility {
-    if rests {
-        Eligibility::PushingBack
-    } else {
-        Eligibility::Failing
-    }
-}
-
 /// Whether a fresh report shows more load than the veto allows.
 pub(super) fn is_vetoed(report: &Report, settings: &Settings, now: Millis) -> bool {
     let reaches = |value: Option<f64>, bound: Option<f64>| {
@@ -396,7 +387,7 @@ pub(super) fn condition(
 ) -> Eligibility {
     match member.condition() {
         Eligibility::Candidate if member.health().sleep() != Sleep::Awake => Eligibility::Asleep,
-        Eligibility::Candidate if member.health().is_out(now) => kept_out(member.health().rests()),
+        Eligibility::Candidate if member.health().is_out(now) => member.health().kept_out(),
         Eligibility::Candidate if report.is_some_and(|report| is_vetoed(report, settings, now)) => {
             Eligibility::Vetoed
         }

@@ -13,6 +13,8 @@ struct Open {
     pool: PoolId,
     record: Option<Record>,
     is_remote: bool,
+    /// That of the prompt, 0 for none.
+    mark: u64,
 }
 
 /// An open booking.
@@ -67,16 +69,36 @@ impl Decisions {
     }
 
     /// Remembers what a new booking needs to be closed with.
-    pub fn open(&mut self, id: BookingId, pool: PoolId, record: Option<Record>, is_remote: bool) {
+    pub fn open(&mut self, id: BookingId, pool: PoolId, record: Option<Record>, mark: u64) {
+        self.open_as(
+            id,
+            Open {
+                pool,
+                record,
+                is_remote: false,
+                mark,
+            },
+        );
+    }
+
+    /// The same for one that another router made.
+    pub fn open_remote(&mut self, id: BookingId, pool: PoolId) {
+        self.open_as(
+            id,
+            Open {
+                pool,
+                is_remote: true,
+                ..Open::default()
+            },
+        );
+    }
+
+    fn open_as(&mut self, id: BookingId, open: Open) {
         let entry = id.entry as usize;
         if entry >= self.open.len() {
             self.open.resize_with(entry + 1, Open::default);
         }
-        self.open[entry] = Open {
-            pool,
-            record,
-            is_remote,
-        };
+        self.open[entry] = open;
     }
 
     /// Worker and model of an open booking, and whether another router booked it.
@@ -84,6 +106,13 @@ impl Decisions {
         let worker = self.book.bookings().worker(id)?;
         let open = self.open.get(id.entry as usize)?;
         Some((worker, open.pool, open.is_remote))
+    }
+
+    /// The mark of the prompt of an open booking, 0 for none.
+    pub fn mark(&self, id: BookingId) -> u64 {
+        let open = self.open.get(id.entry as usize);
+        open.filter(|_| self.book.bookings().worker(id).is_some())
+            .map_or(0, |open| open.mark)
     }
 
     /// All open bookings.

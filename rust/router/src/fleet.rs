@@ -6,7 +6,7 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::registry::WorkerRegistry;
 use cachelb_core::sorting::sort_rarely;
 
-use super::health::{Health, Sleep};
+use super::health::{Health, News, Sleep};
 use super::member::{Announced, FeedStatus, Member, Profile};
 use super::offers::Offer;
 use super::request::Request;
@@ -17,6 +17,9 @@ const FORGET_EVERY: u64 = 64;
 /// Calls a worker must have been absent from, give or take those between two sweeps. Two lists routed by one policy in
 /// turn never forget each other.
 const FORGET_AFTER: u64 = 1024;
+
+/// Changes that are kept for a report, if none is made.
+const MOST_NEWS: usize = 256;
 
 /// Begins the names of shared caches in the registry, and no name of a worker.
 pub(super) const APART: char = '\0';
@@ -51,6 +54,8 @@ pub struct Fleet {
     has_sleepers: bool,
     /// Whether any worker ever had events: as long as none had, none is asked.
     has_events: bool,
+    /// Who became unreachable or answers again, and was not reported.
+    news: Vec<News>,
 }
 
 impl Fleet {
@@ -215,10 +220,44 @@ impl Fleet {
 
     /// Changes how well the worker is; one that is gone is no more.
     pub(super) fn change_health(&mut self, id: WorkerId, change: impl FnOnce(&mut Health)) {
-        if let Some(member) = self.current_mut(id) {
-            let health = member.health_mut();
-            change(health);
-            self.out_until = health.out_until().max(self.out_until);
+        let Some(member) = self.current_mut(id) else {
+            return;
+        };
+        let health = member.health_mut();
+        let before = health.silence();
+        change(health);
+        let (silence, until) = (health.silence(), health.out_until());
+        self.out_until = until.max(self.out_until);
+        if silence.is_some() != before.is_some() {
+            let all = self
+                .current()
+                .map(|(_, member)| member.health().out_until());
+            self.out_until = all.max().unwrap_or_default();
+            self.news.truncate(MOST_NEWS - 1);
+            self.news.push(News {
+                worker: id,
+                silence,
+            });
+        }
+    }
+
+    /// Whether any worker became unreachable, or answers again, since [`Fleet::take_news`].
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// The names of these workers, from the earliest change on.
+    pub fn take_news(&mut self) -> Vec<(Arc<str>, News)> {
+        let news = std::mem::take(&mut self.news).into_iter();
+        news.filter_map(|news| Some((self.name(news.worker)?, news)))
+            .collect()
+    }
+
+    /// No request is known that tries a worker.
+    pub(super) fn forget_probes(&mut self) {
+        for member in &mut self.members {
+            member.health_mut().forget_probe();
         }
     }
 

@@ -1,13 +1,20 @@
-//! Which workers failed lately.
+//! Which workers failed lately, and which show no sign of life.
 //!
 //! Only what happens before the first byte counts: a worker that answers is there. A failure count that reaches the
 //! breaker's limit keeps the worker out for the cooldown; then one request may try it, and one more failure keeps it out
 //! again. Backpressure (429, 503) is no failure: it keeps the worker out for a moment, or as long as it asked for, and
 //! counts nothing. Answers to other requests do not end that, for they were sent before.
+//!
+//! A worker is unreachable once three of its metrics pages in a row had no answer, or two requests in a row were given up
+//! that waited long for their first token, with no token in between. One request at a time tries it, after pauses that
+//! double, since each may cost a client its patience. A token ends it, and so does the page where that was the reason.
+//! A worker that serves without its page loses no more requests to it: the page counts again once it has answered.
 
-use cachelb_core::ids::Millis;
+use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::load::BookingId;
 
 use super::ledger::Ending;
+use super::member::Eligibility;
 use super::named::named;
 
 named! {
@@ -22,6 +29,28 @@ named! {
         /// Its cache is gone too.
         Asleep = "asleep",
     }
+}
+
+/// Metrics pages without an answer in a row that make a worker unreachable.
+const SILENT_PAGES: u8 = 3;
+/// Requests given up in a row that do.
+const GIVE_UPS: u8 = 2;
+/// A first token is waited for at least so long before that counts, and so many times as long as it is expected to take.
+const LEAST_PATIENCE_MS: u64 = 2_000;
+const PATIENCE: f64 = 4.0;
+/// Cooldowns before the first request tries an unreachable worker.
+const COOLDOWNS: u64 = 4;
+/// How often that doubles; more often while the page is silent too, for it will tell.
+const DOUBLINGS: u8 = 3;
+const DOUBLINGS_OF_SILENT_PAGE: u8 = 5;
+/// The longest that one request which tries a worker holds back others.
+const PROBE_MS: u64 = 600_000;
+/// A page that took so long was not just slow to read.
+const SLOW_PAGE_MS: u64 = 2_000;
+
+/// Whether a request that waited `waited_ms` for its first token, expected after `expected_ms`, was let down.
+pub(super) fn is_overdue((waited_ms, expected_ms): (u64, f64)) -> bool {
+    waited_ms >= LEAST_PATIENCE_MS && waited_ms as f64 > PATIENCE * expected_ms
 }
 
 /// When failures keep a worker out.
@@ -47,8 +76,42 @@ impl Breaker {
     }
 }
 
+/// Evidence against a worker that one request brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Blame {
+    /// Failures before the first byte.
+    pub failures: u32,
+    /// Requests given up that were overdue.
+    pub give_ups: u8,
+}
+
+impl Blame {
+    pub fn add(&mut self, other: Self) {
+        self.failures = self.failures.saturating_add(other.failures);
+        self.give_ups = self.give_ups.saturating_add(other.give_ups);
+    }
+}
+
+/// Why a worker is unreachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silence {
+    /// Its metrics page does not answer.
+    Page,
+    /// Requests get no first token.
+    Tokens,
+}
+
+/// A worker that became unreachable, or answers again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct News {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Why it is unreachable; `None` if it no longer is.
+    pub silence: Option<Silence>,
+}
+
 /// Failures of one worker.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Health {
     /// Passed over until then.
     out_until: Millis,
@@ -56,6 +119,18 @@ pub(super) struct Health {
     /// Whether it is passed over because it pushed back.
     rests: bool,
     sleep: Sleep,
+    /// Pages in a row without an answer, up to [`SILENT_PAGES`].
+    silent_pages: u8,
+    /// Whether it served while its page was silent, which then shows nothing.
+    page_is_broken: bool,
+    /// Requests in a row that were given up.
+    give_ups: u8,
+    /// Requests that tried it in vain since it is unreachable.
+    tries: u8,
+    /// The one that tries it now.
+    probe: Option<BookingId>,
+    /// No evidence is older.
+    since: Millis,
 }
 
 impl Health {
@@ -65,6 +140,12 @@ impl Health {
         failures: 0,
         rests: false,
         sleep: Sleep::Awake,
+        silent_pages: 0,
+        page_is_broken: false,
+        give_ups: 0,
+        tries: 0,
+        probe: None,
+        since: Millis(0),
     };
 
     /// Whether its engine sleeps, by its report.
@@ -87,142 +168,197 @@ impl Health {
         self.out_until
     }
 
-    /// Whether it is passed over, if it is, because it pushed back and not because it failed.
-    pub fn rests(&self) -> bool {
-        self.rests
+    /// Its last sign of life, or the time of a restart.
+    pub fn since(&self) -> Millis {
+        self.since
     }
 
-    /// It answered.
-    pub fn answered(&mut self) {
-        self.failures = 0;
-        if !self.rests {
-            self.out_until = Millis(0);
+    /// Why the worker is unreachable, if it is.
+    pub fn silence(&self) -> Option<Silence> {
+        if self.silent_pages >= SILENT_PAGES {
+            Some(Silence::Page)
+        } else {
+            (self.give_ups >= GIVE_UPS).then_some(Silence::Tokens)
         }
     }
 
-    /// It answered a request that was the client's fault: a worker that is tried again is there.
+    /// As what it is passed over, if it is.
+    pub fn kept_out(&self) -> Eligibility {
+        if self.silence().is_some() {
+            Eligibility::Unreachable
+        } else if self.rests {
+            Eligibility::PushingBack
+        } else {
+            Eligibility::Failing
+        }
+    }
+
+    /// A token came.
+    pub fn answered(&mut self, now: Millis) {
+        self.page_is_broken |= self.silent_pages >= SILENT_PAGES;
+        self.start_over(now);
+    }
+
+    /// Drops all evidence.
+    fn start_over(&mut self, now: Millis) {
+        *self = Self {
+            out_until: if self.rests {
+                self.out_until
+            } else {
+                Millis(0)
+            },
+            rests: self.rests,
+            page_is_broken: self.page_is_broken,
+            since: now,
+            ..Self::NONE
+        };
+    }
+
+    /// Its engine is a new process.
+    pub fn restarted(&mut self, now: Millis) {
+        *self = Self {
+            since: now,
+            ..Self::NONE
+        };
+    }
+
+    /// It answered a request that was the client's fault: a worker that is tried again is there. Whether it generates is
+    /// another matter.
     pub fn is_there(&mut self, breaker: Breaker) {
-        if self.failures >= breaker.failures && !self.rests {
+        let had_silent_page = self.silent_pages >= SILENT_PAGES;
+        if had_silent_page {
+            (self.silent_pages, self.page_is_broken) = (0, true);
+        }
+        let was_out = had_silent_page || self.failures >= breaker.failures;
+        if was_out && self.silence().is_none() && !self.rests {
             self.out_until = Millis(0);
         }
     }
 
-    /// A request was sent to it. If it had been kept out, the others wait for what comes of it.
-    pub fn tried(&mut self, breaker: Breaker, now: Millis) {
-        if self.failures >= breaker.failures {
-            self.keep_out(breaker, now);
+    /// The request `id` was sent to it. If it had been kept out, the others wait for what comes of it.
+    pub fn tried(&mut self, id: BookingId, breaker: Breaker, now: Millis) {
+        if self.silence().is_some() {
+            if !self.is_out(now) {
+                self.probe = Some(id);
+                self.keep_out(PROBE_MS, now);
+            }
+        } else if self.failures >= breaker.failures {
+            self.keep_out(breaker.cooldown_ms, now);
         }
     }
 
-    fn keep_out(&mut self, breaker: Breaker, now: Millis) {
-        let until = Millis(now.0.saturating_add(breaker.cooldown_ms));
-        self.out_until = self.out_until.max(until);
+    fn keep_out(&mut self, ms: u64, now: Millis) {
+        self.out_until = self.out_until.max(after(ms, now));
         self.rests = false;
     }
 
-    /// A request failed before its first byte.
-    pub fn failed(&mut self, breaker: Breaker, now: Millis) {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures >= breaker.failures {
-            self.keep_out(breaker, now);
+    /// How long an unreachable worker is left alone.
+    fn pause_ms(&self, breaker: Breaker) -> u64 {
+        let most = match self.silent_pages {
+            0 => DOUBLINGS,
+            _ => DOUBLINGS_OF_SILENT_PAGE,
+        };
+        let first_ms = breaker.cooldown_ms.saturating_mul(COOLDOWNS);
+        first_ms.saturating_mul(1 << self.tries.min(most))
+    }
+
+    /// Adds what speaks against it.
+    pub fn blame(&mut self, blame: Blame, breaker: Breaker, now: Millis) {
+        let was_silent = self.silence().is_some();
+        self.failures = self.failures.saturating_add(blame.failures);
+        self.give_ups = self.give_ups.saturating_add(blame.give_ups);
+        if blame.failures > 0 && self.failures >= breaker.failures {
+            self.keep_out(breaker.cooldown_ms, now);
+        }
+        if !was_silent && self.silence().is_some() {
+            self.keep_out(self.pause_ms(breaker), now);
         }
     }
 
-    /// A request ended before the worker answered.
-    pub fn ended(&mut self, ending: Ending, breaker: Breaker, now: Millis) {
+    /// Takes back what was no fault of the worker.
+    pub fn excuse(&mut self, blame: Blame, breaker: Breaker) {
+        let was_out = self.silence().is_some() || self.failures >= breaker.failures;
+        self.failures = self.failures.saturating_sub(blame.failures);
+        self.give_ups = self.give_ups.saturating_sub(blame.give_ups);
+        let is_out = self.silence().is_some() || self.failures >= breaker.failures;
+        if was_out && !is_out && !self.rests {
+            (self.out_until, self.probe, self.tries) = (Millis(0), None, 0);
+        }
+    }
+
+    /// The request `id` ended before the worker answered; `let_down` if its worker kept it waiting for too long. What
+    /// speaks against the worker is added before.
+    pub fn ended(
+        &mut self,
+        id: BookingId,
+        (ending, let_down): (Ending, bool),
+        breaker: Breaker,
+        now: Millis,
+    ) {
         match ending {
-            Ending::Failed => self.failed(breaker, now),
             Ending::Backpressure => self.pushed_back(breaker.backpressure_ms, now),
             Ending::Client => self.is_there(breaker),
             _ => {}
+        }
+        if self.probe != Some(id) {
+            return;
+        }
+        self.probe = None;
+        if self.silence().is_none() {
+            return;
+        }
+        // One that ended otherwise shows nothing: another one may try.
+        self.out_until = now;
+        if let_down || matches!(ending, Ending::Failed | Ending::Backpressure) {
+            self.tries = self.tries.saturating_add(1);
+            self.keep_out(self.pause_ms(breaker), now);
         }
     }
 
     /// It said that it has too much to do.
     pub fn pushed_back(&mut self, rest_ms: u64, now: Millis) {
         self.rests |= !self.is_out(now);
-        let until = Millis(now.0.saturating_add(rest_ms));
-        self.out_until = self.out_until.max(until);
+        self.out_until = self.out_until.max(after(rest_ms, now));
     }
+
+    /// Its metrics page had no answer.
+    pub fn page_failed(&mut self, breaker: Breaker, now: Millis) {
+        if self.page_is_broken {
+            return;
+        }
+        let was_silent = self.silence().is_some();
+        self.silent_pages = (self.silent_pages + 1).min(SILENT_PAGES);
+        if !was_silent && self.silence().is_some() {
+            self.keep_out(self.pause_ms(breaker), now);
+        }
+    }
+
+    /// Its metrics page was answered after `took_ms`.
+    pub fn page_answered(&mut self, took_ms: u64, now: Millis) {
+        let was_silent = std::mem::take(&mut self.silent_pages);
+        self.page_is_broken = false;
+        if was_silent >= SILENT_PAGES {
+            self.start_over(now);
+        } else if self.silence().is_some()
+            && self.probe.is_none()
+            && (was_silent > 0 || took_ms >= SLOW_PAGE_MS)
+        {
+            // It was silent when clients gave up, and is no longer: one may try at once.
+            self.out_until = now;
+        }
+    }
+
+    /// Forgets the request that tries it.
+    pub fn forget_probe(&mut self) {
+        if self.probe.take().is_some() {
+            self.out_until = Millis(0);
+        }
+    }
+}
+
+fn after(ms: u64, now: Millis) -> Millis {
+    Millis(now.0.saturating_add(ms))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BREAKER: Breaker = Breaker {
-        failures: 3,
-        cooldown_ms: 5_000,
-        backpressure_ms: 500,
-    };
-
-    /// After a failure at each time.
-    fn failed(times: std::ops::Range<u64>) -> Health {
-        let mut health = Health::NONE;
-        times.for_each(|at| health.failed(BREAKER, Millis(at)));
-        health
-    }
-
-    #[test]
-    fn consecutive_failures_trip_it_and_one_more_trips_it_again() {
-        let mut health = failed(0..2);
-        assert!(!health.is_out(Millis(1)));
-        health.failed(BREAKER, Millis(2));
-        assert!(health.is_out(Millis(5_001)));
-        assert!(!health.is_out(Millis(5_002)), "one may try");
-        health.failed(BREAKER, Millis(5_010));
-        assert!(health.is_out(Millis(10_009)));
-    }
-
-    #[test]
-    fn after_the_cooldown_one_request_tries_and_the_others_wait_for_it() {
-        let mut health = failed(0..3);
-        health.tried(BREAKER, Millis(5_002));
-        assert!(health.is_out(Millis(10_001)) && !health.is_out(Millis(10_002)));
-        health.is_there(BREAKER);
-        assert!(!health.is_out(Millis(5_003)), "the client was at fault");
-        health.failed(BREAKER, Millis(5_004));
-        assert!(health.is_out(Millis(5_005)), "nothing was forgiven");
-        health.answered();
-        health.tried(BREAKER, Millis(5_006));
-        assert!(!health.is_out(Millis(5_006)));
-    }
-
-    #[test]
-    fn an_answer_forgives() {
-        let mut health = failed(0..3);
-        health.answered();
-        assert!(!health.is_out(Millis(3)));
-        health.failed(BREAKER, Millis(4));
-        assert!(!health.is_out(Millis(4)));
-    }
-
-    #[test]
-    fn backpressure_passes_by_without_counting() {
-        let mut health = Health::NONE;
-        for _ in 0..10 {
-            health.pushed_back(BREAKER.backpressure_ms, Millis(100));
-        }
-        assert!(health.is_out(Millis(599)) && !health.is_out(Millis(600)));
-        assert!(health.rests());
-        health.failed(BREAKER, Millis(700));
-        assert!(!health.is_out(Millis(700)));
-    }
-
-    #[test]
-    fn a_rest_outlasts_answers_and_is_not_taken_for_failures() {
-        let mut health = Health::NONE;
-        health.pushed_back(9_000, Millis(0));
-        health.answered();
-        health.is_there(BREAKER);
-        assert!(health.is_out(Millis(8_999)) && health.rests());
-        for at in 1..4 {
-            health.failed(BREAKER, Millis(at));
-        }
-        assert!(health.is_out(Millis(8_999)) && !health.rests(), "it fails");
-        health.pushed_back(500, Millis(4));
-        assert!(!health.rests(), "it still fails");
-        health.answered();
-        assert!(!health.is_out(Millis(5)));
-    }
-}
+mod tests;

@@ -41,6 +41,8 @@ impl Ending {
     pub fn of_status(status: u16) -> Option<Self> {
         match status {
             429 | 503 => Some(Self::Backpressure),
+            // Proxies write this of clients that left.
+            499 => Some(Self::Cancelled),
             400..=499 => Some(Self::Client),
             500..=999 => Some(Self::Failed),
             _ => None,

@@ -46,7 +46,8 @@
 //! | `shared_answer` | what the shared cache of a model adds to its candidates |
 //! | `admission` | what may be pending on a worker, and the queue of those that wait |
 //! | `usable` | how much of what a worker holds its engine can reuse |
-//! | `health` | failures of a worker |
+//! | `health` | failures and silence of a worker |
+//! | `suspects` | prompts that fail on several workers |
 //! | `leases` | placements on workers with events |
 //! | `timing` | how long selections took |
 
@@ -94,6 +95,7 @@ mod shared_cache;
 mod sharing;
 mod sizes;
 mod survey;
+mod suspects;
 mod timing;
 mod trace;
 mod usable;
@@ -112,7 +114,7 @@ pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::{Fleet, may_be_worker};
 pub use gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally};
-pub use health::{Breaker, Sleep};
+pub use health::{Breaker, News, Silence, Sleep};
 pub use ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
@@ -149,6 +151,7 @@ use self::checks::Checks;
 use self::decisions::Decisions;
 use self::hidden::Predictions;
 use self::homes::Homes;
+use self::suspects::Suspects;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -163,6 +166,7 @@ pub struct Selector {
     trace: Trace,
     checks: Checks,
     predictions: Predictions,
+    suspects: Suspects,
     gates: Gates,
     /// Open while the prompts of decisions are recorded.
     capture: Option<Capture>,
@@ -186,6 +190,7 @@ impl Selector {
             trace: Trace::default(),
             checks: Checks::default(),
             predictions: Predictions::default(),
+            suspects: Suspects::default(),
             gates: Gates::default(),
             capture: None,
             sharing: None,
@@ -221,6 +226,8 @@ impl Selector {
         self.trace = Trace::default();
         self.checks = Checks::default();
         self.predictions = Predictions::default();
+        self.suspects = Suspects::default();
+        self.fleet.forget_probes();
         self.gates.forget();
         self.capture = None;
         self.sharing = None;
@@ -323,6 +330,7 @@ impl Selector {
             + self.trace.memory_bytes()
             + self.checks.memory_bytes()
             + self.predictions.memory_bytes()
+            + self.suspects.memory_bytes()
             + self.gates.memory_bytes()
             + self.capture.as_ref().map_or(0, Capture::memory_bytes)
             + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())

@@ -36,6 +36,8 @@ pub enum Eligibility {
     Failing,
     /// Its engine sleeps, and others do not.
     Asleep,
+    /// Shows no sign of life, and others do.
+    Unreachable,
     /// Answered 429 or 503 lately, and others did not.
     PushingBack,
     /// Reports more load than the veto allows, and others do not.
@@ -59,6 +61,7 @@ impl Eligibility {
             Self::OtherRole => "not in the role",
             Self::Failing => "failing",
             Self::Asleep => "asleep",
+            Self::Unreachable => "unreachable",
             Self::PushingBack => "pushing back",
             Self::Vetoed => "overloaded",
             Self::Full => "full",
@@ -170,12 +173,12 @@ pub(super) struct Member {
     last_seen: u64,
     /// When its slow start began.
     started: Millis,
-    health: Health,
     ready: bool,
     draining: bool,
     feed: Option<FeedStatus>,
     announced: Announced,
     profile: Profile,
+    health: Health,
 }
 
 impl Member {

@@ -1,7 +1,6 @@
 //! A prefill and a decode worker for one request, both or neither.
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::load::Half;
 use cachelb_policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason, Rng};
 
 use super::Selector;
@@ -248,8 +247,7 @@ impl<'r> Pair<'_, 'r> {
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {
             let book = self.selector.decisions.book_mut();
-            book.split(prefill, Half::Prefill);
-            booking.inspect(|&decode| book.split(decode, Half::Decode));
+            booking.inspect(|&decode| book.pair(prefill, decode));
         } else {
             let (usage, now) = (Usage::default(), self.decode.now);
             self.selector.close(prefill, Ending::Cancelled, usage, now);

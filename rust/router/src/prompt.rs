@@ -7,6 +7,7 @@ use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, disting
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Need};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::body::{BYTES_PER_TOKEN, PromptRoom, Read, Shape};
 use super::request::Request;
@@ -39,7 +40,12 @@ pub struct Prompt {
     identity: u32,
     /// Whether later requests look up other hashes.
     is_moved: bool,
+    /// Hash of its end.
+    end: u64,
 }
+
+/// Bytes at the end of a prompt that tell it from others, beside its blocks and its length.
+const END: usize = 256;
 
 /// What was kept of the prompt itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +99,20 @@ impl Prompt {
             kept: Kept::Nothing,
             identity: 0,
             is_moved: false,
+            end: 0,
         }
+    }
+
+    /// Tells the prompt from others, 0 for none.
+    fn mark(&self, hashes: &[SequenceHash]) -> u64 {
+        let last = hashes.last().filter(|_| self.blocks.is_some());
+        let last = last.map_or(0, |hash| hash.0);
+        if (last, self.end) == (0, 0) {
+            return 0;
+        }
+        // Hashes both, so their order is all there is to keep.
+        let length = self.length.max(self.units).rotate_left(48);
+        (last ^ self.end.rotate_left(1) ^ length).max(1)
     }
 
     /// Leaves nothing of it but its length.
@@ -177,6 +196,7 @@ impl Prompt {
             boundaries: &buffers.boundaries,
             prompt_tokens: self.length,
             prompt_units: self.units(),
+            mark: self.mark(&buffers.hashes),
             key: self.key(),
             key_is_session: self.key_is_session(),
             ..Request::default()
@@ -232,7 +252,15 @@ impl PromptReader {
             tokens: kept,
             ..
         } = buffers;
-        let mut prompt = Prompt::without_tokens(words.len() as u64);
+        let end = words.iter().rev().take(END / 4);
+        let mut bytes = [0; END];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(end) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut prompt = Prompt {
+            end: if words.is_empty() { 0 } else { xxh3_64(&bytes) },
+            ..Prompt::without_tokens(words.len() as u64)
+        };
         let Some((namespace, identity)) = self.numbered(namespace) else {
             return prompt;
         };
@@ -260,6 +288,10 @@ impl PromptReader {
         let units = bytes.len().div_ceil(BYTES_PER_TOKEN) as u64;
         let mut prompt = Prompt {
             units,
+            end: match bytes {
+                [] => 0,
+                _ => xxh3_64(&bytes[bytes.len().saturating_sub(END)..]),
+            },
             ..Prompt::without_tokens(units)
         };
         let Some((namespace, identity)) = self.numbered(namespace) else {

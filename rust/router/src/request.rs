@@ -63,6 +63,8 @@ pub struct Request<'a> {
     pub prompt_tokens: u64,
     /// The same as its blocks count it, if those are of text; 0 for as many.
     pub prompt_units: u64,
+    /// Tells its prompt from others, 0 for none.
+    pub mark: u64,
     /// What hashing policies hash.
     pub key: Option<&'a [u8]>,
     /// Whether the caller named that key.

@@ -234,7 +234,7 @@ impl<'a, 'r> Step<'a, 'r> {
             s.homes.served(request.pool, family, worker, request.now);
         }
         if let Some(breaker) = s.settings.breaker {
-            let tried = |health: &mut Health| health.tried(breaker, request.now);
+            let tried = |health: &mut Health| health.tried(booking, breaker, request.now);
             s.fleet.change_health(worker, tried);
         }
         let shadows = self.settle(decided, booking);
@@ -317,7 +317,8 @@ impl<'a, 'r> Step<'a, 'r> {
             usage: Usage::default(),
             shadows,
         });
-        s.decisions.open(booking, request.pool, record, false);
+        s.decisions
+            .open(booking, request.pool, record, request.mark);
     }
 
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.

@@ -191,6 +191,34 @@ impl Workers<'_> {
         }
     }
 
+    /// The metrics page of the worker that the candidates `names` are the ranks of was asked for: it was answered after so
+    /// many milliseconds, or not at all.
+    pub fn page(&mut self, names: &[Arc<str>], answered: Option<u64>, now: Millis) {
+        let Some(breaker) = self.0.settings.breaker else {
+            return;
+        };
+        let fleet = &mut self.0.fleet;
+        for id in names
+            .iter()
+            .filter_map(|name| fleet.find(name))
+            .collect::<Vec<_>>()
+        {
+            fleet.change_health(id, |health| match answered {
+                Some(took_ms) => health.page_answered(took_ms, now),
+                None => health.page_failed(breaker, now),
+            });
+        }
+    }
+
+    /// The engine of a worker is a new process: nothing that failed before counts.
+    pub fn restarted(&mut self, name: &str, now: Millis) {
+        if let Some(id) = self.0.fleet.find(name) {
+            self.0
+                .fleet
+                .change_health(id, |health| health.restarted(now));
+        }
+    }
+
     /// A worker restarted: what it held is gone, its bookings stay, its slow start begins again.
     pub fn reset_cache(&mut self, name: &str, now: Millis) -> bool {
         let s = &mut *self.0;

@@ -17,7 +17,7 @@ use super::booking::{Booking, Half, Neighbours, Phase, Work};
 use super::bookings::Bookings;
 use super::loads::Loads;
 use super::named::Named;
-use super::pace::{MOST, Pace, Prefill};
+use super::pace::{FIRST_SPEED, MOST, MOST_SPEED, Pace, Prefill};
 use super::reconcile::Reported;
 use crate::error::{Error, Result};
 use crate::ids::{BookingId, Millis, SequenceHash, WorkerId};
@@ -133,6 +133,7 @@ impl LoadBook {
             decode_blocks: 0,
             unnamed_blocks: blocks,
             first: None,
+            partner: None,
             booked: now,
             first_token: now,
             touched: now,
@@ -234,6 +235,36 @@ impl LoadBook {
             Some(Phase::Booked) if output > 0 => self.pace.observe_output(output),
             _ => {}
         }
+    }
+
+    /// How long the worker of a booking without a first token owes it one, having shown no sign of life since
+    /// `silent_since`, and how long that takes as far as is known, in milliseconds. `None` for others, and while another
+    /// worker computes the prompt.
+    #[must_use]
+    pub fn overdue(
+        &self,
+        id: BookingId,
+        silent_since: Millis,
+        now: Millis,
+        max_report_age_ms: u64,
+    ) -> Option<(u64, f64)> {
+        let booking = self.bookings.waiting(id)?;
+        if booking.half == Half::Decode && booking.partner.is_some() {
+            return None;
+        }
+        let waited_ms = now.0.saturating_sub(booking.booked.max(silent_since).0);
+        let load = self.loads.get(booking.worker)?;
+        // The slowest of what is known: a prompt that was cached against expectation looks fast.
+        let stated = load.report.prefill_tps.get().map(|tps| tps / 1000.0);
+        let known = [load.speed.get(), self.pace.speed(), stated];
+        let slowest = known.into_iter().flatten().reduce(f64::min);
+        let speed = slowest.map_or(FIRST_SPEED, |speed| speed.min(MOST_SPEED));
+        let work = booking.backlog.work(self.pace.per_context());
+        // Requests of others are taken to be as long as those that are known.
+        let others = load.requests(now, max_report_age_ms) - load.inflight;
+        let crowd = 1.0 + f64::from(others) / f64::from(load.pending.max(1));
+        let prefill_ms = crowd * work / speed;
+        Some((waited_ms, prefill_ms.max(self.pace.answer_ms() / 2.0)))
     }
 
     /// Releases all the booking still holds. Returns the phase it closed from, `None` if it was closed already.

@@ -2,7 +2,7 @@
 
 use super::named::First;
 use super::pace::Prefill;
-use crate::ids::{Millis, WorkerId};
+use crate::ids::{BookingId, Millis, WorkerId};
 
 /// No entry.
 pub(super) const NONE: u32 = u32::MAX;
@@ -77,6 +77,9 @@ pub(super) struct Booking {
     pub decode_blocks: u64,
     pub unnamed_blocks: u64,
     pub first: Option<First>,
+    /// Of a prefill half: the booking that waits for its prompt. Of a decode half: the one that it waits for.
+    pub partner: Option<BookingId>,
+    /// When it was sent to the worker, or when the prompt that it waited for was computed.
     pub booked: Millis,
     /// When its first token arrived; until then, when it was booked.
     pub first_token: Millis,

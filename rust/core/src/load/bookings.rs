@@ -92,7 +92,13 @@ impl Bookings {
         (booking.generation == id.generation && booking.phase.is_some()).then_some(booking)
     }
 
-    /// A booking without a first token, to change it.
+    /// A booking without a first token.
+    pub(super) fn waiting(&self, id: BookingId) -> Option<&Booking> {
+        self.get(id)
+            .filter(|booking| booking.phase == Some(Phase::Booked))
+    }
+
+    /// The same, to change it.
     pub(super) fn waiting_mut(&mut self, id: BookingId) -> Option<&mut Booking> {
         self.get_mut(id)
             .filter(|booking| booking.phase == Some(Phase::Booked))

@@ -27,17 +27,36 @@ impl LoadBook {
         }
     }
 
-    /// The prompt of a prefill half is computed: teaches the speed of its worker, as a first token would.
+    /// Splits a request over two bookings: `prefill` computes the prompt that `decode` waits for.
+    pub fn pair(&mut self, prefill: BookingId, decode: BookingId) {
+        for (id, half, partner) in [
+            (prefill, Half::Prefill, decode),
+            (decode, Half::Decode, prefill),
+        ] {
+            self.split(id, half);
+            if let Some(booking) = self.bookings.waiting_mut(id) {
+                booking.partner = Some(partner);
+            }
+        }
+    }
+
+    /// A request was answered that had no first token. Of a prefill half, that teaches the speed of its worker, as a first
+    /// token would, and its partner waits no longer; of others, how long whole answers take.
     pub fn prefilled(&mut self, id: BookingId, now: Millis) {
         let Some(booking) = self.bookings.waiting_mut(id) else {
             return;
         };
+        let took_ms = now.0.saturating_sub(booking.booked.0);
         if booking.half != Half::Prefill {
+            self.pace.observe_answer(took_ms);
             return;
         }
-        let took_ms = now.0.saturating_sub(booking.booked.0);
+        let partner = booking.partner.take();
         if let Some(load) = self.loads.get_mut(booking.worker) {
             self.pace.observe(&mut load.speed, booking.backlog, took_ms);
+        }
+        if let Some(partner) = partner.and_then(|id| self.bookings.waiting_mut(id)) {
+            (partner.partner, partner.booked) = (None, now);
         }
     }
 }

@@ -17,6 +17,10 @@ const WORKER_MEMORY: f64 = 32.0;
 const LEAST_CONTEXT: f64 = 1_000.0;
 /// Output tokens of a request before any has ended.
 const FIRST_OUTPUT: f64 = 256.0;
+/// Work per millisecond of a fleet of which nothing is known: less than most GPUs do.
+pub(super) const FIRST_SPEED: f64 = 2.0;
+/// Faster workers are not given less time for a prompt.
+pub(super) const MOST_SPEED: f64 = 50.0;
 /// Differences of context below this teach nothing.
 const LEAST_SPREAD: f64 = 100.0;
 
@@ -132,9 +136,34 @@ pub struct Pace {
     first_tokens: Sums,
     /// Output tokens of the requests that ended, in the mean; 0 before the first.
     output_tokens: f64,
+    /// Milliseconds that requests took whose first token was not reported, in the mean; 0 before the first.
+    answer_ms: f64,
 }
 
 impl Pace {
+    /// A request was answered whose first token was not reported.
+    pub(super) fn observe_answer(&mut self, took_ms: u64) {
+        let share = if self.answer_ms > 0.0 {
+            1.0 / WORKER_MEMORY
+        } else {
+            1.0
+        };
+        self.answer_ms += share * (took_ms as f64 - self.answer_ms);
+    }
+
+    /// Milliseconds of whole answers whose first token was not reported, 0 before the first.
+    #[must_use]
+    pub fn answer_ms(&self) -> f64 {
+        self.answer_ms
+    }
+
+    /// Work per millisecond of the fleet, `None` before the first token.
+    #[must_use]
+    pub fn speed(&self) -> Option<f64> {
+        let Sums { xx, xy, .. } = self.first_tokens;
+        (xy > 0.0).then(|| xx / xy)
+    }
+
     /// A request ended after so many output tokens.
     pub(super) fn observe_output(&mut self, tokens: u64) {
         let share = if self.output_tokens > 0.0 {

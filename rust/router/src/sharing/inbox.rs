@@ -427,7 +427,7 @@ impl Inbox<'_> {
             return;
         };
         book.learn_nothing(booking);
-        s.decisions.open(booking, pool, None, true);
+        s.decisions.open_remote(booking, pool);
         if let Some(remote) = self.sharing().peers.booking_mut(origin, key) {
             remote.booked = Some(booking);
         }

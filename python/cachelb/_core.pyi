@@ -667,6 +667,37 @@ class Router(Generic[_W]):
             TypeError: A value has the wrong type.
             ValueError: A value is NaN, infinite, out of range or no state.
         """
+    def update_health(
+        self, worker: _W | str, *, answered: bool, took_s: float | None = None, restarted: bool = False
+    ) -> None:
+        """Apply the outcome of one health check of a worker, such as a poll of its metrics page.
+
+        Three checks in a row without an answer, and without a token from the worker in between, make it unreachable:
+        it is passed over as long as other workers are there. The next answer ends that. `breaker_failures=0` turns it
+        off.
+
+        Args:
+            worker: The worker or its key.
+            answered: Whether it answered at all. Wait longer than a busy worker takes: five seconds or more.
+            took_s: Seconds until the answer.
+            restarted: Whether it answers as another process than before: its cache is empty, and its failures are over.
+
+        Raises:
+            UnknownWorkerError: It is not registered.
+            TypeError: A value has the wrong type.
+            ValueError: `took_s` is NaN, infinite or negative.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["gpu0", "gpu1"])
+            >>> for _ in range(3):
+            ...     router.update_health("gpu0", answered=False)
+            >>> [worker.state for worker in router.stats().workers], router.select_worker().key
+            (['unreachable', 'ready'], 'gpu1')
+            >>> router.update_health("gpu0", answered=True, took_s=0.1)
+            >>> router.stats().workers[0].state
+            'ready'
+        """
     def keys(self) -> list[str]:
         """Keys of the registered workers, in order of registration."""
     def workers(self) -> list[_W]:

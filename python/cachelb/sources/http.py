@@ -18,6 +18,11 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # aiohttp refuses to 
 class PageError(Exception):
     """A page could not be fetched; the text is a short class of errors, without address or content."""
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the server answered all the same, and not a proxy in front of it."""
+        return bool(re.fullmatch(r"HTTP [1-4]\d\d|not HTTP|page too large", str(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class Address:

@@ -13,7 +13,7 @@ from cachelb.extras import need
 from cachelb.runs import Runs
 from cachelb.sources.http import default_metrics_url, metrics_address
 from cachelb.sources.polled_run import PolledRun
-from cachelb.sources.poller import Poller, PollSettings
+from cachelb.sources.poller import PATIENCE_S, Poller, PollSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -57,7 +57,9 @@ class MetricsSource:
     """Polls every worker's metrics page and reports its load to the router.
 
     One thread polls all workers of the router, as they change, over persistent connections. A slow or dead worker
-    delays only itself: it is polled again after 2, 4, 8... intervals, up to 5 seconds.
+    delays only itself: it is polled again after 2, 4, 8... intervals, up to 5 seconds. The router passes over a worker
+    whose page has no answer three times in a row (`Router.update_health`), and drops what it held once its engine is a
+    new process.
 
     vLLM, SGLang (`--enable-metrics`) and TensorRT-LLM pages are understood; trtllm-serve has its page elsewhere:
     `url=lambda key: key + "/prometheus/metrics"`. A page that names data-parallel ranks is reported as one worker,
@@ -66,7 +68,8 @@ class MetricsSource:
 
     Args:
         interval_s: Seconds between two polls of one worker.
-        timeout_s: Seconds a worker has for one answer, connecting included.
+        timeout_s: Seconds a worker has for one answer, connecting included, before the page counts as unreadable. With
+            less than the default, an answer that comes by then still shows that the worker is there.
         url: Function from a worker's key, with the credentials in it, to the URL of its metrics page, or to None for a
             worker not to be polled. Default: scheme, host and port of the key with `/metrics`; `unix:///path.sock`
             works too.
@@ -90,7 +93,7 @@ class MetricsSource:
         self,
         *,
         interval_s: float = 0.1,
-        timeout_s: float = 1.0,
+        timeout_s: float = PATIENCE_S,
         url: Callable[[str], str | None] | None = None,
         headers: Mapping[str, str] | None = None,
         max_concurrency: int = 256,

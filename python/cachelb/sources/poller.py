@@ -12,6 +12,7 @@ from cachelb._core import worker_name
 from cachelb.poll_stats import WorkerPolls
 from cachelb.sources.http import PageError, metrics_address
 from cachelb.sources.prometheus_text import read_metrics_page
+from cachelb.sources.restarts import Restarts
 from cachelb.sources.throughput import Throughput
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ _NO_FACTS = (None, None, None)
 
 _LONGEST_BACKOFF_S = 5.0
 _MOST_DOUBLINGS = 16
+
+PATIENCE_S = 6.0
+"""Seconds that an answer is waited for in any case: busy engines take five, and one that hangs must be told apart."""
+
+_SLOW_S = 1.0
+"""An answer that took as long is reported to the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,9 @@ class Poller:
         self.is_gone = False  # a worker that the router does not know is one that it does not name
         self._settings = settings
         self._router = router
+        self._update_health: Callable[..., None] = getattr(router, "update_health", _ignore)
+        self._is_silent = False
+        self._restarts = Restarts()
         self._slots = slots
         self._throughput = Throughput()
         self._published: tuple[object, ...] = _NO_FACTS
@@ -107,19 +117,28 @@ class Poller:
     async def _poll(self, client: PageClient) -> bool:
         """Fetch one page and report it; return whether it could be read."""
         loop = asyncio.get_running_loop()
-        sent_s = loop.time()
+        sent_s, timeout_s = loop.time(), self._settings.timeout_s
         self.stats = replace(self.stats, polls=self.stats.polls + 1)
+        late = loop.call_later(timeout_s, self._fail, "TimeoutError")
+        body, error, is_answered = b"", "", True
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(max(timeout_s, PATIENCE_S)):
                 body = await client.get()
-        except PageError as error:
-            self._fail(str(error))
-            return False
-        except OSError as error:
-            self._fail(type(error).__name__)
+        except PageError as failure:
+            error, is_answered = str(failure), failure.is_answer
+        except OSError as failure:
+            error, is_answered = type(failure).__name__, False
+        finally:
+            late.cancel()
+        took_s = loop.time() - sent_s
+        if error or took_s >= timeout_s:
+            self._report_health(took_s, is_answered=is_answered)
+            if took_s < timeout_s:
+                self._fail(error)
             return False
         page = read_metrics_page(body)
         self.stats = replace(self.stats, dropped=self.stats.dropped + page.dropped)
+        self._report_health(took_s, is_answered=True, is_restarted=self._restarts.observe(page))
         if page.fault is not None:
             self.stats = replace(self.stats, unknown=self.stats.unknown + 1, last_error=page.fault, readable=False)
             if self.stats.unknown == 1:
@@ -131,6 +150,18 @@ class Poller:
         self.stats = replace(self.stats, engine=page.engine, readable=True)
         self._report(page, sent_s, loop.time())
         return True
+
+    def _report_health(self, took_s: float, *, is_answered: bool, is_restarted: bool = False) -> None:
+        """Tell the router whether the worker answers, unless that is no news."""
+        if is_answered and not (self._is_silent or is_restarted or took_s >= _SLOW_S):
+            return
+        self._is_silent = not is_answered
+        try:
+            self._update_health(self._key, answered=is_answered, took_s=took_s, restarted=is_restarted)
+        except KeyError:
+            pass  # removed a moment ago
+        except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
+            self._refuse(error)
 
     def _report(self, page: MetricsPage, sent_s: float, now_s: float) -> None:
         """Tell the router."""
@@ -165,11 +196,15 @@ class Poller:
             # Removed a moment ago; the source ends this poller at its next look.
             self._published, self._engine = _NO_FACTS, None
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
-            self.stats = replace(self.stats, refused=self.stats.refused + 1)
-            if self.stats.refused == 1:
-                trace = None if isinstance(error, ValueError) else error
-                name = worker_name(self._key)
-                _log.warning("the router refuses what the engine of %s states: %s", name, error, exc_info=trace)
+            self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        """Count what the router did not take; log the first."""
+        self.stats = replace(self.stats, refused=self.stats.refused + 1)
+        if self.stats.refused == 1:
+            trace = None if isinstance(error, ValueError) else error
+            name = worker_name(self._key)
+            _log.warning("the router refuses what the engine of %s states: %s", name, error, exc_info=trace)
 
     def _fail(self, kind: str, detail: str = "") -> None:
         """Count a failure; log the first of a row."""
@@ -182,6 +217,10 @@ def _sleep(page: MetricsPage) -> str | dict[int, str] | None:
     """Return whether the engine sleeps, by rank where ranks differ."""
     by_rank = {rank: load.sleep for rank, load in page.ranks.items() if load.sleep is not None}
     return by_rank if len(set(by_rank.values())) > 1 else page.load.sleep  # type: ignore[return-value]
+
+
+def _ignore(*_arguments: object, **_named: object) -> None:
+    """Stand in for the health of a router that has none."""
 
 
 def pause_s(interval_s: float, took_s: float, failures: int) -> float:

@@ -70,6 +70,7 @@ class MetricsPage:
         totals: Counters, from which two pages make a rate.
         dropped: Samples with a known name whose labels or value make no sense.
         fault: Why nothing could be read: "empty page", "no metrics page" or "no known metrics"; None otherwise.
+        start_s: When the process started, in seconds of Unix time.
 
     Example:
         >>> from cachelb.sources import read_metrics_page
@@ -84,6 +85,7 @@ class MetricsPage:
     totals: Totals
     dropped: int
     fault: str | None = None
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ _METRICS: Final[dict[bytes, dict[bytes, _Sample]]] = {
         b"realtime_tokens_total": _by(b"mode", prefill_compute="prompt_computed"),
         **_PROMPT,
     },
+    b"process": {b"start_time_seconds": _Sample("start")},
     b"trtllm": {
         b"num_requests_running": _Sample("running"),
         b"num_requests_waiting": _Sample("waiting"),
@@ -226,10 +229,14 @@ def read_metrics_page(page: bytes) -> MetricsPage:
     own: _Ranks = {}
     others: _Ranks = {}
     engine: bytes | None = None
+    start_s = None
     samples = _SAMPLES.of(page)
     dropped = max(len(samples) - _MOST_SAMPLES, 0)
     for text, number in samples[:_MOST_SAMPLES]:
         series = _series(text) if len(text) <= _LONGEST_KEPT else _series.__wrapped__(text)
+        if series.field == "start":
+            start_s = _number(number)
+            continue
         engine = engine or series.engine
         if series.engine not in (engine, None):  # a page that republishes other engines: the first is the worker itself
             continue
@@ -259,7 +266,8 @@ def read_metrics_page(page: bytes) -> MetricsPage:
         ranks=named,
         totals=totals,
         dropped=dropped,
-        fault=None if samples else _fault(page),
+        fault=None if engine or own or others else _fault(page),
+        start_s=start_s,
     )
 
 

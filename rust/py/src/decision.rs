@@ -229,7 +229,7 @@ impl Decision {
             .lease
             .engine
             .locked(py, |selector| selector.tokens(booking, n, now))?;
-        Ok(())
+        self.attempt.lease.engine.log_news()
     }
 
     #[doc = stub!("Decision.on_complete")]

@@ -3,16 +3,17 @@
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_router::{
-    Ending, FamilyName, Offers, Pick, Request, Scales, Seen, Selector, Timing, Usage,
+    Ending, FamilyName, Offers, Pick, Request, Scales, Seen, Selector, Silence, Timing, Usage,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::clock::Clock;
@@ -87,6 +88,8 @@ pub struct Engine {
     waiting: AtomicU32,
     /// Requests that wait at gates, so that a release looks no further while there is none.
     waiters: AtomicUsize,
+    /// Whether workers became unreachable, or answer again, which is not logged yet.
+    has_news: AtomicBool,
     clock: Clock,
     decisions: AtomicU64,
     /// Tells the decisions of this engine in this process from all others.
@@ -108,6 +111,7 @@ impl Engine {
             shared: Shared::new(selector),
             waiting: AtomicU32::new(0),
             waiters: AtomicUsize::new(0),
+            has_news: AtomicBool::new(false),
             clock,
             decisions: AtomicU64::new(0),
             nonce: AtomicU32::new(nonce()),
@@ -140,13 +144,15 @@ impl Engine {
                 selector.try_lock()
             };
             Ok(match found {
-                Ok(mut selector) => work(&mut selector),
-                Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+                Ok(mut selector) => self.work(&mut selector, work),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    self.work(&mut poisoned.into_inner(), work)
+                }
                 Err(TryLockError::WouldBlock) => py.detach(|| {
                     self.waiting.fetch_add(1, Ordering::Relaxed);
                     let locked = selector.lock();
                     self.waiting.fetch_sub(1, Ordering::Relaxed);
-                    work(&mut locked.unwrap_or_else(PoisonError::into_inner))
+                    self.work(&mut locked.unwrap_or_else(PoisonError::into_inner), work)
                 }),
             })
         })
@@ -169,7 +175,34 @@ impl Engine {
 
     /// Runs `work` on the selector, for threads that do not have the GIL.
     pub fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        work(&mut lock(self.shared.current()))
+        self.work(&mut lock(self.shared.current()), work)
+    }
+
+    fn work<R>(&self, selector: &mut Selector, work: impl FnOnce(&mut Selector) -> R) -> R {
+        let done = work(selector);
+        if selector.fleet().has_news() {
+            self.has_news.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Logs which workers became unreachable, and which answer again.
+    pub fn log_news(&self) -> PyResult<()> {
+        if !self.has_news.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let news = enter(|| Ok(self.held(Selector::take_news)))?;
+        Python::attach(|py| {
+            let log = py.import(intern!(py, "cachelb.router.health"))?;
+            for (key, silence) in news {
+                let why = silence.map(|silence| match silence {
+                    Silence::Page => "page",
+                    Silence::Tokens => "tokens",
+                });
+                log.call_method1(intern!(py, "log_change"), (&*key, why))?;
+            }
+            Ok(())
+        })
     }
 
     /// The same for one of many steps: whoever waits goes first. The lock alone would go to the thread that just gave it
@@ -204,6 +237,7 @@ impl Engine {
 
     /// Something happened that may let a request go that waits.
     pub fn released(&self) -> PyResult<()> {
+        self.log_news()?;
         // What wrote before this took the lock since then, or has not looked for room yet.
         if self.waiters.load(Ordering::SeqCst) > 0 {
             self.call_next(true)?;

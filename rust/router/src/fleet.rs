@@ -6,7 +6,7 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::registry::WorkerRegistry;
 use cachelb_core::sorting::sort_rarely;
 
-use super::health::{Health, News, Sleep};
+use super::health::{Health, News, Silence, Sleep};
 use super::member::{Announced, FeedStatus, Member, Profile};
 use super::offers::Offer;
 use super::request::Request;
@@ -247,11 +247,17 @@ impl Fleet {
         !self.news.is_empty()
     }
 
-    /// The names of these workers, from the earliest change on.
-    pub fn take_news(&mut self) -> Vec<(Arc<str>, News)> {
+    /// The keys of these workers, from the earliest change on; that of several ranks once.
+    pub(super) fn take_news(&mut self) -> Vec<(Arc<str>, Option<Silence>)> {
         let news = std::mem::take(&mut self.news).into_iter();
-        news.filter_map(|news| Some((self.name(news.worker)?, news)))
-            .collect()
+        let keys = news.filter_map(|News { worker, silence }| {
+            let name = self.name(worker)?;
+            let (key, _) = self.member(worker)?.profile().split(&name);
+            Some((Arc::from(key), silence))
+        });
+        let mut keys: Vec<_> = keys.collect();
+        keys.dedup();
+        keys
     }
 
     /// No request is known that tries a worker.

@@ -103,7 +103,7 @@ pub enum Silence {
 
 /// A worker that became unreachable, or answers again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct News {
+pub(super) struct News {
     /// The worker.
     pub worker: WorkerId,
     /// Why it is unreachable; `None` if it no longer is.

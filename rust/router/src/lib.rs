@@ -114,7 +114,7 @@ pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::{Fleet, may_be_worker};
 pub use gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally};
-pub use health::{Breaker, News, Silence, Sleep};
+pub use health::{Breaker, Silence, Sleep};
 pub use ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
@@ -139,6 +139,8 @@ pub use survey::{Column, Survey};
 pub use timing::Timing;
 pub use trace::{Held, Seen, Trace, TraceRow};
 pub use workers::Workers;
+
+use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
@@ -239,6 +241,11 @@ impl Selector {
     /// The workers, to change them.
     pub fn workers_mut(&mut self) -> Workers<'_> {
         Workers(self)
+    }
+
+    /// Keys of the workers that became unreachable since the last time, with the reason, and of those that answer again.
+    pub fn take_news(&mut self) -> Vec<(Arc<str>, Option<Silence>)> {
+        self.fleet.take_news()
     }
 
     /// Who the workers are.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,7 @@ class Engine:
         self.options = options
         self.running = self.waiting = self.blocks_in_use = 0
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+        self.start_s = time.time()
         self.responses: dict[str, StoredResponse] = {}  # by id; vLLM never removes one
         self._counts = counts
         self._watchers = watchers

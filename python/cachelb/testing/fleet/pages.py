@@ -43,6 +43,7 @@ def _vllm_metrics(engine: Engine) -> str:
             ("vllm:prompt_tokens_total", "counter", labels, engine.prompt_tokens),
             ("vllm:generation_tokens_total", "counter", labels, engine.output_tokens),
             ("vllm:cache_config_info", "gauge", config, 1.0),
+            ("process_start_time_seconds", "gauge", "", engine.start_s),
         ]
     )
 
@@ -67,6 +68,7 @@ def _sglang_metrics(engine: Engine) -> str:
             ("sglang:gen_throughput", "gauge", labels, engine.running * options.decode_tps),
             ("sglang:prompt_tokens_total", "counter", labels, engine.prompt_tokens),
             ("sglang:generation_tokens_total", "counter", labels, engine.output_tokens),
+            ("process_start_time_seconds", "gauge", "", engine.start_s),
         ]
     )
 

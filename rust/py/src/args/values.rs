@@ -211,6 +211,8 @@ pub(crate) mod named {
         dry_run: bool = flag;
         drain: bool = flag;
         ready: bool = flag;
+        answered: bool = flag;
+        restarted: bool = flag;
         remote: bool = flag;
         priority: i64 = |value, name| integer(value, name, i64::MIN..=i64::MAX);
         epochs: u32 = |value, name| integer(value, name, 1..=u32::MAX);

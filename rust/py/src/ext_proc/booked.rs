@@ -156,7 +156,7 @@ impl Booked for Booking {
                     .engine
                     .held(|selector| selector.tokens(booking, count, now)))
             })?;
-            Ok(())
+            lease.engine.log_news()
         });
     }
 

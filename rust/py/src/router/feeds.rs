@@ -1,7 +1,7 @@
 //! The event streams of the registered workers, and what they say of undeclared models.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cachelb_core::ids::{Medium, WorkerId};
@@ -22,6 +22,8 @@ pub struct WorkerStreams {
     /// The same as long as the worker is registered.
     pub life: Arc<AtomicBool>,
     pub streams: Streams,
+    /// Restarts in them when another source saw the last one.
+    pub restarts: AtomicU64,
 }
 
 impl WorkerStreams {

@@ -5,12 +5,12 @@
 //! written for a worker that is gone.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_events::{
-    Batch, Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Place, Streams,
+    Batch, Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Place, Streams, Totals,
 };
 use cachelb_router::{Access, PoolId, Rank, Selector};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -151,6 +151,7 @@ impl KvEvents {
             home,
             life: Arc::clone(&seat.ready),
             streams,
+            restarts: AtomicU64::new(0),
         })
     }
 
@@ -212,6 +213,15 @@ impl KvEvents {
             }
         }
         Ok((progress.applied, progress.replay))
+    }
+
+    /// Another source saw that the engine of a worker restarted. Returns whether its events have shown that already.
+    pub fn has_restarted(&self, key: &str) -> bool {
+        self.feeds.get(key).is_some_and(|worker| {
+            let mut totals = Totals::default();
+            worker.streams.add_to(&mut totals);
+            totals.restarts > worker.restarts.swap(totals.restarts, Ordering::Relaxed)
+        })
     }
 
     /// A worker's cache was dropped: names go too, and nothing is asked for.

@@ -207,6 +207,33 @@ impl NativeRouter {
         })
     }
 
+    #[doc = stub!("Router.update_health")]
+    #[pyo3(signature = (worker, *, answered, took_s=None, restarted=false))]
+    fn update_health(
+        slf: &Bound<'_, Self>,
+        worker: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = named::answered)] answered: bool,
+        took_s: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = named::restarted)] restarted: bool,
+    ) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        let took_ms = number_or_none(took_s, "took_s", NOT_NEGATIVE)?.map_or(0, millis);
+        let fleet = this.fleet.get();
+        let (key, names) = (fleet.key_name(worker)?, fleet.candidates(worker)?);
+        if restarted && !this.kv.get().has_restarted(&key) {
+            this.reset_cache(worker)?;
+        }
+        let now = this.engine.now(py)?;
+        this.engine.locked(py, |selector| {
+            let mut workers = selector.workers_mut();
+            if restarted {
+                names.iter().for_each(|name| workers.restarted(name, now));
+            }
+            workers.page(&names, answered.then_some(took_ms), now);
+        })?;
+        slf.clone().unbind().released()
+    }
+
     #[doc = stub!("Router.update_load")]
     #[pyo3(signature = (
         worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None,

@@ -1,7 +1,7 @@
 //! Caches that workers of a model read: registered by name, fed by their own events or by those of the workers.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use cachelb_core::ids::{Medium, WorkerId};
 use cachelb_events::{FeedSettings, FollowerSettings, IngestSettings, Streams};
@@ -78,6 +78,7 @@ impl Fleet {
                 follower: FollowerSettings::default(),
                 ranks: 1,
             }),
+            restarts: AtomicU64::new(0),
         }
     }
 

@@ -130,8 +130,13 @@ impl Selector {
             self.decisions.book_mut().counted(id, output, now);
         }
         let mark = self.decisions.mark(id);
-        let may_give_up = matches!(ending, Ending::Cancelled | Ending::Failed);
-        let gave_up = may_give_up && self.is_overdue(id, worker, now);
+        let is_given_up = match ending {
+            Ending::Cancelled | Ending::Failed => true,
+            // Where no answer is ever reported, this shows nothing.
+            Ending::Abandoned => self.decisions.ledger().endings[Ending::Completed as usize] > 0,
+            _ => false,
+        };
+        let gave_up = is_given_up && self.is_overdue(id, worker, now);
         let Some((phase, record)) = self.decisions.close(id) else {
             return false;
         };

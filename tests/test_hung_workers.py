@@ -25,6 +25,7 @@ PATIENCE_S = 8.0
 """How long clients wait for a first byte. Workers that are well answer in milliseconds."""
 
 ROUND = 8
+JSON = {"content-type": "application/json"}
 
 
 class Worker:
@@ -47,7 +48,9 @@ class Worker:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def restart(self) -> None:
         self.kill()
@@ -82,8 +85,7 @@ async def through_the_library(router: Router[str]) -> AsyncIterator[Ask]:
             decision = router.select_worker(body=body, path="/v1/completions")
 
             async def parts() -> AsyncIterator[bytes]:
-                url, headers = f"{decision.key}/v1/completions", {"Content-Type": "application/json"}
-                async with client.post(url, data=body, headers=headers) as answer:
+                async with client.post(f"{decision.key}/v1/completions", data=body, headers=JSON) as answer:
                     answer.raise_for_status()
                     async for part in answer.content.iter_any():
                         yield part
@@ -102,9 +104,9 @@ async def through_the_picker(router: Router[str]) -> AsyncIterator[Ask]:
 
         async def forward(stream: Any, body: bytes) -> str:
             """Do what a proxy does with one request."""
-            picked = await stream.request(body, {"content-type": "application/json"})
+            picked = await stream.request(body, JSON)
             url = f"http://{picked.endpoints[0]}"
-            async with client.post(f"{url}/v1/completions", data=picked.body) as answer:
+            async with client.post(f"{url}/v1/completions", data=picked.body, headers=JSON) as answer:
                 await stream.answer_headers(answer.status, kind=answer.content_type)
                 await stream.answer_body(await answer.read())
                 await stream.finish()

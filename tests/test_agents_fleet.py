@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import urllib.request
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any, Final
 
 import cachelb
@@ -42,9 +42,12 @@ def session(agent: int) -> Iterator[dict[str, Any]]:
 
 
 def in_turn() -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield agent and request, the requests of all agents in turn."""
-    sessions = zip_longest(*(session(agent) for agent in range(AGENTS)))
-    return ((agent, body) for round_ in sessions for agent, body in enumerate(round_))
+    """Yield agent and request, a turn of all agents after the other, in an order of its own."""
+    luck = random.Random(1)
+    sessions = [session(agent) for agent in range(AGENTS)]
+    for _ in range(TURNS):
+        for agent in luck.sample(range(AGENTS), AGENTS):
+            yield agent, next(sessions[agent])
 
 
 def most_cached() -> int:

@@ -14,6 +14,10 @@ _HEADER = "x-anthropic-billing-header"
 _PROBE = [{"role": role, "content": "t"} for role in ("system", "user", "system", "user")]
 
 
+_TOOL = {
+    "type": "function",
+    "function": {"name": "t", "description": "t", "parameters": {"type": "object", "properties": {}}},
+}
 _SPECIAL = {f"{name}_token": f"<|{name}|>" for name in ("bos", "eos", "pad", "unk")}
 
 
@@ -38,7 +42,8 @@ class Engine:
         self._has_developer = "'developer'" in source or '"developer"' in source
         self._gathers = gathers
         self._header = "\0" if keeps_line else _HEADER
-        self._merges = self._render(_PROBE, None) is None
+        # vLLM leaves tools undefined, which a template that takes a chat with tools only does not refuse.
+        self._merges = self._render(_PROBE, None) is None and self._render(_PROBE, [_TOOL]) is None
 
     def render(self, path: str, body: Body) -> bytes:
         """Return the prompt. Raises RefusedError."""

@@ -6,12 +6,14 @@ import copy
 import json
 import random
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from benches.templates.cells import common
 from benches.templates.engine import Engine, RefusedError
 from benches.templates.readers import Options
+from benches.templates.spellings import SPELLINGS
 from benches.templates.words import Body, Words, call, message, parts, tools_of
 
 from cachelb._core import read_body
@@ -21,7 +23,6 @@ _TEXT: Final = 60
 """Words of a text."""
 _RUNS: Final = re.compile(rb"z\d+(?: z\d+){9,}")
 """Texts within a prompt or a body, whatever is around them."""
-_CHAT: Final = "/v1/chat/completions"
 
 
 @dataclass(slots=True)
@@ -50,27 +51,31 @@ def fuzz(engine: Engine, options: Options, *, pairs: int, seed: int) -> Result:
     while result.pairs + result.refused < pairs:
         one = talks.talk()
         other = talks.changed(one)
+        path, spelled = talks.spelling()
+        pair = spelled(one), spelled(other)
         try:
-            rendered = [engine.render(_CHAT, body) for body in (one, other)]
+            rendered = [engine.render(path, body) for body in pair]
         except RefusedError:
             result.refused += 1
             continue
         result.pairs += 1
-        claimed, true, false = _compare((one, other), rendered, bodies)
+        claimed, true, false = _compare(path, pair, rendered, bodies)
         result.true += true
         result.claimed += min(claimed, true)
         result.shared += claimed > 0
         if false:
             result.false += 1
             if len(result.examples) < 3:
-                result.examples.append(f"{false} are claimed\n{_short(one)}\n{_short(other)}")
+                result.examples.append(f"{path}: {false} are claimed\n{_short(pair[0])}\n{_short(pair[1])}")
     return result
 
 
-def _compare(pair: tuple[Body, Body], rendered: list[bytes], bodies: RequestBodies) -> tuple[int, int, list[str]]:
+def _compare(
+    path: str, pair: tuple[Body, Body], rendered: list[bytes], bodies: RequestBodies
+) -> tuple[int, int, list[str]]:
     """Count texts that are claimed and that are shared as rendered; name those that are claimed and are not."""
     options = asdict(bodies)
-    one, other = (read_body(options, json.dumps(body).encode(), _CHAT, ())["prompt"] for body in pair)
+    one, other = (read_body(options, json.dumps(body).encode(), path, ())["prompt"] for body in pair)
     whole = set(_RUNS.findall(one))  # the last one that is claimed may be a part of its text
     claimed = [text for text in _RUNS.findall(one[: common(one, other)]) if text in whole]
     shared = set(_RUNS.findall(rendered[0][: common(*rendered)]))
@@ -90,6 +95,10 @@ class Talks:
     def __init__(self, luck: random.Random) -> None:
         self._luck = luck
         self._words = Words("z")
+
+    def spelling(self) -> tuple[str, Callable[[Body], Body]]:
+        """Choose an API."""
+        return self._luck.choice(list(SPELLINGS.items()))
 
     def talk(self) -> Body:
         """Make a dialogue that ends where an answer is asked for."""

@@ -8,7 +8,7 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("cachelb.tokenizers")
 
 _Values: TypeAlias = tuple[str | bool | None, ...]
 _Prefix: TypeAlias = tuple[str | None, ...]
-_Dialogues: TypeAlias = Callable[[], Iterator[tuple[str, tuple[int, ...]]]]
+_Dialogues: TypeAlias = Callable[[], Iterator[str]]
 _CHOICES: Final[dict[str, _Values]] = {
     "tools_place": ("after-system", "before-system", "last-user"),
     "keeps_reasoning": (True, False),
@@ -34,7 +34,7 @@ _CAUTIOUS: Final[dict[str, _Values]] = {
 _SPECIAL: Final = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")}
 
 _HEADS: Final = ("", "S", "s", "Ss", "d", "Sd")
-_TOOLS: Final = ((), (1,), (2,), (1, 2))
+_TOOLS: Final = ("", "1", "2", "12")
 _BODIES: Final = ("q", "qaq", "qAq", "qaqAq", "qAqaq", "qcf", "qCf", "qCfq", "qsq", "qqaq")
 _TURNS: Final = tuple(
     answer + then
@@ -42,19 +42,14 @@ _TURNS: Final = tuple(
     for answer, then in itertools.product(answers, others)
 )
 _NEXT: Final = ("aq", "Aq", "Tq", "Asq", "cf", "Cf", "nfq", "mf")
-"""A dialogue is a letter for each message: system `S` and `s`, developer `d`, question `q`; answer `a`, with a thought
-`A`, with one in its text `T`; call `c`, with a thought `C`, with that alone `n`, two calls `m`; their results `f`."""
+"""A dialogue is a digit for each tool and a letter for each message: system `S` and `s`, developer `d`, question `q`;
+answer `a`, with a thought `A`, with one in its text `T`; call `c`, with a thought `C`, with that alone `n`, two calls
+`m`; their results `f`."""
 _AGENTS: Final = (
-    ("SqCfCfmfAqCfnfaqcf", (1,)),
-    ("sqCfnfAqAqCf", (1,)),
-    ("SqsCfsmfsAqsCfs", (1,)),
-    ("SdqCfdnfAqdCfCf", (1,)),
-    ("SsqCfCfAqcf", (1, 2)),
-    ("SqCfmfAqCf", (2,)),
-    ("SqCfmfAqCf", (2, 3)),
-    ("SqaqAqaqTqAq", ()),
+    *("1SqCfCfmfAqCfnfaqcf", "1sqCfnfAqAqCf", "1SqsCfsmfsAqsCfs", "1SdqCfdnfAqdCfCf"),
+    *("12SsqCfCfAqcf", "2SqCfmfAqCf", "23SqCfmfAqCf", "SqaqAqaqTqAq"),
 )
-"""Dialogues of agents with their tools."""
+"""Dialogues of agents."""
 
 
 class Renders(Protocol):
@@ -122,8 +117,7 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Chat:
+class _Chat(NamedTuple):
     """A chat: its body, the texts of its parts, and its prompts by ways in which engines treat developer messages."""
 
     body: bytes
@@ -140,31 +134,29 @@ class _Count(NamedTuple):
     false: int
 
 
-def _every() -> Iterator[tuple[str, tuple[int, ...]]]:
+def _every() -> Iterator[str]:
     """Make dialogues with every head, and with every order of two turns."""
-    for head, tools, body in itertools.product(_HEADS, _TOOLS, _BODIES):
-        yield head + body, tools
-    for one, two in itertools.product(_TURNS, ("", *_NEXT)):
-        yield f"Sq{one}{two}", (1,)
+    yield from map("".join, itertools.product(_TOOLS, _HEADS, _BODIES))
+    yield from map("".join, itertools.product(("1Sq",), _TURNS, ("", *_NEXT)))
 
 
-def _agents() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Make the requests of agents: all beginnings of their dialogues that an answer follows."""
-    for dialogue, tools in _AGENTS:
-        ends = [end for end in range(1, len(dialogue) + 1) if not {*dialogue[end - 1 : end + 1]} <= {*"Sdsqf"}]
-        yield from ((dialogue[:end], tools) for end in (*ends, len(dialogue)) if dialogue[end - 1] in "sdqf")
+def _agents() -> Iterator[str]:
+    """Make the requests of agents: all beginnings of their dialogues that an answer follows, and whole ones."""
+    for dialogue in _AGENTS:
+        ends = zip(dialogue, dialogue[1:] + "a", strict=True)
+        yield from (dialogue[: at + 1] for at, (end, then) in enumerate(ends) if end in "Ssdqf" and then in "aATcCnm")
 
 
-def _rendered(renders: Renders, dialogues: Iterable[tuple[str, tuple[int, ...]]]) -> list[_Chat]:
+def _rendered(renders: Renders, dialogues: Iterable[str]) -> list[_Chat]:
     """Render dialogues; those that the template refuses are left out."""
     chats = []
-    for dialogue, numbers in dialogues:
-        messages, texts = _messages(dialogue)
+    for dialogue in dialogues:
+        numbers = [code for code in dialogue if code.isdecimal()]
+        messages, texts = _messages(dialogue[len(numbers) :])
         tools = [_tool(number) for number in numbers]
-        texts += [f"does{number};" for number in numbers]
         if prompts := _prompts(renders, messages, tools):
             body = {"messages": [_sent(message) for message in messages], "tools": tools}
-            chats.append(_Chat(json.dumps(body).encode(), texts, prompts))
+            chats.append(_Chat(json.dumps(body).encode(), [*texts, *(f"does{n};" for n in numbers)], prompts))
     return chats
 
 
@@ -208,20 +200,14 @@ def _messages(dialogue: str) -> tuple[list[dict[str, Any]], list[str]]:
         elif code == "f":
             messages += [{"role": "tool", "tool_call_id": call, "content": text(f"result{call}")} for call in calls]
         else:
-            message: dict[str, Any] = {"role": "assistant", "content": ""}
-            if code in "ACnT":
-                thought = text("thought")
-                if code == "T":
-                    message["content"] = f"<think>\n{thought}\n</think>\n\n"
-                else:
-                    message |= dict.fromkeys(("reasoning", "reasoning_content", "thinking"), thought)
-            if code != "n":
-                message["content"] += text("answer")
-            amount = {"m": 2}.get(code, 1 if code in "cCn" else 0)
-            calls = [f"{ord(code)}{numbers[code]:05}{number}" for number in range(amount)]
-            if calls:
-                message["tool_calls"] = [_call(call, text(f"argument{call}")) for call in calls]
-            messages.append(message)
+            thought = text("thought") if code in "ATCn" else ""
+            message = dict.fromkeys(("reasoning", "reasoning_content", "thinking"), thought) if code in "ACn" else {}
+            content = f"<think>\n{thought}\n</think>\n\n" if code == "T" else ""
+            message |= {"role": "assistant", "content": content if code == "n" else content + text("answer")}
+            calls = [f"{ord(code)}{numbers[code]:05}{at}" for at in range("cCnm".find(code) // 3 + 1)]
+            messages.append(
+                message | ({"tool_calls": [_call(c, text(f"argument{c}")) for c in calls]} if calls else {})
+            )
     return messages, texts
 
 
@@ -230,7 +216,7 @@ def _call(number: str, argument: str) -> dict[str, Any]:
     return {"id": number, "type": "function", "function": function}
 
 
-def _tool(number: int) -> dict[str, Any]:
+def _tool(number: str) -> dict[str, Any]:
     argument = {"type": "string", "description": "argument"}
     parameters = {"type": "object", "properties": {"argument": argument}, "required": ["argument"]}
     function = {"name": f"tool{number}", "description": f"does{number};", "parameters": parameters}

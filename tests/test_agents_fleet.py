@@ -26,7 +26,9 @@ TOOLS: Final = [
 
 def session(agent: int) -> Iterator[dict[str, Any]]:
     """Yield the requests of an agent: another billing line in each, and a reminder in each turn."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": f"Task {agent}: fix the tests of module {agent}. " * 20}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": f"Task {agent}: fix the tests of module {agent}. " * 20}
+    ]
     for turn in range(TURNS):
         reminder = f"<total_tokens>{5_000_000 - 911 * turn - agent} tokens left</total_tokens>"
         messages.append({"role": "system", "content": reminder})
@@ -62,8 +64,8 @@ def most_cached() -> int:
 
 
 def ask(url: str, body: bytes) -> dict[str, int]:
-    request = urllib.request.Request(url + PATH, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
+    request = urllib.request.Request(url + PATH, body, {"Content-Type": "application/json"})  # noqa: S310
+    with urllib.request.urlopen(request) as answer:  # noqa: S310 - of the test's own engines
         usage: dict[str, int] = json.load(answer)["usage"]
     return usage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from rich.text import Text
@@ -59,7 +59,7 @@ def explain_bodies(
     names = list(map(str, files))
     if names.count("-") > 1:
         raise click.UsageError("only one --body can be standard input")
-    known = {} if template is None else _probed(template)
+    known = {} if template is None else _probed(template, profile["match"] or "likely")
     known |= {name: value for name, value in profile.items() if value is not None}
     settings = RequestBodies(**known)
     pairs = [_header(header) for header in headers]
@@ -71,13 +71,13 @@ def explain_bodies(
         _print(names, bodies, known, shared)
 
 
-def _probed(file: Path) -> dict[str, Any]:
+def _probed(file: Path, match: Literal["certain", "likely"]) -> dict[str, Any]:
     """Find where the template of a file puts things."""
     from cachelb.tokenizers import probe_template
     from cachelb.tokenizers.templates import ChatTemplates
 
     try:
-        return probe_template(ChatTemplates.from_file(file))
+        return probe_template(ChatTemplates.from_file(file), match=match)
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from error
     except (OSError, ValueError) as error:
@@ -170,7 +170,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     option(
         "--tools-place",
         None,
-        click.Choice(["after-system", "before-system", "last-user"]),
+        click.Choice(["after-system", "before-system", "last-user", "none"]),
         "With --body: as in RequestBodies.",
     ),
     click.option(

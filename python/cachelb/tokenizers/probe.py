@@ -27,6 +27,12 @@ _CHOICES: Final[dict[str, _Values]] = {
     "inline_system": ("in-place", "merged"),
 }
 """Values of options, the likely ones first."""
+_LAYOUTS: Final[dict[str, _Values]] = {
+    **_CHOICES,
+    "tools_place": (*_CHOICES["tools_place"], "none"),
+    "keeps_reasoning": (True, False, "empty-thought"),
+}
+"""Values that layouts have."""
 _CAUTIOUS: Final[dict[str, _Values]] = {
     name: (None, *values) if name == "tools_place" else values[::-1] for name, values in _CHOICES.items()
 }
@@ -79,8 +85,8 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
             layout that fits dialogues of agents best, of which a false match costs twice a missed one.
 
     Returns:
-        `tools_place`, `keeps_reasoning` and `inline_system`. Options that make no difference to the chats, or have no
-        certain value, are left out and logged.
+        `tools_place`, `keeps_reasoning` and `inline_system`, and `match` for the certain ones. Options that make
+            no difference to the chats, or have no certain value, are left out and logged.
 
     Raises:
         ModuleNotFoundError: A text is given and Jinja is not installed.
@@ -91,7 +97,7 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
         >>> from cachelb.tokenizers import probe_template
         >>> found = probe_template("{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
         >>> found
-        {'tools_place': 'before-system', 'keeps_reasoning': True, 'inline_system': 'in-place'}
+        {'match': 'certain', 'tools_place': 'before-system', 'keeps_reasoning': True, 'inline_system': 'in-place'}
         >>> RequestBodies(engine="vllm", **found).tools_place
         'before-system'
     """
@@ -272,7 +278,7 @@ def _likeness(counts: Iterable[_Count]) -> float:
 
 
 _KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, _Values], _Dialogues, Callable[[Iterable[_Count]], float]]]] = {
-    "certain": ({}, _CAUTIOUS, _every, _certainty),
-    "likely": ({}, _CHOICES, _agents, _likeness),
+    "certain": ({"match": "certain"}, _CAUTIOUS, _every, _certainty),
+    "likely": ({}, _LAYOUTS, _agents, _likeness),
 }
 """Other options, values of those that are looked for, dialogues and scores, by kind of match."""

@@ -86,7 +86,7 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
 
     Returns:
         `tools_place`, `keeps_reasoning` and `inline_system`, and `match` for the certain ones. Options that make
-            no difference to the chats, or have no certain value, are left out and logged.
+        no difference to the chats, or have no certain value, are left out and logged.
 
     Raises:
         ModuleNotFoundError: A text is given and Jinja is not installed.

@@ -30,7 +30,6 @@ pub mod registry;
 pub mod rng;
 pub mod shared;
 pub mod snapshot;
-pub mod sorting;
 pub mod tracker;
 
 pub use error::{Error, Result};

@@ -19,7 +19,6 @@ use crate::heap;
 use crate::ids::{BookingId, WorkerId};
 use crate::mixing::Mix;
 use crate::shared::Shared;
-use crate::sorting::sort_rarely;
 use paths::{Paths, Stretch};
 
 /// Where the path of a waiting request ends.
@@ -132,7 +131,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     fn retire(&mut self, slot: u32, more: usize) {
         let ends = self.ends.iter().filter(|(_, end)| end.worker.slot == slot);
         let mut oldest: Vec<(u64, BookingId)> = ends.map(|(id, end)| (end.number, *id)).collect();
-        sort_rarely(&mut oldest, |a, b| a.0.cmp(&b.0));
+        oldest.sort_by_key(|entry| entry.0);
         let most = (self.capacity - self.capacity / 4).min(self.capacity - more);
         for (_, booking) in oldest {
             if self.slots[slot as usize].units <= most {

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::{Hasher, MmObject, Namespace};
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::sorting::sort_rarely;
 
 use super::table::Table;
 
@@ -224,7 +223,7 @@ impl Pages {
             }));
         }
         // An object that reaches over several pages is one object of the block.
-        sort_rarely(&mut mm, |a, b| a.hash.cmp(&b.hash));
+        mm.sort_by_key(|each| each.hash);
         mm.dedup_by_key(|object| object.hash);
         let mut out = Vec::new();
         self.hasher

@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use cachelb_core::sorting::sort_rarely;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::parts::Remembers;
@@ -124,7 +123,7 @@ impl Ring {
 
     fn rebuild(&mut self) {
         let scale = self.scale();
-        sort_rarely(&mut self.members, |a, b| a.name.cmp(&b.name));
+        self.members.sort_by(|a, b| a.name.cmp(&b.name));
         self.slots.clear();
         self.points.clear();
         let mut text = Vec::new();

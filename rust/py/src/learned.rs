@@ -5,7 +5,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use cachelb_core::sorting::sort_rarely;
 use cachelb_learned::{COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
@@ -76,7 +75,7 @@ impl LearnedModel {
         };
         let given = names(gpus)?;
         let mut known: Vec<String> = given.iter().flatten().flatten().cloned().collect();
-        sort_rarely(&mut known, Ord::cmp);
+        known.sort();
         known.dedup();
         let rows = rows(features, fitting.features, given.as_deref(), &known)?;
         let costs = array::<f32>(costs, "costs", "float32")?.0;

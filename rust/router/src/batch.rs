@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::sorting::sort_rarely;
 use cachelb_policy::Reason;
 
 use super::Selector;
@@ -127,7 +126,7 @@ fn groups(batch: &[(Offers, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>>
         }
         groups[group].push(at);
     }
-    sort_rarely(&mut groups, |a, b| b.len().cmp(&a.len()));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
     groups
 }
 

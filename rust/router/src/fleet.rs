@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::registry::WorkerRegistry;
-use cachelb_core::sorting::sort_rarely;
 
 use super::health::{Health, News, Silence, Sleep};
 use super::member::{Announced, FeedStatus, Member, Profile};
@@ -208,7 +207,7 @@ impl Fleet {
         let seen = ids.filter_map(|(name, id)| Some((self.member(id)?.last_seen(), name)));
         let absent = seen.filter(|(seen, _)| *seen < self.call - FORGET_AFTER);
         let mut absent: Vec<(u64, Arc<str>)> = absent.collect();
-        sort_rarely(&mut absent, Ord::cmp);
+        absent.sort();
         absent.truncate(self.registry.len() - kept);
         absent.into_iter().map(|(_, name)| name).collect()
     }

@@ -8,7 +8,6 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::BookingId;
-use cachelb_core::sorting::sort_rarely;
 use cachelb_core::tracker::{Depths, Store};
 use cachelb_learned::LearnedStats;
 use cachelb_policy::{Ended, Rule};
@@ -245,7 +244,7 @@ impl Pools {
     #[must_use]
     pub fn keeps_prompts(&self) -> Vec<&'static str> {
         let mut parts: Vec<_> = self.list.iter().flat_map(Pool::keeps_prompts).collect();
-        sort_rarely(&mut parts, Ord::cmp);
+        parts.sort_unstable();
         parts.dedup();
         parts
     }

@@ -12,7 +12,6 @@ use std::ops::Deref;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{Load, LoadBook};
-use cachelb_core::sorting::sort_rarely;
 use cachelb_policy::{Candidate, Media, Scores};
 
 use super::fleet::Fleet;
@@ -144,7 +143,7 @@ impl Rows {
     pub fn add_unseen(&mut self, rows: impl Iterator<Item = Candidate>) {
         self.basis = None;
         self.list.extend(rows);
-        sort_rarely(&mut self.list, |a, b| a.offer.cmp(&b.offer));
+        self.list.sort_by_key(|row| row.offer);
     }
 
     /// Keeps the rows, which are all that `basis` has at `now`, for requests of the same basis.

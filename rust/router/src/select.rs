@@ -5,7 +5,6 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Work};
-use cachelb_core::sorting::sort_rarely;
 use cachelb_policy::Choice;
 
 use super::Selector;
@@ -130,9 +129,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// gives them the rows that registering them would.
     fn introduce(&mut self, mut new: Vec<u32>) -> Result<()> {
         let offers = &mut *self.offers;
-        sort_rarely(&mut new, |a, b| {
-            offers[*a as usize].name.cmp(&offers[*b as usize].name)
-        });
+        new.sort_by(|a, b| offers[*a as usize].name.cmp(&offers[*b as usize].name));
         let name = |at: u32| &offers[at as usize].name;
         if let Some(pair) = new.windows(2).find(|p| name(p[0]) == name(p[1])) {
             return Err(Error::DuplicateWorker(name(pair[0]).to_string()));

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::sorting::sort_rarely;
 
 use super::word::{Version, Word};
 
@@ -200,7 +199,7 @@ impl Register {
             let both = said.standing.iter().chain(&said.ready);
             all.extend(both.map(|(version, word)| (&**name, *version, word)));
         }
-        sort_rarely(&mut all, |a, b| a.1.cmp(&b.1));
+        all.sort_by_key(|entry| entry.1);
         all.into_iter()
     }
 

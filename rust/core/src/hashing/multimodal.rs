@@ -5,8 +5,6 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::sorting::sort_rarely;
-
 /// One object of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MmObject {
@@ -59,7 +57,7 @@ pub(super) fn windows<'a>(
     mm: &'a [MmObject],
 ) -> impl Iterator<Item = Window<'a>> {
     let mut coming: Vec<&MmObject> = mm.iter().filter(|object| object.len > 0).collect();
-    sort_rarely(&mut coming, |a, b| b.start.cmp(&a.start));
+    coming.sort_by_key(|run| std::cmp::Reverse(run.start));
     let mut active: Vec<&MmObject> = Vec::new();
     tokens
         .windows(width)

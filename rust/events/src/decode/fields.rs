@@ -1,7 +1,6 @@
 //! One event's fields: which there are, by name and by position, and what they mean together.
 
 use cachelb_core::ids::Medium;
-use cachelb_core::sorting::sort_rarely;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::cursor::{Bad, Cursor, Read};
@@ -275,7 +274,7 @@ impl<'a> Fields<'a> {
         if let Some(mut cursor) = self.mm_infos {
             keys::mm_infos(&mut cursor, names.len, &mut batch.extras)?;
             let mut ours = batch.extras.split_off(extras);
-            sort_rarely(&mut ours, |a, b| a.block.cmp(&b.block));
+            ours.sort_by_key(|each| each.block);
             batch.extras.append(&mut ours);
         }
         let lora = match (self.lora_name, self.lora_id) {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cachelb_body::{Engine as BodyEngine, Layouts};
-use cachelb_core::sorting::sort_rarely;
 use cachelb_router::{EngineKind, Facts, PoolId, Role, Selector, TagKey, whole};
 use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
@@ -258,7 +257,7 @@ impl Fleet {
     /// Names of the models that have an index of their own.
     fn models(&self) -> Vec<String> {
         let mut models: Vec<String> = self.roster.now().models.keys().cloned().collect();
-        sort_rarely(&mut models, Ord::cmp);
+        models.sort();
         models
     }
 

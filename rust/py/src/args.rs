@@ -16,7 +16,6 @@
 //! ([`take`]), and only the copy is looked at.
 #![allow(unsafe_code)]
 
-mod digits;
 mod values;
 
 use std::borrow::Cow;
@@ -35,7 +34,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyList, PySequence, PyString, PyTuple};
 use pyo3::{ffi, intern};
 
-use digits::Layout;
 use values::shown;
 pub(crate) use values::*;
 
@@ -56,21 +54,6 @@ pub(crate) trait Word: Copy + 'static {
     /// # Safety
     /// `item` points to a live object and the GIL is held.
     unsafe fn read(item: *mut ffi::PyObject) -> u64;
-
-    /// How to read lists without the C API, if there is a way. The first call may let the GIL go.
-    fn layout(_py: Python<'_>) -> Option<Layout> {
-        None
-    }
-
-    /// Reads what it can of `list` without the C API, from `from` on; returns where it stopped.
-    fn read_list(
-        _layout: Layout,
-        _list: &Bound<'_, PyList>,
-        from: usize,
-        _out: &mut [Self],
-    ) -> usize {
-        from
-    }
 }
 
 impl Word for u32 {
@@ -90,14 +73,6 @@ impl Word for u32 {
     unsafe fn read(item: *mut ffi::PyObject) -> u64 {
         // SAFETY: the caller's promise is what the call asks for.
         u64::from(unsafe { ffi::PyLong_AsUnsignedLong(item) })
-    }
-
-    fn layout(py: Python<'_>) -> Option<Layout> {
-        Layout::get(py)
-    }
-
-    fn read_list(layout: Layout, list: &Bound<'_, PyList>, from: usize, out: &mut [Self]) -> usize {
-        layout.read(list, from, out)
     }
 }
 
@@ -138,13 +113,9 @@ impl<'a, W: Word> Words<'a, W> {
             }
             // SAFETY: a live list; an index out of range gives null.
             let get = |at| unsafe { ffi::PyList_GetItem(list.as_ptr(), at) };
-            // Before the length is read: others may change the list meanwhile.
-            let layout = W::layout(list.py());
             bounded(list.len(), name)?;
             scratch.resize(list.len(), W::from_u64(0));
-            read_items(list, name, scratch, get, |at, out| {
-                layout.map_or(at, |layout| W::read_list(layout, list, at, out))
-            })?;
+            read_items(list, name, scratch, get)?;
             return Ok(Self::Slice(scratch));
         }
         if let Ok(tuple) = values.cast_exact::<PyTuple>() {
@@ -177,7 +148,7 @@ impl<'a, W: Word> Words<'a, W> {
         let get = |at| unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), at) };
         bounded(tuple.len(), name)?;
         scratch.resize(tuple.len(), W::from_u64(0));
-        read_items(tuple, name, scratch, get, |at, _| at)?;
+        read_items(tuple, name, scratch, get)?;
         Ok(Self::Slice(scratch))
     }
 
@@ -280,18 +251,15 @@ pub(crate) fn same_text(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> boo
     order == 0
 }
 
-/// Reads a list or tuple into `out`, as many items as it has places. `get` gives a borrowed reference; `skip` reads
-/// what it can at once, from a position on, and tells where it stopped.
+/// Reads a list or tuple into `out`, as many items as it has places. `get` gives a borrowed reference.
 fn read_items<W: Word>(
     owner: &Bound<'_, PyAny>,
     name: &str,
     out: &mut [W],
     get: impl Fn(isize) -> *mut ffi::PyObject,
-    skip: impl Fn(usize, &mut [W]) -> usize,
 ) -> PyResult<()> {
     let py = owner.py();
-    let mut at = skip(0, out);
-    while let Some(slot) = out.get_mut(at) {
+    for (at, slot) in out.iter_mut().enumerate() {
         let item = get(at.cast_signed());
         if item.is_null() {
             let _ = PyErr::take(py);
@@ -312,7 +280,6 @@ fn read_items<W: Word>(
         } else {
             W::from_u64(value)
         };
-        at = skip(at + 1, out);
     }
     Ok(())
 }

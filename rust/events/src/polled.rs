@@ -16,7 +16,7 @@
 //! | `json` | reading JSON |
 //! | `event` | one event |
 //! | `layout` | block size and cache groups |
-//! | `identity`, `sha256` | whether a block is what its fields describe |
+//! | `identity` | whether a block is what its fields describe |
 //! | `message`, `pack` | writing messages |
 
 mod event;
@@ -25,7 +25,6 @@ mod json;
 mod layout;
 mod message;
 mod pack;
-mod sha256;
 
 #[cfg(test)]
 mod tests;

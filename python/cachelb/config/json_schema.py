@@ -1,220 +1,173 @@
-"""JSON Schema of configuration files, derived from the objects that they configure."""
+"""JSON Schema of configuration files, made of the signatures of the objects that they configure."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from cachelb import policies
 from cachelb.config import schema
 from cachelb.config.layer import PAIRED
-from cachelb.config.model import KvEventsConfig, WorkerConfig
-from cachelb.config.option_schema import NAME, NULL, Schema, describe, trial
-from cachelb.config.resolve import checked_bodies
-from cachelb.discovery.text import KINDS, read_text
+from cachelb.discovery.text import KINDS
 from cachelb.policies import plugins
-from cachelb.router import Router
-from cachelb.sources import MetricsSource
 
-Build: TypeAlias = Callable[..., object]
+Schema: TypeAlias = dict[str, Any]
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_NULL: Final[Schema] = {"type": "null"}
 _TEXT: Final[Schema] = {"type": "string", "pattern": "\\S"}
+_NAME: Final = "policy-name"
+_PLAIN: Final[Mapping[str, Schema]] = {
+    "bool": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "str": {"type": "string"},
+    "PathLike": {"type": "string"},
+    "PolicyLike": {"$ref": f"#/$defs/{_NAME}"},
+    "PolicyName": {"$ref": f"#/$defs/{_NAME}"},
+    "Any": {},
+}
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a configuration file.
 
-    It has the types, choices, bounds, defaults and descriptions of all options, and refuses unknown keys. Rules between
-    options, formats of texts and keys of mappings are left to `load`. Bounds of objects whose extra is not installed
-    are missing.
+    It has the types, choices, defaults and descriptions of all options, and refuses unknown keys. Ranges, rules between
+    options, formats of texts and keys of mappings are left to `load`.
 
     Returns:
         The schema, in types that JSON has.
 
     Example:
         >>> block_size = json_schema()["$defs"]["router"]["properties"]["block_size"]
-        >>> block_size["type"], block_size["minimum"], block_size["default"]
-        ('integer', 1, 16)
+        >>> block_size["type"], block_size["default"]
+        ('integer', 16)
     """
-    shared: dict[schema.Option, Schema] = {}
-    names = {name: _spellings(name) for name in policies.POLICIES}
-    defs: dict[str, Schema] = {NAME: _any_name(names.values())}
-    for name in names:
-        options = schema.policy_options(name)
-        known = {key: shared[option] for key, option in options.items() if _is_kept(option) and option in shared}
-        # Small blocks restrict other options least.
-        smallest = {"block_size": 1} if "block_size" in options else {}
-        table = _table(_rule(name), options, partial(policies.make, name, **smallest), {"type": _TEXT, **known})
-        shared |= {option: table["properties"][key] for key, option in options.items() if _is_kept(option)}
-        defs[_rule(name)] = table
-    defs["policy"] = {
-        "anyOf": [_ref(NAME), {"type": "object", "properties": {"type": _ref(NAME)}}],
-        "allOf": [_when(_at(pattern, "type"), _ref(_rule(name))) for name, pattern in names.items()],
+    names = {name: _spelled(_spellings(name)) for name in policies.POLICIES}
+    others = _spelled(plugins.names(), "[^:]+:[^:]+")  # `module:Class`
+    slots = {slot: _or_null(_ref("policy")) for slot in schema.SLOTS}
+    router = _table("router", schema.router_options(), {**slots, "shadow": _list(_ref("policy")), "bodies": _NULL})
+    router["patternProperties"] |= {name["pattern"]: _ref(f"policy.{key}") for key, name in names.items()}
+    port = {"type": "integer", "description": "Port where decode workers fetch the KV cache of a prefill worker."}
+    pair = {"type": "array", "prefixItems": [_TEXT, _or_null(port)], "minItems": 2, "maxItems": 2}
+    urls = _or_null(_list(_any_of([_TEXT, pair])))
+    mode = {"type": _spelled([PAIRED.replace("_", "-")]), "prefill_urls": urls, "decode_urls": urls}
+    worker = _table("worker", schema.worker_options(), {"url": _TEXT, "key": _TEXT, "bootstrap_port": _or_null(port)})
+    cache = _table("shared_cache", schema.shared_cache_options(), {"name": _TEXT})
+    defs: dict[str, Schema] = {
+        _NAME: {"anyOf": [{"enum": [*policies.POLICIES]}, *names.values(), others]},
+        **{f"policy.{key}": _table(f"policy.{key}", schema.policy_options(key), {"type": names[key]}) for key in names},
+        "policy": {
+            "anyOf": [
+                _ref(_NAME),
+                *(_ref(f"policy.{key}") for key in names),
+                {"type": "object", "properties": {"type": others}, "required": ["type"]},
+            ]
+        },
+        "router": router,
+        "worker": {**worker, "oneOf": [{"required": ["url"]}, {"required": ["key"]}]},
+        "shared_cache": {**cache, "required": ["name"]},
+        **{f"source.{kind}": _source(kind) for kind in KINDS},
+        "source": {"anyOf": [_TEXT, *(_ref(f"source.{kind}") for kind in KINDS)]},
+        **{key: _table(key, schema.section_options(key) or {}) for key in ("kv_events", "load", "bodies")},
     }
-    slots = {slot: _or_null("policy") for slot in schema.SLOTS}
-    shadow = {"type": "array", "items": {"allOf": [_ref("policy"), _when({"type": "object"}, {"required": ["type"]})]}}
-    defs["router"] = _table("router", schema.router_options(), Router, {**slots, "shadow": shadow, "bodies": NULL})
-    defs["router"]["patternProperties"] |= {pattern: _ref(_rule(name)) for name, pattern in names.items()}
-    defs |= _fleet()
-    for section, owner in (("kv_events", KvEventsConfig), ("load", MetricsSource), ("bodies", checked_bodies)):
-        defs[section] = _table(section, schema.section_options(section) or {}, owner)
-    defs["mode"] = {
-        **_closed("mode", {**_mode(), **slots, "kv_events": _or_null("kv_events")}),
-        "required": ["type"],
-    }
-    sources = {"anyOf": [_ref("source"), {"type": "array", "items": _ref("source")}, NULL]}
+    sections = {key: _or_null(_ref(key)) for key in ("kv_events", "load", "bodies")}
+    defs["mode"] = {**_closed("mode", {**mode, **slots, "kv_events": sections["kv_events"]}), "required": ["type"]}
     top: Schema = {
-        "router": _or_null("router"),
-        "routing": _or_null("router"),
-        "mode": _or_null("mode"),
+        "router": _or_null(_ref("router")),
+        "routing": _or_null(_ref("router")),
+        "mode": _or_null(_ref("mode")),
         **slots,
-        "workers": {"anyOf": [{"type": "array", "items": _ref("worker")}, NULL]},
-        "shared_caches": {"anyOf": [{"type": "array", "items": _ref("shared_cache")}, NULL]},
-        "discovery": sources,
-        **{section: _or_null(section) for section in ("kv_events", "load", "bodies")},
-        "model_path": {"anyOf": [_TEXT, NULL]},
+        "workers": _or_null(_list(_any_of([_TEXT, _ref("worker")]))),
+        "shared_caches": _or_null(_list(_ref("shared_cache"))),
+        "discovery": _any_of([_ref("source"), _list(_ref("source")), _NULL]),
+        **sections,
+        "model_path": _or_null(_TEXT),
     }
     defs["file"] = _closed("file", top)
-    return {
-        "$schema": _DIALECT,
-        "title": "Configuration of a cachelb router",
-        "$ref": "#/$defs/file",
-        "allOf": list(_rules_by_name(names)),
-        "$defs": defs,
-    }
+    return {"$schema": _DIALECT, "title": "Configuration of a cachelb router", "$ref": "#/$defs/file", "$defs": defs}
 
 
-# === policies ===
+def _source(kind: str) -> Schema:
+    options = schema.discovery_options(kind)
+    required = ["kind", *(key for key, option in options.items() if option.is_required)]
+    return {**_table(f"source.{kind}", options, {"kind": {"const": kind}}), "required": required}
 
 
-def _rule(policy: str) -> str:
-    return f"policy.{policy}"
-
-
-def _spellings(policy: str) -> str:
-    """Return the pattern of a policy's names."""
-    names = (policy, *(alias for alias, target in policies.ALIASES.items() if target == policy))
-    return f"^({'|'.join(map(_loose, names))})$"
-
-
-def _any_name(patterns: Iterable[str]) -> Schema:
-    """Describe the name of any policy: those of this package first, for editors that complete."""
-    others = [r"^[^:]+:[^:]+$", *(f"^{_loose(name)}$" for name in plugins.names())]  # `module:Class` first
-    return {
-        "anyOf": [
-            {"enum": list(policies.POLICIES)},
-            *({"type": "string", "pattern": pattern} for pattern in (*patterns, *others)),
-        ]
-    }
-
-
-def _rules_by_name(names: Mapping[str, str]) -> Iterable[Schema]:
-    """Make the rules for tables of options whose policy `[router]` names, or the default."""
-    for slot in schema.SLOTS:
-        for name, pattern in names.items():
-            named = _at(pattern, "router", slot)
-            yield _when(named, {"properties": {slot: _when({"type": "object"}, _ref(_rule(name)))}})
-    places = (("router", "policy"), ("routing", "policy"), ("policy", "type"), ("mode", "policy"))
-    unnamed: Schema = {"not": {"anyOf": [_at(None, *place) for place in places]}}
-    default = _rule(schema.router_options()["policy"].default)
-    yield _when(unnamed, {"properties": {"policy": _when({"type": "object"}, _ref(default))}})
-
-
-def _at(pattern: str | None, *keys: str) -> Schema:
-    """Describe a document that has a text of a pattern, or anything, at a path."""
-    found: Schema = {} if pattern is None else {"type": "string", "pattern": pattern}
-    for key in reversed(keys):
-        found = {"type": "object", "required": [key], "properties": {key: found}}
-    return found
-
-
-# === tables ===
-
-
-def _fleet() -> dict[str, Schema]:
-    """Describe workers, shared caches and sources of workers."""
-    router = Router[str]
-    port = schema.Option(None, "int | None", "Port where decode workers fetch the KV cache of a prefill worker.")
-    with_port = {"bootstrap_port": describe(port, trial(partial(WorkerConfig, "w", "both"), "bootstrap_port", ()))}
-    worker = _table(
-        "worker_table",
-        schema.worker_options(),
-        lambda **options: router().add_worker("w", **options),
-        {"url": _TEXT, "key": _TEXT, **with_port},
-    )
-    worker["oneOf"] = [{"required": ["url"]}, {"required": ["key"]}]
-    cache = _table(
-        "shared_cache",
-        schema.shared_cache_options(),
-        lambda **options: router().add_shared_cache("c", **options),
-        {"name": _TEXT},
-    )
-    kinds: dict[str, Schema] = {}
-    for kind, make in KINDS.items():
-        options = schema.discovery_options(kind)
-        least = read_text(f"{kind}:x" if kind != "dns" else "srv:x")[1]
-        table = _table(f"source.{kind}", options, lambda make=make, least=least, **more: make(**{**least, **more}))
-        table["properties"]["kind"] = {"const": kind}
-        table["required"] = ["kind", *(key for key, option in options.items() if option.is_required)]
-        kinds[f"source.{kind}"] = table
-    return {
-        "worker_table": worker,
-        "worker": {"anyOf": [_TEXT, _ref("worker_table")]},
-        "shared_cache": {**cache, "required": ["name"]},
-        **kinds,
-        "source": {"anyOf": [_TEXT, *map(_ref, kinds)]},
-    }
-
-
-def _mode() -> Schema:
-    """Describe the layout with prefill and decode workers."""
-    port: Schema = {"anyOf": [{"$ref": "#/$defs/worker_table/properties/bootstrap_port"}, NULL]}
-    pair = {"type": "array", "prefixItems": [_TEXT, port], "minItems": 2, "maxItems": 2}
-    urls = {"anyOf": [{"type": "array", "items": {"anyOf": [_TEXT, pair]}}, NULL]}
-    kind = {"type": "string", "pattern": f"^{_loose(PAIRED.replace('_', '-'))}$"}
-    return {"type": kind, "prefill_urls": urls, "decode_urls": urls}
-
-
-def _table(name: str, options: Mapping[str, schema.Option], build: Build, others: Schema | None = None) -> Schema:
-    """Describe a table of options, each tried alone, beside others that are described."""
-    known = dict(others or {})
-    for key, option in options.items():
-        if _is_kept(option) and key not in known:
-            known[key] = describe(option, trial(build, key, options))
-    return _closed(name, known)
+def _table(name: str, options: Mapping[str, schema.Option], others: Schema | None = None) -> Schema:
+    """Describe a table of options, beside others that are described."""
+    described = {key: _option(option) for key, option in options.items() if not option.is_code}
+    return _closed(name, described | (others or {}))
 
 
 def _closed(name: str, properties: Schema) -> Schema:
     """Describe a table that has no other keys; hyphens count as underscores."""
     loose = {
-        f"^{_loose(key.replace('_', '-'))}$": {"$ref": f"#/$defs/{name}/properties/{key}"}
+        _spelled([key.replace("_", "-")])["pattern"]: {"$ref": f"#/$defs/{name}/properties/{key}"}
         for key in properties
         if "_" in key
     }
     return {"type": "object", "properties": properties, "patternProperties": loose, "additionalProperties": False}
 
 
-def _is_kept(option: schema.Option) -> bool:
-    return not option.is_code
+def _option(option: schema.Option) -> Schema:
+    described = _kind(ast.parse(option.annotation, mode="eval").body) or {}
+    if option.text:
+        described = {"description": " ".join(option.text.split()), **described}
+    if not option.is_required and (option.default is None or isinstance(option.default, str | int | float | tuple)):
+        described["default"] = list(option.default) if isinstance(option.default, tuple) else option.default
+    return described
 
 
-# === forms ===
+def _kind(node: ast.expr) -> Schema | None:
+    """Describe a type; None if no file holds such values."""
+    match node:
+        case ast.BinOp():
+            kinds = [kind for part in (node.left, node.right) if (kind := _kind(part)) is not None]
+            return _any_of(kinds) if kinds else None
+        case ast.Constant(value=None):
+            return dict(_NULL)
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id="PathLike" as name)):
+            return dict(_PLAIN[name]) if name in _PLAIN else None
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
+            return {"enum": [word.value for word in _parts(words) if isinstance(word, ast.Constant)]}
+        case ast.Subscript(value=ast.Name(id="Mapping"), slice=ast.Tuple(elts=[_, values])):
+            return {"type": "object", "additionalProperties": _kind(values)}
+        case ast.Subscript(value=ast.Name(id="Sequence" | "Iterable" | "tuple"), slice=items):
+            item = _kind(_parts(items)[0]) or {}
+            return _any_of([item, _list(item)]) if item == _PLAIN["str"] or "enum" in item else _list(item)
+    raise TypeError(f"no JSON Schema for the type {ast.unparse(node)!r}; add it to this function")
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _spellings(policy: str) -> list[str]:
+    return [policy, *(alias for alias, target in policies.ALIASES.items() if target == policy)]
+
+
+def _spelled(names: Iterable[str], *patterns: str) -> Schema:
+    """Describe one of some names, whose hyphens count as underscores."""
+    loose = (re.escape(name).replace("\\-", "[-_]") for name in names)
+    return {"type": "string", "pattern": f"^({'|'.join((*loose, *patterns))})$"}
 
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _or_null(name: str) -> Schema:
-    return {"anyOf": [_ref(name), NULL]}  # an empty YAML table is null
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
 
 
-def _when(condition: Schema, then: Schema) -> Schema:
-    return {"if": condition, "then": then}
+def _or_null(kind: Schema) -> Schema:
+    return _any_of([kind, _NULL])  # an empty YAML table is null
 
 
-def _loose(name: str) -> str:
-    return re.escape(name).replace("\\-", "[-_]")
+def _any_of(kinds: Iterable[Schema]) -> Schema:
+    """Describe a value of one of several kinds."""
+    flat = [each for kind in kinds for each in kind.get("anyOf", [kind])]
+    return {"anyOf": [each for n, each in enumerate(flat) if each not in flat[:n]]} if len(flat) > 1 else flat[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from cachelb.config import schema
@@ -12,8 +12,6 @@ from cachelb.errors import did_you_mean
 
 PAIRED = "vllm_prefill_decode"
 """The mode of vllm-router that names prefill and decode workers."""
-
-_PAIR = 2  # [url, port]
 
 
 @dataclass
@@ -27,27 +25,10 @@ class PolicyDraft:
 
 
 @dataclass
-class WorkerDraft:
-    """The settings of one worker in a document."""
+class Draft:
+    """The settings of one worker, shared cache or source of workers in a document."""
 
-    key: Setting
-    options: dict[str, Setting] = field(default_factory=dict)
-    bootstrap_port: Setting | None = None  # of a prefill worker; decode workers fetch the KV cache there
-
-
-@dataclass
-class SharedCacheDraft:
-    """The settings of one shared cache in a document."""
-
-    name: Setting
-    options: dict[str, Setting] = field(default_factory=dict)
-
-
-@dataclass
-class DiscoveryDraft:
-    """The settings of one source of workers in a document."""
-
-    kind: Setting
+    name: Setting  # the worker's key, the cache's name, the source's kind
     options: dict[str, Setting] = field(default_factory=dict)
 
 
@@ -58,9 +39,9 @@ class Layer:
     options: dict[str, Setting] = field(default_factory=dict)
     policies: dict[str, PolicyDraft] = field(default_factory=dict)  # by slot: policy, prefill_policy, decode_policy
     shadow: list[PolicyDraft] | None = None  # None if not mentioned
-    workers: list[WorkerDraft] | None = None  # None if not mentioned
-    shared_caches: list[SharedCacheDraft] = field(default_factory=list)
-    discovery: list[DiscoveryDraft] | None = None  # None if not mentioned
+    workers: list[Draft] | None = None  # None if not mentioned
+    shared_caches: list[Draft] = field(default_factory=list)
+    discovery: list[Draft] | None = None  # None if not mentioned
     sections: dict[str, dict[str, Setting]] = field(default_factory=dict)  # kv_events, load and bodies, where mentioned
     model_path: Setting | None = None
     strays: list[Setting] = field(default_factory=list)  # keys in the router's table that are not options of it
@@ -156,11 +137,8 @@ def _name(draft: PolicyDraft, setting: Setting) -> None:
 def _section(layer: Layer, section: Setting) -> None:
     """Read `[kv_events]`, `[load]` or `[bodies]`."""
     name = str(section.keys[-1]).replace("-", "_")
-    known = schema.section_options(name) or {}
     table = layer.sections.setdefault(name, {})
-    for key, setting in section.entries().items():
-        if key not in known:
-            raise setting.error(f"unknown key{did_you_mean(key, known)}")
+    for key, setting in _known(section.entries(), schema.section_options(name) or {}).items():
         put(table, key, setting)
 
 
@@ -172,39 +150,20 @@ def _model_path(layer: Layer, setting: Setting) -> None:
 
 def _workers(layer: Layer, section: Setting) -> None:
     """Read `[[workers]]`, or a list of urls."""
+    known = ("url", "key", "bootstrap_port", *schema.worker_options())
     layer.workers = layer.workers or []
-    known = schema.worker_options()
     for item in section.items():
         if isinstance(item.value, str):
             item.text()
-            layer.workers.append(WorkerDraft(item))
-            continue
-        entries = item.entries()
-        named = [entries.pop(key) for key in ("url", "key") if key in entries]
-        if len(named) != 1:
-            raise item.error("a worker has one url (or key, if it is no url)")
-        named[0].text()
-        draft = WorkerDraft(named[0], bootstrap_port=entries.pop("bootstrap_port", None))
-        for key, setting in entries.items():
-            if key not in known:
-                raise setting.error(f"unknown key{did_you_mean(key, ['url', 'key', 'bootstrap_port', *known])}")
-            draft.options[key] = setting
-        layer.workers.append(draft)
+            layer.workers.append(Draft(item))
+        else:
+            layer.workers.append(_draft(item, ("url", "key"), known, "a worker has one url (or key, if it is no url)"))
 
 
 def _shared_caches(layer: Layer, section: Setting) -> None:
     """Read `[[shared_caches]]`."""
-    known = schema.shared_cache_options()
-    for item in section.items():
-        entries = item.entries()
-        name = entries.pop("name", None)
-        if name is None:
-            raise item.error("a shared cache has a name")
-        name.text()
-        for key, setting in entries.items():
-            if key not in known:
-                raise setting.error(f"unknown key{did_you_mean(key, ['name', *known])}")
-        layer.shared_caches.append(SharedCacheDraft(name, entries))
+    known = ("name", *schema.shared_cache_options())
+    layer.shared_caches += [_draft(item, ("name",), known, "a shared cache has a name") for item in section.items()]
 
 
 def _discovery(layer: Layer, section: Setting) -> None:
@@ -213,40 +172,31 @@ def _discovery(layer: Layer, section: Setting) -> None:
     layer.discovery = [_source(item) for item in items]
 
 
-def _source(item: Setting) -> DiscoveryDraft:
+def _source(item: Setting) -> Draft:
     """Read a source of workers: a table with its kind, or a short text."""
     if isinstance(item.value, str):
         try:
             kind, options = read_text(item.text())
         except ValueError as error:
             raise item.error(str(error)) from error
-        return DiscoveryDraft(item.with_value(kind), {key: item.with_value(value) for key, value in options.items()})
-    entries = item.entries()
-    named = entries.pop("kind", None)
-    if named is None:
-        raise item.error(f"names no kind; add one of {', '.join(KINDS)} as kind")
-    if named.text() not in KINDS:
-        raise named.error(f"there is no kind {named.value!r}, but {', '.join(KINDS)}")
-    known = schema.discovery_options(named.value)
-    for key, setting in entries.items():
-        if key not in known:
-            raise setting.error(f"unknown key{did_you_mean(key, ['kind', *known])}")
-    return DiscoveryDraft(named, entries)
+        return Draft(item.with_value(kind), {key: item.with_value(value) for key, value in options.items()})
+    draft = _draft(item, ("kind",), None, f"names no kind; add one of {', '.join(KINDS)} as kind")
+    if draft.name.value not in KINDS:
+        raise draft.name.error(f"there is no kind {draft.name.value!r}, but {', '.join(KINDS)}")
+    _known(draft.options, ("kind", *schema.discovery_options(draft.name.value)))
+    return draft
 
 
 def _mode(layer: Layer, section: Setting) -> None:
     """Read `mode:` of vllm-router."""
-    entries = section.entries()
-    if "type" not in entries:
-        raise section.error(f"has no type; the one that is known is {PAIRED!r}")
-    mode = entries.pop("type")
-    if mode.text().replace("-", "_") != PAIRED:
-        raise mode.error(f"there is no mode {mode.value!r}; the one that is known is {PAIRED!r}, else leave mode out")
+    known = ("type", "prefill_urls", "decode_urls", *schema.SLOTS, "kv_events")
+    draft = _draft(section, ("type",), None, f"has no type; the one that is known is {PAIRED!r}")
+    if draft.name.value.replace("-", "_") != PAIRED:
+        raise draft.name.error(
+            f"there is no mode {draft.name.value!r}; the one that is known is {PAIRED!r}, else leave mode out"
+        )
     layer.workers = layer.workers or []
-    known = {"type", "prefill_urls", "decode_urls", *schema.SLOTS, "kv_events"}
-    for key, setting in entries.items():
-        if key not in known:
-            raise setting.error(f"unknown key{did_you_mean(key, known)}")
+    for key, setting in _known(draft.options, known).items():
         if setting.value is None:
             continue
         if key in schema.SLOTS:
@@ -258,14 +208,28 @@ def _mode(layer: Layer, section: Setting) -> None:
             layer.workers += [_paired(item, role) for item in setting.items()]
 
 
-def _paired(item: Setting, role: Setting) -> WorkerDraft:
+def _paired(item: Setting, role: Setting) -> Draft:
     """Read a worker of a mode: a url, or `[url, bootstrap port or null]`."""
-    if isinstance(item.value, str):
-        item.text()
-        return WorkerDraft(item, {"role": role})
-    parts = item.items()
-    if len(parts) != _PAIR:
-        raise item.error("must be a url, or a list of a url and a bootstrap port or null")
-    url, port = parts
-    url.text()
-    return WorkerDraft(url, {"role": role}, None if port.value is None else port)
+    match [item, item.with_value(None)] if isinstance(item.value, str) else item.items():
+        case [url, port]:
+            url.text()
+            return Draft(url, {"role": role} if port.value is None else {"role": role, "bootstrap_port": port})
+    raise item.error("must be a url, or a list of a url and a bootstrap port or null")
+
+
+def _draft(item: Setting, names: tuple[str, ...], known: Collection[str] | None, problem: str) -> Draft:
+    """Read a table with exactly one of some names, and options that are known."""
+    entries = item.entries()
+    named = [entries.pop(key) for key in names if key in entries]
+    if len(named) != 1:
+        raise item.error(problem)
+    named[0].text()
+    return Draft(named[0], entries if known is None else _known(entries, known))
+
+
+def _known(entries: dict[str, Setting], known: Collection[str]) -> dict[str, Setting]:
+    """Refuse keys that are not known."""
+    for key, setting in entries.items():
+        if key not in known:
+            raise setting.error(f"unknown key{did_you_mean(key, known)}")
+    return entries

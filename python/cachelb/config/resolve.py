@@ -14,7 +14,7 @@ from cachelb.bodies import RequestBodies
 from cachelb.config import schema
 from cachelb.config.build import router_arguments
 from cachelb.config.document import Document, Keys, Setting, dotted
-from cachelb.config.layer import DiscoveryDraft, Layer, PolicyDraft, SharedCacheDraft, WorkerDraft, put
+from cachelb.config.layer import Draft, Layer, PolicyDraft, put
 from cachelb.config.model import (
     DiscoveryConfig,
     KvEventsConfig,
@@ -186,52 +186,46 @@ class _Resolver:
                 raise setting.error("workers stand at the top level: [[workers]]")
             raise setting.error(f"unknown key{did_you_mean(key, schema.router_options())}")
 
-    def _workers(self) -> list[WorkerDraft]:
+    def _workers(self) -> list[Draft]:
         """Merge the workers: the environment may list them, the file may set their options."""
         file, environment = (layer.workers for layer in self._layers)
         drafts = list(file or ())
         if environment is not None:
             known = {_bare(draft): draft for draft in drafts}
-            drafts = [
-                WorkerDraft(draft.key, known[_bare(draft)].options, known[_bare(draft)].bootstrap_port)
-                if _bare(draft) in known
-                else draft
-                for draft in environment
-            ]
+            drafts = [Draft(draft.name, known.get(_bare(draft), draft).options) for draft in environment]
         seen: dict[str, Setting] = {}
         for draft in drafts:
-            other = seen.setdefault(_bare(draft), draft.key)
-            if other is not draft.key:
-                raise draft.key.error(
-                    f"worker {worker_name(draft.key.value)!r} is there already ({other.path}); "
+            other = seen.setdefault(_bare(draft), draft.name)
+            if other is not draft.name:
+                raise draft.name.error(
+                    f"worker {worker_name(draft.name.value)!r} is there already ({other.path}); "
                     "a worker that prefills and decodes is listed once, with role 'both'"
                 )
         return drafts
 
-    def _worker(self, n: int, draft: WorkerDraft) -> WorkerConfig:
+    def _worker(self, n: int, draft: Draft) -> WorkerConfig:
         """Check one worker."""
-        self._note(("workers", n, "url"), draft.key)
+        self._note(("workers", n, "url"), draft.name)
         options = dict(self._values(("workers", n), draft.options))
         role = options.pop("role", schema.worker_options()["role"].default)
-        port = draft.bootstrap_port
-        number = None if port is None else self._note(("workers", n, "bootstrap_port"), port)
+        port = options.pop("bootstrap_port", None)
         try:
-            return WorkerConfig(draft.key.value, role, MappingProxyType(options), number)
+            return WorkerConfig(draft.name.value, role, MappingProxyType(options), port)
         except _BAD_VALUE as error:
-            raise (port or draft.key).error(str(error)) from error
+            raise draft.options["bootstrap_port"].error(str(error)) from error
 
-    def _source_of_workers(self, n: int, draft: DiscoveryDraft) -> DiscoveryConfig:
+    def _source_of_workers(self, n: int, draft: Draft) -> DiscoveryConfig:
         """Check one source of workers by making it."""
-        kind = self._note(("discovery", n, "kind"), draft.kind)
+        kind = self._note(("discovery", n, "kind"), draft.name)
         try:
             _checked(partial(_make_source, kind), draft.options)
         except ConfigError:
             raise
         except _BAD_VALUE as error:
-            raise draft.kind.error(str(error)) from error
+            raise draft.name.error(str(error)) from error
         return DiscoveryConfig(kind, self._values(("discovery", n), draft.options))
 
-    def _shared_cache(self, n: int, draft: SharedCacheDraft) -> SharedCacheConfig:
+    def _shared_cache(self, n: int, draft: Draft) -> SharedCacheConfig:
         """Note one shared cache."""
         name = self._note(("shared_caches", n, "name"), draft.name)
         return SharedCacheConfig(name, self._values(("shared_caches", n), draft.options))
@@ -250,9 +244,9 @@ class _Resolver:
         return merged
 
 
-def _bare(draft: WorkerDraft) -> str:
+def _bare(draft: Draft) -> str:
     """Return the key of a worker without a trailing slash, which does not make another worker."""
-    key: str = draft.key.value
+    key: str = draft.name.value
     return key.rstrip("/") if "://" in key else key
 
 
@@ -275,14 +269,15 @@ def _name_of(name: Setting | None, default: str | None) -> str | None:
 def _check_router(
     config: RouterConfig,
     options: Mapping[str, Setting],
-    drafts: Sequence[WorkerDraft],
-    caches: Sequence[SharedCacheDraft],
+    drafts: Sequence[Draft],
+    caches: Sequence[Draft],
 ) -> None:
     """Build the router with all it has, so that errors are raised now, and not when the gateway starts."""
     rest = {key: value for key, value in router_arguments(config).items() if key not in options}
     router = _checked(partial(Router, **rest), options)
     for worker, draft in zip(config.workers, drafts, strict=True):
-        _checked(partial(router.add_worker, worker.key), draft.options)
+        own = {key: setting for key, setting in draft.options.items() if key != "bootstrap_port"}
+        _checked(partial(router.add_worker, worker.key), own)
     seen: dict[str, Setting] = {}
     for cache, shared in zip(config.shared_caches, caches, strict=True):
         other = seen.setdefault(repr(cache.options.get("model")), shared.name)
@@ -309,13 +304,13 @@ def checked_bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any opti
     return bodies
 
 
-def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[WorkerDraft]) -> None:
+def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[Draft]) -> None:
     """Refuse Unix sockets where prefill workers hand their KV cache to decode workers."""
     if all(worker.role == "both" for worker in workers):
         return
     for worker, draft in zip(workers, drafts, strict=True):
         if worker.key.startswith("unix:"):
-            raise draft.key.error(
+            raise draft.name.error(
                 f"worker {worker_name(worker.key)!r} is a Unix socket, but prefill and decode workers transfer KV "
                 "cache over the network: give it a host and a port"
             )

@@ -63,7 +63,7 @@ def test_it_refuses_at_the_first_byte_that_shows_it(chunks: list[bytes], kind: s
     assert reader.finish() == b""
 
 
-@pytest.mark.parametrize("body", [b"[1]", b'"a"', b"-1", b"true", b"<", b"\xef\xbb\xbf{}", b"", b" "])
+@pytest.mark.parametrize("body", [b"[1]", b'"a"', b"-1", b"true", b"<", b"", b" "])
 def test_what_it_refuses_a_router_refuses_too(body: bytes) -> None:
     router = Router(["gpu0"], bodies=RequestBodies(strict=True))
     with pytest.raises(BodyError) as whole:

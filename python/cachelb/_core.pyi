@@ -583,7 +583,7 @@ class Router(Generic[_W]):
             The decision, which owns the booked load.
 
         Raises:
-            BodyError: Body or messages cannot be read, and `RequestBodies.strict` is set.
+            BodyError: The body is no JSON object, and `RequestBodies.strict` is set.
             NoWorkerAvailable: No worker may be picked; the error has the reason per worker.
             TypeError: An argument has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range.

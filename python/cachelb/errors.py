@@ -21,11 +21,14 @@ class CachelbError(Exception):
 
 
 class BodyError(CachelbError, ValueError):
-    """A request body that cannot be read, if `RequestBodies.strict` asks for an error. It shows no content.
+    """A request body that cannot be read. It shows no content.
+
+    `RequestBodies.strict` raises it for bodies that are no JSON object: "syntax", "truncated", "utf8", "trailing" or
+    "not-object". The other kinds are limits of the reader.
 
     Attributes:
-        kind: What is wrong: "syntax", "truncated", "utf8", "surrogate", "trailing", "not-object", "too-large",
-            "too-deep", "too-many-parts", "too-many-ids" or "token-id".
+        kind: One of these, or "surrogate", "not-finite", "encoding", "too-large", "too-deep", "too-many-parts",
+            "too-many-ids" or "token-id".
         offset: The byte of the body where it was noticed.
 
     Example:

@@ -241,3 +241,6 @@ async def test_strict_router_refuses_what_it_cannot_read() -> None:
         assert (status, json.loads(body)["error"]["type"]) == (400, "bad_body")
         assert b"secret" not in body
         assert service.picker.counts == {"bad-body": 1}
+        for body in (b'{"prompt": [-1]}', b'{"user": "\\ud800"}', b'{"n": NaN}', '{"n": 1}'.encode("utf-16")):
+            assert (await service.stream().request(body)).body == body
+        assert service.picker.counts == {"bad-body": 1, "picked": 4}

@@ -262,8 +262,6 @@ class Gateway:
         try:
             return await self._pick(request, is_prompt=call.is_prompt)
         except BodyError as error:
-            if error.kind == "too-large":
-                raise _too_large(self._max_body_bytes) from None
             raise Refusal(400, "invalid_body", str(error)) from None
         except NoWorkerAvailable as error:
             raise _no_worker(error) from None

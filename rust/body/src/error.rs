@@ -12,12 +12,16 @@ pub enum ErrorKind {
     Truncated,
     /// A string that is not UTF-8.
     Utf8,
-    /// An escape that is half of a surrogate pair.
+    /// Half of a surrogate pair, escaped or in UTF-8.
     Surrogate,
     /// Bytes behind the value.
     Trailing,
     /// The value is not an object.
     NotObject,
+    /// `NaN` or `Infinity`, which some readers of JSON take.
+    NotFinite,
+    /// UTF-16 or UTF-32, which some readers of JSON take.
+    Encoding,
     /// More bytes than [`Limits::bytes`](crate::Limits::bytes).
     TooLarge,
     /// Nested deeper than [`Limits::depth`](crate::Limits::depth).
@@ -32,19 +36,29 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All of them, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Syntax,
         Self::Truncated,
         Self::Utf8,
         Self::Surrogate,
         Self::Trailing,
         Self::NotObject,
+        Self::NotFinite,
+        Self::Encoding,
         Self::TooLarge,
         Self::TooDeep,
         Self::TooManyParts,
         Self::TooManyIds,
         Self::TokenId,
     ];
+
+    /// Whether Python's `json.loads` refuses such a body, too, or gives no dict. All else is a limit of this reader, and
+    /// may be a valid request.
+    #[must_use]
+    pub fn is_invalid(self) -> bool {
+        use ErrorKind::{NotObject, Syntax, Trailing, Truncated, Utf8};
+        matches!(self, Syntax | Truncated | Utf8 | Trailing | NotObject)
+    }
 
     /// Name as used for counters.
     #[must_use]
@@ -56,6 +70,8 @@ impl ErrorKind {
             Self::Surrogate => "surrogate",
             Self::Trailing => "trailing",
             Self::NotObject => "not-object",
+            Self::NotFinite => "not-finite",
+            Self::Encoding => "encoding",
             Self::TooLarge => "too-large",
             Self::TooDeep => "too-deep",
             Self::TooManyParts => "too-many-parts",

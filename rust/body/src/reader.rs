@@ -79,7 +79,8 @@ impl BodyReader {
         self.clear();
         let endpoint = Endpoint::of(path);
         let limits = self.writer.limits();
-        let mut reader = Reader::new(body, limits.depth);
+        let text = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body); // a byte order mark
+        let mut reader = Reader::new(text, limits.depth);
         if body.len() > limits.bytes {
             return Err(reader.error(ErrorKind::TooLarge));
         }
@@ -87,6 +88,9 @@ impl BodyReader {
         if endpoint == Endpoint::Audio {
             facts.kind = Kind::Audio;
         } else {
+            if let [0, ..] | [_, 0, ..] | [0xFE, 0xFF, ..] | [0xFF, 0xFE, ..] = text {
+                return Err(reader.error(ErrorKind::Encoding));
+            }
             if reader.peek()? != Token::Object {
                 reader.skip()?;
                 reader.end()?;

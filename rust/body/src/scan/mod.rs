@@ -57,9 +57,16 @@ impl<'a> Reader<'a> {
     /// An error at this place.
     #[must_use]
     pub fn error(&self, kind: ErrorKind) -> BodyError {
-        let end = self.at >= self.bytes.len() && kind == ErrorKind::Syntax;
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let kind = match (kind, rest) {
+            (ErrorKind::Syntax, []) => ErrorKind::Truncated,
+            (ErrorKind::Syntax, _) if rest.starts_with(b"NaN") => ErrorKind::NotFinite,
+            (ErrorKind::Syntax, _) if rest.starts_with(b"Infinity") => ErrorKind::NotFinite,
+            (ErrorKind::Utf8, [0xED, 0xA0..=0xBF, 0x80..=0xBF, ..]) => ErrorKind::Surrogate,
+            _ => kind,
+        };
         BodyError {
-            kind: if end { ErrorKind::Truncated } else { kind },
+            kind,
             offset: self.at,
         }
     }

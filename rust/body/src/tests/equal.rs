@@ -192,7 +192,7 @@ fn what_is_no_json_is_invalid() {
     let mut reader = BodyReader::default();
     for (body, kind) in [
         (&br#"{"a":"\ud800"}"#[..], ErrorKind::Surrogate),
-        (br#"{"a":NaN}"#, ErrorKind::Syntax),
+        (br#"{"a":NaN}"#, ErrorKind::NotFinite),
         (b"{\"a\":\"\xC3\"}", ErrorKind::Utf8),
         (b"{} x", ErrorKind::Trailing),
     ] {

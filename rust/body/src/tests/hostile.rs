@@ -67,6 +67,29 @@ fn limits_are_counted() {
     assert_eq!(kind(CHAT, r#"{"a":"\ud800"}"#), Some(ErrorKind::Surrogate));
 }
 
+/// Bodies that Python's `json.loads` takes are no invalid ones, and a byte order mark is nothing.
+#[test]
+fn forms_of_other_readers_are_not_invalid() {
+    let forms: [(&[u8], ErrorKind); 9] = [
+        (b"{\"a\":NaN}", ErrorKind::NotFinite),
+        (b"{\"a\":[-Infinity]}", ErrorKind::NotFinite),
+        (b"{\"a\":\"\xED\xA0\x80\"}", ErrorKind::Surrogate),
+        (b"{\0\"\0", ErrorKind::Encoding),
+        (b"\xFF\xFE{\0", ErrorKind::Encoding),
+        (b"\0\0\0{", ErrorKind::Encoding),
+        (b"{\"a\":nan}", ErrorKind::Syntax),
+        (b"{\"a\":\"\xED\xA0\"}", ErrorKind::Utf8),
+        (b"\xEF\xBB\xBF\xEF\xBB\xBF{}", ErrorKind::Syntax),
+    ];
+    for (body, kind) in forms {
+        assert_eq!(error(body), kind, "{body:?}");
+        let invalid = matches!(kind, ErrorKind::Syntax | ErrorKind::Utf8);
+        assert_eq!(kind.is_invalid(), invalid);
+    }
+    let mut reader = BodyReader::new(Profile::default(), Limits::default());
+    reader.read(CHAT, b"\xEF\xBB\xBF{}").unwrap();
+}
+
 fn canonical(text: &str) -> Canon {
     let mut canon = Canon::default();
     canon

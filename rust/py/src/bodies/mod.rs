@@ -47,6 +47,8 @@ pub struct Bodies {
     pub counts: Counts,
     /// Whether the log has that text is never among the blocks of events.
     warned: AtomicBool,
+    /// Whether the log has that a body exceeds a limit.
+    limited: AtomicBool,
 }
 
 /// What the gateway says of the request.
@@ -69,6 +71,7 @@ impl Bodies {
             key,
             counts: Counts::default(),
             warned: AtomicBool::default(),
+            limited: AtomicBool::default(),
         })
     }
 
@@ -97,6 +100,7 @@ impl Bodies {
             self.counts.add(tally);
         }
         outcome?;
+        self.warn_of_limit(tally.error)?;
         call.read = Some(read);
         match call.read.as_deref() {
             Some(read) if has_events && !has_prompt(call) => self.warn_once(read),
@@ -113,6 +117,21 @@ impl Bodies {
         Python::attach(|py| {
             let module = py.import(intern!(py, "cachelb.bodies"))?;
             module.call_method0(intern!(py, "_warn_of_text"))?;
+            Ok(())
+        })
+    }
+
+    /// Logs the first body that exceeds a limit of the reader, and is routed by load.
+    fn warn_of_limit(&self, error: Option<ErrorKind>) -> PyResult<()> {
+        let Some(kind) = error.filter(|kind| !kind.is_invalid()) else {
+            return Ok(());
+        };
+        if self.limited.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        Python::attach(|py| {
+            let module = py.import(intern!(py, "cachelb.requests"))?;
+            module.call_method1(intern!(py, "_warn_of_limit"), (kind.name(),))?;
             Ok(())
         })
     }
@@ -150,11 +169,7 @@ impl Bodies {
                 if let Some(length) = too_long(body, self.settings.limits.bytes) {
                     read.unread(length);
                     tally.encoded = headers.is_encoded();
-                    if !tally.encoded {
-                        let (kind, offset) = (ErrorKind::TooLarge, 0);
-                        let error = BodyError { kind, offset };
-                        self.refuse(error, tally).map_err(body_error)?;
-                    }
+                    tally.error = (!tally.encoded).then_some(ErrorKind::TooLarge);
                     self.identify(&headers.clues(), context, read, tally);
                     return Ok(());
                 }
@@ -203,6 +218,9 @@ impl Bodies {
             self.counts.add(tally);
         }
         outcome?;
+        if let Err(error) = self.warn_of_limit(tally.error) {
+            Python::attach(|py| error.write_unraisable(py, None));
+        }
         self.rank(&headers, &mut read);
         Ok(read)
     }
@@ -334,10 +352,10 @@ impl Bodies {
         None
     }
 
-    /// Counts a body that cannot be read; an error if it is not to be routed by load.
+    /// Counts a body that cannot be read; an error if it is not to be routed by load. A limit of the reader is none.
     fn refuse(&self, error: BodyError, tally: &mut Tally) -> Result<(), BodyError> {
         tally.error = Some(error.kind);
-        if self.settings.strict {
+        if self.settings.strict && error.kind.is_invalid() {
             Err(error)
         } else {
             Ok(())

@@ -13,6 +13,7 @@ mod rewrite;
 mod server;
 mod shared;
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 mod testing;
 mod usage;
 mod wire;

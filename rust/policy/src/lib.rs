@@ -118,6 +118,7 @@ pub fn named(name: &str) -> Option<&'static Policy> {
 }
 
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

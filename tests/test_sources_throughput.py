@@ -60,6 +60,14 @@ def test_prefill_time_of_finished_requests_beats_wall_time() -> None:
     assert rates.observe(later, now_s=100.0)[0] == 4_000.0
 
 
+def test_prefill_time_of_tensorrt_llm_counts_computed_tokens_only() -> None:
+    page = b"trtllm_prompt_tokens_total %d\ntrtllm_prompt_cached_tokens_total %d\n"
+    page += b"trtllm_request_prefill_time_seconds_sum %d\n"
+    rates = Throughput()
+    rates.observe(read_metrics_page(page % (0, 0, 0)), now_s=0.0)
+    assert rates.observe(read_metrics_page(page % (9_000, 1_000, 2)), now_s=100.0)[0] == 4_000.0
+
+
 def test_sglangs_own_rate_counts_only_while_requests_run() -> None:
     rates = Throughput()
     idle = read_metrics_page(sglang_page(running=0, queued=0, throughput=5.0))

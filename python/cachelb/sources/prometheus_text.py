@@ -195,7 +195,8 @@ _LINE = rb"# (?:HELP|TYPE|EOF)|[ \t]*+[A-Za-z_:][\w:.]*+[ \t]*+(?:\{.*\}[ \t]*+|
 _METRICS_LINE = re.compile(b"^(?:" + _LINE + b")", re.MULTILINE)
 _PREFIX = re.compile(rb"(?:ray_)?(" + b"|".join(sorted(_METRICS, reverse=True)) + rb")[:_](.*)", re.DOTALL)
 
-_Key = tuple[tuple[bytes, ...], int | None]
+_Key = tuple[bytes, int | None]
+"""Values of the labels that name an owner, with null bytes between them, and the rank."""
 
 
 @dataclass(slots=True)
@@ -306,8 +307,10 @@ def _series(text: bytes) -> _Series:
     # Totals stand under an empty priority, next to one sample per priority.
     if labels.get(b"priority"):
         target = None
-    owner = tuple(labels.get(label, b"") for label in _OWNER_LABELS)
-    return _Series(engine, target and target + plain, how.add, (owner if any(owner) else (), _rank_of(labels)), labels)
+    owner = b"\0".join(labels.get(label, b"").replace(b"\0", b"") for label in _OWNER_LABELS)
+    return _Series(
+        engine, target and target + plain, how.add, (owner if owner.strip(b"\0") else b"", _rank_of(labels)), labels
+    )
 
 
 def _number(text: bytes) -> float | None:
@@ -335,10 +338,10 @@ def _whole(text: bytes | None) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _wider(owner: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
+def _wider(owner: bytes) -> list[bytes]:
     """Return the owners that have no label but those of another, which is the last."""
-    wider = [labels for labels in product(*({b"", label} for label in owner)) if any(labels)]
-    return [(), *sorted(wider, key=lambda labels: sum(map(bool, labels)))]
+    wider = [labels for labels in product(*({b"", label} for label in owner.split(b"\0"))) if any(labels)]
+    return [b"", *(b"\0".join(labels) for labels in sorted(wider, key=lambda labels: sum(map(bool, labels))))]
 
 
 def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:

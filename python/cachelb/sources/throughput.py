@@ -4,7 +4,7 @@ A rate between two polls 100 ms apart means little: engines count a whole prompt
 end. So the rates are averages over the last seconds **of work**; idle time is left out.
 
 - Output: tokens over the time in which either page showed a request.
-- Prompt: where the engine publishes the prefill tokens and prefill seconds of finished requests (vLLM), their
+- Prompt: where the engine publishes prefill tokens and seconds of finished requests (vLLM, TensorRT-LLM), their
   quotient: the real rate of a request's prefill, however much decoding went on beside it. Elsewhere prompt
       tokens over working time, which on a worker that mostly decodes is the rate of arrival and thus a lower bound.
 """

@@ -257,6 +257,7 @@ def read_metrics_page(page: bytes) -> MetricsPage:
         before = rank.values.get(series.field, 0.0)
         rank.values[series.field] = before + value if series.add else max(before, value)
     totals = _totals(own) if own else _totals(others)
+    fault = None if engine is not None or others else _fault(page)
     falls_asleep = any(rank.values.get(_FALLS_ASLEEP) for rank in own.values())
     load, named = _read(own)
     if falls_asleep:  # the state changes when the engine has done it
@@ -267,7 +268,7 @@ def read_metrics_page(page: bytes) -> MetricsPage:
         ranks=named,
         totals=totals,
         dropped=dropped,
-        fault=None if engine or own or others else _fault(page),
+        fault=fault,
         start_s=start_s,
     )
 

@@ -40,7 +40,7 @@ pub struct Layout {
     pub thoughts: Thoughts,
     /// Whether the attribution line of a client is rendered.
     pub attributes: bool,
-    /// Whether the first line or block of the system text, which changes, is left out.
+    /// Whether the first line of the system text, which changes, is left out.
     pub beheads: bool,
 }
 
@@ -109,8 +109,6 @@ pub enum Part {
     Attribution,
     /// The first line of the system text.
     FirstLine,
-    /// The rest of its first block.
-    FirstBlock,
     /// A system or developer message among the others.
     Inline,
     /// A thought of the assistant.
@@ -119,15 +117,6 @@ pub enum Part {
     Empty,
     /// Anything else.
     Other,
-}
-
-/// What of a system text that has a volatile head is left out with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Head {
-    /// Its first line.
-    Line,
-    /// Its first block.
-    Block,
 }
 
 /// Where the sections of a prompt end in the list of its parts: options, system text, tools, and the messages before
@@ -143,12 +132,12 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// The parts of `list` in the order of `layout`, each with its position; `head` is what is volatile.
+    /// The parts of `list` in the order of `layout`, each with its position.
     pub(crate) fn arrange<'a, T>(
         &self,
         list: &'a [T],
         part: impl Fn(&T) -> Part + Copy + 'a,
-        (layout, head): (Layout, Head),
+        layout: Layout,
     ) -> impl Iterator<Item = (usize, &'a T)> {
         let Self {
             options,
@@ -163,7 +152,6 @@ impl Sections {
         let leading = move |(_, each): &(usize, &T)| match part(each) {
             Part::Attribution => layout.attributes,
             Part::FirstLine => !layout.beheads,
-            Part::FirstBlock => !layout.beheads || head == Head::Line,
             _ => true,
         };
         let rendered = move |(at, each): &(usize, &T)| match part(each) {

@@ -1,6 +1,6 @@
 //! Digests of the parts of a prompt, by which prompts are compared under every layout without their text.
 
-use crate::layout::{Head, Layout, Part, Sections};
+use crate::layout::{Layout, Part, Sections};
 
 /// Longer texts are split.
 const CHUNK: usize = 1024;
@@ -59,23 +59,25 @@ impl Outline {
         })
     }
 
-    fn arranged(&self, by: (Layout, Head)) -> impl Iterator<Item = &Segment> {
-        let segments = self
-            .sections
-            .arrange(&self.segments, |segment: &Segment| segment.part, by);
+    fn arranged(&self, layout: Layout) -> impl Iterator<Item = &Segment> {
+        let segments =
+            self.sections
+                .arrange(&self.segments, |segment: &Segment| segment.part, layout);
         segments.map(|(_, segment)| segment)
     }
 
     /// Bytes of the prompt.
     #[must_use]
-    pub fn bytes(&self, by: (Layout, Head)) -> u64 {
-        self.arranged(by).map(|each| u64::from(each.bytes)).sum()
+    pub fn bytes(&self, layout: Layout) -> u64 {
+        self.arranged(layout)
+            .map(|each| u64::from(each.bytes))
+            .sum()
     }
 
     /// Bytes from the beginning that it has in common with the prompt of `other`.
     #[must_use]
-    pub fn shared(&self, other: &Self, by: (Layout, Head)) -> u64 {
-        let both = self.arranged(by).zip(other.arranged(by));
+    pub fn shared(&self, other: &Self, layout: Layout) -> u64 {
+        let both = self.arranged(layout).zip(other.arranged(layout));
         let equal = both.take_while(|(one, other)| one == other);
         equal.map(|(each, _)| u64::from(each.bytes)).sum()
     }
@@ -91,7 +93,7 @@ impl Outline {
         let segments = self.segments[options..system]
             .iter()
             .chain(&self.segments[tools..]);
-        segments.filter(|each| matches!(each.part, Part::System | Part::FirstBlock | Part::Other))
+        segments.filter(|each| matches!(each.part, Part::System | Part::Other))
     }
 
     /// Bytes that it has in common with `other` whatever the layout: of messages and system text that no layout moves.
@@ -114,28 +116,22 @@ impl Outline {
         self.sections.system < self.sections.tools
     }
 
-    /// Digests of a head of the system text and of the system text without it, and the bytes of the head, if it has one.
+    /// Digests of the first line of the system text and of the rest, and the bytes of the line, if there is much behind it.
     #[must_use]
-    pub fn without(&self, head: Head) -> Option<(u64, u64, u32)> {
-        let system = &self.segments[self.sections.options..self.sections.system];
-        let is_head = |each: &Segment| match each.part {
-            Part::FirstLine => true,
-            Part::FirstBlock => head == Head::Block,
-            _ => false,
-        };
-        let (mut first, mut rest, mut bytes, mut left) = (0, 0, 0, 0);
-        for each in system.iter().filter(|each| each.part != Part::Attribution) {
-            let (digest, length) = if is_head(each) {
-                (&mut first, &mut bytes)
-            } else {
-                (&mut rest, &mut left)
-            };
-            // A chain of digests that are keyed already.
-            *digest = (*digest ^ each.digest)
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-                .rotate_left(29);
-            *length += each.bytes;
+    pub fn first_line(&self) -> Option<(u64, u64, u32)> {
+        let Sections {
+            options, system, ..
+        } = self.sections;
+        let mut sums = [(0, 0); 2];
+        for each in &self.segments[options..system] {
+            if each.part != Part::Attribution {
+                let (digest, bytes) = &mut sums[usize::from(each.part != Part::FirstLine)];
+                // Of digests that are keyed already.
+                *digest = (*digest ^ each.digest).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                *bytes += each.bytes;
+            }
         }
+        let [(first, bytes), (rest, left)] = sums;
         (bytes > 0 && left >= LEAST_REST).then_some((first, rest, bytes))
     }
 

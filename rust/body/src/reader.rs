@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{ErrorKind, Result};
 use crate::facts::{Facts, Kind};
 use crate::head::Head as Beside;
-use crate::layout::{Head, Layout};
+use crate::layout::Layout;
 use crate::pairs::Pairs;
 use crate::profile::{Limits, Profile};
 use crate::prompts::Prompts;
@@ -63,7 +63,7 @@ impl BodyReader {
     /// # Errors
     /// If the body is no valid JSON object or holds more than the limits. It is then routed by load.
     pub fn read(&mut self, path: &str, body: &[u8]) -> Result<Body<'_>> {
-        self.read_by(path, body, |_| (Layout::default(), Head::Line))
+        self.read_by(path, body, |_| Layout::default())
     }
 
     /// Reads a body as [`read`](Self::read) does. `layout_of` a model is how a likely profile arranges its prompts.
@@ -74,7 +74,7 @@ impl BodyReader {
         &mut self,
         path: &str,
         body: &[u8],
-        layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
+        layout_of: impl FnOnce(Option<&str>) -> Layout,
     ) -> Result<Body<'_>> {
         self.clear();
         let endpoint = Endpoint::of(path);
@@ -141,13 +141,13 @@ impl BodyReader {
     fn lay_out(
         &mut self,
         dialect: Dialect,
-        layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
+        layout_of: impl FnOnce(Option<&str>) -> Layout,
     ) -> bool {
         let w = &mut self.writer;
         if w.profile().is_likely {
             let model = self.head.model().map(|model| model.of(w.bytes()));
-            let by = layout_of(model.and_then(|model| std::str::from_utf8(model).ok()));
-            let parts = (self.conversation).lay_out_by(w, &self.tools, dialect, by);
+            let layout = layout_of(model.and_then(|model| std::str::from_utf8(model).ok()));
+            let parts = (self.conversation).lay_out_by(w, &self.tools, dialect, layout);
             parts.map(|parts| self.prompts.put_text(parts)).is_some()
         } else {
             let parts = self.conversation.lay_out(w, &self.tools);
@@ -160,7 +160,7 @@ impl BodyReader {
         &mut self,
         endpoint: Endpoint,
         facts: &mut Facts,
-        layout_of: impl FnOnce(Option<&str>) -> (Layout, Head),
+        layout_of: impl FnOnce(Option<&str>) -> Layout,
     ) {
         self.head.finish(&mut self.writer);
         self.head.state(facts);

@@ -12,7 +12,7 @@ use self::contents::{Block, Contents};
 pub(crate) use self::pieces::Pieces;
 use self::turns::Turns;
 use crate::canon::Span;
-use crate::layout::{Head, Layout};
+use crate::layout::Layout;
 use crate::profile::{InlineSystem, ToolsPlace};
 use crate::tools::Tools;
 use crate::writer::{Dialect, Writer};
@@ -81,7 +81,7 @@ impl Conversation {
         w: &mut Writer,
         tools: &Tools,
         dialect: Dialect,
-        by: (Layout, Head),
+        layout: Layout,
     ) -> Option<&[Span]> {
         let (system, messages, leading) = self.turns.sections()?;
         let start = w.canon().end();
@@ -94,7 +94,7 @@ impl Conversation {
         let spans = [head, system, tools.span(), messages];
         self.pieces.lay_out(w.canon(), spans, leading, merges);
         self.attribution = self.pieces.attribution;
-        Some(self.pieces.arrange(by))
+        Some(self.pieces.arrange(layout))
     }
 
     /// Parts, those that are media, and system blocks of attribution.

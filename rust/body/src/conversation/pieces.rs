@@ -2,7 +2,7 @@
 
 use super::finish::{is_result, thoughts};
 use crate::canon::{Canon, PIECE, Span, TEXT};
-use crate::layout::{Head, Layout, Part, Sections};
+use crate::layout::{Layout, Part, Sections};
 use crate::outline::Outline;
 
 /// Begins the attribution line of a client.
@@ -212,8 +212,7 @@ impl Pieces {
         let block = find((at + 1).min(end));
         let first = line(&bytes[at..block]).map_or(block, |line| at + line);
         self.put(Part::FirstLine, Span::from(at..first), false);
-        self.put(Part::FirstBlock, Span::from(first..block), false);
-        self.put(Part::System, Span::from(block..end), false);
+        self.put(Part::System, Span::from(first..end), false);
     }
 
     fn has_system(&self) -> bool {
@@ -221,14 +220,14 @@ impl Pieces {
     }
 
     /// The prompt by a layout.
-    pub(super) fn arrange(&mut self, by: (Layout, Head)) -> &[Span] {
+    pub(super) fn arrange(&mut self, layout: Layout) -> &[Span] {
         self.arranged.clear();
         self.ends.clear();
         let (system, tools) = (self.sections.system, self.sections.tools);
         let (mut length, mut begun, mut last) = (0, false, 0);
         for (at, piece) in self
             .sections
-            .arrange(&self.list, |piece: &Piece| piece.part, by)
+            .arrange(&self.list, |piece: &Piece| piece.part, layout)
         {
             let behind_tools = (system..tools).contains(&last);
             let behind_system = last < system && at >= system;

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::model::{LEARNED, Model};
 use crate::endpoint::Api;
-use crate::layout::{Head, Layout, Thoughts, Tools};
+use crate::layout::{Layout, Thoughts, Tools};
 use crate::outline::Outline;
 use crate::profile::Engine;
 
@@ -88,8 +88,6 @@ impl Basis {
 pub struct Current {
     /// How its prompts are arranged.
     pub layout: Layout,
-    /// What of a system text is volatile.
-    pub head: Head,
     /// [`Learned`](Basis::Learned) or [`Likely`](Basis::Likely).
     pub basis: Basis,
     /// Whether conversations go on that were sent by another layout.
@@ -103,7 +101,7 @@ pub enum Notice {
     Switched(Layout),
     /// Reports contradict what a person set: this layout explains them better.
     Contradicted(Layout),
-    /// The first bytes of a system text change while the rest stays: so many.
+    /// The first line of a system text, of so many bytes, changes while the rest stays.
     VolatileHead(u32),
 }
 
@@ -153,7 +151,7 @@ pub struct Lesson {
     model: u64,
     api: Api,
     outline: Arc<Outline>,
-    by: (Layout, Head),
+    layout: Layout,
 }
 
 impl Lesson {
@@ -165,13 +163,13 @@ impl Lesson {
 
     /// The layout by which the earlier prompt was sent that it most likely continues, if that is another.
     #[must_use]
-    pub fn before(&self) -> Option<(Layout, Head)> {
+    pub fn before(&self) -> Option<Layout> {
         let models = self.layouts.models.lock();
         let models = models.unwrap_or_else(PoisonError::into_inner);
         let earlier = models.get(&self.model)?.prompts.iter();
         let earlier = earlier.filter(|each| each.api == self.api);
         let best = earlier.max_by_key(|each| each.outline.alike(&self.outline))?;
-        (best.by != self.by).then_some(best.by)
+        (best.layout != self.layout).then_some(best.layout)
     }
 }
 
@@ -214,7 +212,6 @@ impl Layouts {
         let known = current.get(&key(model)).map(|known| known[api as usize]);
         known.unwrap_or_else(|| Current {
             layout: self.given.start(self.engine()),
-            head: Head::Line,
             basis: Basis::Likely,
             is_new: false,
         })
@@ -233,7 +230,7 @@ impl Layouts {
             model: key(model),
             api,
             outline: Arc::new(outline),
-            by: (current.layout, current.head),
+            layout: current.layout,
         })
     }
 
@@ -273,7 +270,7 @@ impl Layouts {
                     counter.fetch_add(tokens as u64, Ordering::Relaxed);
                 }
             }
-            let is_there = |layout: Layout| model.volatile.is_some() || !layout.beheads;
+            let is_there = |layout: Layout| model.is_volatile || !layout.beheads;
             let allowed = |layout| self.given.allows(layout) && is_there(layout);
             for api in [Api::Chat, Api::Responses, Api::Messages] {
                 let score = |layout| model.score(api, layout, start);
@@ -307,14 +304,12 @@ impl Layouts {
             self.counts.unreported.fetch_add(1, Ordering::Relaxed);
         }
         model.keep(lesson, place, report.output.unwrap_or(0));
-        let head = model.volatile.unwrap_or(Head::Line);
         let layouts = model.current.map(|known| known.unwrap_or(start));
         let mut prompts = model.prompts.iter();
-        let is_new = prompts.any(|each| each.by != (layouts[each.api as usize], head));
+        let is_new = prompts.any(|each| each.layout != layouts[each.api as usize]);
         let basis = model.basis();
         let known = layouts.map(|layout| Current {
             layout,
-            head,
             basis,
             is_new,
         });

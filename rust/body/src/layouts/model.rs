@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Basis, Lesson};
 use crate::endpoint::Api;
-use crate::layout::{Head, Layout, Part, Thoughts, Tools};
+use crate::layout::{Layout, Part, Thoughts, Tools};
 use crate::outline::Outline;
 
 /// Prompts that are kept of a model, and bytes of their outlines.
@@ -25,8 +25,8 @@ const LESS: f64 = -1.897;
 const MORE: f64 = -2.996;
 /// What older reports count for with each new one.
 const MEMORY: f64 = 0.98;
-/// What the layout at the start has ahead.
-const AHEAD: f64 = 0.5;
+/// What the layout at the start leads by.
+const PRIOR: f64 = 0.5;
 /// A layout is learned after so many informative answers.
 pub(super) const LEARNED: u32 = 20;
 /// After so many, one answer in `SAMPLED` is looked at, and all after `SURPRISES` in a row.
@@ -40,7 +40,8 @@ pub(super) struct Model {
     /// By API, of the reports of its own requests.
     pub(super) scores: [[f64; Layout::COUNT]; Api::COUNT],
     pub(super) current: [Option<Layout>; Api::COUNT],
-    pub(super) volatile: Option<Head>,
+    /// Whether the first line of a system text changes.
+    pub(super) is_volatile: bool,
     pub(super) answers: u64,
     pub(super) informative: u64,
     /// Informative answers under the current layout.
@@ -64,7 +65,7 @@ pub(super) struct Earlier {
     pub(super) answer_tokens: u64,
     pub(super) api: Api,
     /// How later requests look it up.
-    pub(super) by: (Layout, Head),
+    pub(super) layout: Layout,
 }
 
 impl Default for Model {
@@ -72,7 +73,7 @@ impl Default for Model {
         Self {
             scores: [[0.0; Layout::COUNT]; Api::COUNT],
             current: [None; Api::COUNT],
-            volatile: None,
+            is_volatile: false,
             answers: 0,
             informative: 0,
             confirmed: 0,
@@ -88,36 +89,29 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Notes the head of a system text. Returns its bytes once it is found to be volatile.
+    /// Notes the first line of a system text. Returns its bytes once it is found to be volatile.
     pub(super) fn note_heads(&mut self, outline: &Outline) -> Option<u32> {
-        if self.volatile.is_some() {
-            return None;
+        let (first, rest, bytes) = outline.first_line().filter(|_| !self.is_volatile)?;
+        let text = self.texts.iter().position(|(known, _)| *known == rest);
+        let text = text.and_then(|at| self.texts.remove(at));
+        let (_, mut heads) = text.unwrap_or((rest, Vec::new()));
+        if !heads.contains(&first) {
+            heads.push(first);
         }
-        for head in [Head::Line, Head::Block] {
-            let Some((first, rest, bytes)) = outline.without(head) else {
-                continue;
-            };
-            let text = self.texts.iter().position(|(known, _)| *known == rest);
-            let text = text.and_then(|at| self.texts.remove(at));
-            let (_, mut heads) = text.unwrap_or((rest, Vec::new()));
-            if !heads.contains(&first) {
-                heads.push(first);
-            }
-            if heads.len() >= HEADS {
-                self.volatile = Some(head);
-                self.texts.clear();
-                for scores in &mut self.scores {
-                    let (kept, cut) = scores.split_at_mut(Layout::COUNT / 2);
-                    cut.copy_from_slice(kept);
-                }
-                return Some(bytes);
-            }
+        if heads.len() < HEADS {
             self.texts.push_back((rest, heads));
             if self.texts.len() > TEXTS {
                 self.texts.pop_front();
             }
+            return None;
         }
-        None
+        self.is_volatile = true;
+        self.texts.clear();
+        for scores in &mut self.scores {
+            let (kept, cut) = scores.split_at_mut(Layout::COUNT / 2);
+            cut.copy_from_slice(kept);
+        }
+        Some(bytes)
     }
 
     /// Scores all layouts by a report of cached and prompt tokens. Returns by how many tokens it exceeds what the current
@@ -144,8 +138,7 @@ impl Model {
         if earlier.is_empty() {
             return None;
         }
-        let head = self.volatile.unwrap_or(Head::Line);
-        let count = if self.volatile.is_some() {
+        let count = if self.is_volatile {
             Layout::COUNT
         } else {
             Layout::COUNT / 2
@@ -164,9 +157,9 @@ impl Model {
             *predicted = *known
                 .entry(reduced(layout, has_tools, &parts))
                 .or_insert_with(|| {
-                    let by = (layout, head);
-                    let bytes = outline.bytes(by).max(1) as f64;
-                    let shared = |each: &Earlier| outline.shared(&each.outline, by) as f64 / bytes;
+                    let bytes = outline.bytes(layout).max(1) as f64;
+                    let shared =
+                        |each: &Earlier| outline.shared(&each.outline, layout) as f64 / bytes;
                     let found = earlier
                         .iter()
                         .map(|(_, each)| (shared(each) * prompt, each.answer_tokens));
@@ -221,8 +214,8 @@ impl Model {
                 score.max(scores[other.number()])
             }
         });
-        let ahead = f64::from(layout == start) - f64::from(layout.beheads);
-        scores.sum::<f64>() + AHEAD * ahead
+        let prior = f64::from(layout == start) - f64::from(layout.beheads);
+        scores.sum::<f64>() + PRIOR * prior
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -255,7 +248,7 @@ impl Model {
             place,
             answer_tokens,
             api: lesson.api,
-            by: lesson.by,
+            layout: lesson.layout,
         });
         while self.prompts.len() > PROMPTS || self.bytes > PROMPT_BYTES {
             let Some(oldest) = self.prompts.pop_front() else {

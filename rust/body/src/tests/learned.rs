@@ -61,7 +61,7 @@ fn ask(layouts: &Arc<Layouts>, talk: &Talk, report: Report, sent: &mut Vec<Vec<u
     let mut reader = BodyReader::new(profile(), Limits::default());
     let text = talk.messages().to_string();
     let now = layouts.of(Some("m"), Api::Messages);
-    let by = (now.layout, now.head);
+    let by = now.layout;
     let body = reader.read_by(MESSAGES, text.as_bytes(), |_| by).ok();
     let prompt = read(MESSAGES, &talk.messages(), now.layout).0;
     let shared = sent.iter().map(|earlier| common(earlier, &prompt)).max();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{CHAT, MESSAGES, RESPONSES};
-use crate::{BodyReader, Head, Layout, Limits, Profile, Prompt, Thoughts, Tools};
+use crate::{BodyReader, Layout, Limits, Profile, Prompt, Thoughts, Tools};
 
 /// A part of a conversation; each text is unique.
 #[derive(Debug, Clone, PartialEq)]
@@ -285,7 +285,7 @@ impl Talk {
 pub(super) fn read(path: &str, body: &Value, layout: Layout) -> (Vec<u8>, Vec<usize>) {
     let mut reader = BodyReader::new(profile(), Limits::default());
     let body = body.to_string();
-    let body = reader.read_by(path, body.as_bytes(), |_| (layout, Head::Line));
+    let body = reader.read_by(path, body.as_bytes(), |_| layout);
     let body = body.unwrap_or_else(|error| panic!("{error}"));
     let Some(Prompt::Text(text)) = body.prompts().next() else {
         panic!("no prompt");
@@ -348,7 +348,7 @@ proptest! {
     #[test]
     fn outlines_share_what_prompts_share((one, other) in both(), number in 0..48_usize) {
         let layout = Layout::all().nth(number).unwrap_or_default();
-        let by = (layout, Head::Line);
+        let by = layout;
         let mut outlines = Vec::new();
         let mut prompts = Vec::new();
         for talk in [&one, &other] {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cachelb_body::{
-    Body, BodyError, BodyReader, Clues, Current, Endpoint, ErrorKind, GATEWAY, Head, Identity,
-    Kind, Layout, Layouts, Session,
+    Body, BodyError, BodyReader, Clues, Current, Endpoint, ErrorKind, GATEWAY, Identity, Kind,
+    Layout, Layouts, Session,
 };
 use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
@@ -322,7 +322,7 @@ impl Bodies {
         let layout_of = |model: Option<&str>| {
             let api = Endpoint::of(path).into();
             let found = *current.insert(self.layouts.of(model, api));
-            (found.layout, found.head)
+            found.layout
         };
         let body = reader.read_by(path, bytes, layout_of)?;
         Ok((body, current))
@@ -336,7 +336,7 @@ impl Bodies {
         (model, path): (Option<&str>, &str),
         current: Option<Current>,
         read: &mut Read,
-    ) -> Option<(Layout, Head)> {
+    ) -> Option<Layout> {
         let current = current.filter(|_| body.kind() == Kind::Chat)?;
         read.client.basis = current.basis;
         read.client.layout = Some(current.layout);

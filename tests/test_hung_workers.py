@@ -106,11 +106,15 @@ async def through_the_picker(router: Router[str]) -> AsyncIterator[Ask]:
             """Do what a proxy does with one request."""
             picked = await stream.request(body, JSON)
             url = f"http://{picked.endpoints[0]}"
-            async with client.post(f"{url}/v1/completions", data=picked.body, headers=JSON) as answer:
-                await stream.answer_headers(answer.status, kind=answer.content_type)
-                await stream.answer_body(await answer.read())
+            try:
+                async with client.post(f"{url}/v1/completions", data=picked.body, headers=JSON) as answer:
+                    await stream.answer_headers(answer.status, kind=answer.content_type)
+                    await stream.answer_body(await answer.read())
+                    await stream.finish()
+            except aiohttp.ClientConnectorError:
+                await stream.answer_headers(503, details="upstream_reset_before_response_started", end=True)
                 await stream.finish()
-                answer.raise_for_status()
+                raise
             return url
 
         async def ask(body: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,55 +88,70 @@ steps = st.lists(
 )
 
 
+class World:
+    """The router beside the logs."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(10.0)
+        self.router: Router[str] = Router(KEYS, seed=1, clock=self.clock, breaker_failures=FAILURES)
+        self.logs = {key: Log() for key in KEYS}
+        self.waiting: list[tuple[Decision[str], float]] = []
+
+    def states(self) -> dict[str, str]:
+        return {row.key: row.state for row in self.router.stats().workers}
+
+    def note(self, key: str, kind: Kind) -> None:
+        self.logs[key].events.append((self.clock(), kind))
+
+    def send(self) -> None:
+        before = self.states()
+        decision = self.router.select_worker()
+        assert before[decision.key] == "ready" or "ready" not in before.values()
+        self.waiting.append((decision, self.clock()))
+
+    def poll(self, key: str, kind: Kind) -> None:
+        self.router.update_health(key, answered=kind != "silent", restarted=kind == "restarted")
+        self.note(key, kind)
+
+    def end(self, how: str, number: int) -> None:
+        decision, sent = self.waiting.pop(number % len(self.waiting))
+        key = decision.key
+        if how == "token":
+            decision.on_first_token()
+            decision.cancel()
+            self.note(key, "token")
+            return
+        is_overdue = self.clock() - max(sent, self.logs[key].silent_since()) >= LEAST_S
+        if how == "fail":
+            decision.on_error(500)
+            self.note(key, "failed")
+        else:
+            decision.cancel()
+        if is_overdue:
+            self.note(key, "gave up")
+
+    def check(self, key: str, state: str) -> None:
+        log = self.logs[key]
+        assert state != "unreachable" or log.is_silent, (key, log)
+        assert state != "failing" or (log.fails and not log.is_silent), (key, log)
+        # One that just became so is passed over, and so is one that a request tries.
+        last = log.events[-1] if log.events else None
+        if last in {(self.clock(), "silent"), (self.clock(), "gave up")} and log.is_silent:
+            assert state == "unreachable" or Log(log.events[:-1]).is_silent, (key, log)
+        if last == (self.clock(), "failed") and log.fails:
+            assert state != "ready", (key, log)
+
+
 @given(steps)
 def test_the_state_of_every_worker_is_what_happened_on_it(steps: list[tuple[str, int, float]]) -> None:
-    clock = ManualClock(10.0)
-    router: Router[str] = Router(KEYS, seed=1, clock=clock, breaker_failures=FAILURES)
-    logs = {key: Log() for key in KEYS}
-    waiting: list[tuple[Decision[str], float]] = []
-
-    def note(key: str, kind: Kind) -> None:
-        logs[key].events.append((clock(), kind))
-
+    world = World()
     for what, number, pause_s in steps:
-        clock.advance(pause_s)
-        key = KEYS[number % 2]
+        world.clock.advance(pause_s)
         if what == "send":
-            before = {row.key: row.state for row in router.stats().workers}
-            decision = router.select_worker()
-            assert before[decision.key] == "ready" or "ready" not in before.values()
-            waiting.append((decision, clock()))
-        elif what in {"silent", "answered", "restarted"}:
-            router.update_health(key, answered=what != "silent", restarted=what == "restarted")
-            note(key, what)  # type: ignore[arg-type]
-        elif waiting:
-            decision, sent = waiting.pop(number % len(waiting))
-            key, log = decision.key, logs[decision.key]
-            is_overdue = clock() - max(sent, log.silent_since()) >= LEAST_S
-            if what == "token":
-                decision.on_first_token()
-                decision.cancel()
-                note(key, "token")
-                continue
-            if what == "fail":
-                decision.on_error(500)
-                note(key, "failed")
-            else:
-                decision.cancel()
-            if is_overdue:
-                note(key, "gave up")
-        for row in router.stats().workers:
-            log = logs[row.key]
-            if row.state == "unreachable":
-                assert log.is_silent, (row.key, log)
-            elif row.state == "failing":
-                assert log.fails, (row.key, log)
-                assert not log.is_silent, (row.key, log)
-        for key, log in logs.items():
-            # One that just became so is passed over, and so is one that a request tries.
-            state = next(row.state for row in router.stats().workers if row.key == key)
-            if log.events and log.events[-1] in {(clock(), "silent"), (clock(), "gave up")}:
-                was_silent = Log(log.events[:-1]).is_silent
-                assert state == "unreachable" or was_silent or not log.is_silent, (key, log)
-            if log.events and log.events[-1] == (clock(), "failed") and log.fails:
-                assert state != "ready", (key, log)
+            world.send()
+        elif what in get_args(Kind) and what != "token":
+            world.poll(KEYS[number % 2], cast("Kind", what))
+        elif world.waiting:
+            world.end(what, number)
+        for key, state in world.states().items():
+            world.check(key, state)

@@ -31,22 +31,23 @@ class Restarts:
     def __init__(self) -> None:
         """Begin without a page."""
         self._start_s: float | None = None
-        self._totals: tuple[float, ...] | None = None
+        self._totals: tuple[float | None, ...] = (None, None)
         self._lower = 0
 
     def observe(self, page: MetricsPage) -> bool:
         """Return whether the page is that of a new process."""
         start_s, before_s = page.start_s, self._start_s
-        totals = (page.totals.prompt_tokens or 0.0, page.totals.output_tokens or 0.0)
+        totals = (page.totals.prompt_tokens, page.totals.output_tokens)
+        pairs = list(zip(totals, self._totals, strict=True))
         if start_s is not None and before_s is not None:
             self._start_s = max(start_s, before_s)
             is_new = start_s > before_s + _APART_S
         else:
             self._start_s = start_s if before_s is None else before_s
-            fell = self._totals is not None and any(new < old for new, old in zip(totals, self._totals, strict=True))
+            fell = any(new is not None and old is not None and new < old for new, old in pairs)
             self._lower = self._lower + 1 if fell else 0
             if fell and self._lower < _PAGES:
                 return False
             is_new = fell
-        self._lower, self._totals = 0, totals
+        self._lower, self._totals = 0, tuple(old if new is None else new for new, old in pairs)
         return is_new

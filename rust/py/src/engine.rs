@@ -188,9 +188,10 @@ impl Engine {
 
     /// Logs which workers became unreachable, and which answer again.
     pub fn log_news(&self) -> PyResult<()> {
-        if !self.has_news.swap(false, Ordering::Relaxed) {
+        if !self.has_news.load(Ordering::Relaxed) {
             return Ok(());
         }
+        self.has_news.store(false, Ordering::Relaxed);
         let news = enter(|| Ok(self.held(Selector::take_news)))?;
         Python::attach(|py| {
             let log = py.import(intern!(py, "cachelb.router.health"))?;

@@ -284,7 +284,7 @@ impl Candidates {
             for offer in self.rows.retain_some(|row| !out(row)) {
                 let id = offers[offer as usize].id;
                 if let Some(member) = id.and_then(|id| fleet.member(id)) {
-                    offers.set_eligibility(offer as usize, member.health().kept_out());
+                    offers.set_eligibility(offer as usize, member.kept_out());
                 }
             }
         }
@@ -387,7 +387,7 @@ pub(super) fn condition(
 ) -> Eligibility {
     match member.condition() {
         Eligibility::Candidate if member.health().sleep() != Sleep::Awake => Eligibility::Asleep,
-        Eligibility::Candidate if member.health().is_out(now) => member.health().kept_out(),
+        Eligibility::Candidate if member.health().is_out(now) => member.kept_out(),
         Eligibility::Candidate if report.is_some_and(|report| is_vetoed(report, settings, now)) => {
             Eligibility::Vetoed
         }

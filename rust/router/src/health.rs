@@ -14,7 +14,6 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
 
 use super::ledger::Ending;
-use super::member::Eligibility;
 use super::named::named;
 
 named! {
@@ -182,15 +181,9 @@ impl Health {
         }
     }
 
-    /// As what it is passed over, if it is.
-    pub fn kept_out(&self) -> Eligibility {
-        if self.silence().is_some() {
-            Eligibility::Unreachable
-        } else if self.rests {
-            Eligibility::PushingBack
-        } else {
-            Eligibility::Failing
-        }
+    /// Whether it is passed over, if it is, because it pushed back and not because it failed.
+    pub fn rests(&self) -> bool {
+        self.rests
     }
 
     /// A token came.

@@ -275,6 +275,17 @@ impl Member {
         &mut self.health
     }
 
+    /// As what it is passed over, if it is for its failures.
+    pub fn kept_out(&self) -> Eligibility {
+        if self.health.silence().is_some() {
+            Eligibility::Unreachable
+        } else if self.health.rests() {
+            Eligibility::PushingBack
+        } else {
+            Eligibility::Failing
+        }
+    }
+
     /// Marks it ready or not.
     pub fn set_ready(&mut self, ready: bool) {
         self.ready = ready;

@@ -48,7 +48,7 @@ fn consecutive_failures_trip_it_and_one_more_trips_it_again() {
     assert!(!health.is_out(Millis(5_002)), "one may try");
     health.blame(FAILURE, BREAKER, Millis(5_010));
     assert!(health.is_out(Millis(10_009)));
-    assert_eq!(health.kept_out(), Eligibility::Failing);
+    assert!(!health.rests());
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn backpressure_passes_by_without_counting() {
         health.pushed_back(BREAKER.backpressure_ms, Millis(100));
     }
     assert!(health.is_out(Millis(599)) && !health.is_out(Millis(600)));
-    assert_eq!(health.kept_out(), Eligibility::PushingBack);
+    assert!(health.rests());
     health.blame(FAILURE, BREAKER, Millis(700));
     assert!(!health.is_out(Millis(700)));
 }
@@ -93,14 +93,14 @@ fn a_rest_outlasts_answers_and_is_not_taken_for_failures() {
     health.answered(Millis(0));
     health.is_there(BREAKER);
     assert!(health.is_out(Millis(8_999)));
-    assert_eq!(health.kept_out(), Eligibility::PushingBack);
+    assert!(health.rests());
     for at in 1..4 {
         health.blame(FAILURE, BREAKER, Millis(at));
     }
     assert!(health.is_out(Millis(8_999)), "it fails");
-    assert_eq!(health.kept_out(), Eligibility::Failing);
+    assert!(!health.rests());
     health.pushed_back(500, Millis(4));
-    assert_eq!(health.kept_out(), Eligibility::Failing, "it still fails");
+    assert!(!health.rests(), "it still fails");
     health.answered(Millis(5));
     assert!(!health.is_out(Millis(5)));
 }
@@ -125,7 +125,6 @@ fn three_silent_pages_or_two_given_up_requests_make_it_unreachable() {
     assert_eq!(blamed(GIVE_UP, 0..1).silence(), None);
     assert_eq!(blamed(GIVE_UP, 0..2).silence(), Some(Silence::Tokens));
     for health in [silent(3), blamed(GIVE_UP, 0..2)] {
-        assert_eq!(health.kept_out(), Eligibility::Unreachable);
         assert!(health.is_out(Millis(20_000)) && !health.is_out(Millis(20_002)));
         let mut back = health;
         back.answered(Millis(9));

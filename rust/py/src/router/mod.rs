@@ -217,7 +217,7 @@ impl NativeRouter {
         #[pyo3(from_py_with = named::restarted)] restarted: bool,
     ) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
-        let took_ms = number_or_none(took_s, "took_s", NOT_NEGATIVE)?.map_or(0, millis);
+        let took = number_or_none(took_s, "took_s", NOT_NEGATIVE)?.map_or(0, millis);
         let fleet = this.fleet.get();
         let (key, names) = (fleet.key_name(worker)?, fleet.candidates(worker)?);
         if restarted && !this.kv.get().has_restarted(&key) {
@@ -227,9 +227,11 @@ impl NativeRouter {
         this.engine.locked(py, |selector| {
             let mut workers = selector.workers_mut();
             if restarted {
-                names.iter().for_each(|name| workers.restarted(name, now));
+                for name in &names {
+                    workers.restarted(name, now);
+                }
             }
-            workers.page(&names, answered.then_some(took_ms), now);
+            workers.page(&names, answered.then_some(took), now);
         })?;
         slf.clone().unbind().released()
     }

@@ -21,8 +21,9 @@ from tests.waiting import until, wait_until
 from cachelb import Router
 from cachelb.sources import MetricsSource
 
-PATIENCE_S = 8.0
-"""How long clients wait for a first byte. Workers that are well answer in milliseconds."""
+PATIENCE_S = 15.0
+"""How long clients wait for a first byte. Workers that are well answer in milliseconds, and on a starved machine within
+a quarter of this, beyond which the time would be no sign of a hang."""
 
 ROUND = 8
 JSON = {"content-type": "application/json"}
@@ -162,7 +163,6 @@ def attached(router: Router[str], workers: list[Worker]) -> MetricsSource:
 def test_a_stopped_worker_costs_the_clients_of_one_round(workers: list[Worker], host: Any, is_polled: bool) -> None:
     async def run() -> None:
         async with host(router) as ask:
-            assert sum(map(Counter.total, await rounds(ask, 1, "warm"))) == ROUND
             stopped.hang()
             first, *others = await rounds(ask, 4)
             assert first["gave up"] <= ROUND / 2

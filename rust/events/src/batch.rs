@@ -149,6 +149,10 @@ pub struct Batch {
     pub extras: Vec<Extra>,
     /// Adapter names and salts.
     pub text: String,
+    /// Names of the first fields that were passed over.
+    pub fields: Vec<String>,
+    /// Fields that were passed over.
+    pub unknown_fields: u32,
     /// Events of a type nobody here knows.
     pub unknown_events: u32,
     /// Events of a known type that are malformed.
@@ -165,8 +169,19 @@ impl Batch {
         self.tokens.clear();
         self.extras.clear();
         self.text.clear();
+        self.fields.clear();
+        self.unknown_fields = 0;
         self.unknown_events = 0;
         self.malformed_events = 0;
+    }
+
+    /// Counts a field that is passed over.
+    pub(crate) fn pass_over(&mut self, field: &str) {
+        const FEW: usize = 64;
+        self.unknown_fields += 1;
+        if self.fields.len() < FEW && !field.is_empty() && field.len() <= FEW {
+            self.fields.push(field.to_owned());
+        }
     }
 
     /// Names of a span.

@@ -4,9 +4,9 @@
 //! msgpack array of a time, events and perhaps a rank; an event is a map in any order of keys, or an array by position
 //! of whatever length; a name is an integer of either sign or bytes.
 //!
-//! A message that is not well-formed msgpack, or no batch, is refused whole. An event of a known type with a value
-//! nobody can make sense of is passed over alone and counted: its reading is undone, and only how msgpack nests decides
-//! where the next one starts.
+//! A message that is not well-formed msgpack, or no batch, is refused whole. A field that is not known, or whose value is
+//! of another type, is counted by its name and the rest of its event is used. Only an event that lacks what it needs is
+//! passed over, alone and counted: its reading is undone, and how msgpack nests decides where the next one starts.
 //!
 //! | file | holds |
 //! |---|---|
@@ -114,6 +114,7 @@ struct Mark {
     tokens: usize,
     extras: usize,
     text: usize,
+    fields: usize,
 }
 
 impl Mark {
@@ -123,6 +124,7 @@ impl Mark {
             tokens: batch.tokens.len(),
             extras: batch.extras.len(),
             text: batch.text.len(),
+            fields: batch.fields.len(),
         }
     }
 
@@ -131,6 +133,7 @@ impl Mark {
         batch.tokens.truncate(self.tokens);
         batch.extras.truncate(self.extras);
         batch.text.truncate(self.text);
+        batch.fields.truncate(self.fields);
     }
 }
 
@@ -164,8 +167,8 @@ fn known(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Option<Event>> {
             return Ok(None);
         };
         for _ in fields.usual(kind, pairs, cursor, batch)?..pairs {
-            let field = kind.field_named(cursor)?;
-            fields.read(field, cursor, batch)?;
+            let field = kind.field_named(cursor, batch)?;
+            fields.take(kind, field, cursor, batch)?;
         }
         kind
     } else {
@@ -177,7 +180,7 @@ fn known(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Option<Event>> {
             return Ok(None);
         };
         for at in 0..items - 1 {
-            fields.read(kind.field_at(at), cursor, batch)?;
+            fields.at(kind, at, cursor, batch)?;
         }
         kind
     };

@@ -135,6 +135,8 @@ pub struct FeedStats {
     pub engine_block_size: Option<u32>,
     /// Cache groups of the engine, in the order they came.
     pub groups: Vec<GroupStats>,
+    /// Fields of events that were passed over, by name.
+    pub unknown_fields: Vec<(String, u64)>,
     /// Why nothing of it can be used.
     pub refused: Option<Refusal>,
     /// Heap bytes.
@@ -288,6 +290,10 @@ impl Feed {
             lag_s: self.lag_s,
             engine_block_size: self.ingest.engine_block_size(),
             groups: self.ingest.groups(),
+            unknown_fields: {
+                let fields = self.ingest.unknown_fields();
+                fields.map(|(name, n)| (name.to_owned(), n)).collect()
+            },
             refused: self.ingest.refused(),
             memory_bytes: self.follower.memory_bytes() + self.ingest.memory_bytes(),
         }

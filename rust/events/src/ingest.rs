@@ -1,10 +1,11 @@
 //! Applies what an engine announced to the holdings of its worker.
 //!
 //! Blocks are hashed again from their tokens; the engine's hashes are names that find parents and what a removal means.
-//! Copies are counted per name, since engines keep equal blocks several times. A store from the root of which every
-//! block is held already is taken for a report of what is there and adds no copy, unless the settings say otherwise:
-//! the wrong guess gives a block up too early, never too late. Cost: one hash of the tokens and one or two table
-//! look-ups per block.
+//! Copies are counted per name, since engines keep equal blocks several times and announce each. Only vLLM repeats what is
+//! there without a new copy: where a client asks for a report of the blocks its request reuses. Such a report starts at the
+//! root, names held blocks alone, and what the request computes follows it in the same message. Once a stream has shown one,
+//! every repetition from the root is taken for one: the wrong guess gives a block up too early, never too late. Cost: one
+//! hash of the tokens and one or two table look-ups per block.
 
 mod ahead;
 mod aside;
@@ -66,6 +67,8 @@ impl Ingest {
         stats.messages += 1;
         stats.drop(DropReason::UnknownEvent, batch.unknown_events.into());
         stats.drop(DropReason::MalformedEvent, batch.malformed_events.into());
+        stats.drop(DropReason::UnknownField, batch.unknown_fields.into());
+        self.sender.count_fields(batch);
         let is_own = |event: &Event, to: &dyn Holdings| {
             let place = event.place();
             place.is_none_or(|place| !to.is_shared(place))
@@ -101,7 +104,10 @@ impl Ingest {
             }
             self.mirror.foreseen = self.foresight.look(&self.mirror, batch, at, to);
             let outcome = match event {
-                Event::Store(store) => self.store(batch, store, now, to),
+                Event::Store(store) => {
+                    self.learn_reports(batch, at, store);
+                    self.store(batch, store, now, to)
+                }
                 Event::Remove(remove) => self.remove(batch, remove, to).map(|()| 1),
                 Event::Clear => {
                     self.drop_blocks(to);
@@ -249,6 +255,14 @@ impl Ingest {
     /// Names of the adapters that blocks were announced for.
     pub fn adapters(&self) -> impl Iterator<Item = &str> {
         self.sender.adapters.iter().map(String::as_str)
+    }
+
+    /// Fields of events that were passed over, by name; of the first names that came.
+    pub fn unknown_fields(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.sender
+            .fields
+            .iter()
+            .map(|(name, n)| (name.as_str(), *n))
     }
 
     /// Bytes allocated, without the holdings.

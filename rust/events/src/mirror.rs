@@ -165,8 +165,11 @@ impl Mirror {
         }
         if self.lossy {
             for space in &mut self.spaces.all {
-                space.forget_doubtful(&mut self.references.namespaces);
+                space.forget_doubtful(&mut self.references.of(space.medium, to));
+                space.take_changes(&mut self.changes);
+                self.references.pass_on(&self.changes, space.medium, to);
             }
+            self.references.flush(to);
             self.has_stale_links();
             if fits(&self.spaces) {
                 return true;
@@ -210,14 +213,15 @@ impl Mirror {
     /// than device memory. Returns the blocks that are doubtful now, and those of side groups that no longer wait.
     pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> (u64, u64) {
         let doubted = self.references.doubt(to);
-        let namespaces = &mut self.references.namespaces;
-        let holdings: &dyn Holdings = to;
         for space in &mut self.spaces.all {
             if space.medium == Medium::Gpu {
-                let keeps = |block| holdings.holds(block, Medium::Speculative);
-                space.make_doubtful(keeps, namespaces);
+                // What goes is held no more, so nothing has to be passed on.
+                let mut gone = Vec::new();
+                let uses = &mut self.references.uses(space.medium, &mut gone);
+                space.make_doubtful(|block| to.holds(block, Medium::Speculative), uses);
+                space.take_changes(&mut self.changes);
             } else {
-                space.forget_names(namespaces);
+                space.forget_names(&mut self.references.namespaces);
             }
         }
         self.lossy = true;
@@ -231,7 +235,7 @@ impl Mirror {
         let space = self.spaces.find(store.group, Medium::Gpu);
         let parent = space.zip(store.parent).filter(|_| self.lossy);
         let end = parent.and_then(|(at, parent)| self.spaces.all[at].doubtful_end(parent));
-        end.is_some_and(|end| to.path_to(end).is_empty())
+        end.flatten().is_some_and(|end| to.path_to(end).is_empty())
     }
 
     /// A block follows the one called `parent`, so that one is there and so are all before it: engines compute and keep what
@@ -255,9 +259,13 @@ impl Mirror {
             orphans.cancel(name, |other, its| other == medium && its == group);
             names.push(name);
         });
-        let path = to.path_to(end);
+        let path = end.map_or_else(Vec::new, |end| to.path_to(end));
         let (above, settled) = path.split_at(path.len().saturating_sub(settled));
         to.store(above.last().copied(), settled, medium);
+        // Blocks of pages, the last first.
+        self.spaces.all[at].take_changes(&mut self.changes);
+        self.changes.reverse();
+        self.references.pass_on(&self.changes, medium, to);
         self.restored(&names, to);
     }
 

@@ -44,7 +44,12 @@ pub(super) enum Change {
         block: SequenceHash,
     },
     /// One of its pages went.
-    Lost(SequenceHash),
+    Lost {
+        /// The block.
+        block: SequenceHash,
+        /// Whether all its pages were held for sure: after a lost message it may have been doubtful.
+        was_sure: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,9 +64,11 @@ struct Node {
     previous: u32,
     /// Names that refer to it.
     names: u32,
+    /// Those of them that are there for sure.
+    sure: u32,
     /// Position in its block.
     place: u16,
-    /// Pages from the beginning of the block to here that are not held.
+    /// Pages from the beginning of the block to here that are not held for sure.
     missing: u16,
     rooted: bool,
 }
@@ -84,6 +91,8 @@ pub(super) struct Pages {
     objects: HashMap<u32, Vec<u64>>,
     changes: Vec<Change>,
     stack: Vec<u32>,
+    /// Whether a message was lost since there were no pages.
+    doubted: bool,
 }
 
 impl Pages {
@@ -100,6 +109,7 @@ impl Pages {
             objects: HashMap::new(),
             changes: Vec::new(),
             stack: Vec::new(),
+            doubted: false,
         }
     }
 
@@ -110,6 +120,12 @@ impl Pages {
 
     fn find(&self, page: u64) -> Option<u32> {
         self.by_page.get(page).map(|at| at - 1)
+    }
+
+    /// The own block that ends with a page, or the one before the block that a page is in; `None` at the root.
+    pub(super) fn nearest(&self, page: u64) -> Option<SequenceHash> {
+        let ends = self.block_ending(page);
+        ends.or_else(|| self.before(self.find(page)?))
     }
 
     /// The own block that ends with a page; `None` for an unknown page or one within a block.
@@ -124,23 +140,46 @@ impl Pages {
         let Some(at) = known.or_else(|| self.create(page, namespace)) else {
             return;
         };
-        let node = &mut self.nodes[at as usize];
-        node.names += 1;
-        if node.names == 1 {
-            self.shift(at, true);
+        self.nodes[at as usize].names += 1;
+        self.confirm(at);
+    }
+
+    /// A doubtful name of a page is there for sure.
+    pub(super) fn settle(&mut self, page: u64) {
+        if let Some(at) = self.find(page) {
+            self.confirm(at);
         }
     }
 
-    /// One name less refers to a page.
-    pub(super) fn release(&mut self, page: u64) {
+    fn confirm(&mut self, at: u32) {
+        let node = &mut self.nodes[at as usize];
+        node.sure += 1;
+        if node.sure == 1 {
+            self.shift(at, -1);
+        }
+    }
+
+    /// No name is there for sure any more.
+    pub(super) fn doubt(&mut self) {
+        self.doubted = true;
+        for node in &mut self.nodes {
+            (node.sure, node.missing) = (0, node.place + 1);
+        }
+    }
+
+    /// One name less refers to a page, one that was there for sure or a doubtful one.
+    pub(super) fn release(&mut self, page: u64, was_sure: bool) {
         let Some(at) = self.find(page) else {
             return;
         };
         let node = &mut self.nodes[at as usize];
         debug_assert!(node.names > 0, "a page without names is not referred to");
         node.names = node.names.saturating_sub(1);
-        if node.names == 0 {
-            self.shift(at, false);
+        node.sure -= u32::from(was_sure && node.sure > 0);
+        if node.sure == 0 {
+            self.shift(at, i16::from(was_sure));
+        }
+        if self.nodes[at as usize].names == 0 {
             self.prune(at);
         }
     }
@@ -169,6 +208,7 @@ impl Pages {
             next: NONE,
             previous: NONE,
             names: 0,
+            sure: 0,
             place,
             missing,
             rooted,
@@ -248,21 +288,23 @@ impl Pages {
         (!first.rooted).then_some(SequenceHash(first.hash))
     }
 
-    /// A page came or went: everything behind it in its block misses one page less or more.
-    fn shift(&mut self, at: u32, came: bool) {
+    /// Everything behind a page in its block misses `more` pages for sure. A block that loses a page is no longer doubtful
+    /// either.
+    fn shift(&mut self, at: u32, more: i16) {
         let before = self.before(at);
         self.stack.clear();
         self.stack.push(at);
         while let Some(at) = self.stack.pop() {
             let node = &mut self.nodes[at as usize];
             let missed = node.missing;
-            node.missing = if came { missed - 1 } else { missed + 1 };
+            node.missing = missed.wrapping_add_signed(more);
             if node.place + 1 == self.per_block {
                 let block = SequenceHash(node.hash);
-                if came && missed == 1 {
+                let was_sure = missed == 0;
+                if more < 0 && missed == 1 {
                     self.changes.push(Change::Gained { before, block });
-                } else if !came && missed == 0 {
-                    self.changes.push(Change::Lost(block));
+                } else if more >= 0 && (was_sure || self.doubted) {
+                    self.changes.push(Change::Lost { block, was_sure });
                 }
             }
             let mut child = node.first;
@@ -336,8 +378,11 @@ impl Pages {
                 return broken(page, "nothing keeps it");
             }
             let above = self.nodes.get(node.parent as usize);
-            let missing = above.map_or(0, |a| a.missing) + u16::from(node.names == 0);
-            if node.missing != missing || node.place != above.map_or(0, |a| a.place + 1) {
+            let missing = above.map_or(0, |a| a.missing) + u16::from(node.sure == 0);
+            if node.sure > node.names
+                || node.missing != missing
+                || node.place != above.map_or(0, |a| a.place + 1)
+            {
                 return broken(page, "it misses another number of pages");
             }
         }

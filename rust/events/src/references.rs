@@ -77,6 +77,19 @@ impl References {
         }
     }
 
+    /// The same, with what goes left to the caller.
+    pub(super) fn uses<'a>(
+        &'a mut self,
+        medium: Medium,
+        gone: &'a mut Vec<SequenceHash>,
+    ) -> Uses<'a> {
+        Uses {
+            namespaces: &mut self.namespaces,
+            lane: &mut self.lanes[medium as usize],
+            gone,
+        }
+    }
+
     /// Passes removals on.
     pub(super) fn flush(&mut self, to: &mut dyn Holdings) {
         for part in self.gone.chunks(MAX_GONE) {
@@ -139,9 +152,9 @@ impl References {
                     }
                     self.run.push(block);
                 }
-                Change::Lost(block) => {
+                Change::Lost { block, was_sure } => {
                     self.store_run(behind, medium, to);
-                    self.of(medium, to).release(block.0, true);
+                    self.of(medium, to).release(block.0, was_sure);
                 }
             }
         }

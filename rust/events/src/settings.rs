@@ -13,9 +13,9 @@ pub struct IngestSettings {
     pub orphan_blocks: u32,
     /// For how long they wait, in milliseconds.
     pub orphan_ttl_ms: u64,
-    /// Whether a store from the root that repeats held blocks adds copies. For engines that are never asked for a full
-    /// report of their cache.
-    pub exact_copies: bool,
+    /// Whether a store from the root that repeats held blocks may be a report of what is there, which adds no copy. Learned
+    /// from the stream if clients ask the engine for such reports.
+    pub reports: bool,
     /// Whether the blocks are those of a cache that workers share: then all places are one medium.
     pub is_shared_cache: bool,
     /// Whether the engine drafts with EAGLE or MTP layers, which need the block above the point where a prompt resumes.
@@ -32,7 +32,7 @@ impl IngestSettings {
             hasher,
             orphan_blocks: 4096,
             orphan_ttl_ms: 30_000,
-            exact_copies: false,
+            reports: false,
             is_shared_cache: false,
             eagle: false,
             max_blocks: 4 << 20,

@@ -133,6 +133,12 @@ impl Space {
         Some((held.namespace(), layout.size))
     }
 
+    /// Whether a block of that name is there for sure.
+    pub(super) fn knows_sure(&self, name: &Name) -> bool {
+        let held = self.names.get(*name);
+        held.is_some_and(|held| !held.is_doubtful())
+    }
+
     /// The names that do not stand for their part of `identities` yet, each with whether it stands for something else.
     pub(super) fn unknown<'a>(
         &'a self,
@@ -212,6 +218,10 @@ impl Space {
         let mut other = Held::VACANT;
         self.names.change(name, |held| {
             if !held.is_vacant() && held.identity() == page.hash {
+                if held.is_doubtful() {
+                    pages.settle(page.hash);
+                    return held.more();
+                }
                 return kind.again(held);
             }
             other = held;
@@ -220,8 +230,9 @@ impl Space {
             Held::first(page.hash, namespace)
         });
         if !other.is_vacant() {
+            self.doubtful.forget(name);
             namespaces.give_back(other.namespace());
-            pages.release(other.identity());
+            pages.release(other.identity(), !other.is_doubtful());
         }
     }
 

@@ -11,6 +11,8 @@ pub enum DropReason {
     UnknownEvent,
     /// An event of a known type without what it needs.
     MalformedEvent,
+    /// A field that is not known, or of a type that is not; the rest of its event was used.
+    UnknownField,
     /// A store in a medium nobody here knows.
     UnknownMedium,
     /// A store in a pool that workers share.
@@ -33,11 +35,12 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Undecodable,
         Self::UnknownRank,
         Self::UnknownEvent,
         Self::MalformedEvent,
+        Self::UnknownField,
         Self::UnknownMedium,
         Self::SharedPool,
         Self::AttentionGroup,
@@ -57,6 +60,7 @@ impl DropReason {
             Self::UnknownRank => "unknown-rank",
             Self::UnknownEvent => "unknown-event",
             Self::MalformedEvent => "malformed-event",
+            Self::UnknownField => "unknown-field",
             Self::UnknownMedium => "unknown-medium",
             Self::SharedPool => "shared-pool",
             Self::AttentionGroup => "attention-group",

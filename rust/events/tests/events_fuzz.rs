@@ -109,7 +109,7 @@ fn fuzz(seed: u64, sizes: &[u32], exact_copies: bool) {
     let mut random = Rng::new(seed);
     let hasher = Hasher::new(Scheme::Chained, 4, 7).expect("the block size is in range");
     let mut ingest = Ingest::new(IngestSettings {
-        exact_copies,
+        reports: !exact_copies,
         orphan_blocks: 50,
         orphan_ttl_ms: 30,
         max_blocks: 120,

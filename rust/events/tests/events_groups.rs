@@ -55,7 +55,7 @@ struct Outcome {
 fn follow(shape: Shape, one_in: usize) -> Outcome {
     let hasher = Hasher::new(Scheme::Chained, OWN, 7).expect("the block size is in range");
     let mut ingest = Ingest::new(IngestSettings {
-        exact_copies: true,
+        reports: false,
         eagle: shape.eagle,
         ..IngestSettings::new(hasher)
     });

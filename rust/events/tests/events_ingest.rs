@@ -19,7 +19,7 @@ const LIFE: u64 = 7_000;
 fn follow(shape: Shape, exact_copies: bool) {
     let mut engine = Engine::new(shape);
     let mut ingest = Ingest::new(IngestSettings {
-        exact_copies,
+        reports: !exact_copies,
         ..IngestSettings::new(engine.hasher())
     });
     let mut sets = Sets::default();

@@ -146,7 +146,7 @@ impl Holdings for Both {
 fn follow(shape: Shape, exact_copies: bool, one_in: usize) -> [f64; 2] {
     let mut engine = Engine::new(shape);
     let mut ingest = Ingest::new(IngestSettings {
-        exact_copies,
+        reports: !exact_copies,
         ..IngestSettings::new(engine.hasher())
     });
     let mut to = Both::new(shape.block_size >= shape.own_block_size);

@@ -102,6 +102,16 @@ impl<'a> Cursor<'a> {
         all
     }
 
+    /// Whether a text stands here.
+    pub(super) fn text_ahead(&self) -> bool {
+        matches!(self.peek(), Ok(0xa0..=0xbf | 0xd9..=0xdb))
+    }
+
+    /// Whether a nil stands here.
+    pub(super) fn nil_ahead(&self) -> bool {
+        self.peek() == Ok(0xc0)
+    }
+
     /// `None` for a nil, else what `read` makes of the value.
     pub(super) fn unless_nil<T>(
         &mut self,

@@ -1,12 +1,12 @@
 //! One event's fields: which there are, by name and by position, and what they mean together.
 
 use cachelb_core::ids::Medium;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::cursor::{Bad, Cursor, Read};
 use super::keys;
 use super::tokens;
-use crate::batch::{Attention, Batch, Event, Name, Place, Remove, Span, Store};
+use crate::batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
 
 /// Types of event that are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +33,29 @@ pub(super) enum Field {
     Group,
     Attention,
     Window,
-    /// Anything else, a session's id among it: passed over, never kept.
+    /// Passed over and never kept: what is of no use here, a session's id among it, or was counted.
     Other,
+}
+
+impl Field {
+    /// Its name, if an event can be used without it.
+    fn optional(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Names | Self::Parent | Self::Tokens | Self::BlockSize | Self::Other => {
+                return None;
+            }
+            Self::LoraId => "lora_id",
+            Self::LoraName => "lora_name",
+            Self::Medium => "medium",
+            Self::Locality => "locality",
+            Self::ExtraKeys => "extra_keys",
+            Self::Salt => "cache_salt",
+            Self::MmInfos => "block_mm_infos",
+            Self::Group => "group_idx",
+            Self::Attention => "kv_cache_spec_kind",
+            Self::Window => "kv_cache_spec_sliding_window",
+        })
+    }
 }
 
 /// Names that there is room for at once: how many are said to follow is not believed.
@@ -89,16 +110,16 @@ impl Kind {
         Err(Bad)
     }
 
-    /// The field of a map's next key, which is consumed.
-    pub(super) fn field_named(self, cursor: &mut Cursor<'_>) -> Read<Field> {
+    /// The field of a map's next key, which is consumed. One that is not known is counted.
+    pub(super) fn field_named(self, cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Field> {
         let key = key(cursor)?;
         Ok(match (self, key) {
-            (Self::Cleared, _) => Field::Other,
+            (Self::Cleared, _)
+            | (_, b"type" | b"ownership" | b"session_id" | b"lookahead_token_ids") => Field::Other,
             (_, b"block_hashes") => Field::Names,
             (_, b"medium") => Field::Medium,
             (_, b"group_idx") => Field::Group,
             (_, b"locality") => Field::Locality,
-            (Self::Removed, _) => Field::Other,
             (_, b"parent_block_hash") => Field::Parent,
             (_, b"token_ids") => Field::Tokens,
             (_, b"block_size") => Field::BlockSize,
@@ -109,7 +130,10 @@ impl Kind {
             (_, b"kv_cache_spec_sliding_window") => Field::Window,
             (_, b"cache_salt") => Field::Salt,
             (_, b"block_mm_infos") => Field::MmInfos,
-            _ => Field::Other,
+            _ => {
+                batch.pass_over(std::str::from_utf8(key).unwrap_or_default());
+                Field::Other
+            }
         })
     }
 
@@ -121,6 +145,16 @@ impl Kind {
             Self::Cleared => &[],
         };
         fields.get(at).copied().unwrap_or(Field::Other)
+    }
+
+    /// Whether a position is behind all that are known; what 0.29 and later append there comes by name.
+    fn is_beyond(self, at: usize) -> bool {
+        let known = match self {
+            Self::Stored => STORED.len(),
+            Self::Removed => REMOVED.len(),
+            Self::Cleared => 0,
+        };
+        at >= known
     }
 }
 
@@ -151,6 +185,8 @@ pub(super) struct Fields<'a> {
     group: Option<u32>,
     attention: Attention,
     window: Option<u32>,
+    /// Of values that are part of an identity and of a type that is not known.
+    opaque: Option<u64>,
 }
 
 impl<'a> Fields<'a> {
@@ -170,7 +206,7 @@ impl<'a> Fields<'a> {
                     if done == pairs || !cursor.take($key) {
                         return Ok(done);
                     }
-                    self.read(Field::$field, cursor, batch)?;
+                    self.take(kind, Field::$field, cursor, batch)?;
                     done += 1;
                 )+
                 Ok(done)
@@ -201,6 +237,63 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Reads the value at a position of the array form, counted behind the tag. A map in place of a value, as SGLang appends
+    /// one, has further fields by name.
+    pub(super) fn at(
+        &mut self,
+        kind: Kind,
+        at: usize,
+        cursor: &mut Cursor<'a>,
+        batch: &mut Batch,
+    ) -> Read<()> {
+        let field = kind.field_at(at);
+        let is_beyond = kind.is_beyond(at);
+        if (is_beyond || field.optional().is_some())
+            && matches!(cursor.peek()?, 0x80..=0x8f | 0xde | 0xdf)
+        {
+            for _ in 0..cursor.map()? {
+                let field = kind.field_named(cursor, batch)?;
+                self.take(kind, field, cursor, batch)?;
+            }
+            return Ok(());
+        }
+        if is_beyond && !cursor.nil_ahead() {
+            batch.pass_over(&format!("position-{}", at + 1));
+        }
+        self.take(kind, field, cursor, batch)
+    }
+
+    /// Reads the value of a field, or passes over it and counts it if it is of another type and the event can be used
+    /// without it.
+    pub(super) fn take(
+        &mut self,
+        kind: Kind,
+        field: Field,
+        cursor: &mut Cursor<'a>,
+        batch: &mut Batch,
+    ) -> Read<()> {
+        let Some(name) = field.optional() else {
+            return self.read(field, cursor, batch);
+        };
+        let start = *cursor;
+        if self.read(field, cursor, batch).is_err() {
+            *cursor = start;
+            cursor.skip()?;
+            batch.pass_over(name);
+            match field {
+                // Blocks that differ stay apart.
+                Field::LoraId | Field::LoraName | Field::Salt if kind == Kind::Stored => {
+                    self.opaque = Some(xxh3_64(start.until(cursor)));
+                }
+                Field::Medium | Field::Locality => self.locality = Some("unknown"),
+                Field::Group if kind == Kind::Stored => self.group = Some(u32::MAX),
+                Field::Attention => self.attention = Attention::Other(Span::default()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the value of a field. Of a field that comes twice the last one counts.
     #[expect(
         clippy::inline_always,
@@ -222,6 +315,7 @@ impl<'a> Fields<'a> {
                 self.tokens = Some(span(start, batch.tokens.len()));
             }
             Field::BlockSize => self.block_size = Some(cursor.number()?),
+            Field::LoraId if cursor.text_ahead() => self.lora_name = Some(cursor.text()?),
             Field::LoraId => self.lora_id = cursor.unless_nil(Cursor::bits)?,
             Field::LoraName => self.lora_name = cursor.unless_nil(Cursor::text)?,
             Field::Medium if cursor.take(b"\xa3GPU") => self.medium = Some("GPU"),
@@ -247,6 +341,9 @@ impl<'a> Fields<'a> {
 
     /// The event, if nothing it needs is missing.
     pub(super) fn event(self, kind: Kind, batch: &mut Batch) -> Read<Event> {
+        if let Some(medium) = self.medium.filter(|medium| place(medium) == Place::Unknown) {
+            batch.pass_over(&format!("medium={medium}"));
+        }
         Ok(match kind {
             Kind::Stored => Event::Store(self.store(batch)?),
             Kind::Removed => Event::Remove(Remove {
@@ -271,8 +368,14 @@ impl<'a> Fields<'a> {
             };
             salt = keys::extra_keys(&mut cursor, context, &mut batch.extras)?;
         }
+        let is_first = self.parent.is_none() && names.len > 0;
+        if let Some(hash) = self.opaque.filter(|_| is_first) {
+            batch.extras.push(Extra { block: 0, hash });
+        }
         if let Some(mut cursor) = self.mm_infos {
             keys::mm_infos(&mut cursor, names.len, &mut batch.extras)?;
+        }
+        if self.mm_infos.is_some() || self.opaque.is_some() {
             let mut ours = batch.extras.split_off(extras);
             ours.sort_by_key(|each| each.block);
             batch.extras.append(&mut ours);
@@ -313,18 +416,45 @@ impl<'a> Fields<'a> {
 
 /// What the senders call their media.
 fn place(medium: &str) -> Place {
-    const NAMES: [(&str, Place); 6] = [
-        ("gpu", Place::In(Medium::Gpu)),
-        ("cpu", Place::In(Medium::Cpu)),
-        ("cpu_pinned", Place::In(Medium::Cpu)),
-        ("disk", Place::In(Medium::Disk)),
-        ("storage", Place::In(Medium::Disk)),
-        ("external", Place::Shared),
+    const PLACES: [(Place, &[&str]); 4] = [
+        (Place::In(Medium::Gpu), &["gpu", "cuda", "device", "hbm"]),
+        (
+            Place::In(Medium::Cpu),
+            &[
+                "cpu",
+                "cpu_pinned",
+                "cpu_tier1",
+                "cpu_tier2",
+                "dram",
+                "host",
+                "host_pinned",
+                "localcpubackend",
+            ],
+        ),
+        (
+            Place::In(Medium::Disk),
+            &[
+                "disk",
+                "storage",
+                "ssd",
+                "nvme",
+                "file",
+                "fs",
+                "gds",
+                "gdsbackend",
+                "localdiskbackend",
+            ],
+        ),
+        (
+            Place::Shared,
+            &["external", "remote", "object", "obj", "s3", "remotebackend"],
+        ),
     ];
-    let known = NAMES
-        .iter()
-        .find(|(name, _)| medium.eq_ignore_ascii_case(name));
-    known.map_or(Place::Unknown, |(_, place)| *place)
+    // A device may have a number: "cuda:0".
+    let name = medium.split(':').next().unwrap_or_default();
+    let is_it = |(_, names): &&(Place, &[&str])| names.iter().any(|n| name.eq_ignore_ascii_case(n));
+    let known = PLACES.iter().find(is_it);
+    known.map_or(Place::Unknown, |(place, _)| *place)
 }
 
 /// What a kind of cache group attends to.
@@ -363,6 +493,7 @@ fn names(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Span> {
 fn name(cursor: &mut Cursor<'_>) -> Read<Name> {
     match cursor.peek()? {
         0xc4..=0xc6 => cursor.binary().map(|bytes| Name::Wide(xxh3_128(bytes))),
+        0xa0..=0xbf | 0xd9..=0xdb => cursor.raw_text().map(|text| Name::Wide(xxh3_128(text))),
         _ => cursor.bits().map(Name::Int),
     }
 }

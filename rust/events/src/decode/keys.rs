@@ -32,15 +32,27 @@ pub(super) fn extra_keys<'a>(
     out: &mut Vec<Extra>,
 ) -> Read<Option<&'a str>> {
     let mut salt = context.salt;
-    for block in 0..cursor.array()? as u32 {
-        let Some(values) = cursor.unless_nil(Cursor::array)? else {
+    let whole = *cursor;
+    let Ok(blocks) = cursor.array() else {
+        *cursor = whole;
+        add(out, context, 0, opaque(&whole, cursor)?);
+        return Ok(salt);
+    };
+    for block in 0..blocks as u32 {
+        let start = *cursor;
+        if cursor.nil() {
             continue;
-        };
+        }
+        // A value alone is a list of one.
+        let values = cursor.array().unwrap_or_else(|Bad| {
+            *cursor = start;
+            1
+        });
         let mut last_text = None;
         for at in 0..values {
             let start = *cursor;
             let hash = match cursor.peek()? {
-                0xa0..=0xbf | 0xd9..=0xdb => {
+                _ if cursor.text_ahead() && cursor.clone().text().is_ok() => {
                     let text = cursor.text()?;
                     if at == 0 && context.lora == Some(text) {
                         continue;
@@ -76,21 +88,40 @@ pub(super) fn extra_keys<'a>(
 
 /// Reads `block_mm_infos`: per block nil, or a map with a list `mm_objects` of maps with a number `mm_hash`.
 pub(super) fn mm_infos(cursor: &mut Cursor<'_>, blocks: u32, out: &mut Vec<Extra>) -> Read<()> {
-    for block in 0..cursor.array()? as u32 {
+    let mut add = |block, hash| {
+        if block < blocks {
+            out.push(Extra { block, hash });
+        }
+    };
+    let whole = *cursor;
+    let Ok(infos) = cursor.array() else {
+        *cursor = whole;
+        add(0, opaque(&whole, cursor)?);
+        return Ok(());
+    };
+    for block in 0..infos as u32 {
         if cursor.nil() {
             continue;
         }
-        for _ in 0..cursor.map()? {
-            if cursor.raw_text()? != b"mm_objects" {
-                cursor.skip()?;
-                continue;
-            }
-            for _ in 0..cursor.array()? {
-                let hash = object(cursor)?;
-                if block < blocks {
-                    out.push(Extra { block, hash });
-                }
-            }
+        let start = *cursor;
+        cursor.skip()?;
+        let mut inner = start;
+        if objects(&mut inner, |hash| add(block, hash)).is_err() {
+            add(block, xxh3_64(start.until(cursor)));
+        }
+    }
+    Ok(())
+}
+
+/// The objects of a block.
+fn objects(cursor: &mut Cursor<'_>, mut each: impl FnMut(u64)) -> Read<()> {
+    for _ in 0..cursor.map()? {
+        if cursor.raw_text()? != b"mm_objects" {
+            cursor.skip()?;
+            continue;
+        }
+        for _ in 0..cursor.array()? {
+            each(object(cursor)?);
         }
     }
     Ok(())
@@ -100,12 +131,25 @@ fn object(cursor: &mut Cursor<'_>) -> Read<u64> {
     let mut hash = None;
     for _ in 0..cursor.map()? {
         if cursor.raw_text()? == b"mm_hash" {
-            hash = Some(cursor.bits()?);
+            hash = Some(id(cursor)?);
         } else {
             cursor.skip()?;
         }
     }
     hash.ok_or(Bad)
+}
+
+/// An image's id, however it is encoded: the number that its first 16 hex digits are, or its first 8 bytes.
+fn id(cursor: &mut Cursor<'_>) -> Read<u64> {
+    match cursor.peek()? {
+        0xc4..=0xc6 => {
+            let bytes = cursor.binary()?;
+            let head = bytes.first_chunk().map(|head| u64::from_be_bytes(*head));
+            Ok(head.unwrap_or_else(|| xxh3_64(bytes)))
+        }
+        _ if cursor.text_ahead() => cursor.text().map(image),
+        _ => cursor.bits(),
+    }
 }
 
 fn add(out: &mut Vec<Extra>, context: Context<'_>, block: u32, hash: u64) {
@@ -134,11 +178,11 @@ fn positioned(cursor: &mut Cursor<'_>) -> Read<u64> {
     let start = *cursor;
     let mut pair = start;
     if pair.array()? == 2
-        && let Ok(id) = pair.text()
+        && let Ok(id) = id(&mut pair)
         && pair.bits().is_ok()
     {
         *cursor = pair;
-        return Ok(image(id));
+        return Ok(id);
     }
     opaque(&start, cursor)
 }

@@ -70,7 +70,7 @@ impl Ingest {
     /// wherever another group cannot resume, from the root on most often; those that draft do so for a block at least.
     pub(super) fn counts_copies(&self) -> bool {
         let has_sides = self.sender.groups.sides().next().is_some();
-        self.settings.exact_copies || self.settings.eagle || has_sides
+        !self.settings.reports || self.settings.eagle || has_sides
     }
 
     /// Whether removals of a group are of no use.

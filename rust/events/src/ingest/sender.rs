@@ -1,22 +1,26 @@
 //! What is known of the sender of a stream beside its blocks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cachelb_core::ids::Medium;
 
-use super::super::batch::{Place, Store};
+use super::super::batch::{Batch, Place, Store};
 use super::super::groups::{Groups, Role};
 use super::super::stats::DropReason;
 
 /// Adapter names remembered, and the longest of them in bytes.
 const MAX_ADAPTERS: usize = 1024;
 const MAX_ADAPTER_BYTES: usize = 512;
+/// Names of unknown fields that are counted each.
+const MAX_FIELDS: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     pub groups: Groups,
     pub adapters: BTreeSet<String>,
+    /// Fields that were passed over.
+    pub fields: BTreeMap<String, u64>,
     /// Whether a store did not say where its blocks are.
     pub leaves_places_out: bool,
 }
@@ -51,6 +55,16 @@ impl Sender {
         }
     }
 
+    pub fn count_fields(&mut self, batch: &Batch) {
+        for name in &batch.fields {
+            if let Some(n) = self.fields.get_mut(name) {
+                *n += 1;
+            } else if self.fields.len() < MAX_FIELDS {
+                self.fields.insert(name.clone(), 1);
+            }
+        }
+    }
+
     /// Another engine may be at the other end. The adapters stay.
     pub fn clear(&mut self) {
         self.groups.clear();
@@ -59,6 +73,7 @@ impl Sender {
 
     pub fn memory_bytes(&self) -> usize {
         let adapters: usize = self.adapters.iter().map(|name| 48 + name.len()).sum();
-        adapters + self.groups.memory_bytes()
+        let fields: usize = self.fields.keys().map(|name| 56 + name.len()).sum();
+        adapters + fields + self.groups.memory_bytes()
     }
 }

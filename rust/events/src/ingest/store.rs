@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use cachelb_core::ids::Millis;
+use cachelb_core::ids::{Medium, Millis};
 
-use super::super::batch::{Batch, Extra, Name, Store};
+use super::super::batch::{Batch, Event, Extra, Name, Place, Store};
 use super::super::groups::Role;
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
@@ -13,6 +13,9 @@ use super::super::settings::Refusal;
 use super::super::space::Kind;
 use super::super::stats::DropReason;
 use super::Ingest;
+
+/// Events behind a store that are looked at.
+const MAX_LOOK: usize = 256;
 
 impl Ingest {
     /// Applies a store and what waited for it; returns the events applied.
@@ -144,6 +147,35 @@ impl Ingest {
         });
         self.mirror.references.namespaces.give_back(base.namespace);
         held
+    }
+
+    /// Learns that the engine reports what requests reuse, from a store that can hardly be anything else: all of it is held,
+    /// and the next store of its group follows it with blocks that are not, or the last one of a prompt. A request stores
+    /// once per message, and those that run do so before those that start. Versions with reports name the group.
+    pub(super) fn learn_reports(&mut self, batch: &Batch, at: usize, store: &Store) {
+        let may_be = store.parent.is_none() && store.tokens.len > 0 && store.group.is_some();
+        if !may_be || self.settings.reports {
+            return;
+        }
+        let names = batch.names.get(store.names.range()).unwrap_or_default();
+        let place = match store.place {
+            Place::In(medium) => medium,
+            _ => Medium::Gpu,
+        };
+        let space = self.mirror.spaces.find(store.group, place);
+        let is_held = |name| space.is_some_and(|at| self.mirror.spaces.all[at].knows_sure(name));
+        let next = batch.events[at + 1..].iter().take(MAX_LOOK);
+        let mut stores = next.filter_map(|event| match event {
+            Event::Store(other) if other.group == store.group => Some(other),
+            _ => None,
+        });
+        let first = |store: &Store| batch.names.get(store.names.start as usize);
+        let is_followed = stores.next().is_some_and(|next| {
+            let again = stores.next().and_then(first);
+            let is_new = next.names.len == 1 || !first(next).is_some_and(is_held);
+            next.parent.as_ref() == names.last() && again != first(next) && is_new
+        });
+        self.settings.reports = !names.is_empty() && is_followed && names.iter().all(is_held);
     }
 
     /// Whether the store adds copies.

@@ -120,6 +120,9 @@ impl Mirror {
                 None => Before::Page(hash.0),
             };
         }
+        if self.lossy {
+            space.doubtful.link(store.parent, store.names);
+        }
         space.take_changes(&mut self.changes);
         self.references.pass_on(&self.changes, store.medium, to);
     }
@@ -136,9 +139,7 @@ impl Mirror {
             return true;
         }
         let blocks = &mut self.identities;
-        let mut spaces = self.spaces.all.iter();
-        let source = spaces.find_map(|space| space.blocks_of(name, blocks));
-        let Some((namespace, size)) = source else {
+        let Some((namespace, size)) = self.spaces.blocks_of(name, store.group, blocks) else {
             return false;
         };
         let Some(at) = self.space_at(store.group, medium) else {

@@ -89,13 +89,48 @@ impl Spaces {
             });
         }
         // Offloaded blocks may follow ones that never left the device.
-        let mut elsewhere = self.all.iter().filter_map(|space| space.end(parent));
-        let (end, block) = elsewhere.find_map(|end| Some((end, end.block?)))?;
+        let found = self.nearest(store.group, |space| {
+            let end = space.end(parent)?;
+            Some((end.block?, end.namespace))
+        });
+        let (block, namespace) = found?;
         Some(Base {
             chain: Some(block),
             before: Before::Block(Some(block)),
-            namespace: end.namespace,
+            namespace,
         })
+    }
+
+    /// The own blocks of a name wherever it is known; see [`Space::blocks_of`].
+    pub fn blocks_of(
+        &self,
+        name: Name,
+        group: Option<u32>,
+        out: &mut Vec<SequenceHash>,
+    ) -> Option<(u32, u32)> {
+        let (blocks, found) = self.nearest(group, |space| {
+            let found = space.blocks_of(name, out)?;
+            Some((out.clone(), found))
+        })?;
+        *out = blocks;
+        Some(found)
+    }
+
+    /// What a name stands for outside its own space: in the same group, else in the others if they agree. Caches of one
+    /// engine may use one name for several things.
+    fn nearest<T: PartialEq>(
+        &self,
+        group: Option<u32>,
+        mut look: impl FnMut(&Space) -> Option<T>,
+    ) -> Option<T> {
+        for same in [true, false] {
+            let spaces = self.all.iter().filter(|s| (s.group == group) == same);
+            let mut found = spaces.filter_map(&mut look);
+            if let Some(first) = found.next() {
+                return found.all(|other| other == first).then_some(first);
+            }
+        }
+        None
     }
 
     /// Copies of a store that is not applied are not counted.

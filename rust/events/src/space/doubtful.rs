@@ -15,7 +15,7 @@ use super::super::batch::Name;
 use super::super::names::{Held, Names};
 use super::super::namespaces::Namespaces;
 use super::super::references::Uses;
-use super::Space;
+use super::{Layout, Space};
 
 /// What a space keeps once a message is lost.
 #[derive(Debug, Default)]
@@ -68,25 +68,25 @@ impl Doubtful {
 }
 
 impl Space {
-    /// A message is lost: every name is doubtful, but those that `keeps` does not want by their last own block, and those of
-    /// pages, are forgotten. Nothing is referred to in the lane.
+    /// A message is lost: every name is doubtful, but those that `keeps` does not want by their last own block are forgotten.
+    /// Nothing is referred to in the lane.
     pub(in super::super) fn make_doubtful(
         &mut self,
         keeps: impl Fn(SequenceHash) -> bool,
-        namespaces: &mut Namespaces,
+        uses: &mut Uses<'_>,
     ) {
         self.names.doubts.clear();
-        if self.layout.as_ref().is_none_or(|l| l.pages().is_some()) {
-            return self.forget_names(namespaces);
-        }
         let entries: Vec<(Name, Held)> = self.names.entries().collect();
+        if let Some(pages) = self.layout.as_mut().and_then(Layout::pages_mut) {
+            pages.doubt();
+        }
         for (name, held) in entries {
             let layout = self.layout.as_ref();
             let end = layout.and_then(|layout| layout.last_block(held));
-            if end.is_some_and(&keeps) {
-                self.names.change(name, Held::doubtful);
-            } else {
-                self.vacate(name, held, namespaces);
+            self.names.change(name, Held::doubtful);
+            // A page within a block has no end.
+            if !end.is_none_or(&keeps) {
+                self.vacate(name, held.doubtful(), uses);
             }
         }
     }
@@ -99,29 +99,33 @@ impl Space {
         self.reset();
     }
 
-    /// Forgets the doubtful names; what they stood for is no longer followed.
-    pub(in super::super) fn forget_doubtful(&mut self, namespaces: &mut Namespaces) {
+    /// Forgets the doubtful names and what they stood for: a removal could not find it any more.
+    pub(in super::super) fn forget_doubtful(&mut self, uses: &mut Uses<'_>) {
         let doubtful = |(_, held): &(Name, Held)| held.is_doubtful();
         let entries: Vec<(Name, Held)> = self.names.entries().filter(doubtful).collect();
         for (name, held) in entries {
-            self.vacate(name, held, namespaces);
+            self.vacate(name, held, uses);
         }
     }
 
-    /// Forgets a name that the lane does not refer to the blocks of.
-    fn vacate(&mut self, name: Name, held: Held, namespaces: &mut Namespaces) {
+    /// Forgets a doubtful name.
+    fn vacate(&mut self, name: Name, held: Held, uses: &mut Uses<'_>) {
         self.names.change(name, |_| Held::VACANT);
         self.doubtful.forget(name);
-        namespaces.give_back(held.namespace());
         if let Some(layout) = &mut self.layout {
-            layout.free(held);
+            layout.release(held, uses);
         }
     }
 
-    /// The last own block of a doubtful name.
-    pub(in super::super) fn doubtful_end(&self, name: Name) -> Option<SequenceHash> {
+    /// The last own block of a doubtful name, or the one before a page within a block, unless that is the root.
+    pub(in super::super) fn doubtful_end(&self, name: Name) -> Option<Option<SequenceHash>> {
         let held = self.names.get(name).filter(|held| held.is_doubtful())?;
-        self.layout.as_ref()?.last_block(held)
+        let layout = self.layout.as_ref()?;
+        let pages = layout.pages();
+        Some(pages.map_or_else(
+            || layout.last_block(held),
+            |pages| pages.nearest(held.identity()),
+        ))
     }
 
     /// A doubtful name and all before it are there after all, in one copy each at least. Returns their own blocks, as far as
@@ -140,6 +144,9 @@ impl Space {
                 settled = held.more();
                 settled
             });
+            if let Some(pages) = self.layout.as_mut().and_then(Layout::pages_mut) {
+                pages.settle(settled.identity());
+            }
             let layout = self.layout.iter();
             for block in layout.flat_map(|layout| layout.blocks(settled)) {
                 uses.lane.acquire(block.0);

@@ -173,14 +173,7 @@ impl Layout {
                 blocks.copied().for_each(release);
                 runs.free.push(held.identity() as u32);
             }
-            Form::Pages(pages) => pages.release(held.identity()),
-        }
-    }
-
-    /// Frees the run of a name whose blocks nothing refers to.
-    pub(super) fn free(&mut self, held: Held) {
-        if let Form::Wide(runs) = &mut self.form {
-            runs.free.push(held.identity() as u32);
+            Form::Pages(pages) => pages.release(held.identity(), !held.is_doubtful()),
         }
     }
 

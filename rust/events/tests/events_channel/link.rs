@@ -154,7 +154,7 @@ impl Link {
         let mut link = Self {
             feed: Feed::new(FeedSettings {
                 ingest: IngestSettings {
-                    exact_copies: !shape.reports,
+                    reports: shape.reports,
                     ..IngestSettings::new(engine.hasher())
                 },
                 follower: FollowerSettings {

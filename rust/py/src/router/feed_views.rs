@@ -19,6 +19,14 @@ fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<
     Ok(counts)
 }
 
+/// Adds what is known of unknown fields by name.
+fn fields<'py>(counts: Bound<'py, PyDict>, seen: &FeedStats) -> PyResult<Bound<'py, PyDict>> {
+    for (name, n) in &seen.unknown_fields {
+        counts.set_item(format!("unknown-field:{name}"), n)?;
+    }
+    Ok(counts)
+}
+
 fn events<'py>(py: Python<'py>, received: &Received) -> PyResult<Bound<'py, PyDict>> {
     let counts = PyDict::new(py);
     for (kind, by_place) in [("store", received.stores), ("remove", received.removals)] {
@@ -82,7 +90,7 @@ fn row<'py>(
         found_less: found_less,
         drafts: drafts,
         repairs: repairs(py, seen.repairs)?,
-        dropped: dropped(py, |reason| counted.dropped(reason))?,
+        dropped: fields(dropped(py, |reason| counted.dropped(reason))?, seen)?,
     );
     Ok(row)
 }

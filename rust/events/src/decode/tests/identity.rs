@@ -178,6 +178,37 @@ fn images_may_come_in_a_field_of_their_own() {
 }
 
 #[test]
+fn an_image_has_one_key_whatever_the_transport() {
+    let bytes = [0xab_u8, 0xcd, 1, 2, 3, 4, 5, 6, 7];
+    let hex = "abcd01020304050607";
+    let key = 0xabcd_0102_0304_0506_u64;
+    let ids = || [Value::from(hex), Value::from(&bytes[..]), Value::Int(key)];
+    for id in ids() {
+        let expected = [(1, key)];
+        let infos = list![
+            NIL,
+            map! { "mm_objects": list![map! { "mm_hash": id.clone() }] }
+        ];
+        check(with(&cold(), "block_mm_infos", infos), "", "", &expected);
+        check(keys(list![NIL, list![list![id, 3]]]), "", "", &expected);
+    }
+    // A value alone is a list of one.
+    check(keys(list!["salt", hex]), "salt", "", &[(1, key)]);
+    for odd in [map! { "a": 1 }, Value::Int(4)] {
+        let (_, _, extras) = identity(keys(odd.clone()));
+        assert_eq!(extras.len(), 1, "{odd:?}");
+    }
+    for odd in [
+        list![NIL, 4],
+        Value::Int(4),
+        list![map! { "mm_objects": list![map! {}] }],
+    ] {
+        let (_, _, extras) = identity(with(&cold(), "block_mm_infos", odd.clone()));
+        assert_eq!(extras.len(), 1, "{odd:?}");
+    }
+}
+
+#[test]
 fn an_adapter_without_a_name_is_kept_apart_by_its_number() {
     check(with(&cold(), "lora_id", 7), "", "lora_id=7", &[]);
     check(with(&cold(), "lora_id", 0), "", "", &[]);

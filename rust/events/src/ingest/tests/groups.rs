@@ -32,7 +32,7 @@ fn named(blocks: &[u64], size: usize) -> Vec<u64> {
 impl Hybrid {
     fn new(kind: Attention, window: Option<u32>, size: usize) -> Self {
         Self {
-            bench: Bench::with(32, |settings| settings.exact_copies = true),
+            bench: Bench::with(32, |settings| settings.reports = false),
             kind,
             window,
             size,

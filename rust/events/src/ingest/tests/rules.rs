@@ -44,7 +44,7 @@ fn every_copy_of_a_block_has_to_go() {
 #[test]
 fn a_report_of_held_blocks_adds_no_copy_unless_copies_are_exact() {
     for (exact, after_one) in [(false, 0), (true, 2)] {
-        let mut b = Bench::with(4, |settings| settings.exact_copies = exact);
+        let mut b = Bench::with(4, |settings| settings.reports = !exact);
         let store = || Says::default().stored(None, &[1, 2], &blocks(&[1, 2]));
         b.hear(store());
         b.hear(store());
@@ -59,6 +59,59 @@ fn a_report_of_held_blocks_adds_no_copy_unless_copies_are_exact() {
     }
 }
 
+/// vLLM announces both copies that two requests with one new prefix make, and both removals.
+#[test]
+fn one_removal_of_two_announced_copies_leaves_the_other() {
+    let first = || Says::default().stored(None, &[1, 2], &blocks(&[1, 2]));
+    let second = |says: Says| says.stored(Some(2), &[3, 4], &blocks(&[3, 4]));
+    let whole = || second(second(first().stored(None, &[1, 2], &blocks(&[1, 2]))));
+    let one_by_one = || {
+        vec![
+            first(),
+            first(),
+            second(Says::default()),
+            second(Says::default()),
+        ]
+    };
+    for steps in [one_by_one(), vec![whole()]] {
+        let mut b = Bench::new();
+        for step in steps {
+            b.hear(step);
+        }
+        b.remove(&[4, 3, 2, 1]);
+        assert_eq!((b.depth_of(&[1, 2, 3, 4]), b.stats().reannounced), (4, 0));
+        // One removal may name a block twice.
+        b.hear(first());
+        b.remove(&[4, 2, 2, 3, 1, 1]);
+        assert_eq!((b.held(), b.stats().unknown_removals), (0, 0));
+    }
+}
+
+/// A report of what a request reuses: what the request computes follows it in the same message.
+#[test]
+fn a_report_is_known_by_what_follows_and_later_ones_by_their_shape() {
+    for (group, reported) in [(Some(0), 2), (None, 0)] {
+        let mut b = Bench::new();
+        let of = |names, parent, tokens| Blocks {
+            names,
+            parent,
+            tokens,
+            size: 4,
+            group,
+            ..Blocks::default()
+        };
+        let (two, third) = (blocks(&[1, 2]), blocks(&[3]));
+        let first = |says: Says| says.store(of(&[1, 2], None, &two));
+        b.hear(first(Says::default()));
+        let report = first(Says::default()).removed_at(&[9], GPU, group);
+        b.hear(report.store(of(&[3], Some(2), &third)));
+        b.hear(first(Says::default()));
+        assert_eq!(b.stats().reannounced, reported);
+        b.hear(Says::default().removed_at(&[3, 2, 1], GPU, group));
+        assert_eq!(b.held() == 0, reported > 0);
+    }
+}
+
 #[test]
 fn a_report_that_names_one_block_more_adds_copies() {
     let mut b = Bench::new();
@@ -70,7 +123,7 @@ fn a_report_that_names_one_block_more_adds_copies() {
 
 #[test]
 fn a_report_of_a_block_that_was_given_up_too_early_adds_no_copy_to_the_others() {
-    let mut b = Bench::new();
+    let mut b = Bench::with(4, |settings| settings.reports = true);
     b.store(None, &[1, 2], &[1, 2]);
     // A second copy of block 1 that looks like a report, and the end of one of them.
     b.store(None, &[1], &[1]);
@@ -84,7 +137,7 @@ fn a_report_of_a_block_that_was_given_up_too_early_adds_no_copy_to_the_others() 
 
 #[test]
 fn a_report_of_a_parked_block_counts_the_copy_that_was_parked() {
-    let mut b = Bench::new();
+    let mut b = Bench::with(4, |settings| settings.reports = true);
     b.store(None, &[1], &[1]);
     b.store(None, &[1], &[1]);
     b.remove(&[1]);
@@ -380,8 +433,16 @@ fn only_groups_that_attend_to_the_whole_prefix_are_indexed() {
         );
     }
     assert_eq!((b.held(), b.dropped(DropReason::AttentionGroup)), (1, 3));
-    // Held by two groups; a removal in another group is none of it.
-    for (group, held) in [(Some(1), 1), (Some(2), 1), (Some(2), 1), (None, 0)] {
+    // Two copies in each of two groups; a removal in another group is none of it.
+    let removals = [
+        (Some(1), 1),
+        (Some(2), 1),
+        (Some(2), 1),
+        (Some(2), 1),
+        (None, 1),
+        (None, 0),
+    ];
+    for (group, held) in removals {
         b.hear(Says::default().removed_at(&[1], GPU, group));
         assert_eq!(b.held(), held, "{group:?}");
     }

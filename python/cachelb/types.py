@@ -427,7 +427,7 @@ class RouterStats:
             to their end, "block-size-mismatch" times that an engine's metrics and events came to disagree about it
             (`KvEventStats.mismatch`). And KV events that were not applied: "undecodable" messages, "unknown-rank",
             "unknown-event", "malformed-event", "unknown-medium", "shared-pool", "attention-group", "token-count",
-            "block-size", "placeholder", "orphan", "full".
+            "block-size", "placeholder", "orphan", "full"; or not as a whole: "unknown-field".
         shadows: Comparisons of the shadow policies, in their order.
         index_blocks: Distinct blocks in the indexes.
         index_bytes: Bytes of the block indexes.

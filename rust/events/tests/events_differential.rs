@@ -18,7 +18,7 @@ use sets::Sets;
 
 const OWN: usize = 4;
 /// Runs per shape, and messages per run.
-const RUNS: u64 = 60;
+const RUNS: u64 = 20;
 const MESSAGES: usize = 200;
 
 /// A prompt's engine blocks, by name: a chain behind the root.

@@ -1,7 +1,9 @@
 //! Credited tokens: what blocks outside device memory are worth.
 //!
 //! A prompt's prefix counts as its run in device memory plus one continuation in another medium, which must start no
-//! later than where that run ends. Loading a block costs time, so a continuation counts by the credit of its medium.
+//! later than where that run ends. Loading a block costs time, so a continuation counts by the credit of its medium. A
+//! block in several media is listed for the fastest alone, so a slower medium that goes on where a faster one ends counts
+//! as if it held what lies before: a further copy never lowers the credit.
 
 use super::view::Media;
 
@@ -66,14 +68,43 @@ impl Credits {
         .map(|((start, end), credit)| ((start, end.min(total_blocks)), credit))
         .filter(|((start, end), _)| (*start..*end).contains(&device))
         .map(|((_, end), credit)| (f64::from(end - device), credit));
-        let (beyond, credit) = reaching
+        let longest = reaching
             .max_by(|(a, credit_a), (b, credit_b)| match self.continuation {
                 Continuation::Longest => a.total_cmp(b).then(credit_a.total_cmp(credit_b)),
                 Continuation::BestCredit => (a * credit_a).total_cmp(&(b * credit_b)),
             })
-            .unwrap_or((0.0, 0.0));
-        let blocks = f64::from(device) * self.gpu + beyond * credit;
+            .map_or(0.0, |(beyond, credit)| beyond * credit);
+        let beyond = longest.max(self.behind_others(media, device, total_blocks));
+        let blocks = f64::from(device) * self.gpu + beyond;
         (blocks * f64::from(block_size)).min(before_last as f64)
+    }
+}
+
+impl Credits {
+    /// What the continuations that start where a faster one ends are worth, from the device run on.
+    fn behind_others(&self, media: &Media, device: u32, total_blocks: u32) -> f64 {
+        let mut reached = device;
+        let mut best = 0.0_f64;
+        let least = self.cpu.min(self.disk).min(self.external);
+        let all = [
+            (media.cpu, self.cpu, u32::MAX),
+            (media.disk, self.disk, u32::MAX),
+            (media.external, self.external, media.shared),
+        ];
+        for ((start, end), credit, most) in all {
+            let end = end.min(total_blocks);
+            // How many blocks a shared store has is known, even if all of them lie in other media too.
+            let goes_on = end > reached || most < u32::MAX && end == reached && end > device;
+            if start > device && start <= reached && goes_on {
+                let (own, blocks) = (most.max(end - start), end - device);
+                let own = own.min(blocks);
+                best = best.max(f64::from(own) * credit + f64::from(blocks - own) * least);
+            }
+            if start <= reached {
+                reached = reached.max(end);
+            }
+        }
+        best
     }
 }
 
@@ -106,6 +137,41 @@ mod tests {
         disk: (0, 0),
         shared: 0,
     };
+
+    /// Worker states as the index lists them: each block for the fastest medium that has it.
+    #[test]
+    fn a_further_copy_never_lowers_the_credit() {
+        let listed = |gpu: u32, cpu: u32, disk: u32, external: u32| {
+            let cpu = cpu.max(gpu);
+            let disk_end = disk.max(cpu);
+            Media {
+                gpu,
+                cpu: (gpu, cpu),
+                disk: (cpu, disk_end),
+                external: (disk_end, external.max(disk_end)),
+                shared: external.saturating_sub(gpu),
+            }
+        };
+        let worth = |continuation, media| credited(continuation, media, 16 * 13).0 / 16.0;
+        for continuation in [Continuation::Longest, Continuation::BestCredit] {
+            assert!((worth(continuation, listed(4, 0, 12, 0)) - 6.4).abs() < 1e-9);
+            assert!((worth(continuation, listed(4, 6, 12, 0)) - 6.4).abs() < 1e-9);
+            for code in 0..13_u32.pow(4) {
+                let ends = [0, 1, 2, 3].map(|at| code / 13_u32.pow(at) % 13);
+                let [gpu, cpu, disk, external] = ends;
+                let before = worth(continuation, listed(gpu, cpu, disk, external));
+                for at in (0..4).filter(|at| ends[*at] < 12) {
+                    let mut more = ends;
+                    more[at] += 1;
+                    let after = worth(continuation, listed(more[0], more[1], more[2], more[3]));
+                    assert!(
+                        after > before - 1e-9,
+                        "{ends:?} {before} to {more:?} {after}"
+                    );
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_device_run_and_one_continuation_count_by_their_credits() {

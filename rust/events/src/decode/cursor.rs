@@ -103,12 +103,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// Whether a text stands here.
-    pub(super) fn text_ahead(&self) -> bool {
+    pub(super) fn is_text(&self) -> bool {
         matches!(self.peek(), Ok(0xa0..=0xbf | 0xd9..=0xdb))
     }
 
     /// Whether a nil stands here.
-    pub(super) fn nil_ahead(&self) -> bool {
+    pub(super) fn is_nil(&self) -> bool {
         self.peek() == Ok(0xc0)
     }
 

@@ -257,7 +257,7 @@ impl<'a> Fields<'a> {
             }
             return Ok(());
         }
-        if is_beyond && !cursor.nil_ahead() {
+        if is_beyond && !cursor.is_nil() {
             batch.pass_over(&format!("position-{}", at + 1));
         }
         self.take(kind, field, cursor, batch)
@@ -315,7 +315,7 @@ impl<'a> Fields<'a> {
                 self.tokens = Some(span(start, batch.tokens.len()));
             }
             Field::BlockSize => self.block_size = Some(cursor.number()?),
-            Field::LoraId if cursor.text_ahead() => self.lora_name = Some(cursor.text()?),
+            Field::LoraId if cursor.is_text() => self.lora_name = Some(cursor.text()?),
             Field::LoraId => self.lora_id = cursor.unless_nil(Cursor::bits)?,
             Field::LoraName => self.lora_name = cursor.unless_nil(Cursor::text)?,
             Field::Medium if cursor.take(b"\xa3GPU") => self.medium = Some("GPU"),

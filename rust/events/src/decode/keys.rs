@@ -52,7 +52,7 @@ pub(super) fn extra_keys<'a>(
         for at in 0..values {
             let start = *cursor;
             let hash = match cursor.peek()? {
-                _ if cursor.text_ahead() && cursor.clone().text().is_ok() => {
+                _ if cursor.is_text() && cursor.clone().text().is_ok() => {
                     let text = cursor.text()?;
                     if at == 0 && context.lora == Some(text) {
                         continue;
@@ -147,7 +147,7 @@ fn id(cursor: &mut Cursor<'_>) -> Read<u64> {
             let head = bytes.first_chunk().map(|head| u64::from_be_bytes(*head));
             Ok(head.unwrap_or_else(|| xxh3_64(bytes)))
         }
-        _ if cursor.text_ahead() => cursor.text().map(image),
+        _ if cursor.is_text() => cursor.text().map(image),
         _ => cursor.bits(),
     }
 }

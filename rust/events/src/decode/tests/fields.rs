@@ -4,9 +4,9 @@ use cachelb_core::ids::Medium;
 use cachelb_core::rng::Rng;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::encode::{Value, list};
-use super::{NIL, cold, gone, remove, store, with, without};
-use crate::{Attention, Name, Place};
+use super::encode::{Value, list, map};
+use super::{NIL, cold, decoded, gone, message, remove, store, with, without};
+use crate::{Attention, Event, Name, Place};
 
 #[test]
 fn a_name_is_an_integer_by_its_bits_or_bytes_by_their_hash() {
@@ -208,4 +208,98 @@ fn a_group_may_have_a_window() {
         assert_eq!(store(with(&cold(), key, value)).1.window, window);
     }
     assert_eq!(store(without(&cold(), key)).1.window, None);
+}
+
+#[test]
+fn a_field_that_is_not_known_or_of_another_type_is_counted_and_the_rest_is_used() {
+    let text = || Value::Raw(vec![0xa1, 0xff]);
+    let values = || {
+        [
+            Value::Int(7),
+            text(),
+            Value::Float(2.0),
+            list![1],
+            map! { "a": 1 },
+        ]
+    };
+    let plain = decoded(&message(vec![cold()]));
+    for key in [
+        "medium",
+        "locality",
+        "lora_name",
+        "cache_salt",
+        "group_idx",
+        "lora_id",
+    ] {
+        let is_number = ["group_idx", "lora_id"].contains(&key);
+        for value in values().into_iter().skip(usize::from(is_number)) {
+            let event = with(&cold(), key, value);
+            let batch = decoded(&message(vec![event.clone(), gone()]));
+            let counted = (
+                batch.malformed_events,
+                batch.unknown_fields,
+                batch.events.len(),
+            );
+            assert_eq!(counted, (0, 1, 2), "{event:?}");
+            assert_eq!(batch.fields, [key]);
+            // It is not taken for a block without the field.
+            assert_ne!(
+                (&batch.events[0], &batch.extras),
+                (&plain.events[0], &plain.extras),
+                "{event:?}"
+            );
+        }
+    }
+    for (key, value) in [
+        ("later", list![1, map! { "x": 2 }]),
+        ("kv_cache_spec_sliding_window", text()),
+    ] {
+        let batch = decoded(&message(vec![with(&cold(), key, value)]));
+        assert_eq!(
+            (&*batch.fields, &batch.events),
+            (&[key.to_owned()][..], &plain.events)
+        );
+    }
+    // What engines send that is of no use is not counted.
+    let mut event = cold();
+    for key in ["ownership", "session_id", "lookahead_token_ids"] {
+        event = with(&event, key, "x");
+    }
+    assert_eq!(decoded(&message(vec![event])), plain);
+}
+
+/// SGLang 0.5.18 has a map of further fields behind the medium; where it stands does not matter.
+#[test]
+fn a_map_in_place_of_an_optional_value_has_fields_by_name() {
+    let more = || map! { "cache_salt": "t", "session_id": "s", "lora_name": "la" };
+    for nils in 0..12 {
+        let mut event = vec![
+            Value::from("BlockStored"),
+            list![11],
+            NIL,
+            list![1, 2],
+            Value::Int(2),
+        ];
+        event.extend((0..nils).map(|_| NIL));
+        event.push(more());
+        let batch = decoded(&message(vec![Value::List(event)]));
+        let Event::Store(store) = batch.events[0] else {
+            panic!("a store");
+        };
+        let salt = store.salt.map(|salt| batch.text_of(salt));
+        let lora = store.lora.map(|lora| batch.text_of(lora));
+        assert_eq!((salt, lora), (Some("t"), Some("la")), "behind {nils} nils");
+        assert_eq!((batch.unknown_fields, batch.malformed_events), (0, 0));
+    }
+    let event = list![
+        "BlockRemoved",
+        list![11],
+        map! { "medium": "CPU", "new": 1 }
+    ];
+    let batch = decoded(&message(vec![event]));
+    let Event::Remove(remove) = batch.events[0] else {
+        panic!("a removal");
+    };
+    assert_eq!(remove.place, Place::In(Medium::Cpu));
+    assert_eq!(batch.fields, ["new"]);
 }

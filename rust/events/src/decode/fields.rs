@@ -237,7 +237,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reads the value at a position of the array form, counted behind the tag. A map in place of a value, as SGLang appends
+    /// Reads the value at a position of the array form, counted behind the tag. A map in place of a value, as engines append
     /// one, has further fields by name.
     pub(super) fn at(
         &mut self,

@@ -118,6 +118,10 @@ impl Space {
     }
 
     /// The last own block of a doubtful name, or the one before a page within a block, unless that is the root.
+    #[expect(
+        clippy::option_option,
+        reason = "a doubtful name may have nothing but the root before it"
+    )]
     pub(in super::super) fn doubtful_end(&self, name: Name) -> Option<Option<SequenceHash>> {
         let held = self.names.get(name).filter(|held| held.is_doubtful())?;
         let layout = self.layout.as_ref()?;

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, disjoint_base
 
 from cachelb.answers import Usage
-from cachelb.bodies import Headers
+from cachelb.bodies import Headers, MatchBasis
 from cachelb.explanation import Explanation
 from cachelb.tracking import TrackedIterator, TrackedStream
-from cachelb.types import MatchBasis, Outcome, Reason, Reservation, Tokens
+from cachelb.types import Outcome, Reason, Reservation, Tokens
 
 __all__ = [
     "AdmissionGate",

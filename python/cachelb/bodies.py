@@ -21,6 +21,9 @@ Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[
 Renderer: TypeAlias = "Callable[[bytes, str], Tokens]"
 """A function from a body and its path to the token ids that an engine makes of it; `cachelb.renderers` has two."""
 
+MatchBasis: TypeAlias = Literal["tokens", "certain", "learned", "likely"]
+"""On what ground a prompt counts as shared, as `Decision.match_basis` has it."""
+
 DECISION_HEADERS: Final = frozenset(
     f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens")
 )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from cachelb.types import MatchBasis, Reason
+    from cachelb.bodies import MatchBasis
+    from cachelb.types import Reason
 
 _KEPT = "only the latest 256 decisions are kept"
 _HEADERS = ("", "worker", "state", "matched", "inflight", "prefill", "decode", "weight", "score")

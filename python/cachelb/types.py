@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     # numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
     Tokens: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]
 
-MatchBasis: TypeAlias = Literal["tokens", "certain", "learned", "likely"]
-"""On what ground a prompt counts as shared, as `Decision.match_basis` has it."""
-
 Reason: TypeAlias = Literal[
     "prefix",
     "spill",

@@ -59,7 +59,7 @@ def explain_bodies(
     names = list(map(str, files))
     if names.count("-") > 1:
         raise click.UsageError("only one --body can be standard input")
-    known = {} if template is None else _probed(template, profile["match"] or "likely")
+    known = {} if template is None else _probed(template, profile.get("match") or "likely")
     known |= {name: value for name, value in profile.items() if value is not None}
     settings = RequestBodies(**known)
     pairs = [_header(header) for header in headers]
@@ -170,7 +170,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
     option(
         "--tools-place",
         None,
-        click.Choice(["after-system", "before-system", "last-user", "none"]),
+        click.Choice(["after-system", "before-system", "last-user"]),
         "With --body: as in RequestBodies.",
     ),
     click.option(

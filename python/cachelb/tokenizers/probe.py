@@ -21,20 +21,16 @@ _log = logging.getLogger("cachelb.tokenizers")
 _Values: TypeAlias = tuple[str | bool | None, ...]
 _Prefix: TypeAlias = tuple[str | None, ...]
 _Dialogues: TypeAlias = Callable[[], Iterator[str]]
-_CHOICES: Final[dict[str, _Values]] = {
-    "tools_place": ("after-system", "before-system", "last-user"),
-    "keeps_reasoning": (True, False),
+CHOICES: Final[dict[str, _Values]] = {
+    "tools_place": ("after-system", "before-system", "last-user", "none"),
+    "keeps_reasoning": (True, False, "empty-thought"),
     "inline_system": ("in-place", "merged"),
 }
 """Values of options, the likely ones first."""
-_LAYOUTS: Final[dict[str, _Values]] = {
-    **_CHOICES,
-    "tools_place": (*_CHOICES["tools_place"], "none"),
-    "keeps_reasoning": (True, False, "empty-thought"),
-}
-"""Values that layouts have."""
 _CAUTIOUS: Final[dict[str, _Values]] = {
-    name: (None, *values) if name == "tools_place" else values[::-1] for name, values in _CHOICES.items()
+    "tools_place": (None, "after-system", "before-system", "last-user"),
+    "keeps_reasoning": (False, True),
+    "inline_system": ("merged", "in-place"),
 }
 """Values of options, the ones that claim less first; None is left out."""
 _SPECIAL: Final = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")}
@@ -52,8 +48,8 @@ _NEXT: Final = ("aq", "Aq", "Tq", "Asq", "cf", "Cf", "nfq", "mf")
 answer `a`, with a thought `A`, with one in its text `T`; call `c`, with a thought `C`, with that alone `n`, two calls
 `m`; their results `f`."""
 _AGENTS: Final = (
-    *("1SqCfCfmfAqCfnfaqcf", "1sqCfnfAqAqCf", "1SqsCfsmfsAqsCfs", "1SdqCfdnfAqdCfCf"),
-    *("12SsqCfCfAqcf", "2SqCfmfAqCf", "23SqCfmfAqCf", "SqaqAqaqTqAq"),
+    *("1SqCfCfcfAqCfnfaqcfCfAqCf", "1sqCfnfAqAqCf", "1SqcfcfaqcfcfaqcfCfaqcf", "1SqcfmfcfCfmf", "1SqsCfscfsAqsCfs"),
+    *("1SdqCfcfdnfAqdCfCf", "1sdqcfCfaqdcf", "12SsqCfcfAqcfCf", "2SqCfcfAqcf", "23SqCfcfAqCf", "SqaqAqaqTqAqTqaq"),
 )
 """Dialogues of agents."""
 
@@ -85,8 +81,8 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
             layout that fits dialogues of agents best, of which a false match costs twice a missed one.
 
     Returns:
-        `tools_place`, `keeps_reasoning` and `inline_system`, and `match` for the certain ones. Options that make
-        no difference to the chats, or have no certain value, are left out and logged.
+        `tools_place`, `keeps_reasoning` and `inline_system`, with `match="certain"` if that was asked for. An option
+        that makes no difference to the chats, or has no certain value, is left out and logged.
 
     Raises:
         ModuleNotFoundError: A text is given and Jinja is not installed.
@@ -95,9 +91,10 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
     Example:
         >>> from cachelb import RequestBodies
         >>> from cachelb.tokenizers import probe_template
-        >>> found = probe_template("{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+        >>> template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+        >>> found = probe_template(template, match="likely")
         >>> found
-        {'match': 'certain', 'tools_place': 'before-system', 'keeps_reasoning': True, 'inline_system': 'in-place'}
+        {'tools_place': 'before-system', 'keeps_reasoning': True, 'inline_system': 'in-place'}
         >>> RequestBodies(engine="vllm", **found).tools_place
         'before-system'
     """
@@ -105,7 +102,7 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
     if match not in _KINDS:
         raise ValueError(f"match must be 'certain' or 'likely', got {match!r}")
     fixed, choices, dialogues, rate = _KINDS[match]
-    chats = _rendered(renders, dialogues())
+    chats = _rendered(renders, dialogues(), 2 if match == "certain" else 1)
     scores = {}
     for values in itertools.product(*choices.values()):
         options: dict[str, Any] = {
@@ -116,7 +113,7 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
     found = dict(fixed)
     for at, (name, value) in enumerate(zip(choices, best, strict=True)):
         others = [scores[(*best[:at], other, *best[at + 1 :])] for other in choices[name] if other != value]
-        if value is None or scores[best] in others:
+        if value is None or (value == choices[name][0] and scores[best] in others):
             _log.info("the chat template does not show the %s %s", match, name)
         else:
             found[name] = value
@@ -153,8 +150,8 @@ def _agents() -> Iterator[str]:
         yield from (dialogue[: at + 1] for at, (end, then) in enumerate(ends) if end in "Ssdqf" and then in "aATcCnm")
 
 
-def _rendered(renders: Renders, dialogues: Iterable[str]) -> list[_Chat]:
-    """Render dialogues; those that the template refuses are left out."""
+def _rendered(renders: Renders, dialogues: Iterable[str], ways: int) -> list[_Chat]:
+    """Render dialogues in so many ways; those that the template refuses are left out."""
     chats = []
     for dialogue in dialogues:
         numbers = [code for code in dialogue if code.isdecimal()]
@@ -162,7 +159,7 @@ def _rendered(renders: Renders, dialogues: Iterable[str]) -> list[_Chat]:
         tools = [_tool(number) for number in numbers]
         if prompts := _prompts(renders, messages, tools):
             body = {"messages": [_sent(message) for message in messages], "tools": tools}
-            chats.append(_Chat(json.dumps(body).encode(), [*texts, *(f"does{n};" for n in numbers)], prompts))
+            chats.append(_Chat(json.dumps(body).encode(), [*texts, *(f"does{n};" for n in numbers)], prompts[:ways]))
     return chats
 
 
@@ -210,7 +207,8 @@ def _messages(dialogue: str) -> tuple[list[dict[str, Any]], list[str]]:
             message = dict.fromkeys(("reasoning", "reasoning_content", "thinking"), thought) if code in "ACn" else {}
             content = f"<think>\n{thought}\n</think>\n\n" if code == "T" else ""
             message |= {"role": "assistant", "content": content if code == "n" else content + text("answer")}
-            calls = [f"{ord(code)}{numbers[code]:05}{at}" for at in range("cCnm".find(code) // 3 + 1)]
+            # Nine digits, as templates of Mistral want them.
+            calls = [f"{ord(code):03}{numbers[code]:05}{at}" for at in range("cCnm".find(code) // 3 + 1)]
             messages.append(
                 message | ({"tool_calls": [_call(c, text(f"argument{c}")) for c in calls]} if calls else {})
             )
@@ -279,6 +277,6 @@ def _likeness(counts: Iterable[_Count]) -> float:
 
 _KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, _Values], _Dialogues, Callable[[Iterable[_Count]], float]]]] = {
     "certain": ({"match": "certain"}, _CAUTIOUS, _every, _certainty),
-    "likely": ({}, _LAYOUTS, _agents, _likeness),
+    "likely": ({}, CHOICES, _agents, _likeness),
 }
 """Other options, values of those that are looked for, dialogues and scores, by kind of match."""

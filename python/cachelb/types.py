@@ -128,9 +128,8 @@ class WorkerStats:
         key: Key of the worker.
         dp_rank: Data-parallel rank, None for a worker with a single one.
         role: "both", "prefill" or "decode".
-        state: "ready", "not ready", "draining"; or, passed over while others are available, "asleep" (its engine
-            sleeps), "failing", "unreachable" (it shows no sign of life), "pushing back" (after a 429 or 503) or
-            "overloaded" (by a veto on its report).
+        state: "ready", "not ready", "draining"; or, passed over while others are available, "asleep", "failing",
+            "unreachable" (no sign of life), "pushing back" (after a 429 or 503) or "overloaded" (by a veto).
         inflight: Requests booked and not finished.
         pending_prefill_tokens: Uncached prompt tokens of requests without a first token.
         decode_blocks: Blocks of requests past their first token.

@@ -1,6 +1,7 @@
 //! The parts of a conversation that layouts arrange.
 
-use super::finish::{is_result, thoughts};
+use std::ops::Range;
+
 use crate::canon::{Canon, PIECE, Span, TEXT};
 use crate::layout::{Layout, Part, Sections};
 use crate::outline::Outline;
@@ -110,7 +111,7 @@ impl Pieces {
     }
 
     /// Notes a thought, in the answer whose place for an empty one is the mark `answer`.
-    fn think(&mut self, answer: Option<usize>, at: std::ops::Range<usize>) {
+    fn think(&mut self, answer: Option<usize>, at: Range<usize>) {
         if let Some(answer) = answer {
             self.marks[answer].1 = Mark::Within(Part::Other);
         }
@@ -276,4 +277,33 @@ fn line(text: &[u8]) -> Option<usize> {
     text.iter()
         .position(|byte| *byte == b'\n')
         .map(|end| end + 1)
+}
+
+/// Whether a content begins with a text that some templates take for the result of a tool.
+pub(super) fn is_result(content: &[u8]) -> bool {
+    content
+        .strip_prefix(&[TEXT])
+        .is_some_and(|text| text.starts_with(b"<tool_response>"))
+}
+
+/// Thoughts in a text, by their ends.
+pub(super) fn thoughts(text: &[u8]) -> usize {
+    const END: &[u8] = b"</think>";
+    const BLOCK: usize = 32;
+    let begins = |block: &[u8; BLOCK]| {
+        let begins = |any: u8, byte: &u8| any | u8::from(*byte == END[0]);
+        block.iter().fold(0, begins) != 0
+    };
+    let count = |places: Range<usize>| places.filter(|at| text[*at..].starts_with(END)).count();
+    let Some(places) = text.len().checked_sub(END.len() - 1) else {
+        return 0;
+    };
+    // Blocks without the first byte are passed over as vectors; the last of them overlaps.
+    let (blocks, rest) = text.as_chunks();
+    let behind = text.len() - rest.len();
+    let blocks = blocks.iter().zip((0..).step_by(BLOCK));
+    let found = blocks.filter(|(block, _)| begins(block));
+    let found: usize = found.map(|(_, start)| count(start..start + BLOCK)).sum();
+    let ends = text.last_chunk().is_none_or(begins);
+    found + if ends { count(behind..places) } else { 0 }
 }

@@ -145,12 +145,12 @@ fn own_blocks(
     chains: &HashSet<Chain>,
     size: usize,
 ) -> HashSet<SequenceHash> {
-    let hasher = hasher();
+    let keyed = hasher();
     let mut own = HashSet::new();
     for chain in chains {
         let all: Vec<u32> = chain.iter().flat_map(|name| tokens(*name, size)).collect();
         let mut hashes = Vec::new();
-        hasher.hash(&all, Namespace::new(None, None), &[], &mut hashes);
+        keyed.hash(&all, Namespace::new(None, None), &[], &mut hashes);
         for (at, hash) in hashes.iter().enumerate() {
             let (from, to) = (at * OWN / size, ((at + 1) * OWN).div_ceil(size));
             if chain[from..to].iter().all(|name| held(*name)) {

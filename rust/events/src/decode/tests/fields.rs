@@ -268,7 +268,7 @@ fn a_field_that_is_not_known_or_of_another_type_is_counted_and_the_rest_is_used(
     assert_eq!(decoded(&message(vec![event])), plain);
 }
 
-/// SGLang 0.5.18 has a map of further fields behind the medium; where it stands does not matter.
+/// `SGLang` 0.5.18 has a map of further fields behind the medium; where it stands does not matter.
 #[test]
 fn a_map_in_place_of_an_optional_value_has_fields_by_name() {
     let more = || map! { "cache_salt": "t", "session_id": "s", "lora_name": "la" };

@@ -58,8 +58,4 @@ impl Holdings for Indexed<'_> {
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.0.chains().holds(self.1, hash, medium)
     }
-
-    fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.0.chains().prefetch(blocks);
-    }
 }

@@ -70,6 +70,12 @@ impl Hasher for Mixed {
     fn write_u64(&mut self, key: u64) {
         self.hash = self.mix.all(self.hash ^ key);
     }
+
+    #[inline]
+    fn write_u128(&mut self, key: u128) {
+        self.write_u64(key as u64);
+        self.write_u64((key >> 64) as u64);
+    }
 }
 
 #[cfg(test)]

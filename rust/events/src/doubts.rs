@@ -34,11 +34,6 @@ impl Doubts {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    #[inline]
     pub(super) fn contains(&self, name: Name) -> bool {
         !self.names.is_empty() && self.names.contains_key(&name)
     }

@@ -54,9 +54,4 @@ pub trait Holdings {
         let _ = place;
         false
     }
-
-    /// Hints that `blocks`, and what follows them, are about to be stored or removed.
-    fn prefetch(&self, blocks: &[SequenceHash]) {
-        let _ = blocks;
-    }
 }

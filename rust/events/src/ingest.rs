@@ -7,7 +7,6 @@
 //! every repetition from the root is taken for one: the wrong guess gives a block up too early, never too late. Cost: one
 //! hash of the tokens and one or two table look-ups per block.
 
-mod ahead;
 mod aside;
 mod sender;
 mod store;
@@ -17,7 +16,6 @@ mod tests;
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis};
 
-use self::ahead::Foresight;
 use self::sender::Sender;
 use super::batch::{Batch, Event, Place, Remove};
 use super::holdings::Holdings;
@@ -27,7 +25,9 @@ use super::repair::Heard;
 use super::settings::{IngestSettings, Refusal};
 use super::space::{Removed, Space};
 use super::stats::{DropReason, EventStats};
-use super::table::MOST;
+
+/// Most blocks remembered of a stream.
+const MOST: u64 = 1 << 24;
 
 /// Everything known of one stream: a worker, or one data-parallel rank of it.
 #[derive(Debug)]
@@ -37,7 +37,6 @@ pub struct Ingest {
     sender: Sender,
     mirror: Mirror,
     orphans: Orphans,
-    foresight: Foresight,
     /// What the holdings were told of how the engine resumes.
     resumes: (bool, u32, Option<Resuming>),
 }
@@ -53,7 +52,6 @@ impl Ingest {
             sender: Sender::default(),
             mirror: Mirror::new(&settings),
             orphans: Orphans::new(settings.orphan_blocks, settings.orphan_ttl_ms),
-            foresight: Foresight::default(),
             resumes: (false, 0, None),
         }
     }
@@ -102,7 +100,6 @@ impl Ingest {
             if !is_own(event, to) {
                 continue;
             }
-            self.mirror.foreseen = self.foresight.look(&self.mirror, batch, at, to);
             let outcome = match event {
                 Event::Store(store) => {
                     self.learn_reports(batch, at, store);
@@ -187,12 +184,11 @@ impl Ingest {
             };
             place && (remove.group.is_none() || remove.group == group)
         };
-        let spaces = self.mirror.spaces.all.iter();
-        let mut spaces = spaces.filter(|s| concerns(s.medium, s.group)).peekable();
-        if spaces.peek().is_none() && self.is_dropped(remove.group) {
+        let mut spaces = self.mirror.spaces.all.iter();
+        let is_missing = !spaces.any(|space| concerns(space.medium, space.group));
+        if is_missing && self.is_dropped(remove.group) {
             return Err(DropReason::AttentionGroup);
         }
-        spaces.for_each(|space| space.names.prefetch(names));
         let alone = self.mirror.alone(concerns);
         if let Some(at) = alone.filter(|_| self.orphans.is_empty()) {
             self.stats.unknown_removals += self.mirror.remove_all(at, names, to);
@@ -268,10 +264,7 @@ impl Ingest {
     /// Bytes allocated, without the holdings.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.mirror.memory_bytes()
-            + self.sender.memory_bytes()
-            + self.orphans.memory_bytes()
-            + self.foresight.memory_bytes()
+        self.mirror.memory_bytes() + self.sender.memory_bytes() + self.orphans.memory_bytes()
     }
 
     /// Checks the structure, and that `to` holds every block that a name refers to. The latter is only so for holdings

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use cachelb_core::hashing::{Hasher, Identity, MmObject, Scheme};
 use cachelb_core::ids::{Medium, SequenceHash};
 
-pub(super) use self::hold::Foreseen;
 pub(super) use self::spaces::{Base, Spaces};
 use super::batch::Name;
 use super::holdings::Holdings;
@@ -40,8 +39,6 @@ pub(super) struct Mirror {
     pub(super) refused: Option<Refusal>,
     /// Whether a message is lost, and the engine did not drop everything since.
     pub(super) lossy: bool,
-    /// Of the event at work.
-    pub(super) foreseen: Option<Foreseen>,
     /// Of the store at work: its blocks, or pages.
     pub(super) identities: Vec<SequenceHash>,
     objects: Vec<MmObject>,
@@ -60,7 +57,6 @@ impl Mirror {
             links: None,
             refused: (scheme != Scheme::Chained).then_some(Refusal::Scheme(scheme)),
             lossy: false,
-            foreseen: None,
             identities: Vec::new(),
             objects: Vec::new(),
             changes: Vec::new(),

@@ -366,7 +366,6 @@ impl Pages {
 
     /// Checks the tree against `names`, the number of names per page.
     pub(super) fn validate(&self, names: &HashMap<u64, u32>) -> Result<()> {
-        self.by_page.validate()?;
         let broken =
             |page: u64, what: &str| Err(Error::Invariant(format!("page {page:#x}: {what}")));
         for (page, at) in self.by_page.iter() {

@@ -196,7 +196,6 @@ impl References {
         }
         let name = medium.name();
         if let Some(counted) = self.lanes[medium as usize].references() {
-            counted.validate()?;
             let counted: HashMap<u64, u32> = counted.iter().collect();
             if counted != found {
                 return Err(Error::Invariant(format!(

@@ -18,6 +18,7 @@ use super::names::{Held, Names};
 use super::namespaces::Namespaces;
 use super::pages::{Change, Page, Pages};
 use super::references::Uses;
+use super::table::Value;
 
 /// What a store tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,17 +166,11 @@ impl Space {
         kind: Kind,
         uses: &mut Uses<'_>,
     ) -> usize {
-        let is_plain = self.is_plain(uses);
         let Some(layout) = &mut self.layout else {
             return 0;
         };
         let mut new = 0;
         for (&name, part) in names.iter().zip(identities.chunks_exact(layout.width())) {
-            if is_plain && self.names.add_new(name, Held::first(part[0].0, namespace)) {
-                uses.namespaces.share(namespace);
-                new += 1;
-                continue;
-            }
             let mut before = Held::VACANT;
             let doubtful = &mut self.doubtful;
             self.names.change(name, |held| {
@@ -255,28 +250,6 @@ impl Space {
         } else {
             Removed::Copy
         }
-    }
-
-    /// One copy less of each of `names`, of own blocks. Returns how many are not known.
-    pub(super) fn remove_all(&mut self, names: &[Name], uses: &mut Uses<'_>) -> u64 {
-        let is_plain = self.is_plain(uses) && self.doubtful.is_empty();
-        self.has_removals |= self.layout.is_some();
-        let mut unknown = 0;
-        for &name in names {
-            if is_plain && let Some(held) = self.names.take_single(name) {
-                uses.namespaces.give_back(held.namespace());
-                uses.gone.push(SequenceHash(held.identity()));
-            } else {
-                unknown += u64::from(self.remove(name, uses) == Removed::Nothing);
-            }
-        }
-        unknown
-    }
-
-    /// Whether a name stands for one own block that no other name stands for.
-    fn is_plain(&self, uses: &Uses<'_>) -> bool {
-        let layout = self.layout.as_ref();
-        layout.is_some_and(Layout::is_same) && !uses.lane.is_counting()
     }
 
     /// The own blocks that became complete or incomplete since the last call, in a space of pages.

@@ -193,13 +193,6 @@ impl Pool {
         index.is_some_and(|index| index.chains().holds(worker, hash, medium))
     }
 
-    /// Hints that events are about to be applied of `blocks`, or of those that follow them.
-    pub fn prefetch(&self, blocks: &[SequenceHash]) {
-        if let Some(index) = self.exact() {
-            index.chains().prefetch(blocks);
-        }
-    }
-
     /// For which parts the rules that pick know prompts themselves, which others are never told.
     pub(super) fn keeps_prompts(&self) -> impl Iterator<Item = &'static str> {
         let tree = matches!(self.index(), Some(Store::Tree(_)));

@@ -122,10 +122,6 @@ impl<A: Access> Holdings for Rank<'_, A> {
     fn is_shared(&self, place: Place) -> bool {
         self.access.is_shared(place)
     }
-
-    fn prefetch(&self, blocks: &[SequenceHash]) {
-        self.feed(|feed| feed.pool().prefetch(blocks));
-    }
 }
 
 impl<A: Access> Host for Rank<'_, A> {

@@ -21,8 +21,6 @@ const K: u32 = 8;
 const NEAR: u32 = 64;
 /// Hashes in a cache line.
 const LINE: usize = 8;
-/// Blocks whose memory is asked for at once.
-const ROUND: usize = 16;
 
 /// Paths and depths of known hashes, on any worker.
 #[derive(Debug, Clone, Copy)]
@@ -61,39 +59,6 @@ impl<'a> Chains<'a> {
         let run = self.run(block);
         let entry = run.holders.get(lane_of(worker.slot, medium));
         entry.is_some_and(|e| e.count > block - run.own.base)
-    }
-
-    /// Hints that `hashes` are about to be looked up, lengthened or removed, wherever they are known. Where one after the
-    /// other would wait for memory four times, all wait together.
-    pub fn prefetch(self, hashes: &[SequenceHash]) {
-        let Hashed { table, blocks, .. } = &self.0.shape;
-        for hashes in hashes.chunks(ROUND) {
-            for &hash in hashes {
-                table.prefetch(table.key(hash));
-            }
-            let mut places = [0; ROUND];
-            let mut known = 0;
-            for &hash in hashes {
-                if let Some(block) = table.probe(table.key(hash)) {
-                    blocks.prefetch(block);
-                    places[known] = block;
-                    known += 1;
-                }
-            }
-            for place in &mut places[..known] {
-                *place = blocks.run(*place);
-                let run = &self.0.nodes[*place];
-                prefetch(&run.own.base);
-                prefetch(&run.holders);
-            }
-            for &run in &places[..known] {
-                if let Holders::One(entry) = &self.0.nodes[run].holders {
-                    let record = &self.0.records[entry.record];
-                    prefetch(&record.node);
-                    prefetch(&record.armed);
-                }
-            }
-        }
     }
 
     #[inline]

@@ -1,6 +1,5 @@
 //! Copies that come and go.
 
-use cachelb_core::hashing::Namespace;
 use cachelb_core::ids::{Medium, SequenceHash};
 
 use super::super::batch::Name;
@@ -11,28 +10,12 @@ use super::super::references::MAX_GONE;
 use super::super::space::{Kind, Removed};
 use super::{Base, Mirror};
 
-/// The block of a store of one, hashed before its turn so that its place could be fetched.
-#[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Foreseen {
-    pub after: SequenceHash,
-    pub namespace: Namespace,
-    pub block: SequenceHash,
-}
-
 impl Mirror {
     /// Hashes the blocks, or pages, of a store.
     pub(in super::super) fn identify(&mut self, at: usize, store: &Incoming<'_>, base: Base) {
         let namespace = self.references.namespaces.get(base.namespace);
-        if let Some(foreseen) = self.foreseen.take()
-            && (Some(foreseen.after), foreseen.namespace) == (base.chain, namespace)
-        {
-            self.identities.clear();
-            self.identities.push(foreseen.block);
-            return;
-        }
         store.objects(&mut self.objects);
         let space = &self.spaces.all[at];
-        space.names.prefetch(store.names);
         let layout = space.layout.as_ref();
         let hasher = layout.map_or(&self.hasher, |layout| &layout.hasher);
         hasher.hash_after(
@@ -190,7 +173,9 @@ impl Mirror {
         let mut unknown = 0;
         for names in names.chunks(MAX_GONE) {
             let uses = &mut self.references.of(space.medium, to);
-            unknown += space.remove_all(names, uses);
+            for &name in names {
+                unknown += u64::from(space.remove(name, uses) == Removed::Nothing);
+            }
         }
         unknown
     }

@@ -36,10 +36,6 @@ impl Doubtful {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.before.is_empty()
-    }
-
     /// The name is known no longer.
     pub(super) fn forget(&mut self, name: Name) {
         if !self.before.is_empty() {

@@ -105,11 +105,6 @@ impl Layout {
         }
     }
 
-    /// Whether a name stands for one own block.
-    pub(super) fn is_same(&self) -> bool {
-        matches!(self.form, Form::Same)
-    }
-
     /// Own blocks per name, at least one.
     #[inline]
     pub(super) fn width(&self) -> usize {

@@ -1,4 +1,4 @@
-"""`cachelb bench`: the same work for every contender, and wrong answers are counted."""
+"""`python -m benches.structures`: the same work for every contender, and wrong answers are counted."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 from benches.compare.contenders.nested_maps import NestedMaps
+from benches.structures import measure, running
+from benches.structures.__main__ import main
+from benches.structures.indexes import OWN, Blocks, Index
+from benches.structures.measures import answers, events, matching, memory, selecting, threads
+from benches.structures.prompts import BLOCK, WORKERS, Contender, Prompt, Truth, prompts
+from benches.structures.streams import CHAIN, STEP, Stream, name
+from benches.structures.streams import WORKERS as ENGINES
+from benches.structures.timing import in_turns
 from click.testing import CliRunner
-
-from cachelb.bench import measure, running
-from cachelb.bench.indexes import OWN, Blocks, Index
-from cachelb.bench.measures import answers, events, matching, memory, selecting, threads
-from cachelb.bench.prompts import BLOCK, WORKERS, Contender, Prompt, Truth, prompts
-from cachelb.bench.streams import CHAIN, STEP, Stream, name
-from cachelb.bench.streams import WORKERS as ENGINES
-from cachelb.bench.timing import in_turns
-from cachelb.cli.app import app
 
 
 def test_prompts_share_the_beginning_of_their_family_alone() -> None:
@@ -108,14 +107,14 @@ def test_contenders_take_turns() -> None:
 
 
 def test_the_command_prints_a_table_and_json() -> None:
-    command = ["bench", "--task", "hashing", "--task", "answers", "--calls", "8"]
-    run = CliRunner().invoke(app, [*command, "--json"])
+    command = ["--task", "hashing", "--task", "answers", "--calls", "8"]
+    run = CliRunner().invoke(main, [*command, "--json"])
     report: dict[str, Any] = json.loads(run.stdout)
     assert {row["task"] for row in report["rows"]} == {"hash/512", "hash/2048", "hash/32768", "answers"}
     assert {row["contender"] for row in report["rows"]} == {"cachelb", "cachelb, numpy"}
     assert all(row["p50"] > 0 for row in report["rows"] if row["unit"] == "us")
     assert set(report["versions"]) == {"cachelb", "numpy"}
-    run = CliRunner().invoke(app, command)
+    run = CliRunner().invoke(main, command)
     assert run.exit_code == 0
     assert "hash/32768" in run.stdout
     assert "0 of 8" in run.stdout

@@ -1,4 +1,4 @@
-"""`python -m benches.compare`: the tasks of `cachelb bench` with other systems, and the page of it."""
+"""`python -m benches.compare`: the tasks of `python -m benches.structures` with other systems, and the page of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import pytest
 from benches.compare import contenders, following, tasks
 from benches.compare.contenders import feeds
 from benches.compare.page import page
-
-from cachelb.bench import Row
-from cachelb.bench.measures.events import EventRouter
-from cachelb.bench.running import TASKS
-from cachelb.bench.streams import Stream
+from benches.structures import Row
+from benches.structures.measures.events import EventRouter
+from benches.structures.running import TASKS
+from benches.structures.streams import Stream
 
 
 def test_missing_packages_are_named_and_leave_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

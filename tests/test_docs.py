@@ -52,7 +52,7 @@ def test_every_policy_and_command_is_on_its_page() -> None:
     policies = (ROOT / "docs" / "choosing-a-policy.md").read_text("utf-8")
     assert [name for name in POLICIES if f"`{name}`" not in policies] == []
     commands = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
-    assert [name for name in app.commands if f"`cachelb {name}`" not in commands] == []
+    assert [name for name in app.commands if re.search(rf"`cachelb {name}[` ]", commands) is None] == []
 
 
 def test_every_option_of_a_policy_to_choose_has_a_line() -> None:

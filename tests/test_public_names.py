@@ -14,8 +14,6 @@ import pytest
 import cachelb
 
 ROOT = Path(cachelb.__file__).parent
-OF_COMMANDS = {"cachelb.bench"}
-"""What users call as a command only; the reference does not have it."""
 
 
 def modules() -> list[str]:
@@ -64,8 +62,7 @@ def test_every_public_name_says_what_it_is_and_shows_it(module: str) -> None:
         if not isinstance(value, ModuleType) and (inspect.isclass(value) or inspect.isroutine(value))
     }
     assert [name for name, text in told.items() if not text.strip()] == [], "without a docstring"
-    if module not in OF_COMMANDS:
-        assert [name for name, text in told.items() if ">>>" not in text] == [], "without an example"
+    assert [name for name, text in told.items() if ">>>" not in text] == [], "without an example"
 
 
 def test_the_names_checked_are_those_that_users_import() -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from benches.structures import Report
+from benches.structures import Row as BenchRow
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 import cachelb
-from cachelb.bench import Report
-from cachelb.bench import Row as BenchRow
 from cachelb.records import JsonlRecords, read_records
 from cachelb.records.analysis import analyse
 from cachelb.sim import Comparison, FleetSpec, SimResult, Slo, Status, Sweep, build, compare, simulate

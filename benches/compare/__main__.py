@@ -26,8 +26,7 @@ from typing import Any
 from benches.compare.environment import PYTHON, install
 from benches.compare.page import page, picture
 from benches.compare.tasks import measure
-
-from cachelb.bench.running import TASKS
+from benches.structures.running import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "bench-results" / "compare.json"
@@ -38,7 +37,7 @@ def main() -> None:
     """Do what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=400)
-    parser.add_argument("--task", action="append", default=[], choices=TASKS, help="as of cachelb bench")
+    parser.add_argument("--task", action="append", default=[], choices=TASKS, help="as of benches.structures")
     parser.add_argument("--crates", action="store_true", help="measure the Rust crates")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     parser.add_argument("--here", action="store_true", help="measure in this environment, write nothing")

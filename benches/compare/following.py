@@ -10,19 +10,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cachelb.bench.measures.events import MESSAGES_PER_CALL, wrong_answers
-from cachelb.bench.prompts import BLOCK
-from cachelb.bench.rows import Row
-from cachelb.bench.running import can_write_events, installed
-from cachelb.bench.streams import CHAIN, WORKERS, Stream, chain_named, name
-from cachelb.bench.timing import summarised
+from benches.structures.measures.events import MESSAGES_PER_CALL, wrong_answers
+from benches.structures.prompts import BLOCK
+from benches.structures.rows import Row
+from benches.structures.running import can_write_events, installed
+from benches.structures.streams import CHAIN, WORKERS, Stream, chain_named, name
+from benches.structures.timing import summarised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from benches.compare.contenders.feeds import Feed
-
-    from cachelb.bench.streams import Message
+    from benches.structures.streams import Message
 
 ROUNDS = 5
 MOST_TOTAL = 1.10

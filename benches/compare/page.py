@@ -41,10 +41,10 @@ _HEAD = """# Beside the alternatives
 
 `make wheel && python -m benches.compare` installs the alternatives, measures all of them in turns within one run and
 writes this page. `python -m benches.compare --here` prints it for the alternatives that are installed where you are;
-`cachelb bench` measures cachelb alone. Medians of single calls, with 64 workers and blocks of 16 tokens; from Python,
-prompts are lists of token ids unless it says otherwise. "x" is the cost as a multiple of cachelb's: 2.0 is twice as
-slow or twice as large, 0.5 is half; of rates, the inverse. Every answer of a timed call was also compared with that of
-a model: the right number of leading blocks, and no worker named that does not hold them.
+`python -m benches.structures` measures cachelb alone. Medians of single calls, with 64 workers and blocks of 16 tokens;
+from Python, prompts are lists of token ids unless it says otherwise. "x" is the cost as a multiple of cachelb's: 2.0 is
+twice as slow or twice as large, 0.5 is half; of rates, the inverse. Every answer of a timed call was also compared with
+that of a model: the right number of leading blocks, and no worker named that does not hold them.
 
 {load}![Medians of finding who holds how much of a prompt](images/compare.svg)
 

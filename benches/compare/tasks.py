@@ -1,4 +1,4 @@
-"""The tasks of `cachelb bench`, with the other systems that are installed."""
+"""The tasks of `python -m benches.structures`, with the other systems that are installed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from benches.compare import following
 from benches.compare.contenders import available, dynamo, litellm_router, missing
-
-from cachelb.bench.measures import answers, hashing, matching, memory, selecting, threads
-from cachelb.bench.prompts import BLOCK, WORKERS, Contender
-from cachelb.bench.running import TASKS, can_write_events, installed, run
+from benches.structures.measures import answers, hashing, matching, memory, selecting, threads
+from benches.structures.prompts import BLOCK, WORKERS, Contender
+from benches.structures.running import TASKS, can_write_events, installed, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cachelb.bench import Report, Row
-    from cachelb.bench.prompts import Prompt
+    from benches.structures import Report, Row
+    from benches.structures.prompts import Prompt
 
 _PACKAGES = ("cachelb", "ai-dynamo-runtime", "ray", "litellm", "numpy")
 

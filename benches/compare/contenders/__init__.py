@@ -8,9 +8,8 @@ from benches.compare.contenders.dynamo import Dynamo
 from benches.compare.contenders.hash_trie import Trie
 from benches.compare.contenders.nested_maps import NestedMaps
 from benches.compare.contenders.ray_tree import Ray
-
-from cachelb.bench.indexes import OWN, Index
-from cachelb.bench.running import installed
+from benches.structures.indexes import OWN, Index
+from benches.structures.running import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from cachelb.bench.prompts import BLOCK
+from benches.structures.prompts import BLOCK
 
 if TYPE_CHECKING:
-    from cachelb.bench.prompts import Prompt
+    from benches.structures.prompts import Prompt
 
 
 def stored(number: int, parent: int | None, blocks: list[tuple[int, int]]) -> bytes:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from benches.compare.contenders import dynamo
 from benches.compare.contenders.selection_service import connected
-
-from cachelb.bench.measures.events import EventRouter
-from cachelb.bench.prompts import BLOCK
-from cachelb.bench.streams import WORKERS
+from benches.structures.measures.events import EventRouter
+from benches.structures.prompts import BLOCK
+from benches.structures.streams import WORKERS
 
 if TYPE_CHECKING:
-    from cachelb.bench.streams import Message
+    from benches.structures.streams import Message
 
 
 class Feed(Protocol):

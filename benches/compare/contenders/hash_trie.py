@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cachelb.bench.prompts import BLOCK, CHARS, WORKERS
+from benches.structures.prompts import BLOCK, CHARS, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from cachelb.bench.prompts import Prompt
+    from benches.structures.prompts import Prompt
 
 
 class Trie:

@@ -6,14 +6,14 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from cachelb.bench.measures.selecting import KEYS
-from cachelb.bench.prompts import Contender
+from benches.structures.measures.selecting import KEYS
+from benches.structures.prompts import Contender
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Sequence
 
-    from cachelb.bench.prompts import Prompt
+    from benches.structures.prompts import Prompt
 
 
 def contender(_given: Sequence[Prompt], stack: contextlib.ExitStack) -> Contender:

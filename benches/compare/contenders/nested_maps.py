@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cachelb.bench.prompts import BLOCK
+from benches.structures.prompts import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cachelb.bench.prompts import Prompt
+    from benches.structures.prompts import Prompt
 
 
 class NestedMaps:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cachelb.bench.prompts import BLOCK, CHARS, WORKERS
+from benches.structures.prompts import BLOCK, CHARS, WORKERS
 
 if TYPE_CHECKING:
-    from cachelb.bench.prompts import Prompt
+    from benches.structures.prompts import Prompt
 
 
 class Ray:

@@ -7,14 +7,15 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from cachelb.bench.prompts import BLOCK
+from benches.structures.prompts import BLOCK
+
 from cachelb.testing import EventPublisher
 from cachelb.testing.events import stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cachelb.bench.prompts import Prompt
+    from benches.structures.prompts import Prompt
 
 _FEED_S = 1.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cachelb.cli.bench import bench
+from cachelb.cli.bench_agentic import bench
 from cachelb.cli.config import config
 from cachelb.cli.demo import demo
 from cachelb.cli.doctor import doctor
@@ -19,7 +19,7 @@ _EXAMPLES = """\b
 Examples:
   cachelb demo
   cachelb serve --worker http://gpu0:8000 --worker http://gpu1:8000
-  cachelb bench
+  cachelb bench agentic
   cachelb config gateway.toml --show
   cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb explain decisions.jsonl

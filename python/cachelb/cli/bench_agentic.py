@@ -36,7 +36,12 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.group()
+def bench() -> None:
+    """Measure policies on simulated fleets; `python -m benches.structures` in a checkout times the structures."""
+
+
+@bench.command(epilog=_EXAMPLES)
 @click.argument("workload", default="coding-agent")
 @policy_option(_POLICIES)
 @click.option("--fleet", default="8xh100", show_default=True, metavar="GROUPS", help="Workers, as in `cachelb replay`.")

@@ -1,4 +1,4 @@
-//! Cases in which indexes have been seen to answer wrongly; those of `cachelb bench --task answers`.
+//! Cases in which indexes have been seen to answer wrongly; those of `python -m benches.structures --task answers`.
 
 use crate::contenders::{BLOCK, Contender};
 

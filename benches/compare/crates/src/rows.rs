@@ -1,4 +1,4 @@
-//! Figures, as `cachelb bench --json` has them.
+//! Figures, as `python -m benches.structures --json` has them.
 
 use serde_json::{Value, json};
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from cachelb.bench.rows import Row
-from cachelb.bench.running import can_write_events
+from benches.structures.rows import Row
+from benches.structures.running import can_write_events
 
 TOKENS: Final = 16
 """Tokens of a block."""

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benches.structures.indexes import OWN, Index
+from benches.structures.prompts import WORKERS, Prompt, prompts
+from benches.structures.rows import Row
+
 from cachelb import Router
-from cachelb.bench.indexes import OWN, Index
-from cachelb.bench.prompts import WORKERS, Prompt, prompts
-from cachelb.bench.rows import Row
 
 THREADS = (1, 2, 4, 8, 16)
 _LENGTH = 2_048

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
-from cachelb.bench.rows import Row
+from benches.structures.rows import Row
 
 _TURN = 8
 

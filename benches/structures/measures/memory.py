@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cachelb.bench.indexes import OWN, Index
-from cachelb.bench.prompts import BLOCK, WORKERS, Prompt, prompts
-from cachelb.bench.rows import Row
+from benches.structures.indexes import OWN, Index
+from benches.structures.prompts import BLOCK, WORKERS, Prompt, prompts
+from benches.structures.rows import Row
 
 _LENGTH = 2_048
 _PROMPTS = 4_000
@@ -23,7 +23,7 @@ def measure(_calls: int, makers: Sequence[type[Index]] = OWN) -> Iterator[Row]:
         return
     for make in makers:
         code = f"from {make.__module__} import {make.__name__} as make; from {__name__} import fill; fill(make)"
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - names of modules
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         if run.returncode:
             raise RuntimeError(f"{make.name} could not be measured: {run.stderr.strip().splitlines()[-1]}")
         grown = float(run.stdout.split()[-1])

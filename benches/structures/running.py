@@ -16,7 +16,7 @@ from cachelb.table import Table, Tabular
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cachelb.bench.rows import Row
+    from benches.structures.rows import Row
 
 TASKS: Final = ("hashing", "matching", "selecting", "events", "threads", "memory", "answers")
 LEAST_CALLS: Final = 8
@@ -49,13 +49,13 @@ def measure(
     """Measure cachelb's own structures.
 
     Example:
-        >>> from cachelb.bench import measure
+        >>> from benches.structures import measure
         >>> report = measure(["hashing"], calls=8)
         >>> {row.task for row in report.rows} == {"hash/512", "hash/2048", "hash/32768"}
         True
     """
     return run(
-        {task: import_module(f"cachelb.bench.measures.{task}").measure for task in TASKS},
+        {task: import_module(f"benches.structures.measures.{task}").measure for task in TASKS},
         tasks,
         calls=calls,
         progress=progress,

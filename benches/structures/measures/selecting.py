@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
+from benches.structures.prompts import WORKERS, Contender, Prompt, prompts
+from benches.structures.rows import Row
+from benches.structures.timing import timed
+
 from cachelb import Router
-from cachelb.bench.prompts import WORKERS, Contender, Prompt, prompts
-from cachelb.bench.rows import Row
-from cachelb.bench.timing import timed
 
 LENGTHS = (512, 2_048, 8_192, 32_768)
 KEYS = [f"http://w{worker}:8000" for worker in range(WORKERS)]

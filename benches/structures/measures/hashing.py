@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benches.structures.prompts import BLOCK, Contender, prompts
+from benches.structures.rows import Row
+from benches.structures.timing import timed
+
 from cachelb import hash_blocks
-from cachelb.bench.prompts import BLOCK, Contender, prompts
-from cachelb.bench.rows import Row
-from cachelb.bench.timing import timed
 
 LENGTHS = (512, 2_048, 32_768)
 _OWN = (

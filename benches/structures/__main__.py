@@ -1,4 +1,4 @@
-"""`cachelb bench`: times and answers of cachelb's own structures on this machine."""
+"""`python -m benches.structures`: times and answers of cachelb's own structures on this machine."""
 
 from __future__ import annotations
 
@@ -6,39 +6,34 @@ import json
 from itertools import groupby
 
 import click
+from benches.structures import Report, measure
+from benches.structures.running import LEAST_CALLS, MOST_CALLS, TASKS
 from rich.console import Console
 from rich.table import Table
 
-from cachelb.bench import Report, measure
-from cachelb.bench.running import LEAST_CALLS, MOST_CALLS, TASKS
-from cachelb.cli.bench_agentic import agentic
 from cachelb.cli.options import json_option, option
 
 _EXAMPLES = """\b
 Examples:
-  cachelb bench
-  cachelb bench --task matching --task answers
-  cachelb bench --calls 2000 --json > figures.json
-  cachelb bench agentic
+  python -m benches.structures
+  python -m benches.structures --task matching --task answers
+  python -m benches.structures --calls 2000 --json > figures.json
 """
 
 
-@click.group(epilog=_EXAMPLES, invoke_without_command=True)
-@click.pass_context
+@click.command(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--task", "tasks", type=click.Choice(TASKS), multiple=True, help="Which tasks; may be repeated. All by default."
 )
 @option("--calls", 400, click.IntRange(LEAST_CALLS, MOST_CALLS), "Calls per row.")
 @json_option()
-def bench(context: click.Context, /, *, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:
+def main(*, tasks: tuple[str, ...], calls: int, as_json: bool) -> None:
     """Measure cachelb's structures and decisions on this machine.
 
     Lists, arrays and text of the same prompts are timed in turns within one run, and every answer
-    is compared with that of a plain model. `python -m benches.compare` in a checkout of the
-    repository measures other systems beside cachelb.
+    is compared with that of a plain model. `python -m benches.compare` measures other
+    systems beside cachelb.
     """
-    if context.invoked_subcommand is not None:
-        return
     console = Console(stderr=True, quiet=as_json)
     with console.status("") as status:
         report = measure(tasks or TASKS, calls=calls, progress=lambda task: status.update(f"measuring: {task}"))
@@ -46,9 +41,6 @@ def bench(context: click.Context, /, *, tasks: tuple[str, ...], calls: int, as_j
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
         _print(report)
-
-
-bench.add_command(agentic)
 
 
 def _print(report: Report) -> None:
@@ -67,3 +59,7 @@ def _print(report: Report) -> None:
     console.print(table)
     for line in (*below, f"{report.machine}; {versions}", *(f"not installed: {each}" for each in report.missing)):
         console.print(line, markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benches.structures")

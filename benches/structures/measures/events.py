@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from benches.structures.prompts import BLOCK
+from benches.structures.rows import Row
+from benches.structures.running import can_write_events
+from benches.structures.streams import CHAIN, WORKERS, Message, Stream
+from benches.structures.timing import in_turns, summarised
+
 from cachelb import Router
-from cachelb.bench.prompts import BLOCK
-from cachelb.bench.rows import Row
-from cachelb.bench.running import can_write_events
-from cachelb.bench.streams import CHAIN, WORKERS, Message, Stream
-from cachelb.bench.timing import in_turns, summarised
 
 MESSAGES_PER_CALL = 20
 _NOTE = f"messages of 64 blocks stored, then as many removed; prompts of {CHAIN * BLOCK:,} tokens"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
-from cachelb.bench.prompts import BLOCK
+from benches.structures.prompts import BLOCK
 
 STEP = 64
 """Blocks stored by a message, and as many removed once the worker is full."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cachelb.bench.indexes import OWN, Index
-from cachelb.bench.prompts import WORKERS, Prompt, Truth, prompts
-from cachelb.bench.rows import Row
-from cachelb.bench.timing import timed
+from benches.structures.indexes import OWN, Index
+from benches.structures.prompts import WORKERS, Prompt, Truth, prompts
+from benches.structures.rows import Row
+from benches.structures.timing import timed
 
 LENGTHS = (512, 2_048, 8_192)
 _HELD_TOKENS = 2_000_000

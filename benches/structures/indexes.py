@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from benches.structures.prompts import BLOCK, CHARS, Prompt
+
 from cachelb import BlockTracker, RadixTree
-from cachelb.bench.prompts import BLOCK, CHARS, Prompt
 
 
 class Index(Protocol):

@@ -29,7 +29,7 @@ def test_a_mistake_leaves_with_2_and_its_place(file: Path, options: tuple[str, .
     file.write_text("[router]\nblock_sise = 3\n")
     result = run(file, *options)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"Error: {file}:2: router.block_sise: unknown key; did you mean 'block_size'?\n"
+    assert result.stderr == f"Error: {file}: router.block_sise: unknown key; did you mean 'block_size'?\n"
     file.unlink()
     missing = run(file, *options)
     assert missing.exit_code == 2
@@ -50,9 +50,9 @@ def test_show_prints_values_and_their_places_and_no_secret(file: Path) -> None:
     rows = {tuple(line.replace("│", " ").split()) for line in result.stdout.splitlines()}
     assert rows >= {
         ("router.block_size", "32", "env", "CACHELB_BLOCK_SIZE"),
-        ("policy.load_factor", "1.5", f"{file}:6"),
+        ("policy.load_factor", "1.5", str(file)),
         ("policy.page_size", "1", "default"),
-        ("router.hash_seed", '"set"', f"{file}:3"),
+        ("router.hash_seed", '"set"', str(file)),
     }
     assert "424242" not in result.stdout
 
@@ -60,9 +60,9 @@ def test_show_prints_values_and_their_places_and_no_secret(file: Path) -> None:
 def test_show_as_json_has_every_value(file: Path) -> None:
     document = json.loads(run(file, "--show", "--json").stdout)
     settings = {row["path"]: (row["value"], row["origin"]) for row in document.pop("settings")}
-    assert settings["router.hash_seed"] == ("set", f"{file}:3")
+    assert settings["router.hash_seed"] == ("set", str(file))
     assert settings["router.max_memory_mb"] == (256, "default")
-    assert settings["workers[0].url"] == ("http://gpu0:8000", f"{file}:8")
+    assert settings["workers[0].url"] == ("http://gpu0:8000", str(file))
     assert document == {"ok": True, "source": str(file), "policy": "cache-aware", "workers": 1, "unused": {}}
 
 

@@ -12,7 +12,7 @@ from tests.events.test_router_events import batch
 from tests.models.metrics_server import eventually
 
 from cachelb import Router, config
-from cachelb.config.build import event_source
+from cachelb.config.resolve import event_source
 from cachelb.events import ZmqSource
 from cachelb.events.relayed import RelayEndpoint
 from cachelb.testing.events import stored
@@ -51,7 +51,7 @@ def test_options_of_router_and_policy_take_effect() -> None:
 
 
 def test_shared_caches_are_registered_with_their_options() -> None:
-    cache = {"name": "store", "load-ms-per-token": 0.01, "media": ["cpu"]}
+    cache = {"name": "store", "load_ms_per_token": 0.01, "media": ["cpu"]}
     other = {"name": "other", "model": "m", "ttl_s": None, "workers": ["b", "c"]}
     data = {"router": {"models": {"m": 32}}, "workers": ["a", "b"], "shared_caches": [cache, other]}
     loaded = config.load(data, environ={})
@@ -60,7 +60,7 @@ def test_shared_caches_are_registered_with_their_options() -> None:
         config.SharedCacheConfig("other", {"model": "m", "ttl_s": None, "workers": ("b", "c")}),
     )
     shown = {row.path: (row.value, row.origin) for row in config.show(loaded)}
-    assert shown["shared_caches[0].load_ms_per_token"] == (0.01, "mapping as shared_caches[0].load-ms-per-token")
+    assert shown["shared_caches[0].load_ms_per_token"] == (0.01, "mapping")
     assert shown["shared_caches[0].ttl_s"] == (1800.0, "default")
     assert [shown[f"shared_caches[{n}].workers"][0] for n in (0, 1)] == [None, ["b", "c"]]
     with loaded.build() as router:

@@ -44,7 +44,7 @@ def test_another_text_is_refused_with_the_forms_there_are(text: str) -> None:
 
 def test_the_router_of_a_configuration_finds_workers(tmp_path: Path) -> None:
     (tmp_path / "workers.json").write_text(json.dumps([{"targets": ["gpu1:8000"]}]))
-    table = {"kind": "file", "path": str(tmp_path / "workers.json"), "worker-options": {"weight": 2.0}}
+    table = {"kind": "file", "path": str(tmp_path / "workers.json"), "worker_options": {"weight": 2.0}}
     with config.load({"workers": ["http://gpu0:8000"], "discovery": table}, environ={}).build() as router:
         wait_until(lambda: len(router.keys()) == 2)
         assert {row.key: row.weight for row in router.stats().workers} == {

@@ -26,7 +26,7 @@ from cachelb import (
     state,
     testing,
 )
-from cachelb.config import KvEventsConfig, WorkerConfig
+from cachelb.config import WorkerConfig
 from cachelb.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
 from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
 from cachelb.integrations.ext_proc import EndpointPicker
@@ -77,7 +77,6 @@ CASES: dict[str, Case] = {
     "JsonlRecords": Case(JsonlRecords, {"path": "records"}, _attached),
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
     "Settings": Case(doctor.Settings),
-    "KvEventsConfig": Case(KvEventsConfig),
     "WorkerConfig": Case(WorkerConfig, {"key": "a", "role": "both"}),
     "evaluate": Case(learned.evaluate, {"samples": SAMPLES, "predictors": ["mean"], "seeds": [1]}),
     "FakeFleet": Case(testing.FakeFleet),

@@ -48,14 +48,12 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from cachelb.config.document import Document
 from cachelb.config.environment import read_environment
 from cachelb.config.files import read_file
 from cachelb.config.json_schema import json_schema
 from cachelb.config.layer import read_layer
 from cachelb.config.model import (
     DiscoveryConfig,
-    KvEventsConfig,
     PolicyConfig,
     RouterConfig,
     SharedCacheConfig,
@@ -66,7 +64,6 @@ from cachelb.config.show import Shown, show
 
 __all__ = [
     "DiscoveryConfig",
-    "KvEventsConfig",
     "PolicyConfig",
     "RouterConfig",
     "SharedCacheConfig",
@@ -92,8 +89,8 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
     Raises:
         ConfigError: The content is malformed, a key is unknown, or a value does not fit. The message names the file,
             the dotted path, and the nearest known key or the expected value.
-        ModuleNotFoundError: PyYAML, for YAML, aiohttp, for a table `load`, or a package for a source in `discovery` is
-            not installed; the message names the extra.
+        ModuleNotFoundError: PyYAML, for YAML, aiohttp, for a table `load`, pyzmq, for KV events, or a package for a
+            source in `discovery` is not installed; the message names the extra.
         OSError: The file cannot be read.
 
     Example:
@@ -101,6 +98,7 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
         Traceback (most recent call last):
         cachelb.ConfigError: mapping: router.policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?
     """
-    document = Document("mapping", source) if isinstance(source, Mapping) else read_file(source)
-    environment = read_environment(os.environ if environ is None else environ)
-    return resolve(document.name, read_layer(document), read_layer(environment))
+    name = "mapping" if isinstance(source, Mapping) else str(source)
+    data = source if isinstance(source, Mapping) else read_file(source)
+    variables = read_environment(os.environ if environ is None else environ)
+    return resolve(name, [read_layer(data, name), *(read_layer(each, origin) for origin, each in variables)])

@@ -1,4 +1,4 @@
-"""Reads TOML, JSON and YAML files into documents, with the line of each value where the format has it."""
+"""Reads TOML, JSON and YAML files."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachelb.config.document import Document, Keys, dotted
 from cachelb.errors import ConfigError
 from cachelb.extras import need
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import yaml
 
-_TABLE = re.compile(r"\s*(\[\[?)\s*([\w.\-\"' ]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*|"[^"]*"|'[^']*')\s*=""")
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
-def read_file(path: str | os.PathLike[str]) -> Document:
-    """Read a configuration file in the format of its suffix: .toml, .json, .yaml or .yml. Errors name line and column.
+def read_file(path: str | os.PathLike[str]) -> object:
+    """Read a configuration file in the format of its suffix: .toml, .json, .yaml or .yml. Syntax errors have a line.
 
     Example:
         >>> read_file("gateway.ini")
@@ -41,14 +38,13 @@ def read_file(path: str | os.PathLike[str]) -> Document:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text at byte {error.start}") from error
     try:
-        data, lines = reader(text, str(file))
+        return reader(text, str(file))
     except RecursionError as error:
         raise ConfigError(f"{file}: nested too deeply") from error
-    return Document(str(file), data, {keys: f"{file}:{line}" if line else str(file) for keys, line in lines.items()})
 
 
-def _read_json(text: str, name: str) -> tuple[object, dict[Keys, int]]:
-    """Parse JSON; the standard parser has no lines."""
+def _read_json(text: str, name: str) -> object:
+    """Parse JSON."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -59,7 +55,7 @@ def _read_json(text: str, name: str) -> tuple[object, dict[Keys, int]]:
         return found
 
     try:
-        return json.loads(text, object_pairs_hook=unique), {}
+        return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
     except ConfigError:
@@ -68,10 +64,10 @@ def _read_json(text: str, name: str) -> tuple[object, dict[Keys, int]]:
         raise ConfigError(f"{name}: not JSON: {error}") from error
 
 
-def _read_toml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
+def _read_toml(text: str, name: str) -> object:
     """Parse TOML."""
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         place = _TOML_PLACE.search(str(error))
         problem = _TOML_PLACE.sub("", str(error))
@@ -79,7 +75,6 @@ def _read_toml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
         raise ConfigError(f"{name}:{line}:{column}: not TOML: {problem}") from error
     except ValueError as error:
         raise ConfigError(f"{name}: not TOML: {error}") from error
-    return data, _toml_lines(text, data)
 
 
 def _end(text: str) -> tuple[int, int]:
@@ -87,48 +82,7 @@ def _end(text: str) -> tuple[int, int]:
     return text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1
 
 
-def _toml_lines(text: str, data: Mapping[str, object]) -> dict[Keys, int]:
-    """Find the lines of keys that begin a line, which is how nearly every TOML file is written.
-
-    The parser has no lines. A key quoted inside a longer string is not in the data, or appears twice; its line is then
-    0 rather than a wrong one.
-    """
-    table: Keys = ()
-    tables: dict[Keys, int] = {}
-    lines: dict[Keys, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _TABLE.match(line):
-            table = _names(header[2])
-            if header[1] == "[[":
-                tables[table] = tables.get(table, -1) + 1
-                table = (*table, tables[table])
-            keys = table
-        elif assignment := _KEY.match(line):
-            keys = (*table, *_names(assignment[1]))
-        else:
-            continue
-        lines[keys] = 0 if keys in lines else number
-    return {keys: line for keys, line in lines.items() if _has(data, keys)}
-
-
-def _names(written: str) -> Keys:
-    """Split a dotted key; a quoted one is one name."""
-    if written[0] in "\"'":
-        return (written[1:-1],)
-    return tuple(part.strip() for part in written.split("."))
-
-
-def _has(data: Any, keys: Keys) -> bool:  # noqa: ANN401 - of any depth
-    """Return whether the data has a value under keys."""
-    for key in keys:
-        try:
-            data = data[key]
-        except (IndexError, KeyError, TypeError):
-            return False
-    return True
-
-
-def _read_yaml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
+def _read_yaml(text: str, name: str) -> object:
     """Parse YAML."""
     need(f"reading {name}", "yaml")
     import yaml
@@ -136,10 +90,8 @@ def _read_yaml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        lines: dict[Keys, int] = {}
-        if node is not None:
-            _yaml_lines(node, (), name, lines, set())
-        return (loader.construct_document(node) if node is not None else None), lines
+        _refuse_duplicates(node, name, set())
+        return None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -153,31 +105,25 @@ def _read_yaml(text: str, name: str) -> tuple[object, dict[Keys, int]]:
         raise ConfigError(f"{name}: not YAML: {error}") from error
 
 
-def _yaml_lines(node: yaml.Node, keys: Keys, name: str, lines: dict[Keys, int], seen: set[int]) -> None:
-    """Record the line of every value; a duplicate key, which would silently override the first, is refused.
-
-    Values repeated by an alias are recorded at their first place: a few nested aliases would make millions of values.
-    """
+def _refuse_duplicates(node: yaml.Node | None, name: str, seen: set[int]) -> None:
+    """Refuse a duplicate key, which would silently override the first; each alias is visited once."""
     import yaml
 
-    if id(node) in seen:
+    if node is None or id(node) in seen:
         return
     seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for number, child in enumerate(node.value):
-            lines[*keys, number] = child.start_mark.line + 1
-            _yaml_lines(child, (*keys, number), name, lines, seen)
+    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
+        _refuse_duplicates(child, name, seen)
+    keys: set[str] = set()
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
-            continue
-        inner = (*keys, key.value)
-        if inner in lines:
-            raise ConfigError(f"{name}:{key.start_mark.line + 1}: the key {dotted(inner)} is there twice")
-        lines[inner] = key.start_mark.line + 1
-        _yaml_lines(value, inner, name, lines, seen)
+        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+            if key.value in keys:
+                raise ConfigError(f"{name}:{key.start_mark.line + 1}: the key {key.value!r} is there twice")
+            keys.add(key.value)
+        _refuse_duplicates(value, name, seen)
 
 
-_READERS: dict[str, Callable[[str, str], tuple[object, dict[Keys, int]]]] = {
+_READERS: dict[str, Callable[[str, str], object]] = {
     ".json": _read_json,
     ".toml": _read_toml,
     ".yaml": _read_yaml,

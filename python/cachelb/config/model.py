@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachelb._core import worker_name
-from cachelb.events.relayed import relay_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,48 +113,6 @@ class DiscoveryConfig:
         return KINDS[self.kind](**self.options)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvEventsConfig:
-    """Endpoints of the engines' KV cache events.
-
-    Attributes:
-        topic_filter: Prefix of the topics to subscribe to; empty is all.
-        default_port: Port of a worker's event stream.
-        replay_port: Port for requests of missed messages; None if the engines have none.
-        enabled: Whether the router that is built subscribes.
-        relay: Address of a `cachelb.events.Relay` with all streams, in place of ports and filter.
-
-    Raises:
-        TypeError: A value has the wrong type.
-        ValueError: A port or the relay's address is invalid.
-
-    Example:
-        >>> KvEventsConfig().default_port
-        5557
-    """
-
-    topic_filter: str = ""
-    default_port: int = 5557
-    replay_port: int | None = None
-    enabled: bool = True
-    relay: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.relay is not None:
-            if not isinstance(self.relay, str):
-                raise TypeError(f"relay must be str, got {type(self.relay).__name__}")
-            relay_endpoint(self.relay)
-            if self.topic_filter or self.replay_port is not None:
-                raise ValueError("topic_filter and replay_port are of no use beside relay: give them to the relay")
-        if not isinstance(self.topic_filter, str):
-            raise TypeError(f"topic_filter must be str, got {type(self.topic_filter).__name__}")
-        _check_port("default_port", self.default_port)
-        if self.replay_port is not None:
-            _check_port("replay_port", self.replay_port)
-        if not isinstance(self.enabled, bool):
-            raise TypeError(f"enabled must be bool, got {type(self.enabled).__name__}")
-
-
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
     """A whole configuration; unset values are left to the defaults of the objects.
@@ -170,7 +127,7 @@ class RouterConfig:
         workers: The workers, in the order given.
         shared_caches: The caches that workers of a model read.
         discovery: Sources of further workers.
-        kv_events: Endpoints of the engines' KV cache events, if given.
+        kv_events: Options of the source of the engines' KV cache events; None if not given.
         load: Options of the source that polls the engines for their load; None for no such source.
         bodies: How request bodies are read; None for the defaults.
         model_path: Name of the model or its tokenizer, for the gateway.
@@ -193,7 +150,7 @@ class RouterConfig:
     workers: tuple[WorkerConfig, ...]
     shared_caches: tuple[SharedCacheConfig, ...]
     discovery: tuple[DiscoveryConfig, ...]
-    kv_events: KvEventsConfig | None
+    kv_events: Mapping[str, Any] | None
     load: Mapping[str, Any] | None
     bodies: RequestBodies | None
     model_path: str | None
@@ -218,7 +175,7 @@ class RouterConfig:
             ...     router.keys(), router.config.policy.name
             (['http://gpu0:8000', 'http://gpu1:8000'], 'adaptive')
         """
-        from cachelb.config.build import build
+        from cachelb.config.resolve import build
 
         return build(self)
 

@@ -1,353 +1,274 @@
-"""Merges the settings of file and environment into a checked configuration."""
+"""Merges the settings of file and environment, and builds what they describe; the objects check their values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from cachelb import policies
 from cachelb._core import worker_name
 from cachelb.bodies import RequestBodies
 from cachelb.config import schema
-from cachelb.config.build import router_arguments
-from cachelb.config.document import Document, Keys, Setting, dotted
-from cachelb.config.layer import Draft, Layer, PolicyDraft, put
-from cachelb.config.model import (
-    DiscoveryConfig,
-    KvEventsConfig,
-    PolicyConfig,
-    RouterConfig,
-    SharedCacheConfig,
-    WorkerConfig,
-)
-from cachelb.errors import ConfigError, did_you_mean
+from cachelb.config.layer import Layer, put
+from cachelb.config.model import DiscoveryConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
+from cachelb.config.setting import Setting, Table
+from cachelb.discovery.text import KINDS
+from cachelb.errors import did_you_mean
+from cachelb.events import ZmqSource
+from cachelb.policies import KvAware
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
-T = TypeVar("T")
-
 _BAD_VALUE = (TypeError, ValueError, OverflowError)
-_MAX_NESTING = 8  # of a value; options are numbers, texts and lists of them
 
 
-def resolve(source: str, file: Layer, environment: Layer) -> RouterConfig:
-    """Merge two layers, of which the environment wins, and check the result."""
-    return _Resolver(source, file, environment).config()
+def build(config: RouterConfig) -> Router[str]:
+    """Build the router of a configuration; `RouterConfig.build` calls it."""
+    router, sources = _assemble(config, lambda _path, make, options: make(**options))
+    router.config = config
+    try:
+        for each in sources:
+            router.attach(each)
+    except BaseException:
+        router.close()
+        raise
+    return router
 
 
-class _Resolver:
-    """Collects values and their origins."""
-
-    def __init__(self, source: str, file: Layer, environment: Layer) -> None:
-        """Keep the layers, the weaker one first."""
-        self._source = source
-        self._layers = (file, environment)
-        self._origins: dict[str, str] = {}
-        self._unused: dict[str, str] = {}
-
-    def config(self) -> RouterConfig:
-        """Merge and check everything."""
-        options = self._router_options()
-        policy = self._slot("policy", options)
-        prefill, decode = self._half("prefill_policy", options), self._half("decode_policy", options)
-        shadow = self._shadow(options)
-        self._strays(policy.name)
-        drafts = self._workers()
-        workers = tuple(self._worker(n, draft) for n, draft in enumerate(drafts))
-        _check_transfer(workers, drafts)
-        caches = [draft for layer in self._layers for draft in layer.shared_caches]
-        sources = next((layer.discovery for layer in reversed(self._layers) if layer.discovery is not None), [])
-        kv_events = self._section("kv_events")
-        load = self._section("load")
-        if load is not None:
-            _checked(MetricsSource, load)
-        bodies = self._section("bodies")
-        model = next((layer.model_path for layer in reversed(self._layers) if layer.model_path), None)
-        config = RouterConfig(
-            source=self._source,
-            options=self._values(("router",), options),
-            policy=policy,
-            prefill_policy=prefill,
-            decode_policy=decode,
-            shadow=shadow,
-            workers=workers,
-            shared_caches=tuple(self._shared_cache(n, draft) for n, draft in enumerate(caches)),
-            discovery=tuple(self._source_of_workers(n, draft) for n, draft in enumerate(sources)),
-            kv_events=None if kv_events is None else _checked(KvEventsConfig, kv_events),
-            load=None if load is None else self._values(("load",), load),
-            bodies=None if bodies is None else _checked(checked_bodies, bodies),
-            model_path=None if model is None else self._note(("model_path",), model),
-            origins=MappingProxyType(self._origins),
-            unused=MappingProxyType(self._unused),
-        )
-        _check_router(config, options, drafts, caches)
-        return config
-
-    def _note(self, keys: Keys, setting: Setting) -> Any:  # noqa: ANN401 - a value of any option
-        """Record the place of a value, and return it."""
-        path = dotted(keys)
-        written = "" if setting.path == path or setting.origin.startswith("env ") else f" as {setting.path}"
-        self._origins[path] = setting.origin + written
-        return _plain(setting)
-
-    def _values(self, keys: Keys, settings: Mapping[str, Setting]) -> Mapping[str, Any]:
-        """Return the values of a table, and record their places."""
-        return MappingProxyType({key: self._note((*keys, key), setting) for key, setting in settings.items()})
-
-    def _router_options(self) -> dict[str, Setting]:
-        """Merge the router's options, including those written among a policy's."""
-        known = schema.router_options()
-        merged: dict[str, Setting] = {}
-        for layer in self._layers:
-            own = dict(layer.options)
-            for draft in (*layer.policies.values(), *(layer.shadow or ())):
-                for key, setting in draft.options.items():
-                    if key in known:
-                        put(own, key, setting)
-            merged |= own
-        for key, setting in merged.items():
-            if known[key].is_code:
-                raise setting.error("cannot be written in a configuration; give it to Router in code")
-        return merged
-
-    def _half(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig | None:
-        """Merge the layers' policy of a role; None if they have none."""
-        mentioned = any(slot in layer.policies for layer in self._layers)
-        return self._slot(slot, governed) if mentioned else None
-
-    def _slot(self, slot: str, governed: Mapping[str, Setting]) -> PolicyConfig:
-        """Merge the layers' drafts of one policy."""
-        default = schema.router_options()[slot].default
-        drafts = [layer.policies[slot] for layer in self._layers if slot in layer.policies]
-        name: Setting | None = None
-        options: dict[str, Setting] = {}
-        for draft in drafts:
-            _check_sections(draft, default)
-            if draft.name and options and _name_of(name, default) != _name_of(draft.name, default):
-                reason = f"{draft.name.origin} names another policy"
-                self._unused |= {dotted((slot, key)): reason for key in options if key not in governed}
-                options = {}
-            name = draft.name or name
-            options |= draft.options
-        if name is not None:
-            self._note(("router", slot), name)
-        elif not drafts:
-            name = Setting(default, (slot,), Document("default", default))
-        elif default is None:
-            raise drafts[0].place.error(f"names no policy; add one as {slot}.type")
-        else:
-            name = Setting(default, drafts[0].place.keys, drafts[0].place.document)
-        return self._policy((slot,), name, options, governed)
-
-    def _shadow(self, governed: Mapping[str, Setting]) -> tuple[PolicyConfig, ...]:
-        """Read the shadow policies of the strongest layer that has some."""
-        drafts = next((layer.shadow for layer in reversed(self._layers) if layer.shadow is not None), [])
-        shadow = []
-        for n, draft in enumerate(drafts):
-            if draft.name is None:
-                raise draft.place.error("names no policy; add one as type")
-            self._note(("router", "shadow", n), draft.name)
-            shadow.append(self._policy(("shadow", n), draft.name, draft.options, governed))
-        return tuple(shadow)
-
-    def _policy(
-        self,
-        keys: Keys,
-        name: Setting,
-        options: Mapping[str, Setting],
-        governed: Mapping[str, Setting],
-    ) -> PolicyConfig:
-        """Check a policy and its options by building it."""
-        policy = schema.policy_name(name)
-        known = schema.policy_options(policy)
-        aliases = schema.option_aliases(policy)
-        own: dict[str, Setting] = {}
-        for key, setting in options.items():
-            if key not in known:
-                hint = schema.misplaced(key) or did_you_mean(key, (own for own in known if not known[own].is_code))
-                raise setting.error(f"policy {policy!r} has no such option{hint}")
-            if key not in governed:
-                if known[key].is_code:
-                    raise setting.error("cannot be written in a configuration; give it to the policy in code")
-                put(own, aliases.get(key, key), setting)
-        _checked(partial(policies.make, policy), {**{key: governed[key] for key in governed if key in known}, **own})
-        return PolicyConfig(policy, self._values(keys, own))
-
-    def _strays(self, policy: str) -> None:
-        """Refuse unknown keys of the router's table, now that the policy's options are known."""
-        for setting in (stray for layer in self._layers for stray in layer.strays):
-            key = str(setting.keys[-1]).replace("-", "_")
-            if key in schema.policy_options(policy):
-                raise setting.error(f"is an option of the policy {policy!r}; write it under [policy]")
-            if key == "workers":
-                raise setting.error("workers stand at the top level: [[workers]]")
-            raise setting.error(f"unknown key{did_you_mean(key, schema.router_options())}")
-
-    def _workers(self) -> list[Draft]:
-        """Merge the workers: the environment may list them, the file may set their options."""
-        file, environment = (layer.workers for layer in self._layers)
-        drafts = list(file or ())
-        if environment is not None:
-            known = {_bare(draft): draft for draft in drafts}
-            drafts = [Draft(draft.name, known.get(_bare(draft), draft).options) for draft in environment]
-        seen: dict[str, Setting] = {}
-        for draft in drafts:
-            other = seen.setdefault(_bare(draft), draft.name)
-            if other is not draft.name:
-                raise draft.name.error(
-                    f"worker {worker_name(draft.name.value)!r} is there already ({other.path}); "
-                    "a worker that prefills and decodes is listed once, with role 'both'"
-                )
-        return drafts
-
-    def _worker(self, n: int, draft: Draft) -> WorkerConfig:
-        """Check one worker."""
-        self._note(("workers", n, "url"), draft.name)
-        options = dict(self._values(("workers", n), draft.options))
-        role = options.pop("role", schema.worker_options()["role"].default)
-        port = options.pop("bootstrap_port", None)
-        try:
-            return WorkerConfig(draft.name.value, role, MappingProxyType(options), port)
-        except _BAD_VALUE as error:
-            raise draft.options["bootstrap_port"].error(str(error)) from error
-
-    def _source_of_workers(self, n: int, draft: Draft) -> DiscoveryConfig:
-        """Check one source of workers by making it."""
-        kind = self._note(("discovery", n, "kind"), draft.name)
-        try:
-            _checked(partial(_make_source, kind), draft.options)
-        except ConfigError:
-            raise
-        except _BAD_VALUE as error:
-            raise draft.name.error(str(error)) from error
-        return DiscoveryConfig(kind, self._values(("discovery", n), draft.options))
-
-    def _shared_cache(self, n: int, draft: Draft) -> SharedCacheConfig:
-        """Note one shared cache."""
-        name = self._note(("shared_caches", n, "name"), draft.name)
-        return SharedCacheConfig(name, self._values(("shared_caches", n), draft.options))
-
-    def _section(self, name: str) -> dict[str, Setting] | None:
-        """Merge a table of options."""
-        tables = [layer.sections[name] for layer in self._layers if name in layer.sections]
-        if not tables:
-            return None
-        merged = {key: setting for table in tables for key, setting in table.items()}
-        known = schema.section_options(name) or {}
-        for key, setting in merged.items():
-            if known[key].is_code:
-                raise setting.error("cannot be written in a configuration; give it to the object in code")
-        self._values((name,), merged)
-        return merged
+def resolve(source: str, layers: Iterable[Layer]) -> RouterConfig:
+    """Merge layers, of which the later ones win, and check the result."""
+    merged, unused = _merge(layers)
+    settings: Table = {}
+    config = _Reader(source, merged, settings).config(unused)
+    _assemble(config, partial(_checked, settings))
+    return config
 
 
-def _bare(draft: Draft) -> str:
+def event_source(config: RouterConfig) -> ZmqSource | None:
+    """Make the source of KV events if `[kv_events]` or the policy asks for one."""
+    return _event_source(config, lambda _path, make, options: make(**options))
+
+
+def _merge(layers: Iterable[Layer]) -> tuple[Layer, dict[str, str]]:
+    """Lay layers over each other; return also why options of a replaced policy take no effect."""
+    merged = Layer()
+    unused: dict[str, str] = {}
+    for layer in layers:
+        for name, table in layer.tables.items():
+            held = merged.tables.setdefault(name, {})
+            if name in schema.SLOTS and "type" in table and held and _policy_of(name, held) != table["type"].value:
+                own = held.keys() - {"type", *schema.router_options()}
+                unused |= {f"{name}.{key}": f"{table['type'].origin} names another policy" for key in sorted(own)}
+                held.clear()
+            held |= table
+        known = {_bare(table): table for table in merged.lists.get("workers", ())}
+        merged.lists |= layer.lists
+        if "workers" in layer.lists:
+            merged.lists["workers"] = [{**known.get(_bare(table), {}), **table} for table in layer.lists["workers"]]
+        merged.model_path = layer.model_path or merged.model_path
+    return merged, unused
+
+
+def _policy_of(slot: str, table: Table) -> str | None:
+    name: str | None = table["type"].value if "type" in table else schema.router_options()[slot].default
+    return name
+
+
+def _bare(table: Table) -> str:
     """Return the key of a worker without a trailing slash, which does not make another worker."""
-    key: str = draft.name.value
+    key: str = table["url"].value
     return key.rstrip("/") if "://" in key else key
 
 
-def _check_sections(draft: PolicyDraft, default: str | None) -> None:
-    """Refuse a table named like another policy than the chosen one."""
-    name = draft.name
-    for section in draft.sections:
-        named = Setting(str(section.keys[-1]), section.keys, section.document)
-        chosen = _name_of(name, default)
-        if (holder := schema.policy_name(named)) != chosen:
-            where = f"{name.path} ({name.origin})" if name else "the default"
-            raise section.error(f"holds options of policy {holder!r}, but the policy is {chosen!r} by {where}")
+class _Reader:
+    """Makes a configuration of merged settings, and keeps the settings by their canonical path."""
+
+    def __init__(self, source: str, merged: Layer, settings: Table) -> None:
+        self._source, self._merged, self._settings = source, merged, settings
+
+    def config(self, unused: Mapping[str, str]) -> RouterConfig:
+        """Read every section."""
+        tables, lists, model = self._merged.tables, self._merged.lists, self._merged.model_path
+        slots = {slot: self._policy(slot, f"router.{slot}", tables.get(slot, {})) for slot in schema.SLOTS}
+        sections = {name: self._values(name, tables[name]) for name in schema.sections() if name in tables}
+        bodies = sections.pop("bodies", None)
+        workers = self._workers(lists.get("workers", []))
+        if model is not None:
+            self._settings["model_path"] = model
+        caches = [self._values(f"shared_caches[{n}]", table) for n, table in enumerate(lists.get("shared_caches", []))]
+        found = [self._values(f"discovery[{n}]", table) for n, table in enumerate(lists.get("discovery", []))]
+        shadow = (
+            self._policy(f"shadow[{n}]", f"router.shadow[{n}]", table)
+            for n, table in enumerate(lists.get("shadow", []))
+        )
+        return RouterConfig(
+            source=self._source,
+            options=self._values("router", tables.get("router", {})),
+            policy=slots["policy"] or PolicyConfig(_policy_of("policy", {}) or ""),
+            prefill_policy=slots["prefill_policy"],
+            decode_policy=slots["decode_policy"],
+            shadow=tuple(each for each in shadow if each),
+            workers=workers,
+            shared_caches=tuple(SharedCacheConfig(*_split(cache, "name")) for cache in caches),
+            discovery=tuple(DiscoveryConfig(*_split(each, "kind")) for each in found),
+            kv_events=sections.get("kv_events"),
+            load=sections.get("load"),
+            bodies=None if bodies is None else _checked(self._settings, "bodies", _checked_bodies, bodies),
+            model_path=None if model is None else model.value,
+            origins=MappingProxyType({path: _origin(path, setting) for path, setting in self._settings.items()}),
+            unused=MappingProxyType(unused),
+        )
+
+    def _values(self, path: str, table: Table) -> Mapping[str, Any]:
+        """Return the values of a table."""
+        self._settings |= {f"{path}.{key}": setting for key, setting in table.items()}
+        return MappingProxyType({key: setting.plain() for key, setting in table.items()})
+
+    def _policy(self, path: str, name_path: str, table: Table) -> PolicyConfig | None:
+        """Read a policy; None leaves it to the router."""
+        if not table:
+            return None
+        policy = table["type"].value if "type" in table else schema.router_options()[path].default
+        if policy is None:
+            raise next(iter(table.values())).error(f"names no policy; add one as {path}.type")
+        if "type" in table:
+            self._settings[name_path] = table["type"]
+        known, aliases = schema.policy_options(policy), schema.option_aliases(policy)
+        own: Table = {}
+        for key, setting in table.items():
+            if key == "type":
+                continue
+            if key not in known:
+                hint = f" ({key!r} belongs in [router])" if key in schema.router_options() else None
+                near = did_you_mean(key, (name for name, option in known.items() if option.kind))
+                raise setting.error(f"policy {policy!r} has no such option{hint or near}")
+            if key not in schema.router_options():
+                put(own, aliases.get(key, key), known[key].checked(setting))
+        return PolicyConfig(policy, self._values(path, own))
+
+    def _workers(self, tables: list[Table]) -> tuple[WorkerConfig, ...]:
+        """Read the workers, each of which is listed once."""
+        seen: Table = {}
+        workers = []
+        for n, table in enumerate(tables):
+            url = table["url"]
+            if (other := seen.setdefault(_bare(table), url)) is not url:
+                raise url.error(
+                    f"worker {worker_name(url.value)!r} is there already ({other.path}); "
+                    "a worker that prefills and decodes is listed once, with role 'both'"
+                )
+            key, options = _split(self._values(f"workers[{n}]", table), "url")
+            role = options.pop("role", "both")
+            port = {"bootstrap_port": options.pop("bootstrap_port", None)}
+            workers.append(_checked(self._settings, f"workers[{n}]", partial(WorkerConfig, key, role, options), port))
+        for worker, table in zip(workers, tables, strict=True):
+            if worker.key.startswith("unix:") and any(each.role != "both" for each in workers):
+                raise table["url"].error(
+                    f"worker {worker_name(worker.key)!r} is a Unix socket, but prefill and decode workers transfer KV "
+                    "cache over the network: give it a host and a port"
+                )
+        return tuple(workers)
 
 
-def _name_of(name: Setting | None, default: str | None) -> str | None:
-    """Return the canonical name of a policy."""
-    return schema.policy_name(name) if name else default
+def _split(values: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    return values[name], {key: value for key, value in values.items() if key != name}
 
 
-def _check_router(
-    config: RouterConfig,
-    options: Mapping[str, Setting],
-    drafts: Sequence[Draft],
-    caches: Sequence[Draft],
-) -> None:
-    """Build the router with all it has, so that errors are raised now, and not when the gateway starts."""
-    rest = {key: value for key, value in router_arguments(config).items() if key not in options}
-    router = _checked(partial(Router, **rest), options)
-    for worker, draft in zip(config.workers, drafts, strict=True):
-        own = {key: setting for key, setting in draft.options.items() if key != "bootstrap_port"}
-        _checked(partial(router.add_worker, worker.key), own)
-    seen: dict[str, Setting] = {}
-    for cache, shared in zip(config.shared_caches, caches, strict=True):
-        other = seen.setdefault(repr(cache.options.get("model")), shared.name)
-        if other is not shared.name:
-            raise shared.name.error(f"the model has the shared cache {other.value!r} ({other.path}); it reads one")
-        if cache.name in set(router.keys()):
-            raise shared.name.error("is the key of a worker; a shared cache needs a name of its own")
-        _checked(partial(router.add_shared_cache, cache.name), shared.options)
+def _origin(path: str, setting: Setting) -> str:
+    written = "" if setting.path == path or setting.origin.startswith("env ") else f" as {setting.path}"
+    return setting.origin + written
 
 
-def _make_source(kind: str, **options: Any) -> object:  # noqa: ANN401 - any option
-    """Make a source of workers, which is not started."""
-    missing = [name for name, option in schema.discovery_options(kind).items() if option.is_required]
-    for name in missing:
-        if name not in options:
-            raise ValueError(f"a source of kind {kind!r} needs {name}")
-    return DiscoveryConfig(kind, options).make()
+def _assemble(config: RouterConfig, call: Callable[..., Any]) -> tuple[Router[str], list[Any]]:
+    """Make the router and its sources, which are not started; `call(path, make, options)` makes each object."""
+    slots = {slot: policy for slot in schema.SLOTS if (policy := getattr(config, slot)) is not None}
+    made = {slot: _make_policy(config, slot, policy, call) for slot, policy in slots.items()}
+    made |= {"policy": config.policy.name, **config.policy.options}
+    made["shadow"] = tuple(_make_policy(config, f"shadow[{n}]", each, call) for n, each in enumerate(config.shadow))
+    if config.bodies is not None:
+        made["bodies"] = config.bodies
+    router: Router[str] = call("router", partial(Router, **made), config.options)
+    for n, worker in enumerate(config.workers):
+        options = {**worker.options, "role": worker.role}
+        call(f"workers[{n}]", partial(router.add_worker, worker.key), options)
+    for n, cache in enumerate(config.shared_caches):
+        others = {repr(each.options.get("model")): each.name for each in config.shared_caches[:n]}
+        add = partial(_add_shared_cache, router, cache.name, others.get(repr(cache.options.get("model"))))
+        call(f"shared_caches[{n}]", add, cache.options)
+    sources = [call(f"discovery[{n}]", KINDS[each.kind], each.options) for n, each in enumerate(config.discovery)]
+    if config.load is not None:
+        sources.append(call("load", MetricsSource, config.load))
+    if (events := _event_source(config, call)) is not None:
+        sources.append(events)
+    return router, sources
 
 
-def checked_bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option
+def _make_policy(config: RouterConfig, path: str, policy: PolicyConfig, call: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Build a policy with its own options and the router's; the router makes one without own options by name."""
+    known = schema.policy_options(policy.name)
+    shared = {key: value for key, value in config.options.items() if key in known}
+    made = call(path, partial(policies.make, policy.name), {**shared, **policy.options})
+    return made if policy.options else policy.name
+
+
+def _event_source(config: RouterConfig, call: Callable[..., Any]) -> ZmqSource | None:
+    chosen = (config.policy, config.prefill_policy, config.decode_policy)
+    options = config.kv_events
+    if options is None and any(policy is not None and policy.name == KvAware.name for policy in chosen):
+        options = {}
+    source: ZmqSource | None = None if options is None else call("kv_events", _make_event_source, options)
+    return source
+
+
+def _add_shared_cache(router: Router[str], name: str, other: str | None, **options: Any) -> None:  # noqa: ANN401
+    """Register a shared cache, the only one of its model, under a name that no worker has."""
+    if other is not None:
+        raise ValueError(f"{name!r} is the second shared cache of the model after {other!r}; it reads one")
+    if name in set(router.keys()):
+        raise ValueError(f"name {name!r} is the key of a worker; a shared cache needs a name of its own")
+    router.add_shared_cache(name, **options)
+
+
+def _make_event_source(*, enabled: bool = True, **options: Any) -> ZmqSource | None:  # noqa: ANN401 - any option
+    if not isinstance(enabled, bool):
+        raise TypeError(f"enabled must be bool, got {type(enabled).__name__}")
+    return ZmqSource(**options) if enabled else None
+
+
+def _checked_bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option
     """Make the settings of request bodies, which a router checks."""
     bodies = RequestBodies(**settings)
     Router[str]((), bodies=bodies)
     return bodies
 
 
-def _check_transfer(workers: Sequence[WorkerConfig], drafts: Sequence[Draft]) -> None:
-    """Refuse Unix sockets where prefill workers hand their KV cache to decode workers."""
-    if all(worker.role == "both" for worker in workers):
-        return
-    for worker, draft in zip(workers, drafts, strict=True):
-        if worker.key.startswith("unix:"):
-            raise draft.name.error(
-                f"worker {worker_name(worker.key)!r} is a Unix socket, but prefill and decode workers transfer KV "
-                "cache over the network: give it a host and a port"
-            )
-
-
-def _checked(build: Callable[..., T], settings: Mapping[str, Setting]) -> T:
+def _checked(settings: Table, path: str, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Build an object; attribute an error to the setting that fails even alone, or that the error names."""
     try:
-        return build(**{key: _plain(setting) for key, setting in settings.items()})
+        return make(**options)
     except _BAD_VALUE as error:
         message = str(error)
         words = re.findall(r"\w+", message)
-        suspects = sorted(settings, key=lambda key: words.index(key) if key in words else len(words))
-        if not suspects:
-            raise
-        culprit = next((key for key in suspects if not _fits(build, key, settings[key])), suspects[0])
+        places = {key: settings.get(f"{path}.{key}") or settings.get(f"router.{key}") for key in options}
+        suspects = sorted(
+            (key for key in places if places[key]), key=lambda key: words.index(key) if key in words else len(words)
+        )
+        culprit = next((key for key in suspects if not _fits(make, {key: options[key]})), next(iter(suspects), ""))
         if culprit in schema.SECRETS:
             message = message.partition(", got ")[0]
-        raise settings[culprit].error(message) from error
+        place = places.get(culprit) or next(
+            (each for key, each in settings.items() if key.startswith(f"{path}.")), None
+        )
+        raise (place or Setting(None, path, "configuration")).error(message) from error
 
 
-def _fits(build: Callable[..., object], key: str, setting: Setting) -> bool:
-    """Return whether an object accepts a setting by itself."""
+def _fits(make: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Return whether an object accepts options by themselves."""
     try:
-        build(**{key: _plain(setting)})
+        make(**options)
     except _BAD_VALUE:
         return False
     return True
-
-
-def _plain(setting: Setting, value: object = None, nesting: int = 0) -> object:
-    """Copy a value against later changes; refuse types that no file could hold."""
-    value = setting.value if nesting == 0 else value
-    if nesting > _MAX_NESTING:
-        raise setting.error(f"is nested more than {_MAX_NESTING} deep")
-    if isinstance(value, Mapping):
-        return {key: _plain(setting, item, nesting + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return tuple(_plain(setting, item, nesting + 1) for item in value)
-    return value

@@ -1,60 +1,70 @@
-"""The known options, read from the signatures of their objects."""
+"""The known options and their types, read from the signatures of their objects."""
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from cachelb import policies
 from cachelb.bodies import RequestBodies
-from cachelb.config.document import Setting
-from cachelb.config.model import KvEventsConfig
+from cachelb.config.setting import Setting
 from cachelb.discovery.text import KINDS
+from cachelb.events import ZmqSource
 from cachelb.router import Router
 from cachelb.sources import MetricsSource
 
-SLOTS = ("policy", "prefill_policy", "decode_policy")
+Schema: TypeAlias = dict[str, Any]
+
+SLOTS: Final = ("policy", "prefill_policy", "decode_policy")
 """The router's options that name a policy."""
 
-SECTIONS = (*SLOTS, "kv_events", "load", "bodies")
-"""Tables of options beside the router's own."""
-
-SECRETS = frozenset({"hash_seed", "headers", "secret"})
+SECRETS: Final = frozenset({"hash_seed", "headers", "secret"})
 """Options whose values are not shown."""
 
-_CODE = re.compile(r"Callable|\bKey\b|\bClock\b|SSLContext|\bRequestBodies\b|\bRenderer\b")
-_TEXT = re.compile(r"str( \| None)?")
-_TEXTS = re.compile(r"str \| Sequence\[str\] \| None")
-_TEXT_OF = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)  # in a docstring
+_CODE: Final = (
+    *("BuiltinPolicy", "CacheLayout", "Callable", "Clock", "Endpoint", "Key", "LearnedModel", "Renderer"),
+    *("RequestBodies", "SSLContext", "W", "bytes", "ssl"),
+)
+_POLICY: Final[Schema] = {"$ref": "#/$defs/policy-name"}
+_PLAIN: Final[Mapping[str, Schema]] = {
+    "bool": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "str": {"type": "string"},
+    "PathLike": {"type": "string"},
+    "PolicyLike": _POLICY,
+    "PolicyName": _POLICY,
+    "Any": {},
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option:
     """One keyword of a function."""
 
     default: Any
     annotation: str
-    text: str = ""  # its description
+
+    @cached_property
+    def kind(self) -> Schema | None:
+        """JSON Schema of its type; None if it takes a function or another object that no file can hold."""
+        return _kind(ast.parse(self.annotation, mode="eval").body)
 
     @property
-    def is_text(self) -> bool:
-        """Whether it takes text only."""
-        return bool(_TEXT.fullmatch(self.annotation))
+    def types(self) -> frozenset[str | None]:
+        """JSON types that it takes."""
+        return frozenset(each.get("type") for each in (self.kind or {}).get("anyOf", [self.kind or {}]))
 
-    @property
-    def is_texts(self) -> bool:
-        """Whether it takes one text or several."""
-        return bool(_TEXTS.fullmatch(self.annotation))
-
-    @property
-    def is_code(self) -> bool:
-        """Whether it takes a function or another object that no file can hold."""
-        return bool(_CODE.search(self.annotation))
+    def checked(self, setting: Setting) -> Setting:
+        """Return a setting of the option, unless no file can hold one."""
+        if self.kind is None:
+            raise setting.error("cannot be written in a configuration; give it in code")
+        return setting
 
     @property
     def is_required(self) -> bool:
@@ -86,7 +96,7 @@ def policy_options(name: str) -> Mapping[str, Option]:
     """List the options of a policy, other spellings included."""
     policy = policies.make(name)
     if isinstance(policy, policies.BuiltinPolicy):
-        return {option: Option(default, kind, text) for option, kind, default, text in policy.keywords().values()}
+        return {option: Option(default, kind) for option, kind, default, _ in policy.keywords().values()}
     own: Callable[..., Any] = type(policy)
     return _keywords(own)
 
@@ -97,16 +107,10 @@ def option_aliases(name: str) -> Mapping[str, str]:
     return aliases
 
 
-def section_options(section: str) -> Mapping[str, Option] | None:
-    """List the options of a table; empty for a policy's, which depend on the policy, and None for an unknown table."""
-    if section in SLOTS:
-        return MappingProxyType({})
-    owners: dict[str, Callable[..., Any]] = {
-        "kv_events": KvEventsConfig,
-        "load": MetricsSource,
-        "bodies": RequestBodies,
-    }
-    return _keywords(owners[section]) if section in owners else None
+def sections() -> dict[str, Mapping[str, Option]]:
+    """List the options of the tables that configure one object beside the router."""
+    events = {**_keywords(ZmqSource), "enabled": Option(True, "bool")}  # noqa: FBT003 - a default
+    return {"kv_events": events, "load": _keywords(MetricsSource), "bodies": _keywords(RequestBodies)}
 
 
 def policy_name(name: Setting) -> str:
@@ -119,34 +123,50 @@ def policy_name(name: Setting) -> str:
     return policy.name if policies.POLICIES.get(policy.name) is type(policy) else name.text()
 
 
-def misplaced(key: str) -> str:
-    """Return a hint where an unknown key belongs, empty if it is not an option of the router.
-
-    Example:
-        >>> misplaced("block_size"), misplaced("block_sise")
-        (" ('block_size' belongs in [router])", '')
-    """
-    return f" ({key!r} belongs in [router])" if key in router_options() and key not in SECTIONS else ""
+def any_of(kinds: Iterable[Schema]) -> Schema:
+    """Describe a value of one of several kinds."""
+    flat = [each for kind in kinds for each in kind.get("anyOf", [kind])]
+    return {"anyOf": [each for n, each in enumerate(flat) if each not in flat[:n]]} if len(flat) > 1 else flat[0]
 
 
-def is_policy(name: str) -> bool:
-    """Return whether a name or an alias belongs to a policy."""
-    try:
-        policies.make(name)
-    except ValueError:
-        return False
-    return True
+def _kind(node: ast.expr) -> Schema | None:  # noqa: PLR0911 - a case each
+    match node:
+        case ast.BinOp():
+            kinds = [_kind(part) for part in (node.left, node.right)]
+            described = [kind for kind in kinds if kind is not None]
+            return any_of(described) if described not in ([], [{"type": "null"}]) else None
+        case ast.Constant(value=None):
+            return {"type": "null"}
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id="PathLike" as name)):
+            return None if name in _CODE else dict(_PLAIN.get(name, {}))
+        case ast.Subscript(value=ast.Name(id=name)) | ast.Attribute(value=ast.Name(id=name)) if name in _CODE:
+            return None
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
+            return {"enum": [word.value for word in _parts(words) if isinstance(word, ast.Constant)]}
+        case ast.Subscript(value=ast.Name(id="Mapping"), slice=ast.Tuple(elts=[_, values])):
+            value = _kind(values)
+            return None if value is None else {"type": "object", "additionalProperties": value}
+        case ast.Subscript(value=ast.Name(id="Sequence" | "Iterable" | "tuple"), slice=items):
+            item = _kind(_parts(items)[0]) or {}
+            several = {"type": "array", "items": item}
+            return any_of([item, several]) if item == _PLAIN["str"] or "enum" in item else several
+    return {}  # a type of a policy from elsewhere
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
 @cache
 def _keywords(function: Callable[..., Any], *others: inspect._ParameterKind) -> Mapping[str, Option]:
     """Read the keyword-only parameters of a function, and those of other kinds."""
-    found = inspect.signature(function).parameters
-    makers = (function, getattr(function, "__init__", None), getattr(function, "__new__", None))
-    texts = dict(pair for maker in makers for pair in _TEXT_OF.findall(inspect.getdoc(maker) or ""))
-    options = {
-        name: Option(parameter.default, str(parameter.annotation), texts.get(name, ""))
-        for name, parameter in found.items()
-        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, *others)
-    }
-    return MappingProxyType(options)
+    kinds = (inspect.Parameter.KEYWORD_ONLY, *others)
+    found = inspect.signature(function).parameters.items()
+    return MappingProxyType({name: Option(p.default, _written(p)) for name, p in found if p.kind in kinds})
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    if parameter.annotation is parameter.empty:
+        return "Any"
+    is_text = isinstance(parameter.annotation, str)
+    return parameter.annotation if is_text else inspect.formatannotation(parameter.annotation)

@@ -8,8 +8,7 @@ from typing import Any
 
 from cachelb._core import worker_name
 from cachelb.config import schema
-from cachelb.config.document import Keys, dotted
-from cachelb.config.model import KvEventsConfig, PolicyConfig, RouterConfig
+from cachelb.config.model import RouterConfig
 
 _DEFAULT = "default"
 _SET = "set"
@@ -51,76 +50,46 @@ def show(config: RouterConfig) -> list[Shown]:
         [Shown(path='policy.objective', value='ttft', origin='mapping'),
          Shown(path='policy.ttl_s', value=None, origin='default')]
     """
-    return list(_rows(config))
-
-
-def _rows(config: RouterConfig) -> Iterator[Shown]:
-    """Go through the sections."""
-    chosen: dict[str, PolicyConfig | None] = {slot: getattr(config, slot) for slot in schema.SLOTS}
-    yield from _router_rows(config, chosen)
-    for slot, policy in chosen.items():
-        yield from _policy_rows(config, (slot,), policy)
-    for n, policy in enumerate(config.shadow):
-        yield from _policy_rows(config, ("shadow", n), policy)
+    router: dict[str, Any] = {**config.options, "policy": config.policy.name}
+    router |= {slot: policy.name for slot in schema.SLOTS[1:] if (policy := getattr(config, slot)) is not None}
+    options = {key: each for key, each in schema.router_options().items() if key != "shadow"}
+    tables: list[tuple[str, Mapping[str, schema.Option], Mapping[str, Any]]] = [("router", options, router)]
+    tables.append(("router", {}, {f"shadow[{n}]": each.name for n, each in enumerate(config.shadow)}))
+    chosen = {slot: getattr(config, slot) for slot in schema.SLOTS}
+    for path, policy in {**chosen, **{f"shadow[{n}]": each for n, each in enumerate(config.shadow)}}.items():
+        if policy is not None:
+            hidden = {*schema.option_aliases(policy.name), *schema.router_options()}
+            own = {key: each for key, each in schema.policy_options(policy.name).items() if key not in hidden}
+            tables.append((path, own, policy.options))
     for n, worker in enumerate(config.workers):
-        yield _row(config, ("workers", n, "url"), worker_name(worker.key))
-        values = {**worker.options, "role": worker.role}
-        yield from _table_rows(config, ("workers", n), schema.worker_options(), values)
-        yield _row(config, ("workers", n, "bootstrap_port"), worker.bootstrap_port)
+        fixed = {"url": worker_name(worker.key), "role": worker.role, "bootstrap_port": worker.bootstrap_port}
+        tables.append((f"workers[{n}]", schema.worker_options(), {**worker.options, **fixed}))
     for n, cache in enumerate(config.shared_caches):
-        yield _row(config, ("shared_caches", n, "name"), cache.name)
-        yield from _table_rows(config, ("shared_caches", n), schema.shared_cache_options(), cache.options)
-    for n, source in enumerate(config.discovery):
-        yield _row(config, ("discovery", n, "kind"), source.kind)
-        yield from _table_rows(config, ("discovery", n), schema.discovery_options(source.kind), source.options)
-    if (events := config.kv_events) is not None:
-        fields = KvEventsConfig.__dataclass_fields__
-        yield from (_row(config, ("kv_events", key), getattr(events, key)) for key in fields)
-    if config.load is not None:
-        yield from _table_rows(config, ("load",), schema.section_options("load") or {}, config.load)
-    if (bodies := config.bodies) is not None:
-        options = schema.section_options("bodies") or {}
-        yield from _table_rows(config, ("bodies",), options, {key: getattr(bodies, key) for key in options})
+        tables.append((f"shared_caches[{n}]", schema.shared_cache_options(), {"name": cache.name, **cache.options}))
+    for n, each in enumerate(config.discovery):
+        found = {"kind": each.kind, **each.options}
+        tables.append((f"discovery[{n}]", schema.discovery_options(each.kind), found))
+    for name, known in schema.sections().items():
+        if (values := getattr(config, name)) is not None:
+            given = values if isinstance(values, Mapping) else {key: getattr(values, key) for key in known}
+            tables.append((name, known, given))
     if config.model_path is not None:
-        yield _row(config, ("model_path",), config.model_path)
+        tables.append(("", {}, {"model_path": config.model_path}))
+    return [row for table in tables for row in _rows(config.origins, *table)]
 
 
-def _router_rows(config: RouterConfig, chosen: Mapping[str, PolicyConfig | None]) -> Iterator[Shown]:
-    """List the router's options, policies by name."""
-    for key, option in schema.router_options().items():
-        if key in chosen:
-            policy = chosen[key]
-            yield _row(config, ("router", key), policy.name if policy else option.default)
-        elif key == "shadow":
-            yield from (_row(config, ("router", key, n), policy.name) for n, policy in enumerate(config.shadow))
-        elif not option.is_code:
-            yield _row(config, ("router", key), config.options.get(key, option.default))
-
-
-def _policy_rows(config: RouterConfig, keys: Keys, policy: PolicyConfig | None) -> Iterator[Shown]:
-    """List a policy's own options, without other spellings and without those of the router."""
-    if policy is None:
-        return
-    hidden = {*schema.option_aliases(policy.name), *schema.router_options()}
-    own = {key: option for key, option in schema.policy_options(policy.name).items() if key not in hidden}
-    yield from _table_rows(config, keys, own, policy.options)
-
-
-def _table_rows(
-    config: RouterConfig, keys: Keys, options: Mapping[str, schema.Option], values: Mapping[str, Any]
+def _rows(
+    origins: Mapping[str, str], table: str, options: Mapping[str, schema.Option], values: Mapping[str, Any]
 ) -> Iterator[Shown]:
-    """List a table of options."""
-    for key, option in options.items():
-        if not option.is_code:
-            yield _row(config, (*keys, key), values.get(key, option.default))
-
-
-def _row(config: RouterConfig, keys: Keys, value: object) -> Shown:
-    """Show one value."""
-    path = dotted(keys)
-    if keys[-1] in schema.SECRETS and value is not None:
-        value = _SET
-    return Shown(path, _jsonable(value), config.origins.get(path, _DEFAULT))
+    """List a table of options; those that take code are left out."""
+    defaults = {key: option.default for key, option in options.items() if option.kind is not None}
+    for key, value in {
+        **defaults,
+        **{key: each for key, each in values.items() if key not in options or key in defaults},
+    }.items():
+        path = f"{table}.{key}".removeprefix(".")
+        shown = _SET if key in schema.SECRETS and value is not None else _jsonable(value)
+        yield Shown(path, shown, origins.get(path, _DEFAULT))
 
 
 def _jsonable(value: Any) -> Any:  # noqa: ANN401 - any option

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachelb._core import worker_name
+from cachelb.events.endpoints import check_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from cachelb.bodies import RequestBodies
     from cachelb.discovery import WorkerSource
     from cachelb.router import Router
-
-_PORTS = range(1, 65_536)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         if self.bootstrap_port is not None:
-            _check_port("bootstrap_port", self.bootstrap_port)
+            check_port("bootstrap_port", self.bootstrap_port)
 
     def __repr__(self) -> str:
         """Name the worker without the credentials in its url."""
@@ -182,11 +181,3 @@ class RouterConfig:
     def __repr__(self) -> str:
         """Name source, policy and fleet; options may hold secrets."""
         return f"RouterConfig({self.source!r}, policy={self.policy.name!r}, workers={len(self.workers)})"
-
-
-def _check_port(name: str, port: object) -> None:
-    """Refuse anything but a TCP port."""
-    if isinstance(port, bool) or not isinstance(port, int):
-        raise TypeError(f"{name} must be int, got {type(port).__name__}")
-    if port not in _PORTS:
-        raise ValueError(f"{name} must be from {_PORTS[0]} to {_PORTS[-1]}, got {port}")

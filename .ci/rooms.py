@@ -29,7 +29,7 @@ LONG: Final[Mapping[str, int]] = {}
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
-    "tell tells telling told untold": ("publish, report, remote", 19),
+    "tell tells telling told untold": ("publish, report, remote", 18),
     "hear heard hearing hears hearsay": ("receive, remote", 5),
     "say said saying says": ("publish, announce", 9),
     "standing": ("eligibility, fleet state", 1),
@@ -39,7 +39,7 @@ WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "worth": ("trust", 6),
     "reach": ("scope, eligible", 8),
     "fed": ("with events", 5),
-    "ahead": ("early", 6),
+    "ahead": ("early", 2),
     "offer offers": ("candidate", 29),
     "unproven": ("doubtful, speculative", 0),
     "nobody somebody whoever": ("none, worker, router, client", 0),

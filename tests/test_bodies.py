@@ -349,7 +349,9 @@ def test_a_configuration_has_a_table_of_bodies() -> None:
         config.load({"bodies": {"renderer": "x"}}, environ={})
     with pytest.raises(TypeError, match="renderer must be callable, not str"):
         Router(["gpu0"], bodies=RequestBodies(renderer="x"))  # type: ignore[arg-type]
-    with pytest.raises(cachelb.ConfigError, match=r"router.bodies: is a table at the top level: \[bodies\]"):
+    with pytest.raises(
+        cachelb.ConfigError, match=r"router.bodies: unknown key; bodies stands at the top level: \[bodies\]"
+    ):
         config.load({"router": {"bodies": {"engine": "vllm"}}}, environ={})
     with pytest.raises(TypeError, match="bodies must be RequestBodies, not dict"):
         Router(["gpu0"], bodies={})  # type: ignore[arg-type]

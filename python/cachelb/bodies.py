@@ -62,6 +62,7 @@ Example:
 """
 
 _SPACE = b" \t\r\n"
+_NOT_ASCII = 0x80
 _OTHER_VALUES = b'"[-0123456789tfn'
 """First bytes of JSON that is no object."""
 
@@ -87,7 +88,7 @@ class RequestBodies:
         attribution: "cut" if the engine drops the billing line that Claude Code puts before its system text, as vLLM
             does; "kept" if it renders that.
         max_bytes: Longer bodies are routed by load.
-        strict: Raise `BodyError` for a body that cannot be read, instead of routing it by load.
+        strict: Raise `BodyError` for a body that is no JSON object, instead of routing it by load.
         trust: What clients are trusted with: "priority" lets them raise theirs; otherwise they can only lower it.
         session_headers: Headers of your own that name a session, before all conventions.
         renderer: Function from a body and its path to its token ids, for chats and texts without images whose prompt is
@@ -168,7 +169,7 @@ class BodyReader:
             raise self._refused("too-large", self._max_bytes)
         if not self._begun and (text := chunk.lstrip(_SPACE)):
             offset = self._length + len(chunk) - len(text)
-            if text[:1] != b"{":
+            if text[:1] != b"{" and 0 < text[0] < _NOT_ASCII:  # others begin UTF-16 or a byte order mark
                 raise self._refused("not-object" if text[0] in _OTHER_VALUES else "syntax", offset)
             self._begun = True
         self._length += len(chunk)

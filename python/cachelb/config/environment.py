@@ -65,10 +65,10 @@ def _value(text: str, option: schema.Option | None) -> object:
     """Read a value; a variable is text, so numbers and the like are recognised."""
     kinds = option.types if option else frozenset()
     is_list = text.lstrip().startswith("[")
-    if "string" in kinds and not (is_list and "array" in kinds):
-        return text
     if option and isinstance(option.default, tuple) and not is_list:
         return _parts(text)
+    if "string" in kinds and not (is_list and "array" in kinds):
+        return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

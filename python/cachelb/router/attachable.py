@@ -8,6 +8,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from cachelb.poll_stats import WorkerPolls
     from cachelb.router.router import Router
     from cachelb.types import StateStats
@@ -90,12 +92,12 @@ class Sources:
         if failed is not None:
             raise failed
 
-    def polls(self) -> dict[str, WorkerPolls]:
-        """Return how the polling of each worker goes, of the sources that poll metrics pages."""
+    def polls(self, workers: Collection[str]) -> dict[str, WorkerPolls]:
+        """Return how the polling of these workers goes; a source ends that of a removed one at its next look."""
         found: dict[str, WorkerPolls] = {}
         for source in list(self._attached.values()):
             found |= getattr(source, "_polls", dict)()
-        return found
+        return {worker: polls for worker, polls in found.items() if worker in workers}
 
     def start_in_child(self, router: Router[Any]) -> None:
         """Restart all sources: a fork does not copy threads."""

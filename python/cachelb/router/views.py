@@ -74,7 +74,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         learned=learned(router),
         state=_state(router),
         discovery=router._discovered.stats(),
-        polls=router._sources.polls(),
+        polls=router._sources.polls(router.keys()),
     )
 
 

@@ -240,7 +240,7 @@ impl Fleet {
         }
     }
 
-    /// Whether any worker became unreachable, or answers again, since [`Fleet::take_news`].
+    /// Whether any worker became unreachable, or answers again, since they were last taken.
     #[must_use]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()

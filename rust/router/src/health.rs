@@ -201,6 +201,7 @@ impl Health {
                 Millis(0)
             },
             rests: self.rests,
+            sleep: self.sleep,
             page_is_broken: self.page_is_broken,
             since: now,
             ..Self::NONE

@@ -17,6 +17,9 @@ ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 ROUNDS ?= 1
 
+# Of the extension in .venv; wheels are always built with `release`.
+PROFILE ?= local
+
 # Of the Python tests at a time: one more than processors, as many wait.
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
@@ -26,7 +29,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loa
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-build: $(VENV)/.built ## Build the extension (release profile) into .venv
+build: $(VENV)/.built ## Build the extension into .venv (PROFILE=release: as in a wheel)
 
 demo: $(VENV)/.built ## Run seven policies over a generated workload, no GPU and no file needed
 	$(BIN)/cachelb demo
@@ -149,5 +152,5 @@ $(ENGINE_VENV)/.installed: tests/engine/install.py | $(VENV)/.created
 	$(BIN)/python tests/engine/install.py $(ENGINE_VENV)
 
 $(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.lock-run
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings build-args=--locked --editable .
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings build-args='--locked --profile $(PROFILE)' --editable .
 	touch $@

@@ -19,6 +19,7 @@ ROUNDS ?= 1
 
 # Of the extension in .venv; wheels are always built with `release`.
 PROFILE ?= local
+INSTALL = $(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings build-args='--locked --profile $(PROFILE)' --editable .
 
 # Of the Python tests at a time: one more than processors, as many wait.
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
@@ -86,7 +87,10 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	$(BIN)/python .ci/check_wheel.py $(WHEELS)
 	$(MAKE) --no-print-directory site
 
+bench: PROFILE = release
 bench: $(VENV)/.built $(VENV)/.lock-dev wheel ## Measure, print one table with the targets beside it, write bench-results/
+	rm $(VENV)/.built
+	$(INSTALL)
 	$(BIN)/python benches/report.py
 
 bench-engine: $(VENV)/.built $(VENV)/.lock-dev $(ENGINE_VENV)/.installed ## Measure policies in front of two real vLLM on CPU; the first time downloads 3 GB
@@ -152,5 +156,5 @@ $(ENGINE_VENV)/.installed: tests/engine/install.py | $(VENV)/.created
 	$(BIN)/python tests/engine/install.py $(ENGINE_VENV)
 
 $(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.lock-run
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings build-args='--locked --profile $(PROFILE)' --editable .
+	$(INSTALL)
 	touch $@

@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 
-def in_child(check: Callable[[], None]) -> None:
-    """Run `check` in a forked child and fail with what it raised."""
+def in_child(check: Callable[[], None], beside: Callable[[], None] = lambda: None) -> None:
+    """Run `check` in a forked child and `beside` in this process, and fail with what either raised."""
     reading, writing = os.pipe()
     # What other tests left goes in the parent: gRPC's objects hang when they are collected in the child of a fork.
     gc.collect()
@@ -44,10 +44,13 @@ def in_child(check: Callable[[], None]) -> None:
                 os.write(writing, failure)
             os._exit(1 if failure else 0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        failure = pipe.read()
-    _, status = os.waitpid(child, 0)
-    assert (status, failure.decode()) == (0, "")
+    try:
+        beside()
+    finally:
+        with os.fdopen(reading, "rb") as pipe:
+            failure = pipe.read()
+        _, status = os.waitpid(child, 0)
+        assert (status, failure.decode()) == (0, "")
 
 
 def fleet() -> Router[str]:

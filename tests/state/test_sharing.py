@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -189,8 +190,10 @@ def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet) ->
         with router.select_worker(tokens=STORY):
             wait_until(lambda: load(other) == 1)
             origins = {each.stats().origin for _, each in found}
+            reading, writing = os.pipe()
 
             def child() -> None:
+                os.close(writing)
                 decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found, 1)]
                 # Both routers were forked; each hears the other, and both of the parent.
                 wait_until(lambda: len(state.stats().peers) == 3)
@@ -198,8 +201,14 @@ def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet) ->
                 assert state.stats().origin not in origins
                 wait_until(lambda: load(router) == load(other) == 3)
                 assert len(decisions) == 2
+                os.read(reading, 1)
 
-            in_child(child)
-            wait_until(lambda: load(router) == load(other) == 3)
+            def parent() -> None:
+                # Messages of a new router count once it has answered a question, which it must be there for.
+                with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
+                    wait_until(lambda: load(router) == load(other) == 3)
+                    pipe.write("seen")
+
+            in_child(child, parent)
             wait_until(lambda: matched(other, [1, *STORY]) == matched(router, [2, *STORY]) == 992)
             assert state.stats().failures == 0, "its connections are still its own"

@@ -7,11 +7,11 @@ import gc
 from typing import Any
 
 import pytest
-from tests.litellm_host import PROMPT, chat, groups, in_litellm, messages, settled
+from tests.litellm_host import PROMPT, chat, groups, hosted, in_litellm, messages, settled
 from tests.support_gateways import endings
 
 from cachelb.integrations.litellm import CachelbCallback
-from cachelb.testing import FakeFleet
+from cachelb.testing import FakeFleet, ManualClock
 
 # LiteLLM warns about its own models and leaves sockets to the collector; what is tested here warns of nothing.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -173,6 +173,42 @@ async def test_stream_that_the_client_gives_up_is_cancelled(
     gc.collect()  # LiteLLM's objects refer to each other
     await settled(lambda: fleet.workers[0]._replica.counts.aborted == 1)
     assert await ended(callback) == {"cancelled": 1}
+
+
+def test_clients_that_leave_late_count_against_a_worker_only_before_the_first_token() -> None:
+    async def leave(after_chunks: int) -> list[str]:
+        clock = ManualClock(1_000.0)
+        callback = CachelbCallback(seed=1, clock=clock)
+        with FakeFleet(2) as fleet:
+            fleet.fail("stall", after_chunks=after_chunks)
+            async with hosted(callback, groups(m=fleet.urls)) as router:
+                tasks = [asyncio.create_task(read(router, f"{number}{PROMPT}")) for number in range(4)]
+                await settled(lambda: sum(w._replica.counts.faults["stall"] for w in fleet.workers) == 4)
+                pending = callback.router.stats
+                await settled(lambda: not after_chunks or not any(w.pending_prefill_tokens for w in pending().workers))
+                clock.advance(600)
+                while tasks:
+                    tasks[-1].cancel()
+                    await asyncio.wait([tasks.pop()])
+                gc.collect()  # LiteLLM's objects refer to each other
+                assert await ended(callback) == {"cancelled": 4}
+                return [worker.state for worker in callback.router.stats().workers]
+
+    async def read(router: Any, text: str) -> None:
+        async for _ in await begin_stream(router, text):
+            pass
+
+    assert asyncio.run(leave(0)) == ["unreachable"] * 2
+    assert asyncio.run(leave(2)) == ["ready"] * 2
+
+
+@in_litellm(1, cache_responses=True)
+async def test_stream_from_litellms_own_cache_is_no_sign_of_the_worker(callback: CachelbCallback, router: Any) -> None:
+    for _ in range(2):
+        assert len([chunk async for chunk in await begin_stream(router)]) >= 1
+        await ended(callback)
+    assert endings(callback.router) == {"completed": 1, "cancelled": 1}
+    assert [record.ttft_s is None for record in callback.router.recent(2)] == [False, True]
 
 
 @in_litellm(1)

@@ -35,6 +35,7 @@ _log = logging.getLogger("cachelb.integrations.litellm")
 
 _TIMED_OUT = 408  # LiteLLM's own timeouts carry it, and it is the worker that was late, not the client
 _GATEWAY_TIMEOUT, _BAD_GATEWAY = 504, 502
+_STARTS = "update_completion_start_time"
 
 
 class CachelbCallback:
@@ -176,7 +177,9 @@ class CachelbCallback:
         return [chosen]
 
     async def async_pre_call_deployment_hook(self, kwargs: Mapping[str, Any], call_type: object) -> None:
-        """Watch LiteLLM's logging object of this attempt, which is dropped at its end, also if it is given up.
+        """Watch LiteLLM's logging object of this attempt.
+
+        It is dropped at the end, also if that is given up, and receives the time of a stream's first token.
 
         Args:
             kwargs: Arguments of the call.
@@ -186,7 +189,9 @@ class CachelbCallback:
         call = kwargs.get("litellm_call_id") or ""
         log = kwargs.get("litellm_logging_obj")
         if log is not None and (booking := self._bookings.get(call)) is not None:
-            booking.lives_as = weakref.ref(log, partial(self._given_up, call))
+            booking.lives_as = lives_as = weakref.ref(log, partial(self._given_up, call))
+            if hasattr(log, _STARTS):
+                setattr(log, _STARTS, partial(_starts, lives_as, booking.decision))
 
     async def async_log_success_event(
         self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object
@@ -346,6 +351,15 @@ class _Booking:
         self.decision = decision
         self.deadline = deadline
         self.lives_as: weakref.ref[Any] | None = None
+
+
+def _starts(log: weakref.ref[Any], decision: Decision[str], *arguments: object, **named: object) -> None:
+    """Stand in for a method of a logging object: report the first token, unless LiteLLM's cache has the answer."""
+    answered = log()
+    if answered is not None:
+        getattr(type(answered), _STARTS)(answered, *arguments, **named)
+        if not getattr(answered, "caching_details", None):
+            decision.on_first_token()
 
 
 _classes: dict[type[CachelbCallback], type[CachelbCallback]] = {}

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import json
+import os
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from tests.models.ext_proc_client import (
     served,
     until,
 )
+from tests.models.ext_proc_messages import ProcessingRequest
 from tests.programs import running
 
 from cachelb import RequestBodies, Router
@@ -78,7 +84,8 @@ async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: An
 
 MARGIN = 32 << 20
 SERVER = """
-import asyncio, sys
+import asyncio, faulthandler, signal, sys
+faulthandler.register(signal.SIGUSR1)
 from cachelb import Router
 from cachelb.integrations.ext_proc import EndpointPicker
 
@@ -89,6 +96,26 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@contextlib.contextmanager
+def dumped(pid: int) -> Iterator[None]:
+    """Show where this process and another one stand, and their sockets, every 20 s until it is over."""
+
+    def dump() -> None:
+        while not over.wait(20.0):
+            faulthandler.dump_traceback()
+            os.kill(pid, signal.SIGUSR1)
+            os.write(2, Path(f"/proc/{pid}/net/tcp").read_bytes())
+
+    over = threading.Event()
+    thread = threading.Thread(target=dump, name="dump")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def memory_bytes(pid: int, what: str) -> int:
@@ -108,8 +135,10 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
             proxy = Proxy(channel)
 
             async def send(stream: Stream) -> None:
-                while True:
-                    await stream.send_body(PIECE, end=False)
+                piece = ProcessingRequest()
+                piece.request_body.body = PIECE
+                while True:  # without a deadline: it blocks as soon as the picker takes no more
+                    await stream.call.write(piece)
 
             async with asyncio.TaskGroup() as group:
                 begun = []
@@ -121,15 +150,14 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
                     await stream.read_picked(body=False)
                 served = proxy.stream()
                 assert (await served.request(BODY)).body == BODY
-                for _, sending in begun:
+                for stream, sending in begun:
                     sending.cancel()
-                await asyncio.wait([sending for _, sending in begun])
-                for stream, _ in begun:
                     stream.call.cancel()
+                await asyncio.wait([sending for _, sending in begun])
         grown = memory_bytes(pid, "VmHWM") - before
         assert grown < most * 5 // 4 + (streams << 19) + MARGIN, f"{grown >> 20} MB"
 
-    with running("-c", SERVER, str(most)) as (process, output):
+    with running("-c", SERVER, str(most)) as (process, output), dumped(process.pid):
         run(main(int(output.readline()), process.pid))
 
 

@@ -6,7 +6,11 @@ malformed addresses, pages that no menu shows, and public names that no page of 
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import enum
 import importlib
+import inspect
 import json
 import shutil
 import subprocess
@@ -14,6 +18,7 @@ import sys
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -23,6 +28,10 @@ from click.testing import CliRunner
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics.families import families
+from cachelb.policies import BuiltinPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "target" / "site-src"
@@ -154,7 +163,115 @@ def reference_problems() -> list[str]:
         missing = [name for name in names if not {f"{package}.{name}", f"{package}.{name}.{name}"} & there]
         problems += [f"no page has {package}.{name}" for name in missing]
     problems += [f"the reference shows {name}" for name in sorted(there) if name.rpartition(".")[2].startswith("__")]
+    return problems + signature_problems(shown_signatures(SITE / "docs" / "reference"))
+
+
+class Signatures(HTMLParser):
+    """What a page of the reference shows as called, by the name of its heading."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self.name = ""
+        self.depth = 0
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the name of a heading, and where a signature begins."""
+        kinds = (dict(attrs).get("class") or "").split()
+        if "doc-heading" in kinds:
+            self.name = dict(attrs).get("id") or ""
+        elif "doc-signature" in kinds:
+            self.depth = 1
+            self.found[self.name] = ""
+        elif tag == "div":
+            self.depth += bool(self.depth)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note where a signature ends."""
+        self.depth -= bool(self.depth) and tag == "div"
+
+    def handle_data(self, data: str) -> None:
+        """Keep the text of a signature."""
+        if self.depth:
+            self.found[self.name] += data
+
+
+def shown_signatures(folder: Path) -> dict[str, str]:
+    """Read the signatures that the built reference shows, by name."""
+    pages = sorted(folder.rglob("*.html"))
+    return {name: text for page in pages for name, text in Signatures(page).found.items()}
+
+
+def signature_problems(shown: Mapping[str, str]) -> list[str]:
+    """List the arguments and defaults of public classes and functions that no signature of the reference shows."""
+    problems = []
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            expected = dict(wanted(value))
+            # A function in the module of its name is shown there; others are shown where they are made.
+            paths = (f"{package}.{name}.{name}", f"{package}.{name}", f"{getattr(value, '__module__', '')}.{name}")
+            text = next((shown[path] for path in paths if path in shown), "") if expected else ""
+            called = ast.parse(f"def {text.strip() or '_()'}: ...").body[0]
+            there = dict(parameters(called)) if isinstance(called, ast.FunctionDef) else {}
+            for argument, default in expected.items():
+                if argument not in there:
+                    problems.append(f"the reference shows no argument {argument} of {package}.{name}")
+                elif default is not None and there[argument] != default and is_literal(there[argument]):
+                    problems.append(
+                        f"the reference shows {package}.{name}({argument}={there[argument]}), not {default}"
+                    )
     return problems
+
+
+def parameters(called: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """List the arguments of a signature with their defaults, empty where there is none."""
+    given, named = called.args.posonlyargs + called.args.args, called.args.kwonlyargs
+    lacking: list[ast.expr | None] = [None] * (len(given) - len(called.args.defaults))
+    for argument, default in (
+        *zip(given, (*lacking, *called.args.defaults), strict=True),
+        *zip(named, called.args.kw_defaults, strict=True),
+    ):
+        yield argument.arg, "" if default is None else plain(ast.unparse(default))
+
+
+def is_literal(default: str) -> bool:
+    """Return whether a default is written as a value, not as an expression such as `1 << 20`."""
+    try:
+        ast.literal_eval(default or "None")
+    except (ValueError, SyntaxError):
+        return False
+    return True
+
+
+def plain(default: str) -> str:
+    """Write a number, text or the like in one way only."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(default)
+        return repr(float(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+    return default
+
+
+def wanted(value: object) -> Iterator[tuple[str, str | None]]:
+    """List the arguments that a reader must find, with the defaults that are plain values, else None."""
+    if not inspect.isclass(value) and not inspect.isroutine(value):
+        return
+    if inspect.isclass(value):
+        is_called = not issubclass(value, BaseException | enum.Enum) and not getattr(value, "_is_protocol", False)
+        made_by = getattr(value.__init__, "__module__", "cachelb")
+        if not is_called or not made_by.startswith("cachelb"):
+            return
+    keywords = getattr(value, "keywords", None)
+    if inspect.isclass(value) and issubclass(value, BuiltinPolicy) and keywords is not None:
+        yield from ((name, plain(repr(default))) for name, (_, _, default, _) in keywords().items())
+        return
+    for parameter in inspect.signature(value).parameters.values():
+        is_named = parameter.kind not in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+        if is_named and not parameter.name.startswith("_"):
+            is_plain = isinstance(parameter.default, bool | int | float | str | None)
+            yield parameter.name, plain(repr(parameter.default)) if is_plain else None
 
 
 def search_problems() -> list[str]:

@@ -185,8 +185,9 @@ def turns(*changes: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("read", "text", "message"),
     [
-        (read_azure, "a,b,c\n", "1: expected a header with TIMESTAMP, ContextTokens"),
-        (read_azure, "", "1: expected a header"),
+        (read_azure, "a,b,c\n", "1: the header lacks TIMESTAMP, ContextTokens, GeneratedTokens: a CSV trace has"),
+        (read_azure, "TIMESTAMP,Context,GeneratedTokens\n", "1: the header lacks ContextTokens: a CSV trace has"),
+        (read_azure, "", "1: the header lacks"),
         (read_azure, HEADER, " no rows below the header"),
         (read_azure, HEADER + "\n1,2\n", "3: expected 3 values, got 2"),
         (read_azure, HEADER + "yesterday,2,3\n", "2: TIMESTAMP must be like"),

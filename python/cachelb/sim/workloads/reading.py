@@ -81,7 +81,7 @@ def guess_format(path: str | Path) -> str:
     """Detect the format of a file by its first row: one of `FORMATS`."""
     path = Path(path)
     where, line = next(read_lines(path), (f"{path}:1", ""))
-    if "TIMESTAMP" in line.partition(",")[0]:
+    if ".csv" in path.suffixes or "TIMESTAMP" in line.partition(",")[0]:
         return "azure"
     if not line:
         raise TraceError(f"{path}: no rows")

@@ -240,8 +240,9 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
     lines = read_lines(path)
     where, header = next(lines, (f"{path}:1", ""))
     names = header.strip().lstrip("\ufeff").split(",")
-    if any(key not in names for key in _AZURE_KEYS):
-        raise TraceError(f"{where}: expected a header with {', '.join(_AZURE_KEYS)}, got {shown(header.strip())}")
+    if missing := [key for key in _AZURE_KEYS if key not in names]:
+        needed = f"a CSV trace has {', '.join(_AZURE_KEYS)}"
+        raise TraceError(f"{where}: the header lacks {', '.join(missing)}: {needed}, got {shown(header.strip())}")
     places = [names.index(key) for key in _AZURE_KEYS]
     at_us: list[int] = []
     tokens: list[list[int]] = [[], []]

@@ -66,6 +66,18 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no group": (lambda path: path.write_text('["gpu0:8000"]'), 'a group is {"targets": [...], "labels": {...}}'),
     "no targets": (lambda path: path.write_text('[{"labels": {}}]'), "targets must be a list of host:port"),
     "path": (lambda path: path.write_text('[{"targets": ["gpu0:80/v1"]}]'), "a target is host:port, got 'gpu0:80/v1'"),
+    "password": (
+        lambda path: path.write_text('[{"targets": ["http://user:p@ss/word@gpu0:80/v1?token=hidden"]}]'),
+        "a target is host:port, got '***@gpu0:80/v1'",
+    ),
+    "user": (
+        lambda path: path.write_text('[{"targets": ["hidden@gpu0:80"]}]'),
+        "neither a host name nor an address: '***@gpu0'",
+    ),
+    "password of a scheme": (
+        lambda path: path.write_text('[{"targets": ["a"], "labels": {"__scheme__": "http://user:hidden@gpu0"}}]'),
+        "a scheme is http or https, got '***@gpu0'",
+    ),
     "port": (lambda path: path.write_text('[{"targets": ["gpu0:0"]}]'), "a port is from 1 to 65535, got 0"),
     "address": (
         lambda path: path.write_text('[{"targets": ["999.1.1.1:80"]}]'),

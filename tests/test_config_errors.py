@@ -230,7 +230,7 @@ def test_a_missing_file_is_an_oserror(tmp_path: Path) -> None:
 def test_yaml_without_pyyaml_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     (tmp_path / "a.yaml").write_text("router: {}")
-    with pytest.raises(ModuleNotFoundError, match=r"a.yaml needs PyYAML: pip install 'cachelb\[yaml\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"a.yaml needs PyYAML: install it, or cachelb\[yaml\]"):
         config.load(tmp_path / "a.yaml")
 
 

@@ -297,7 +297,7 @@ def test_limit_of_a_generator_is_refused() -> None:
 
 def test_pages_without_the_extra_name_the_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'cachelb[plots]'" in refusal_of("chat", *SMALL, "--html", tmp_path / "page.html")
+    assert "install it, or cachelb[plots]" in refusal_of("chat", *SMALL, "--html", tmp_path / "page.html")
 
 
 def test_help_shows_examples_generators_and_devices() -> None:

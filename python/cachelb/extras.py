@@ -1,4 +1,4 @@
-"""Optional dependencies, by the extra of `pip install cachelb[...]` that brings them."""
+"""Optional dependencies, by the extra that brings them."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def need(who: str, *modules: str, extra: str | None = None) -> None:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             package, own = _PACKAGES[module]
-            text = f"{who} needs {package}: pip install 'cachelb[{extra or own}]'"
+            text = f"{who} needs {package}: install it, or cachelb[{extra or own}]"
             raise ModuleNotFoundError(text, name=module) from error

@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRA:
             raise
-        sys.stderr.write(f"cachelb: the command line needs {package}: pip install 'cachelb[cli]'\n")
+        sys.stderr.write(f"cachelb: the command line needs {package}: install it, or cachelb[cli]\n")
         raise SystemExit(_FAILED) from error
     if "" not in sys.path:  # the current directory, behind packages, so that no file in it takes the place of one
         sys.path.append("")

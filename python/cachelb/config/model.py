@@ -159,14 +159,14 @@ class RouterConfig:
     def build(self) -> Router[str]:
         """Build the router with its workers.
 
-        Sources of `discovery` find further workers. It polls the load of all if `load` is set. It receives their KV
-        events if `kv_events` is set or a policy is kv-aware, unless `kv_events.enabled` is false.
+        Sources of `discovery` find further workers. It polls the load of all if `load` is set, and receives their KV
+        events if `kv_events` is set or a policy is kv-aware. `enabled = false` in one of these tables switches it off.
 
         Returns:
             The router; its workers are their keys, and its `config` is this.
 
         Raises:
-            ModuleNotFoundError: Events are to be received and pyzmq is not installed: `pip install 'cachelb[events]'`.
+            ModuleNotFoundError: Events are to be received and pyzmq, of the extra `events`, is not installed.
 
         Example:
             >>> from cachelb import config

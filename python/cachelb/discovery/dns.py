@@ -28,7 +28,7 @@ class DnsWorkers(PolledWorkers):
     both families, the IPv4 ones are taken. Of SRV records, those with the lowest priority are taken, by name; their
     weights are not read. A name that does not exist or has no records counts as a failure, as does a name server that
     does not answer: the last workers stay, so that DNS alone never empties a fleet. Needs
-    `pip install 'cachelb[dns]'`.
+    the extra `dns`.
 
     Args:
         name: A name, which the system's search domains complete, such as that of a headless service.

@@ -25,7 +25,7 @@ class FileWorkers(PolledWorkers):
     """Registers the targets in a file of Prometheus' `file_sd` format, as it changes.
 
     The file is a JSON list of `{"targets": ["gpu0:8000"], "labels": {...}}`; of the labels, `__scheme__` is read. YAML,
-    by the suffix `.yaml` or `.yml`, needs `pip install 'cachelb[yaml]'`. Write a new file and rename it; one that is
+    by the suffix `.yaml` or `.yml`, needs the extra `yaml`. Write a new file and rename it; one that is
     incomplete, missing or larger than 8 MiB counts as a failure, and the last workers stay.
 
     Args:

@@ -37,7 +37,7 @@ class KubernetesWorkers(WorkerSource):
     no new requests as soon as the event arrives. In a pod, address, certificates and token of the API server are those
     of its service account, and are read again for each request. Each address and port is a worker; of pods with
     addresses of both families, the IPv4 one is taken. When the API server does not answer, the last workers stay, and
-    it is asked again after up to 30 seconds. Needs `pip install 'cachelb[http]'`, and the rights to `list` and `watch`
+    it is asked again after up to 30 seconds. Needs the extra `http`, and the rights to `list` and `watch`
     `endpointslices` of `discovery.k8s.io`, or `pods`.
 
     Args:

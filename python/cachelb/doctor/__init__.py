@@ -1,6 +1,6 @@
 """Checks of live engines: what works, what does not, and what to do about it. `cachelb doctor` shows them.
 
-Needs `pip install 'cachelb[events,http]'`.
+Needs the extras `events` and `http`.
 """
 
 from __future__ import annotations

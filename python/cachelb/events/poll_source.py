@@ -43,7 +43,7 @@ class PollSource:
         fetch: Function from a worker's key, with the credentials in it, to its next events, as dicts or JSON; may be
             `async`, else it runs in a thread per worker. A call that takes longer than `timeout_s` is not repeated
             before it returns. Default: `POST /kv_cache_events` of `trtllm-serve`, which needs
-            `pip install 'cachelb[http]'`.
+            the extra `http`.
         interval_s: Seconds between an answer and the next request.
         timeout_s: Seconds a worker has for one answer; `trtllm-serve` takes up to 2 to see that there are no events.
         block_size: Tokens per block of the engines; by default that of a block which another one follows.

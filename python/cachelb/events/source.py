@@ -26,7 +26,7 @@ class ZmqSource:
 
     Engines publish at a fixed port of their host unless `endpoints` says otherwise; vLLM needs
     `--kv-events-config '{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:5657"}'` for `replay_port=5657`.
-    Rank r of a worker with data-parallel ranks publishes r ports higher. Needs `pip install 'cachelb[events]'`.
+    Rank r of a worker with data-parallel ranks publishes r ports higher. Needs the extra `events`.
 
     Args:
         default_port: Port of the event socket on a worker's host.
@@ -34,7 +34,7 @@ class ZmqSource:
         endpoints: Endpoints by worker key, for workers that are elsewhere, such as those with `unix://` keys; or a
             function from a key to an endpoint, or to None for a worker that publishes nothing.
         discover: Ask workers that `endpoints` does not name for their endpoints: `GET /kv_event_sources`, which vLLM
-            has at least since 0.32; needs `pip install 'cachelb[http]'`. A worker without that page is assumed to
+            has at least since 0.32; needs the extra `http`. A worker without that page is assumed to
             publish at the default ports.
         relay: Address of a `cachelb.events.Relay`, which has the streams of the workers that `endpoints` does not name.
         secret: That of the relay, if it has one; by default that of `CACHELB_SECRET` in the environment.

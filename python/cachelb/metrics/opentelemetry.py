@@ -43,7 +43,7 @@ def instrument(router: Measured, meter: Meter) -> None:
     try:
         from opentelemetry.metrics import Observation
     except ModuleNotFoundError as error:
-        text = "instrument() needs opentelemetry-api: pip install 'cachelb[otel]'"
+        text = "instrument() needs opentelemetry-api: install it, or cachelb[otel]"
         raise ModuleNotFoundError(text, name=error.name) from error
     snapshot = _Snapshot(router)
     for family in _families(router.stats()):

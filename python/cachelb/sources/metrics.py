@@ -64,7 +64,7 @@ class MetricsSource:
     vLLM, SGLang (`--enable-metrics`) and TensorRT-LLM pages are understood; trtllm-serve has its page elsewhere:
     `url=lambda key: key + "/prometheus/metrics"`. A page that names data-parallel ranks is reported as one worker,
     with requests added up and `kv_usage` averaged. Engines need some milliseconds of their front-end process per page,
-    so a slow page is polled at most half of the time. Needs `pip install 'cachelb[http]'`.
+    so a slow page is polled at most half of the time. Needs the extra `http`.
 
     Args:
         interval_s: Seconds between two polls of one worker.

@@ -20,7 +20,7 @@ class ZmqMesh(Attachment):
 
     Every router publishes at its own address and subscribes to all others. Attach it to a router with the `secret` of
     the fleet: messages are encrypted with keys derived from it, and connections without it are refused. Needs
-    `pip install 'cachelb[events]'`.
+    the extra `events`.
 
     Args:
         bind: Where to publish, such as "tcp://0.0.0.0:7700"; a port of "*" takes a free one, see `address`. The port

@@ -16,7 +16,7 @@ class RedisState(Attachment):
 
     Attach it to a router with the `secret` of the fleet: messages are encrypted with keys derived from it, and others
     are refused and counted. Routing never waits for the server. While that is down, each router goes on alone;
-    `stats().failing` has the reason. Needs `pip install 'cachelb[redis]'`.
+    `stats().failing` has the reason. Needs the extra `redis`.
 
     Args:
         url: "redis://user:password@host:6379/0", "rediss://..." for TLS, or "unix:///path/of/socket"; options of

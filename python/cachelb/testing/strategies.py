@@ -343,6 +343,6 @@ def _strategies() -> ModuleType:
         from hypothesis import strategies
     except ImportError as error:
         raise ImportError(
-            "the strategies of cachelb.testing need hypothesis: pip install 'cachelb[testing]'"
+            "the strategies of cachelb.testing need hypothesis: install it, or cachelb[testing]"
         ) from error
     return strategies

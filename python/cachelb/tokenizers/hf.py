@@ -53,7 +53,7 @@ class HfTokenizer:
 
     Tokenizing takes a hundred times as long as selecting: about a millisecond per 300 new tokens. An asyncio gateway
     calls it in a thread (`asyncio.to_thread`) where prompts are long. Any number of threads may; the work is done
-    without the interpreter's lock. Needs `pip install 'cachelb[tokenizers]'`.
+    without the interpreter's lock. Needs the extra `tokenizers`.
 
     Example:
         >>> import tempfile, pathlib

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     from cachelb.tokenizers.template import ChatTemplate
 
-MISSING: Final = "cachelb.tokenizers needs {}: pip install 'cachelb[tokenizers]'"
+MISSING: Final = "cachelb.tokenizers needs {}: install it, or cachelb[tokenizers]"
 
 
 class ChatTemplates:

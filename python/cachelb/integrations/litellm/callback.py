@@ -57,7 +57,7 @@ class CachelbCallback:
         **router_options: Options of `cachelb.Router`, such as `policy`.
 
     Raises:
-        ModuleNotFoundError: LiteLLM is not installed: `pip install 'cachelb[litellm]'`.
+        ModuleNotFoundError: LiteLLM, of the extra `litellm`, is not installed.
         TypeError: An option has the wrong type, or there is no such option.
         ValueError: An option is out of range.
 
@@ -122,7 +122,7 @@ class CachelbCallback:
             registry: The registry; None is the default one.
 
         Raises:
-            ModuleNotFoundError: prometheus_client is not installed: `pip install 'cachelb[prometheus]'`.
+            ModuleNotFoundError: prometheus_client, of the extra `prometheus`, is not installed.
             ValueError: The default registry shows a router already.
 
         Example:
@@ -375,7 +375,7 @@ def _hosted(cls: type[CachelbCallback]) -> type[CachelbCallback]:
         if (error.name or "").partition(".")[0] != "litellm":
             raise
         raise ModuleNotFoundError(
-            f"{cls.__name__} needs LiteLLM: pip install 'cachelb[litellm]'", name="litellm"
+            f"{cls.__name__} needs LiteLLM: install it, or cachelb[litellm]", name="litellm"
         ) from None
     names = {"__module__": cls.__module__, "__doc__": cls.__doc__}
     return _classes.setdefault(cls, type(cls.__name__, (cls, CustomLogger), names))

@@ -1,6 +1,6 @@
 """cachelb inside Ray Serve: a request router for `request_router_config`, and a tree for Ray's own prefix router.
 
-`RayState` lets routers in a cluster share load and placements. All but `PrefixTree` need `pip install 'cachelb[ray]'`.
+`RayState` lets routers in a cluster share load and placements. All but `PrefixTree` need the extra `ray`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
         if missing.name is None or missing.name.partition(".")[0] == "cachelb":
             raise
         raise ModuleNotFoundError(
-            f"{__name__}.{name} needs Ray Serve ({missing}): pip install 'cachelb[ray]'", name=missing.name
+            f"{__name__}.{name} needs Ray Serve ({missing}): install it, or cachelb[ray]", name=missing.name
         ) from missing
     found: object = getattr(home, name)
     return found

@@ -7,7 +7,7 @@ try:
     import zmq as _zmq  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "cachelb.testing.EventPublisher needs pyzmq and msgpack: pip install 'cachelb[testing]'"
+        "cachelb.testing.EventPublisher needs pyzmq and msgpack: install them, or cachelb[testing]"
     ) from error
 
 from cachelb.testing.events.messages import Form, cleared, encode_batch, removed, stored

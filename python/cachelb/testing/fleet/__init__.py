@@ -5,7 +5,7 @@ from __future__ import annotations
 try:
     import aiohttp as _aiohttp  # noqa: F401 - checked once, here
 except ImportError as error:
-    raise ImportError("cachelb.testing.FakeFleet needs aiohttp: pip install 'cachelb[testing]'") from error
+    raise ImportError("cachelb.testing.FakeFleet needs aiohttp: install it, or cachelb[testing]") from error
 
 from cachelb.testing.fleet.counts import Counts, SeenRequest
 from cachelb.testing.fleet.faults import FaultKind

@@ -34,7 +34,7 @@ class _OpenAi(Dialect):
         given = body.get("prompt_token_ids")
         # Decodes a prompt that another worker prefilled.
         remote = given is not None and (read_field(body, "kv_transfer_params", dict) or {}).get("do_remote_prefill")
-        tokens, tokenized = (_token_ids(given, "prompt_token_ids"), False) if remote else self._prompt(body)
+        tokens, tokenized = (token_ids(given, "prompt_token_ids"), False) if remote else self._prompt(body)
         options = self._engine.options
         call = make_call(body, tokens, _max_tokens(body, options.default_max_tokens), options)
         call.tokenized = tokenized
@@ -102,7 +102,7 @@ class Completions(_OpenAi):
             prompt = prompt[0]
         if isinstance(prompt, str):
             return encode(prompt), True
-        return _token_ids(prompt, "prompt"), False
+        return token_ids(prompt, "prompt"), False
 
     def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
         """Return the answer in one piece."""
@@ -226,7 +226,8 @@ def _max_tokens(body: dict[str, Any], default: int) -> int:
     return default
 
 
-def _token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
+def token_ids(value: object, field: str) -> npt.NDArray[np.uint32]:
+    """Read token ids of a body."""
     if not isinstance(value, list):
         raise InvalidError(f"{field} must be a string or a list of token ids")
     # numpy would round floats, take booleans for numbers, and wrap numbers that are too large.

@@ -154,8 +154,14 @@ NO_STREAM = dict.fromkeys(["stream", "shape", "cache-groups", "sequence", "repla
         ({"kv_events": False}, {"events": "fail", **NO_STREAM}, "--kv-events-config"),
         ({"kv_replay": False}, {"replay": "warn"}, "replay_endpoint"),
         ({"report_cached_tokens": False}, {"cached-tokens": "warn", "prediction": "skip"}, "--enable-prompt-tokens-d"),
+        (
+            {"report_cached_tokens": False, "engine": "sglang"},
+            {"cached-tokens": "warn", "prediction": "skip"},
+            "start the engine with --enable-cache-report",
+        ),
+        ({"kv_events": False, "engine": "sglang"}, {"events": "fail", **NO_STREAM}, 'config \'{"publisher": "zmq"'),
     ],
-    ids=["events", "replay", "cached tokens"],
+    ids=["events", "replay", "cached tokens", "cached tokens of SGLang", "events of SGLang"],
 )
 def test_what_is_off_is_named_and_the_rest_is_still_checked(made: Any, found: Any, words: str) -> None:
     with FakeFleet(1, **{"kv_events": True} | made) as fleet:
@@ -268,6 +274,21 @@ def test_a_dead_worker_is_a_verdict_and_the_others_are_examined() -> None:
         assert [(check.name, check.verdict) for check in dead.checks] == [("reachable", "fail")]
         assert dead.checks[0].fix == "start the engine, or correct the URL"
         assert alive.verdict == "ok"
+
+
+def test_deep_json_of_an_engine_is_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = WorkerClient._ask
+    pages = {"/v1/models": "model", "/kv_event_sources": "events", "/v1/completions": "cached-tokens"}
+
+    for deep, name in pages.items():
+
+        async def answer(client: WorkerClient, page: str, *rest: Any, deep: str = deep) -> bytes:
+            return b"[" * 200_000 if page == deep else await ask(client, page, *rest)
+
+        monkeypatch.setattr(WorkerClient, "_ask", answer)
+        with FakeFleet(1, kv_events=True) as fleet:
+            check = checks_of(fleet)[name]
+        assert (check.verdict, "the answer is not JSON, or nested too deeply" in check.seen) == ("fail", True)
 
 
 def test_an_engine_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

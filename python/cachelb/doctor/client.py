@@ -119,5 +119,5 @@ def _reason(error: OSError) -> str:
 def _parsed(body: bytes) -> Any:  # noqa: ANN401 - as above
     try:
         return json.loads(body)
-    except ValueError:
-        raise AskError("the answer is no JSON", OK) from None
+    except (ValueError, RecursionError):
+        raise AskError("the answer is not JSON, or nested too deeply", OK) from None

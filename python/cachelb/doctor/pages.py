@@ -15,11 +15,8 @@ from cachelb.events.endpoints import Endpoint, default_endpoint
 from cachelb.exposition import Samples, split_series, unescape
 
 _SAMPLES: Final = Samples(rb"vllm:cache_config_info|sglang:page_size")
-_EVENTS_FIX: Final = (
-    'start the engine with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq", '
-    '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}\''
-)
-_PORT_FIX: Final = "name the ports with --events-port and --replay-port, or " + _EVENTS_FIX
+_EVENTS: Final = '"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}\''
+_PORT_FIX: Final = "name the ports with --events-port and --replay-port, or "
 
 
 @dataclass(slots=True)
@@ -31,8 +28,15 @@ class Facts:
     adapter: str | None = None  # `model` if it is an adapter
     max_model_len: int | None = None  # prompt and answer together, in tokens
     block_size: int | None = None
+    program: str | None = None  # "vllm" or "sglang", by its metrics
     endpoints: dict[int, Endpoint] = field(default_factory=dict)  # by data-parallel rank
     chat_ids: list[list[int]] = field(default_factory=list)  # the worker's token ids for the doctor's chats
+
+    @property
+    def events_fix(self) -> str:
+        """Advice to publish events: SGLang does so if it has the option, and refuses the switch of vLLM."""
+        switch = "" if self.program == "sglang" else '"enable_kv_cache_events": true, '
+        return f"start the engine with --kv-events-config '{{{switch}{_EVENTS}"
 
 
 async def check_reachable(client: WorkerClient) -> Check:
@@ -82,6 +86,7 @@ async def check_cache(client: WorkerClient, facts: Facts, settings: Settings) ->
         fix = "pass --block-size, or let the engine show its metrics"
         return [Check("block-size", "warn", f"not told: {error}", fix)]
     shown = {name: (labels, value) for name, labels, value in map(_read, reversed(_SAMPLES.of(page.encode())))}
+    facts.program = next((name.partition(":")[0] for name in shown), None)
     labels, _ = shown.get("vllm:cache_config_info", ({}, ""))
     size = labels.get("block_size") or shown.get("sglang:page_size", ({}, ""))[1].partition(".")[0]
     facts.block_size = int(size) if size and size.isdigit() and int(size) else None
@@ -127,7 +132,7 @@ async def check_events(client: WorkerClient, facts: Facts, settings: Settings, k
         page = await client.json("/kv_event_sources")
     except AskError as error:
         seen = "it does not tell where" if error.status == NOT_FOUND else str(error)
-        return Check("events", "fail", seen, _PORT_FIX)
+        return Check("events", "fail", seen, _PORT_FIX + facts.events_fix)
     return _read_sources(page, facts, key)
 
 
@@ -135,13 +140,13 @@ def _read_sources(page: Any, facts: Facts, key: str) -> Check:  # noqa: ANN401 -
     """Take the addresses of the ranks from the page."""
     sources = _published(page)
     if sources is None:
-        return Check("events", "fail", "/kv_event_sources is not understood", _PORT_FIX)
+        return Check("events", "fail", "/kv_event_sources is not understood", _PORT_FIX + facts.events_fix)
     if not sources:
-        return Check("events", "fail", "off", _EVENTS_FIX)
+        return Check("events", "fail", "off", facts.events_fix)
     try:
         endpoints = parse_page(json.dumps(sources).encode(), key)
     except (TypeError, ValueError) as error:
-        return Check("events", "fail", f"at no address that can be used: {error}", _PORT_FIX)
+        return Check("events", "fail", f"at no address that can be used: {error}", _PORT_FIX + facts.events_fix)
     if len(endpoints) < len(sources) or 0 not in endpoints:
         seen = "the engine connects to a subscriber instead of listening"
         return Check("events", "fail", seen, 'use an endpoint such as "tcp://*:5557" in --kv-events-config')

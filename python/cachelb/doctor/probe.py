@@ -18,7 +18,11 @@ _BLOCKS: Final = 4
 _LEAST_BLOCKS: Final = 2
 _TOKENS: Final = range(100, 1000)  # every vocabulary is as large
 _TRIES: Final = 2
-_DETAILS_FIX: Final = "start the engine with --enable-prompt-tokens-details"
+_DETAILS_FIX: Final = {
+    "vllm": "start the engine with --enable-prompt-tokens-details",
+    "sglang": "start the engine with --enable-cache-report",
+    None: "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Prober:
             fix = "the engine must complete prompts of token ids at /v1/completions"
             refused = Check("cached-tokens", "fail", f"the probe was refused: {error}", fix)
             return [refused, Check("prediction", "skip", "the probe was refused")]
-        return [_cached(sent), self._prediction(sent)]
+        return [_cached(sent, _DETAILS_FIX[self._facts.program]), self._prediction(sent)]
 
     def _blocks(self) -> int:
         """Return how many full blocks a probe may have."""
@@ -112,18 +116,20 @@ class Prober:
         if any(each.predicted is None for each in sent):
             return Check("prediction", "skip", "without its events nothing can be predicted")
         if any(each.cached is None for each in sent):
-            return Check("prediction", "skip", "the engine does not say what it had cached", _DETAILS_FIX)
+            return Check(
+                "prediction", "skip", "the engine does not report cached tokens", _DETAILS_FIX[self._facts.program]
+            )
         if all(each.predicted == each.cached for each in sent):
             return Check("prediction", "ok", f"predicted/cached tokens of {len(sent)} requests: {listed}")
         fix = "make sure that the event address is this very engine's, and that the router has its block size"
         return Check("prediction", "fail", f"predicted/cached tokens differ: {listed}", fix)
 
 
-def _cached(sent: list[Sent]) -> Check:
+def _cached(sent: list[Sent], details_fix: str) -> Check:
     """Check the engine's own reports."""
     if any(each.cached is None for each in sent):
-        fix = f"{_DETAILS_FIX}: without it nobody can tell whether routing works"
-        return Check("cached-tokens", "warn", "the engine does not say how many tokens it had cached", fix)
+        fix = f"{details_fix}: without it the hit rate is unknown, and layouts of prompts are not learned"
+        return Check("cached-tokens", "warn", "the engine does not report cached tokens", fix)
     again = [each for each in sent if each.again]
     listed = ", ".join(f"{each.cached} of {each.reusable}" for each in again)
     if all(each.cached == each.reusable for each in again):

@@ -21,7 +21,9 @@ from tests.programs import running
 from tests.support_gateways import begin_stream
 
 from cachelb.cli.app import app
+from cachelb.cli.serve import build_router
 from cachelb.records import read_records
+from cachelb.sources import MetricsSource
 from cachelb.testing import FakeFleet
 
 PROMPT = "The quick onyx goblin jumps over the lazy dwarf. " * 20
@@ -46,6 +48,17 @@ def command(*words: object) -> Iterator[Command]:
     ports = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--drain-s", "0")
     with running("-m", "cachelb", "serve", *ports, *map(str, words), errors=subprocess.DEVNULL) as (process, output):
         yield Command(process, output)
+
+
+@pytest.mark.parametrize(
+    ("table", "is_polled"), [("", True), ("[load]\ninterval_s = 0.5", True), ("[load]\nenabled = false", False)]
+)
+def test_engines_are_polled_with_a_configuration_as_without(tmp_path: Path, table: str, *, is_polled: bool) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'workers = ["http://gpu0:8000"]\n{table}\n')
+    for named, given, expected in (([], file, is_polled), (["http://gpu0:8000"], None, True)):
+        with build_router(named, given, 1 << 20) as router:
+            assert any(isinstance(source, MetricsSource) for source in router._sources._attached.values()) == expected
 
 
 def workers(urls: list[str]) -> list[str]:
@@ -257,4 +270,4 @@ def test_help_is_there_without_the_extra() -> None:
     words = [sys.executable, "-c", code, "serve", "--worker", "http://a"]
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.returncode == 1
-    assert "Error: cachelb serve needs uvicorn: pip install 'cachelb[serve]'" in run.stderr
+    assert "Error: cachelb serve needs uvicorn: install it, or cachelb[serve]" in run.stderr

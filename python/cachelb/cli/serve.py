@@ -81,7 +81,7 @@ def serve(**options: Any) -> None:  # noqa: ANN401 - of many types
     """
     from cachelb.extras import need
 
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         need("cachelb serve", "uvicorn", "httptools", "aiohttp", "prometheus_client")
         _run(**options)
@@ -97,15 +97,14 @@ def build_router(workers: Sequence[str], config_file: Path | None, max_body_byte
         raise click.UsageError("--worker takes one URL, and is repeated for each")
     if len(set(workers)) < len(workers):
         raise click.UsageError("a --worker is named twice")
-    source: Path | dict[str, Any] = {"load": {}} if config_file is None else config_file
     environ = {**os.environ, "CACHELB_WORKERS": ",".join(workers)} if workers else None
-    loaded = configuration.load(source, environ=environ)
+    loaded = configuration.load({} if config_file is None else config_file, environ=environ)
     for worker in loaded.workers:
         read_address(worker.key)
         if worker.role == "prefill":
             raise ConfigError(f"worker {worker!r}: cachelb serve has no pairs of prefill and decode workers")
     bodies = dataclasses.replace(loaded.bodies or RequestBodies(), strict=True, max_bytes=max_body_bytes)
-    return dataclasses.replace(loaded, bodies=bodies).build()
+    return dataclasses.replace(loaded, bodies=bodies, load=loaded.load or {}).build()
 
 
 def _run(

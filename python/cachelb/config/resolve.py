@@ -49,7 +49,9 @@ def resolve(source: str, layers: Iterable[Layer]) -> RouterConfig:
 
 def event_source(config: RouterConfig) -> ZmqSource | None:
     """Make the source of KV events if `[kv_events]` or the policy asks for one."""
-    return _event_source(config, lambda _path, make, options: make(**options))
+    options = _event_options(config)
+    source: ZmqSource | None = None if options is None else _SWITCHED["kv_events"](**options)
+    return source
 
 
 def _merge(layers: Iterable[Layer]) -> tuple[Layer, dict[str, str]]:
@@ -199,10 +201,10 @@ def _assemble(config: RouterConfig, call: Callable[..., Any]) -> tuple[Router[st
         add = partial(_add_shared_cache, router, cache.name, others.get(repr(cache.options.get("model"))))
         call(f"shared_caches[{n}]", add, cache.options)
     sources = [call(f"discovery[{n}]", KINDS[each.kind], each.options) for n, each in enumerate(config.discovery)]
-    if config.load is not None:
-        sources.append(call("load", MetricsSource, config.load))
-    if (events := _event_source(config, call)) is not None:
-        sources.append(events)
+    for name, given in (("load", config.load), ("kv_events", _event_options(config))):
+        source = None if given is None else call(name, _SWITCHED[name], given)
+        if source is not None:
+            sources.append(source)
     return router, sources
 
 
@@ -214,13 +216,10 @@ def _make_policy(config: RouterConfig, path: str, policy: PolicyConfig, call: Ca
     return made if policy.options else policy.name
 
 
-def _event_source(config: RouterConfig, call: Callable[..., Any]) -> ZmqSource | None:
+def _event_options(config: RouterConfig) -> Mapping[str, Any] | None:
     chosen = (config.policy, config.prefill_policy, config.decode_policy)
-    options = config.kv_events
-    if options is None and any(policy is not None and policy.name == KvAware.name for policy in chosen):
-        options = {}
-    source: ZmqSource | None = None if options is None else call("kv_events", _make_event_source, options)
-    return source
+    implied = any(policy is not None and policy.name == KvAware.name for policy in chosen)
+    return {} if config.kv_events is None and implied else config.kv_events
 
 
 def _add_shared_cache(router: Router[str], name: str, other: str | None, **options: Any) -> None:  # noqa: ANN401
@@ -232,10 +231,16 @@ def _add_shared_cache(router: Router[str], name: str, other: str | None, **optio
     router.add_shared_cache(name, **options)
 
 
-def _make_event_source(*, enabled: bool = True, **options: Any) -> ZmqSource | None:  # noqa: ANN401 - any option
+def _switched(kind: Callable[..., Any], *, enabled: bool = True, **options: Any) -> Any:  # noqa: ANN401 - any option
     if not isinstance(enabled, bool):
         raise TypeError(f"enabled must be bool, got {type(enabled).__name__}")
-    return ZmqSource(**options) if enabled else None
+    return kind(**options) if enabled else None
+
+
+_SWITCHED: Mapping[str, Callable[..., Any]] = {
+    "load": partial(_switched, MetricsSource),
+    "kv_events": partial(_switched, ZmqSource),
+}
 
 
 def _checked_bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option

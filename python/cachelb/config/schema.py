@@ -109,8 +109,10 @@ def option_aliases(name: str) -> Mapping[str, str]:
 
 def sections() -> dict[str, Mapping[str, Option]]:
     """List the options of the tables that configure one object beside the router."""
-    events = {**_keywords(ZmqSource), "enabled": Option(True, "bool")}  # noqa: FBT003 - a default
-    return {"kv_events": events, "load": _keywords(MetricsSource), "bodies": _keywords(RequestBodies)}
+    sources = {"kv_events": ZmqSource, "load": MetricsSource}
+    switch = {"enabled": Option(True, "bool")}  # noqa: FBT003 - a default
+    switched = {name: {**_keywords(made), **switch} for name, made in sources.items()}
+    return {**switched, "bodies": _keywords(RequestBodies)}
 
 
 def policy_name(name: Setting) -> str:

@@ -6,7 +6,9 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from cachelb.plots import FIGURES, curves, drawing, figures, write_figures, write_html
+from cachelb.policies import POLICIES
 from cachelb.sim import Comparison, FleetSpec, SimResult, Slo, build, compare, simulate
 
 HOSTILE = (
@@ -192,6 +195,35 @@ def test_page_is_small_and_needs_nothing_else(compared: Comparison, tmp_path: Pa
     assert {"least-loaded", "worker"} <= {line.strip() for line in tags.text.splitlines()}
 
 
+def test_report_of_all_policies_is_small_and_has_its_legends_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_html(path, compare(build("chat", seed=1, count=120), FleetSpec.parse("4xh100"), [*POLICIES]))
+    page = path.read_text("utf-8")
+    assert path.stat().st_size <= 500_000
+    for figure in page.split("<svg")[1:]:
+        found = re.search(r'viewBox="0 0 (\S+) (\S+)"', figure)
+        assert found is not None
+        width, height = map(float, found.groups())
+        texts = re.findall(r'<text[^>]* x="(\S+)" y="(\S+)"[^>]*>([^<]*)', figure)
+        assert [text for x, y, text in texts if not (0 <= float(x) < width and 0 < float(y) < height)] == []
+        assert len(POLICIES) <= len({text.strip() for *_, text in texts} & {*POLICIES}) or "worker" in figure
+
+
+def test_paths_keep_their_ends_and_their_peaks() -> None:
+    rng = Random(5)
+    for _ in range(100):
+        points = [(rng.uniform(0, 500), rng.uniform(0, 160))]
+        while len(points) < 60:
+            x, y = points[-1]
+            points.append((x + rng.choice([0, 0.05, 0.3, 2]), rng.choice([y, rng.uniform(0, 160)])))
+        short = drawing._short("M " + " L ".join(f"{x:.6f} {y:.6f} \n" for x, y in points))
+        numbers = [float(n) for n in re.findall(r"-?\d*\.?\d+", short)]
+        drawn = [*zip(accumulate(numbers[::2]), accumulate(numbers[1::2]), strict=True)]
+        assert drawn[-1] == pytest.approx(points[-1], abs=0.06)
+        assert max(y for _, y in drawn) == pytest.approx(max(y for _, y in points), abs=0.6)
+        assert min(y for _, y in drawn) == pytest.approx(min(y for _, y in points), abs=0.6)
+
+
 def test_ids_in_the_page_are_unique_and_those_referred_to_exist(compared: Comparison, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_html(path, compared)
@@ -236,5 +268,5 @@ def test_wrong_calls_name_the_value(runs: list[SimResult], tmp_path: Path) -> No
 
 def test_missing_extra_is_named(runs: list[SimResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'cachelb\[plots\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb\[plots\]"):
         write_html(tmp_path / "x", runs)

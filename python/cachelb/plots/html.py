@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 
@@ -16,7 +17,7 @@ _STYLE = (
 
 
 def write_html(path: str | Path, runs: Runs, *, title: str = "cachelb replay", table: str = "") -> None:
-    """Write a page with all of `FIGURES` as SVG, of some hundred KB.
+    """Write a page with all of `FIGURES` as SVG, within 500 KB for all policies.
 
     Args:
         path: The file, which is replaced.
@@ -35,7 +36,14 @@ def write_html(path: str | Path, runs: Runs, *, title: str = "cachelb replay", t
         >>> write_html("report.html", [run])  # doctest: +SKIP
     """
     results_of(runs)
-    head = f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
     text = f"<h1>{escape(title)}</h1>" + (f"<pre>{escape(table)}</pre>" if table else "")
     drawn = [f"<h2>{escape(words)}</h2>{drawing.inline(name, *plan(name, runs))}" for name, words in FIGURES.items()]
-    Path(path).write_text("\n".join([head, text, *drawn]), encoding="utf-8")
+    classes: dict[str, str] = {}  # a class for each style of a line or a text, of which there are many
+
+    def classed(found: re.Match[str]) -> str:
+        return f' class="{classes.setdefault(found[1], f"s{len(classes)}")}"'
+
+    figures = re.sub(r' style="([^"]*)"', classed, "\n".join(drawn))
+    style = _STYLE + "".join(f".{name}{{{rules}}}" for rules, name in classes.items())
+    head = f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{style}</style>"
+    Path(path).write_text(f"{head}\n{text}\n{figures}", encoding="utf-8")

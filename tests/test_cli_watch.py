@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from rich.console import Console
 from tests.models.metrics_server import reserved_port
 from tests.threads import serving
 
 from cachelb import Router
 from cachelb.cli.app import app
+from cachelb.cli.watch import _drawn, _Look
 from cachelb.metrics import PrometheusCollector
 from cachelb.metrics.page import read_page
 
@@ -112,6 +115,34 @@ def test_the_table_has_a_row_per_worker(router: Router[str], url: str) -> None:
     assert sum("http://gpu" in line for line in output.splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["gpu0", "gpu1"], ["decode", "prefill", "index", "report", "wait-", "KV"]),
+        (["http://gpu0:8000", "http://gpu1:8000"], ["prefill", "index", "report", "wait-", "KV"]),
+        (["http://vllm-0.inference.svc.cluster.local", "http://v:1"], ["wait-", "KV"]),
+        (["http://" + "vllm-0." * 12 + "local", "http://v:1"], ["wait-", "KV"]),
+    ],
+    ids=["all columns", "one too many", "long", "folded"],
+)
+def test_80_columns_have_the_whole_name_of_each_worker(names: list[str], shown: list[str]) -> None:
+    registry = CollectorRegistry()
+    router = Router(names, seed=1)
+    router.set_ready(names[0], False)
+    registry.register(PrometheusCollector(router))
+    figures = read_page(generate_latest(registry))
+    assert figures is not None
+    out = Console(width=80, file=io.StringIO(), record=True)
+    out.print(_drawn(_Look(figures, None, None)))
+    text = out.export_text()
+    assert all(len(line.rstrip()) <= 80 for line in text.splitlines())
+    table, _, caption = text.partition(" MB\n")[2].partition("no room here for ")
+    assert [line for line in table.splitlines() if "not ready" in line and names[0][:40] in line]
+    columns = ["decode", "prefill", "index", "report", "wait-", "KV"]
+    assert [name for name in columns if name in table] == shown
+    assert [name for name in columns if name in caption] == [name for name in columns if name not in shown]
+
+
 def test_rates_are_those_between_two_looks() -> None:
     page = 'cachelb_decisions_total{{policy="random",reason="random"}} {}\n'
     with paged(*(page.format(n).encode() for n in (10, 10, 5, 1000))) as url:
@@ -127,7 +158,7 @@ def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
     with paged(page, b"other 1\n", page) as url:
         told = looks(url, "--count", 4, "--interval", 0.05)
     no_router = "the page shows no router: register cachelb.metrics.PrometheusCollector(router) there"
-    assert [look.get("error") for look in told] == [None, no_router, None, "the page cannot be had: HTTP 503"]
+    assert [look.get("error") for look in told] == [None, no_router, None, "could not fetch the metrics page: HTTP 503"]
     with paged(page) as url:
         output = run(url, "--count", 2, "--interval", 0.05).stdout
     assert "3 open" in output
@@ -136,13 +167,13 @@ def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
 
 @pytest.mark.parametrize(
     ("page", "problem"),
-    [(b"", "cannot be had: HTTP 503"), (b"up 1\n", "shows no router"), (None, "cannot be had: ConnectionRefusedError")],
+    [(b"", "metrics page: HTTP 503"), (b"up 1\n", "shows no router"), (None, "metrics page: ConnectionRefusedError")],
 )
 def test_a_page_without_a_router_ends_it_at_once(page: bytes | None, problem: str) -> None:
     with paged(*filter(None, [page])) as url, reserved_port() as port:
         result = run(f"http://127.0.0.1:{port}/metrics" if page is None else url)
     assert result.exit_code == 1
-    assert f"the page {problem}" in result.stderr
+    assert problem in result.stderr
 
 
 def test_a_bad_url_is_refused_without_repeating_it() -> None:

@@ -7,25 +7,26 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from cachelb.cli.options import COUNT, FILE, option
-from cachelb.cli.table import console, new_table, printable
+from cachelb.cli.table import console, fits, new_table, printable
 from cachelb.extras import need
 from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
 from cachelb.sources.http import PageError, metrics_address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
     from cachelb.sources.http import Address
     from cachelb.sources.pages import PageClient
@@ -37,10 +38,9 @@ _DIRECTIONS = ("sent", "received")
 _TROUBLES = ("gaps", "snapshots", "refused", "failures", "stranger", "orphan", "stale", "dropped")
 _EXAMPLES = """\b
 Examples:
-  cachelb watch http://127.0.0.1:8080/metrics
-  cachelb watch http://gateway:8080 --interval 5
-  cachelb watch http://gateway:8080/metrics --once --json
-  cachelb watch http://gateway:9090 --token-file token
+  cachelb watch http://127.0.0.1:9090
+  cachelb watch http://127.0.0.1:9090/metrics --once --json
+  cachelb watch http://gateway:9090 --token-file token --interval 5
 """
 
 
@@ -52,19 +52,24 @@ Examples:
     type=click.FloatRange(min=0.05),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two requests of the page.",
 )
-@click.option("--once", is_flag=True, help="Look once and leave.")
-@option("--count", None, COUNT, "Look this often and leave.")
-@click.option("--token-file", type=FILE, help="Bearer token of the page, as of the admin address of cachelb serve.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per look.")
+@click.option("--once", is_flag=True, help="Show the page once, then exit.")
+@option("--count", None, COUNT, "Show the page this many times, then exit.")
+@click.option(
+    "--token-file",
+    type=FILE,
+    help="File with the bearer token of the page: that of --admin-token-file of cachelb serve.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each request of the page.")
 def watch(
     *, url: str, interval_s: float, once: bool, count: int | None, token_file: Path | None, as_json: bool
 ) -> None:
-    """Show the router of the gateway whose metrics page is at URL, again and again, until Ctrl-C.
+    """Show the router of the gateway whose metrics page is at URL, until Ctrl-C.
 
-    URL is http://, https:// or unix:///path/of.sock; without a path it means /metrics. The gateway must show a
-    cachelb.metrics.PrometheusCollector on that page. Rates are those between two looks.
+    URL is http://, https:// or unix:///path/of.sock; without a path it means /metrics. For cachelb serve it is the
+    admin address; another gateway must have a cachelb.metrics.PrometheusCollector on the page. Rates are averages
+    between two requests of the page.
     """
     try:
         headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text('utf-8').strip()}"}
@@ -153,9 +158,9 @@ async def _fetch(client: PageClient) -> tuple[Figures | None, str | None]:
         async with asyncio.timeout(_TIMEOUT_S):
             page = await client.get()
     except PageError as error:
-        return None, f"the page cannot be had: {error}"
+        return None, f"could not fetch the metrics page: {error}"
     except OSError as error:
-        return None, f"the page cannot be had: {type(error).__name__}"
+        return None, f"could not fetch the metrics page: {type(error).__name__}"
     figures = read_page(page)
     if figures is None:
         return None, "the page shows no router: register cachelb.metrics.PrometheusCollector(router) there"
@@ -192,7 +197,7 @@ def _last(shown: RenderableType) -> list[RenderableType]:
 def _drawn(look: _Look) -> RenderableType:
     if look.figures is None:
         return _problem(look)
-    parts: list[RenderableType] = [_summary(look, look.figures), _workers(look.figures)]
+    parts: list[RenderableType] = [_summary(look, look.figures), _Workers(look.figures)]
     sharing = look.figures.sharing
     if sharing is not None:
         parts.append(Text(printable(_shared(look, sharing))))
@@ -211,7 +216,7 @@ def _summary(look: _Look, figures: Figures) -> Text:
     totals = figures.totals
     counts = (
         f"{figures.decided:,.0f} decisions{rate}, {totals.get('open_requests', 0):,.0f} open, "
-        f"{totals.get('no_worker', 0):,.0f} found nobody, {totals.get('abandoned', 0):,.0f} abandoned"
+        f"{totals.get('no_worker', 0):,.0f} without a worker, {totals.get('abandoned', 0):,.0f} abandoned"
     )
     lines = [
         counts,
@@ -251,26 +256,34 @@ def _funnel(figures: Figures) -> str:
     return f"tokens: prompt {steps[0]:,.0f} -> best {best} -> selected {selected} -> engine {cached}"
 
 
-def _workers(figures: Figures) -> Table:
-    table = Table()
-    table.add_column("worker", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    headers = (
-        "in flight",
-        "prefill\ntokens",
-        "decode\nblocks",
-        "index\nblocks",
-        "running",
-        "waiting",
-        "KV use",
-        "report",
-    )
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
-    for worker in figures.workers:
-        style = None if worker.state == "ready" else "yellow"
-        table.add_row(*map(Text, _cells(worker)), style=style)
-    return table
+class _Workers:
+    """A row per worker. Where names of workers are cut, the least columns leave first."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._workers = figures.workers
+
+    def __rich_console__(self, out: Console, _: ConsoleOptions) -> Iterator[RenderableType]:
+        left_out = next((n for n in range(len(_LEAST)) if fits(out, self._table(n))), len(_LEAST))
+        yield self._table(left_out)
+
+    def _table(self, left_out: int) -> Table:
+        hidden = _LEAST[:left_out]
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
+        if hidden:
+            table.caption = f"no room here for {', '.join(map(_in_a_line, hidden))}; --json has all"
+        table.add_column("worker", overflow="fold")
+        columns = {name: cell for name, cell in _COLUMNS.items() if name not in hidden}
+        for header in columns:
+            table.add_column(header, justify="left" if header == "state" else "right", no_wrap=True)
+        for worker in self._workers:
+            rank = f"#{worker.dp_rank}" if worker.dp_rank else ""
+            cells = (printable(worker.worker + rank), *(cell(worker) for cell in columns.values()))
+            table.add_row(*map(Text, cells), style=None if worker.state == "ready" else "yellow")
+        return table
+
+
+def _in_a_line(header: str) -> str:
+    return header.replace("-\n", "").replace("\n", " ")
 
 
 def _shared(look: _Look, sharing: SharingFigures) -> str:
@@ -292,25 +305,23 @@ def _peers(sharing: SharingFigures) -> Table:
     return table
 
 
-def _cells(worker: WorkerFigures) -> tuple[str, ...]:
-    rank = f"#{worker.dp_rank}" if worker.dp_rank else ""
-    return (
-        printable(worker.worker + rank),
-        printable(worker.state or "-"),
-        _count(worker.inflight),
-        _count(worker.pending_prefill_tokens),
-        _count(worker.decode_blocks),
-        _count(sum(worker.index_blocks.values())),
-        _count(worker.running),
-        _count(worker.waiting),
-        "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
-        _seconds(worker.report_age_s, 1),
-    )
-
-
 def _seconds(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f} s"
 
 
 def _count(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
+
+
+_COLUMNS: Final[Mapping[str, Callable[[WorkerFigures], str]]] = {
+    "state": lambda worker: printable(worker.state or "-"),
+    "in\nflight": lambda worker: _count(worker.inflight),
+    "prefill\ntokens": lambda worker: _count(worker.pending_prefill_tokens),
+    "decode\nblocks": lambda worker: _count(worker.decode_blocks),
+    "index\nblocks": lambda worker: _count(sum(worker.index_blocks.values())),
+    "run-\nning": lambda worker: _count(worker.running),
+    "wait-\ning": lambda worker: _count(worker.waiting),
+    "KV\nuse": lambda worker: "-" if worker.kv_usage is None else f"{worker.kv_usage:.0%}",
+    "report\nage": lambda worker: _seconds(worker.report_age_s, 1),
+}
+_LEAST: Final = ("decode\nblocks", "prefill\ntokens", "index\nblocks", "report\nage")

@@ -190,7 +190,7 @@ class BodyStats:
     """Counters of requests with `body=`, `messages=` or `headers=`; dry runs and retries are not among them.
 
     Attributes:
-        kinds: Bodies that were read, by what they hold: "chat", "text", "tokens", "continuation" of a response,
+        kinds: Bodies that were read, by content: "chat", "text", "tokens", "continuation" of a response,
             "pooling", "load-only", "audio", "unknown".
         errors: Bodies that could not be read, by `BodyError.kind`.
         conventions: Requests of a known conversation, by the convention that names it, such as "claude-code".

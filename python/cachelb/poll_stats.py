@@ -15,7 +15,7 @@ class WorkerPolls:
         polls: Metrics pages requested.
         failures: Metrics pages that were not received.
         unknown: Metrics pages without a known metric, empty ones among them.
-        dropped: Samples of metrics pages with a known name that made no sense.
+        dropped: Samples of metrics pages with a known name and an impossible value.
         refused: Reports and facts of metrics pages that the router did not take, such as a block size that does not
             fit.
         readable: Whether the last page could be read; None before the first answer.

@@ -134,12 +134,12 @@ class WorkerStats:
         pending_prefill_tokens: Uncached prompt tokens of requests without a first token.
         decode_blocks: Blocks of requests past their first token.
         index_blocks: Its blocks in the index by medium: "gpu", "cpu", "disk", and "speculative" on their way to "gpu".
-        weight: Relative capacity.
-        report_age_s: Age of its latest report in seconds, None if it never reported.
-        running: Requests it computes, by its report.
-        waiting: Requests that wait, by its report.
-        queued_tokens: Prompt tokens that wait, by its report.
-        kv_usage: Part of its KV cache in use, by its report.
+        weight: Relative capacity of the worker.
+        report_age_s: Age of the worker's latest load report in seconds, None before the first.
+        running: Requests that the worker runs, by its latest load report.
+        waiting: Requests that wait at the worker, by its latest load report.
+        queued_tokens: Prompt tokens that wait at the worker, by its latest load report.
+        kv_usage: Share of the worker's KV cache in use, from 0 to 1, by its latest load report.
         prefill_tps: Prompt tokens per second, by its report.
         gen_tps: Output tokens per second, by its report.
         kv_events: Its KV event statistics, None if there was no event.
@@ -176,8 +176,8 @@ class Funnel:
     reports tokens received from the prefill worker as cached.
 
     Attributes:
-        requests: Requests.
-        prompt_tokens: Tokens of their prompts.
+        requests: Requests that the token funnel counts: completed, with cached tokens reported by the engine.
+        prompt_tokens: Tokens of the prompts of these requests.
         best_matched_tokens: Tokens matched on the best candidate. Tokens lost at this step were never computed
             before, or have left every cache.
         selected_matched_tokens: Tokens matched on the picked worker. Those lost at this step were given up for balance.
@@ -218,9 +218,9 @@ class ShadowStats:
 
     Attributes:
         policy: Name of the shadow policy.
-        decisions: Decisions both took.
-        agreed: Those in which it picked the same worker.
-        matched_tokens: Prompt tokens matched on its picks.
+        decisions: Decisions that both the shadow and the router's policy took.
+        agreed: Decisions in which the shadow picked the same worker as the router.
+        matched_tokens: Prompt tokens matched on the workers that the shadow picked.
         first_matched_tokens: Prompt tokens matched on the router's picks. The placements are those of the router's
             policy, so a shadow that would have spread requests otherwise is judged by a cache it did not fill.
     """
@@ -290,12 +290,12 @@ class PeerStats:
     Attributes:
         origin: Id of its current run.
         address: Its address, or the name of the stream and of its run.
-        silent_s: Seconds since its latest message.
+        silent_s: Seconds since the peer's latest message.
         lag_s: Delay of its messages in seconds: that of its latest heartbeat beyond the fastest of the last minute or
             two, or the age of a message still missing, whichever is more.
-        bookings: Its open requests, which count as load here.
-        gaps: Times that messages of it were missing.
-        snapshots: Snapshots received from it.
+        bookings: Open requests of the peer, which count as load here.
+        gaps: Times that messages of the peer were missing.
+        snapshots: Snapshots received from the peer.
 
     Example:
         >>> from cachelb import Router
@@ -324,10 +324,10 @@ class StateStats:
         peers: Routers that this one receives from.
         start: How the router started: "cold" with the reason, or the peer whose snapshot it received.
         sent: Messages published.
-        sent_bytes: Bytes of these.
+        sent_bytes: Bytes of the messages published.
         received: Messages of other routers.
         refused: Messages that were unreadable, or have no valid seal.
-        gaps: Times that messages were missing.
+        gaps: Times that messages of other routers were missing.
         snapshots: Snapshots published here.
         applied: Remote entries applied.
         blocks: Remote blocks that were new to this router.
@@ -339,7 +339,7 @@ class StateStats:
         changes: Remote changes of the fleet that were the latest.
         conflicts: Placements refused as a whole, as one of their blocks is known behind another one.
         crowded: Entries refused, as their router had too many here already; see `max_mb`.
-        failures: Errors of the transport, of which one is logged in a row.
+        failures: Errors of the transport of shared state; the first of several in a row is logged.
         failing: Why sharing is down at the moment; empty when it works.
 
     Example:
@@ -384,7 +384,7 @@ class DiscoveryStats:
         waiting: Workers kept although the latest answer lacks them, until another one confirms it.
         answers: Answers, of a watch also those without a change.
         failures: Failures, after each of which the workers of the last answer stay.
-        waits: Times that an answer lacked more than half of the workers.
+        waits: Answers that lacked more than half of the workers; these leave once another answer confirms it.
         age_s: Seconds since the latest answer; None before the first.
         failing: Why there is no answer at the moment; empty when there is.
 
@@ -426,8 +426,8 @@ class RouterStats:
             "block-size", "placeholder", "orphan", "full"; or not as a whole: "unknown-field".
         shadows: Comparisons of the shadow policies, in their order.
         index_blocks: Distinct blocks in the indexes.
-        index_bytes: Bytes of the block indexes.
-        memory_bytes: Bytes of native memory.
+        index_bytes: Memory of the block indexes in bytes.
+        memory_bytes: Native memory of the router in bytes.
         no_worker: Selections that found no worker.
         overloaded: Requests that an `Admission` refused.
         admission: What became of the requests of each priority that came to an `Admission` of the router.

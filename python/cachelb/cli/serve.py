@@ -41,37 +41,70 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--worker", "workers", metavar="URL", multiple=True, help="http://, https:// or unix:///; repeatable.")
+@click.option(
+    "--worker",
+    "workers",
+    metavar="URL",
+    multiple=True,
+    help="URL of an engine: http://, https:// or unix:///; repeatable.",
+)
 @click.option(
     "--discover",
     multiple=True,
     metavar="SOURCE",
-    help="Source of workers: dns:vllm:8000, file:..., kubernetes:...",
+    help="Source that finds workers: dns:vllm:8000, file:PATH or kubernetes:NAMESPACE/SERVICE:PORT; repeatable.",
 )
 @click.option("--config", "config_file", type=_READ, help="Configuration of router and workers (TOML, YAML, JSON).")
-@click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Or unix:/path.")
 @click.option(
-    "--admin", default="127.0.0.1:9090", show_default=True, metavar="HOST:PORT", help="Or unix:/path, or none."
+    "--listen",
+    default="127.0.0.1:8080",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address for clients, or unix:/path.",
 )
-@click.option("--admin-token-file", type=_READ, help="Bearer token of the admin address; needed beside the loopback.")
+@click.option(
+    "--admin",
+    default="127.0.0.1:9090",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address for operators, or unix:/path, or none.",
+)
+@click.option(
+    "--admin-token-file",
+    type=_READ,
+    help="File with the bearer token of the admin address, required unless it is a loopback address.",
+)
 @click.option("--select-only", is_flag=True, help="Serve the admin address only: select workers, forward nothing.")
-@click.option("--snapshot", type=FILE, help="Keep the workers' cached prefixes there; needs a secret.")
-@click.option("--records", type=FILE, help="Write a line per finished request, for cachelb explain.")
-@click.option("--capture", is_flag=True, help="Let cachelb doctor capture record traffic at the admin address.")
-@click.option("--tls-cert", type=_READ, help="Certificate chain (PEM) of --listen.")
-@click.option("--tls-key", type=_READ, help="Its private key.")
-@click.option("--upstream-ca", type=_READ, help="Certificates (PEM) that https:// workers are checked with.")
-@click.option("--expose-headers", multiple=True, metavar="NAME", help="Decision header that clients get; repeatable.")
-@option("--attempts", 3, COUNT, "Workers that a request is tried on, before the first byte.")
-@option("--wait-s", 5.0, _SECONDS, "For a worker to become available.")
-@option("--max-body-mb", 32, COUNT, "Of a request's body.")
-@option("--body-timeout-s", 30.0, _SECONDS, "Until a body is complete.")
-@option("--max-open", 4096, COUNT, "Requests at a time.")
-@option("--max-held-mb", 512, COUNT, "Of all bodies at a time.")
+@click.option(
+    "--snapshot",
+    type=FILE,
+    help="File that keeps the cached prefixes of workers over a restart; needs a secret (CACHELB_SECRET).",
+)
+@click.option("--records", type=FILE, help="File that gets a line for each finished request, for cachelb explain.")
+@click.option(
+    "--capture", is_flag=True, help="Allow cachelb doctor capture to record traffic through the admin address."
+)
+@click.option("--tls-cert", type=_READ, help="Certificate chain (PEM) of the address for clients.")
+@click.option("--tls-key", type=_READ, help="Private key (PEM) of --tls-cert.")
+@click.option(
+    "--upstream-ca", type=_READ, help="Certificates (PEM) of the authorities that https:// workers are checked against."
+)
+@click.option(
+    "--expose-headers",
+    multiple=True,
+    metavar="NAME",
+    help="Header of the decision that clients receive, such as x-cachelb-worker; repeatable.",
+)
+@option("--attempts", 3, COUNT, "Most workers that a request is sent to before the first byte of an answer.")
+@option("--wait-s", 5.0, _SECONDS, "Seconds that a request waits for a worker to become available.")
+@option("--max-body-mb", 32, COUNT, "Largest body of a request (MB).")
+@option("--body-timeout-s", 30.0, _SECONDS, "Seconds within which a body must be complete.")
+@option("--max-open", 4096, COUNT, "Most requests in flight; more get a 503.")
+@option("--max-held-mb", 512, COUNT, "Memory for the bodies of all requests in flight (MB).")
 @admission_option("Hold prompts while every worker is busy, and answer 429 to those that wait too long")
-@option("--idle-timeout-s", 600.0, _SECONDS, "Without a byte of an answer.")
-@option("--drain-s", 2.0, _SECONDS, "Not ready but serving, after SIGTERM.")
-@option("--grace-s", 30.0, _SECONDS, "For open requests after SIGTERM.")
+@option("--idle-timeout-s", 600.0, _SECONDS, "Seconds without a byte of an answer after which a request ends.")
+@option("--drain-s", 2.0, _SECONDS, "Seconds after SIGTERM in which /ready fails and requests are still served.")
+@option("--grace-s", 30.0, _SECONDS, "Seconds after SIGTERM within which open requests must finish.")
 def serve(**options: Any) -> None:  # noqa: ANN401 - of many types
     """Serve a gateway that routes each request to the worker that caches its prompt.
 

@@ -149,7 +149,8 @@ def _derived(
 ) -> Iterator[Family]:
     """Make the families that are no field of the statistics."""
     abandoned = stats.endings.get("abandoned", 0)
-    yield Family("abandoned", "counter", "Decisions dropped without being ended.", "{decision}", (), [((), abandoned)])
+    text = "Decisions that were dropped without a report of how the request ended."
+    yield Family("abandoned", "counter", text, "{decision}", (), [((), abandoned)])
     blocks = [(labels, n) for who, worker in workers.items() for labels, n in _blocks(who, worker)]
     text = "Blocks of a worker in the index. Without KV events, all of them are speculative."
     yield Family("index_blocks", "gauge", text, "{block}", (*_WORKER, "medium", "state"), blocks)

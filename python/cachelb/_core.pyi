@@ -109,7 +109,11 @@ class Decision(Generic[_W]):
         """Cached tokens the engine reported with `on_complete`, or None."""
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers to send to the worker or back to the client."""
+        """Headers for the request to the worker; clients should get none that names it.
+
+        They hold the worker's key, the decision's id, reason and matched tokens, and `x-data-parallel-rank` if a rank
+        was picked.
+        """
     @property
     def is_open(self) -> bool:
         """Whether the request has not ended yet."""

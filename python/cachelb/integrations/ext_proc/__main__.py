@@ -165,7 +165,7 @@ async def serve(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     options = parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(serve(options))
     except (ConfigError, ModuleNotFoundError, OSError, RuntimeError, ValueError) as error:

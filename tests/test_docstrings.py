@@ -58,7 +58,11 @@ def definitions(module: str, name: str) -> Iterator[Documented]:
             for each in ast.walk(node.value or ast.Pass()):
                 if isinstance(each, ast.Name):
                     yield from definitions(module, each.id)
-        elif isinstance(node, ast.ImportFrom) and name in {each.asname or each.name for each in node.names}:
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and node.module != module  # a module in this package
+            and name in {each.asname or each.name for each in node.names}
+        ):
             yield from definitions(node.module or "", name)
 
 
@@ -67,7 +71,7 @@ def public() -> set[Documented]:
     for page in (ROOT / "docs" / "reference").glob("*.md"):
         for directive in DIRECTIVE.finditer(page.read_text("utf-8")):
             module, _, name = directive["name"].rpartition(".")
-            if not tree(directive["name"]).body or name in exported(module):
+            if not tree(directive["name"]).body or (name in exported(module) and name != "policies"):
                 names.append((module, name))
             else:
                 members = MEMBER.findall(directive["options"]) or exported(directive["name"])

@@ -26,13 +26,17 @@ from cachelb.errors import (
 )
 
 __all__ = [
+    "Adaptive",
     "Admission",
     "BlockTracker",
     "BodyError",
     "BodyReader",
+    "CacheAware",
     "CachelbError",
     "ConfigError",
     "Decision",
+    "KvAware",
+    "LeastLoaded",
     "Match",
     "Namespace",
     "NoWorkerAvailable",
@@ -40,6 +44,7 @@ __all__ = [
     "PairDecision",
     "PrefixMatch",
     "RadixTree",
+    "Rendezvous",
     "RequestBodies",
     "Router",
     "SnapshotError",
@@ -48,12 +53,15 @@ __all__ = [
     "__version__",
     "hash_blocks",
     "hash_text",
+    "policies",
 ]
 
 if TYPE_CHECKING:
+    from cachelb import policies
     from cachelb.admission import Admission
     from cachelb.bodies import BodyReader, RequestBodies
     from cachelb.decision import PairDecision
+    from cachelb.policies import Adaptive, CacheAware, KvAware, LeastLoaded, Rendezvous
     from cachelb.router import Router
 
     __version__: str
@@ -65,17 +73,23 @@ else:
         "PairDecision": "cachelb.decision",
         "RequestBodies": "cachelb.bodies",
         "Router": "cachelb.router",
-    }
+        "policies": "cachelb.policies",
+    } | dict.fromkeys(("Adaptive", "CacheAware", "KvAware", "LeastLoaded", "Rendezvous"), "cachelb.policies")
 
     def __getattr__(name: str) -> object:
-        """Import the router, and look up the version, on first use."""
+        """Import the router and the policies, and look up the version, on first use."""
         if name in _LAZY:
             from importlib import import_module
 
-            value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+            module = import_module(_LAZY[name])
+            value = globals()[name] = module if name == "policies" else getattr(module, name)
             return value
         if name == "__version__":
             from importlib.metadata import version
 
             return version("cachelb")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """List the public names, those that are imported on first use too."""
+        return list(__all__)

@@ -72,7 +72,7 @@ def test_defaults_given_by_name_are_what_a_policy_has_without(policy: type[Built
 
 NAN = float("nan")
 WRONG_TYPE: dict[str, dict[str, list[Any]]] = {
-    "cache-aware": {"block_size": [True, 16.0], "cache_threshold": ["0.3"], "hashing": [1]},
+    "cache-aware": {"block_size": [True, 16.0], "cache_threshold": ["0.3"], "matcher": [1]},
     "prefix-cache": {"gate": [1], "hash_seed": ["x"]},
     "overlap-cost": {"overlap_score_credit_decay": ["fast"]},
     "least-expected-wait": {"cache_aware": ["yes"]},
@@ -210,8 +210,7 @@ def test_a_value_that_an_option_cannot_have_is_refused_by_name(
         ("cache-awar", {}, "did you mean 'cache-aware'"),
         ("cache-aware", {"block_size": 0}, "block_size must be from 1 to 1024, got 0"),
         ("cache-aware", {"matcher": "quick"}, 'matcher must be one of "kary", "binary", "linear", got "quick"'),
-        ("cache-aware", {"hashing": "positional", "ttl_s": 1}, "ttl_s needs hashing"),
-        ("cache-aware", {"hashing": "positional", "index": "radix"}, "hashing"),
+        ("cache-aware", {"hashing": "positional"}, "hashing"),
         ("cache-aware", {"page_size": 0, "index": "radix"}, "page_size"),
         ("prefix-affinity", {"eviction_target_chars": 500_000}, "eviction_target_chars is 500000"),
         ("sticky-until-saturated", {"peak_prefill_throughput": "seen"}, '"observed" or a number.*"seen"'),

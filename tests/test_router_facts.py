@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cachelb import Router
-from cachelb.policies import CacheAware
 
 
 def prompts(count: int, blocks: int = 4) -> list[list[int]]:
     return [[n * 1_000 + i for i in range(blocks * 16)] for n in range(count)]
 
 
-@pytest.mark.parametrize("hashing", ["chained", "positional"])
-def test_a_worker_that_is_added_again_keeps_what_it_holds(hashing: str) -> None:
-    router = Router(["gpu0"], seed=1, policy=CacheAware(hashing=hashing))  # type: ignore[arg-type]
+def test_a_worker_that_is_added_again_keeps_what_it_holds() -> None:
+    router = Router(["gpu0"], seed=1, policy="cache-aware")
     router.select_worker(tokens=range(64)).on_complete()
     router.add_worker("gpu0", weight=2.0)
     router.validate()

@@ -154,7 +154,6 @@ class PolicyOptions(TypedDict, total=False):
     gate: bool | None
     guards: bool
     hard: bool
-    hashing: Literal["chained", "positional"]
     host_cache_hit_weight: float
     imbalance_threshold: float
     imbalanced_threshold: float | None
@@ -302,7 +301,6 @@ class CacheAware(BuiltinPolicy):
         min_matched_tokens: int | None = None,
         index: Literal["blocks", "radix"] = "blocks",
         page_size: int = 1,
-        hashing: Literal["chained", "positional"] = "chained",
         matcher: Literal["kary", "binary", "linear"] = "kary",
         **shared: Unpack[PlacedOptions],
     ) -> Self:
@@ -320,8 +318,6 @@ class CacheAware(BuiltinPolicy):
                 parts of blocks, such as those of `SGLang`. `block_size` says nothing then. With pages of one token it
                 takes tokens, text and messages, but no `blocks=` and no KV events.
             page_size: Tokens per page of the tree.
-            hashing: "chained" is exact; "positional" ignores what comes before a block and is kept for study. With it,
-                the blocks of a request that fails before its first token stay credited to the worker.
             matcher: How prefixes are searched; all give the same answer.
             **shared: Those of `PlacedOptions`.
 

@@ -1,11 +1,11 @@
 //! Index over position hashes, for study only.
 //!
-//! A flat map of hash to holders, with the recency rules of the proposal it reproduces: a recording stamps all blocks
-//! of the prompt with one epoch, the oldest stamps go first. Two flaws are kept on purpose, since showing them is what
-//! it is for: a match says nothing about what came before it, and blocks of one epoch go in no useful order, so that a
-//! prompt over the capacity loses its beginning. Capacity is enforced inline and counts are exact.
+//! Each worker has a flat set of hashes, with the recency rules of the proposal it reproduces: a recording stamps all
+//! blocks of the prompt with one epoch, the oldest stamps go first. Two flaws are kept on purpose, since showing them is
+//! the purpose of the index: a match says nothing about what came before it, and blocks of one epoch go in no useful
+//! order, so that a prompt over the capacity loses its beginning. Capacity is enforced inline and counts are exact.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::error::{Error, Result};
 use crate::ids::{SequenceHash, WorkerId};
@@ -14,51 +14,36 @@ use crate::ids::{SequenceHash, WorkerId};
 struct Holder {
     generation: u32,
     capacity: usize,
-    /// Everything held, oldest epoch first.
+    /// Epoch of the last use.
+    used: HashMap<SequenceHash, u64>,
+    /// The blocks again, oldest epoch first.
     blocks: BTreeSet<(u64, SequenceHash)>,
 }
 
 /// Who holds which position hashes.
 #[derive(Debug, Default)]
 pub struct PositionalIndex {
-    /// Epoch of the last use by worker slot.
-    blocks: BTreeMap<SequenceHash, BTreeMap<u32, u64>>,
+    /// By slot.
     workers: BTreeMap<u32, Holder>,
     epoch: u64,
-    /// Most bytes, `None` for no limit.
-    limit: Option<usize>,
-    /// Blocks that the latest recording had no room for.
-    cut: Option<usize>,
 }
 
-/// Bytes of a block that one worker holds.
-const BLOCK_BYTES: usize = size_of::<(SequenceHash, BTreeMap<u32, u64>)>()
-    + size_of::<(u32, u64)>()
-    + size_of::<(u64, SequenceHash)>();
-
 impl PositionalIndex {
-    /// Registers a worker incarnation that may hold up to `capacity` blocks. An incarnation still in the slot is removed
-    /// first; registering the same one again only changes its capacity.
+    /// Registers a worker incarnation that may hold up to `capacity` blocks. Another incarnation in the slot is removed
+    /// first; registering the one there again only changes its capacity.
     pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
-        if let Some(present) = self.workers.get_mut(&worker.slot) {
-            let generation = present.generation;
-            if generation == worker.generation {
-                present.capacity = capacity as usize;
-                // It is registered, so nothing refuses.
-                let _ = self.evict_worker(worker, u64::from(capacity));
-                return;
-            }
-            let _ = self.remove_worker(WorkerId {
-                slot: worker.slot,
-                generation,
-            });
-        }
-        let holder = Holder {
+        let holder = self.workers.entry(worker.slot).or_insert_with(|| Holder {
             generation: worker.generation,
-            capacity: capacity as usize,
+            capacity: 0,
+            used: HashMap::new(),
             blocks: BTreeSet::new(),
-        };
-        self.workers.insert(worker.slot, holder);
+        });
+        if holder.generation != worker.generation {
+            holder.generation = worker.generation;
+            holder.evict(0);
+        }
+        holder.capacity = capacity as usize;
+        holder.evict(holder.capacity);
     }
 
     /// Forgets the worker; returns the blocks dropped.
@@ -71,75 +56,23 @@ impl PositionalIndex {
         Ok(dropped)
     }
 
-    /// Distinct blocks of all workers.
+    /// Distinct blocks of all workers. Linear.
     #[must_use]
     pub fn distinct_blocks(&self) -> u64 {
-        self.blocks.len() as u64
+        let each = self.workers.values().flat_map(|holder| holder.used.keys());
+        each.collect::<HashSet<_>>().len() as u64
     }
 
     /// Fills `out` with slot and leading blocks of every worker that holds at least one, in slot order. Linear.
     pub fn overlaps(&self, hashes: &[SequenceHash], out: &mut Vec<(u32, u32)>) {
-        out.clear();
-        for (depth, hash) in (0_u32..).zip(hashes) {
-            let Some(holders) = self.blocks.get(hash) else {
-                return;
-            };
-            if depth == 0 {
-                out.extend(holders.keys().map(|slot| (*slot, 0)));
-            }
-            let mut alive = false;
-            for (slot, blocks) in out.iter_mut() {
-                if *blocks == depth && holders.contains_key(slot) {
-                    *blocks += 1;
-                    alive = true;
-                }
-            }
-            if !alive {
-                return;
-            }
-        }
-    }
-
-    /// Lets the index grow up to `bytes`; a recording without room changes nothing, see [`Self::cut`]. `tick` is the time
-    /// of uses from now on.
-    pub fn set_limit(&mut self, bytes: usize, tick: u64) {
-        self.limit = Some(bytes);
-        self.epoch = self.epoch.max(tick);
-    }
-
-    /// How many blocks the latest recording had no room for, `None` if it was complete.
-    #[must_use]
-    pub fn cut(&self) -> Option<usize> {
-        self.cut
-    }
-
-    /// Whether there is room for what the latest recording lacked.
-    #[must_use]
-    pub fn fits(&self) -> bool {
-        let bytes = self.memory_bytes() + self.cut.unwrap_or(0) * BLOCK_BYTES;
-        self.limit.is_none_or(|limit| bytes <= limit)
-    }
-
-    fn oldest_of_all(&self) -> Option<(u32, (u64, SequenceHash))> {
-        let oldest = |(slot, holder): (&u32, &Holder)| Some((*slot, *holder.blocks.first()?));
-        let each = self.workers.iter().filter_map(oldest);
-        each.min_by_key(|(_, block)| *block)
-    }
-
-    /// When what goes next was used; `None` if there is nothing to evict.
-    #[must_use]
-    pub fn oldest(&self) -> Option<u64> {
-        self.oldest_of_all().map(|(_, (epoch, _))| epoch)
-    }
-
-    /// Drops the block unused for longest if its last use was before the tick `before`; returns how many went.
-    pub fn evict_oldest(&mut self, before: u64) -> u64 {
-        let oldest = self.oldest_of_all().filter(|(_, (age, _))| *age < before);
-        let Some((slot, block)) = oldest else {
-            return 0;
+        let leading = |holder: &Holder| {
+            let held = |hash: &&SequenceHash| holder.used.contains_key(hash);
+            hashes.iter().take_while(held).count() as u32
         };
-        self.drop_block(slot, block);
-        1
+        let each = self.workers.iter();
+        out.clear();
+        out.extend(each.map(|(slot, holder)| (*slot, leading(holder))));
+        out.retain(|(_, blocks)| *blocks > 0);
     }
 
     /// Records that `worker` holds `hashes`, all used now; returns the blocks newly held.
@@ -147,31 +80,18 @@ impl PositionalIndex {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn record(&mut self, worker: WorkerId, hashes: &[SequenceHash]) -> Result<u32> {
-        let capacity = self.holder(worker)?.capacity;
-        self.cut = Some(hashes.len());
-        if !self.fits() {
-            return Ok(0);
-        }
-        self.cut = None;
         self.epoch += 1;
         let epoch = self.epoch;
+        let holder = self.holder(worker)?;
         let mut new = 0;
         for &hash in hashes {
-            let before = self
-                .blocks
-                .entry(hash)
-                .or_default()
-                .insert(worker.slot, epoch);
-            let holder = self.holder(worker)?;
-            match before {
-                Some(before) => {
-                    holder.blocks.remove(&(before, hash));
-                }
+            match holder.used.insert(hash, epoch) {
+                Some(before) => drop(holder.blocks.remove(&(before, hash))),
                 None => new += 1,
             }
             holder.blocks.insert((epoch, hash));
         }
-        self.evict_worker(worker, capacity as u64)?;
+        holder.evict(holder.capacity);
         Ok(new)
     }
 
@@ -180,15 +100,11 @@ impl PositionalIndex {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn remove(&mut self, worker: WorkerId, hashes: &[SequenceHash]) -> Result<u32> {
-        self.holder(worker)?;
+        let holder = self.holder(worker)?;
         let mut removed = 0;
         for hash in hashes {
-            let epoch = self
-                .blocks
-                .get(hash)
-                .and_then(|holders| holders.get(&worker.slot));
-            if let Some(&epoch) = epoch {
-                self.drop_block(worker.slot, (epoch, *hash));
+            if let Some(epoch) = holder.used.remove(hash) {
+                holder.blocks.remove(&(epoch, *hash));
                 removed += 1;
             }
         }
@@ -208,16 +124,8 @@ impl PositionalIndex {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn evict_worker(&mut self, worker: WorkerId, max_blocks: u64) -> Result<u64> {
-        let mut evicted = 0;
-        loop {
-            let holder = self.holder(worker)?;
-            let oldest = match holder.blocks.first() {
-                Some(oldest) if holder.blocks.len() as u64 > max_blocks => *oldest,
-                _ => return Ok(evicted),
-            };
-            self.drop_block(worker.slot, oldest);
-            evicted += 1;
-        }
+        let most = usize::try_from(max_blocks).unwrap_or(usize::MAX);
+        Ok(self.holder(worker)?.evict(most))
     }
 
     /// Blocks held by the worker.
@@ -228,21 +136,16 @@ impl PositionalIndex {
         let holder = self.workers.get(&worker.slot);
         let holder = holder.filter(|holder| holder.generation == worker.generation);
         holder
-            .map(|holder| holder.blocks.len() as u64)
+            .map(|holder| holder.used.len() as u64)
             .ok_or(Error::UnknownWorker(worker))
     }
 
     /// Heap bytes, estimated from the entries.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let held: usize = self
-            .workers
-            .values()
-            .map(|holder| holder.blocks.len())
-            .sum();
-        self.blocks.len() * size_of::<(SequenceHash, BTreeMap<u32, u64>)>()
-            + self.workers.len() * size_of::<(u32, Holder)>()
-            + held * (size_of::<(u32, u64)>() + size_of::<(u64, SequenceHash)>())
+        let held: usize = self.workers.values().map(|holder| holder.used.len()).sum();
+        self.workers.len() * size_of::<(u32, Holder)>()
+            + 2 * held * size_of::<(u64, SequenceHash)>()
     }
 
     /// Recounts everything.
@@ -250,48 +153,20 @@ impl PositionalIndex {
     /// # Errors
     /// [`Error::Invariant`] naming the first broken invariant.
     pub fn validate(&self) -> Result<()> {
-        let mut pairs = 0;
-        for (hash, holders) in &self.blocks {
-            if holders.is_empty() {
+        for (slot, holder) in &self.workers {
+            let listed = |(epoch, hash): &(u64, SequenceHash)| holder.used.get(hash) == Some(epoch);
+            if holder.used.len() != holder.blocks.len() || !holder.blocks.iter().all(listed) {
                 return Err(Error::Invariant(format!(
-                    "block {:#x} has no holder",
-                    hash.0
+                    "slot {slot} lists other blocks than it holds"
                 )));
             }
-            for (slot, epoch) in holders {
-                let known = self
-                    .workers
-                    .get(slot)
-                    .is_some_and(|holder| holder.blocks.contains(&(*epoch, *hash)));
-                if !known {
-                    return Err(Error::Invariant(format!(
-                        "block {:#x} is not listed at slot {slot}",
-                        hash.0
-                    )));
-                }
-                pairs += 1;
+            if holder.used.len() > holder.capacity {
+                return Err(Error::Invariant(format!(
+                    "slot {slot} holds more than its capacity"
+                )));
             }
         }
-        let listed: usize = self
-            .workers
-            .values()
-            .map(|holder| holder.blocks.len())
-            .sum();
-        if pairs != listed {
-            return Err(Error::Invariant(format!(
-                "{listed} blocks are listed, {pairs} are held"
-            )));
-        }
-        match self
-            .workers
-            .iter()
-            .find(|(_, holder)| holder.blocks.len() > holder.capacity)
-        {
-            Some((slot, _)) => Err(Error::Invariant(format!(
-                "slot {slot} holds more than its capacity"
-            ))),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn holder(&mut self, worker: WorkerId) -> Result<&mut Holder> {
@@ -300,17 +175,18 @@ impl PositionalIndex {
             .filter(|holder| holder.generation == worker.generation)
             .ok_or(Error::UnknownWorker(worker))
     }
+}
 
-    fn drop_block(&mut self, slot: u32, block: (u64, SequenceHash)) {
-        if let Some(holder) = self.workers.get_mut(&slot) {
-            holder.blocks.remove(&block);
-        }
-        if let Some(holders) = self.blocks.get_mut(&block.1) {
-            holders.remove(&slot);
-            if holders.is_empty() {
-                self.blocks.remove(&block.1);
+impl Holder {
+    /// Drops the oldest blocks beyond `most`; returns how many.
+    fn evict(&mut self, most: usize) -> u64 {
+        let excess = self.blocks.len().saturating_sub(most);
+        for _ in 0..excess {
+            if let Some((_, hash)) = self.blocks.pop_first() {
+                self.used.remove(&hash);
             }
         }
+        excess as u64
     }
 }
 
@@ -354,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn position_hashes_credit_a_prefix_nobody_stored() {
+    fn position_hashes_credit_a_prefix_that_was_not_stored() {
         let mut index = index(1000);
         let document = 1000..1100;
         let stored: Vec<u32> = (0..4).chain([50]).chain(document.clone()).collect();
@@ -408,6 +284,6 @@ mod tests {
         );
         assert_eq!(index.clear(W1), Ok(2));
         assert_eq!(overlaps(&index, &[1]), []);
-        assert!(index.blocks.is_empty());
+        assert_eq!(index.distinct_blocks(), 0);
     }
 }

@@ -5,7 +5,6 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, IndexStats, Reach, Resumes};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
-use cachelb_core::positional::PositionalIndex;
 use cachelb_core::radix::RadixTree;
 use cachelb_core::tracker::{Depths, Origin, Store};
 use cachelb_policy::{Ended, Placements, Segment};
@@ -116,13 +115,10 @@ impl Answer<'_> {
 
 fn store_of(placements: &Placements) -> Store {
     match placements.scheme {
-        Scheme::Chained | Scheme::Eagle => {
-            Store::Exact(Box::new(BlockIndex::new(placements.matcher)))
-        }
-        Scheme::Positional => Store::Positional(PositionalIndex::default()),
         Scheme::Units => Store::Tree(Box::new(
             RadixTree::new(1, None).expect("pages of one token are in range"),
         )),
+        _ => Store::Exact(Box::new(BlockIndex::new(placements.matcher))),
     }
 }
 

@@ -12,7 +12,6 @@ use cachelb_core::error::Result;
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, LoadBook};
-use cachelb_core::tracker::Store;
 
 use super::Selector;
 use super::blocks::{Answer, Blocks};
@@ -135,7 +134,6 @@ impl Step<'_, '_> {
             return Ok(());
         }
         let held = answer.held(worker.slot) as usize;
-        let names_paths = !matches!(pool.index(), Some(Store::Positional(_)));
         let until = request.believed_until(pool.placements());
         if let Some(rule) = guessed {
             self.predict(placed, rule);
@@ -156,12 +154,10 @@ impl Step<'_, '_> {
         } else {
             pools.record(request.pool, worker, path, until)?;
         }
-        if names_paths {
-            self.selector.publish(request.pool, placed, held);
-            if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
-                let unconfirmed = blocks.unconfirmed_mut();
-                unconfirmed.placed(worker, booking, (0, path), held);
-            }
+        self.selector.publish(request.pool, placed, held);
+        if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
+            let unconfirmed = blocks.unconfirmed_mut();
+            unconfirmed.placed(worker, booking, (0, path), held);
         }
         self.mark(placed, &kept, media);
         Ok(())

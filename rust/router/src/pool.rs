@@ -91,7 +91,7 @@ impl Pool {
 
     /// Whether hashes name the prefix they end, so that routers can name prefixes to each other.
     pub(super) fn name_prefixes(&self) -> bool {
-        matches!(self.placements.scheme, Scheme::Chained | Scheme::Eagle)
+        self.placements.scheme != Scheme::Units
     }
 
     /// What workers hold, if that is recorded.

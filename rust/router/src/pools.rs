@@ -183,8 +183,6 @@ impl Pools {
             blocks.expect_expiry();
         }
         self.grow(id, path.len(), |index, hint| {
-            // Positional blocks have no time to live.
-            let until = until.filter(|_| !matches!(index, Store::Positional(_)));
             index.record(worker, path, Some(hint), until)?;
             Ok(index.cut().is_none())
         })

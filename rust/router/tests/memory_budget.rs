@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::Origin;
@@ -27,10 +26,9 @@ fn path(family: u64, member: u64, shared: usize, length: usize) -> Vec<SequenceH
         .collect()
 }
 
-fn pool(scheme: Scheme, ttl_ms: Option<u64>) -> PoolSettings {
+fn pool(ttl_ms: Option<u64>) -> PoolSettings {
     let placements = Placements {
         max_blocks_per_worker: 20_000,
-        scheme,
         ttl_ms,
         ..Placements::default()
     };
@@ -221,7 +219,7 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
         Op::Ask(pool, ref blocks) => fleet.check_overlaps(pool % *pools, blocks, None)?,
         Op::AddWorker => fleet.add_worker(),
         Op::AddPool(ttl) if *pools < 4 => {
-            let settings = pool(Scheme::Chained, ttl.then_some(2000));
+            let settings = pool(ttl.then_some(2000));
             fleet.selector.add_pool(settings);
             *pools += 1;
         }
@@ -255,11 +253,9 @@ proptest! {
         kibibytes in prop_oneof![Just(64_usize), Just(96), Just(200), Just(1024)],
         workers in prop_oneof![1_usize..6, Just(70)],
         ttl in any::<bool>(),
-        positional in prop::bool::weighted(0.1),
         ops in prop::collection::vec(op(), 1..60),
     ) {
-        let scheme = if positional { Scheme::Positional } else { Scheme::Chained };
-        let first = pool(scheme, (ttl && !positional).then_some(2000));
+        let first = pool(ttl.then_some(2000));
         let mut fleet = Fleet::new(kibibytes * 1024, workers, first);
         let mut pools = 1;
         for op in &ops {
@@ -283,7 +279,7 @@ fn flood(fleet: &mut Fleet, pool: u32, count: u64, length: usize) -> u64 {
 }
 
 fn fleet(mebibytes: usize) -> Fleet {
-    Fleet::new(mebibytes << 20, 8, pool(Scheme::Chained, None))
+    Fleet::new(mebibytes << 20, 8, pool(None))
 }
 
 #[test]
@@ -301,7 +297,7 @@ fn a_change_of_traffic_leaves_room_for_the_new_kind() {
 #[test]
 fn a_model_without_traffic_makes_room_for_another() {
     let mut fleet = fleet(2);
-    fleet.selector.add_pool(pool(Scheme::Chained, None));
+    fleet.selector.add_pool(pool(None));
     let first = flood(&mut fleet, 0, 2000, 64);
     let second = flood(&mut fleet, 1, 4000, 64);
     assert!(second * 10 > first * 7, "{second} of {first}");
@@ -348,7 +344,7 @@ fn a_prompt_over_the_budget_is_held_as_far_as_there_is_room() {
 #[test]
 fn what_engines_announce_stays_within_the_budget_too() {
     let (budget, now) = (1 << 20, Millis(1));
-    let mut selector = selector(budget, pool(Scheme::Chained, None));
+    let mut selector = selector(budget, pool(None));
     let add = |selector: &mut Selector, name: &str| {
         let mut workers = selector.workers_mut();
         workers.add(name, Profile::default(), now)

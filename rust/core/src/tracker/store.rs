@@ -37,6 +37,14 @@ macro_rules! each {
             Store::Tree($index) => $work,
         }
     };
+    // `$none` for blocks by position, which are not limited and do not expire.
+    ($store:expr, $none:expr, $index:ident => $work:expr) => {
+        match $store {
+            Store::Exact($index) => $work,
+            Store::Positional(_) => $none,
+            Store::Tree($index) => $work,
+        }
+    };
 }
 
 /// Answer buffers, one pair per caller.
@@ -270,20 +278,12 @@ impl Store {
     /// When the next block expires.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Millis> {
-        match self {
-            Self::Exact(index) => index.next_expiry(),
-            Self::Positional(_) => None,
-            Self::Tree(tree) => tree.next_expiry(),
-        }
+        each!(self, None, index => index.next_expiry())
     }
 
     /// Ends what expires by `now`; returns how many blocks.
     pub fn expire(&mut self, now: Millis) -> u64 {
-        match self {
-            Self::Exact(index) => index.expire(now),
-            Self::Positional(_) => 0,
-            Self::Tree(tree) => tree.expire(now),
-        }
+        each!(self, 0, index => index.expire(now))
     }
 
     /// Distinct blocks of all workers.
@@ -323,11 +323,7 @@ impl Store {
     /// Counters of the index; the positional one keeps none.
     #[must_use]
     pub fn stats(&self) -> IndexStats {
-        match self {
-            Self::Exact(index) => index.stats(),
-            Self::Positional(_) => IndexStats::default(),
-            Self::Tree(tree) => tree.stats(),
-        }
+        each!(self, IndexStats::default(), index => index.stats())
     }
 
     /// Heap bytes.
@@ -336,36 +332,32 @@ impl Store {
         each!(self, index => index.memory_bytes())
     }
 
-    /// Lets the index grow up to `bytes`; uses from now on have the age `tick`.
+    /// Lets the index grow up to `bytes`; uses from now on have the age `tick`. Blocks by position have no limit.
     pub fn set_limit(&mut self, bytes: usize, tick: u64) {
-        each!(self, index => index.set_limit(bytes, tick));
+        each!(self, {}, index => index.set_limit(bytes, tick));
     }
 
     /// Blocks the latest record had no room for, `None` if it was complete.
     #[must_use]
     pub fn cut(&self) -> Option<usize> {
-        each!(self, index => index.cut())
+        each!(self, None, index => index.cut())
     }
 
     /// Whether what it lacked is there now.
     #[must_use]
     pub fn fits(&self) -> bool {
-        each!(self, index => index.fits())
+        each!(self, true, index => index.fits())
     }
 
     /// Age of what goes next.
     #[must_use]
     pub fn oldest(&mut self) -> Option<u64> {
-        each!(self, index => index.oldest())
+        each!(self, None, index => index.oldest())
     }
 
     /// Evicts up to `blocks` of what was used longest ago, before the tick `before`; returns how many went.
     pub fn evict_oldest(&mut self, blocks: u32, before: u64) -> u64 {
-        match self {
-            Self::Exact(index) => index.evict_oldest(blocks, before),
-            Self::Positional(index) => index.evict_oldest(before),
-            Self::Tree(tree) => tree.evict_oldest(blocks, before),
-        }
+        each!(self, 0, index => index.evict_oldest(blocks, before))
     }
 
     /// Recounts everything.

@@ -7,7 +7,7 @@ use cachelb_core::index::Matcher;
 use super::{CacheAware, Threshold};
 use crate::about::{About, Need, Ruled, Setup};
 use crate::gate::Margin;
-use crate::options::{AT_LEAST_ONE, Configure, Policy, Seconds, conflict, options};
+use crate::options::{AT_LEAST_ONE, Configure, Policy, Seconds, options};
 use crate::placements::Placements;
 use crate::values::words;
 
@@ -20,16 +20,6 @@ pub enum Index {
     Radix,
 }
 
-/// How blocks are hashed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hashing {
-    /// With all that comes before them.
-    Chained,
-    /// By content and position alone.
-    Positional,
-}
-
-words!(Hashing { Chained = "chained", Positional = "positional" });
 words!(Index { Blocks = "blocks", Radix = "radix" });
 words!(Matcher { Kary = "kary", Binary = "binary", Linear = "linear" });
 
@@ -72,9 +62,6 @@ options! {
         index: Index = Index::Blocks;
         /// Tokens per page of the tree.
         page_size: u32 = 1, (1, 1024);
-        /// "chained" is exact; "positional" ignores what comes before a block and is kept for study. With it, the
-        /// blocks of a request that fails before its first token stay credited to the worker.
-        hashing: Hashing = Hashing::Chained;
         /// How prefixes are searched; all give the same answer.
         matcher: Matcher = Matcher::Kary;
     }
@@ -105,31 +92,15 @@ impl Configure for CacheAwareOptions {
 
     fn placements(&self, given: Placements, _block_size: u32) -> Result<Placements> {
         let most = self.max_blocks_per_backend;
-        let mut placements = Placements {
-            scheme: match self.hashing {
-                Hashing::Chained => Scheme::Chained,
-                Hashing::Positional => Scheme::Positional,
+        Ok(Placements {
+            // A tree of larger pages is a tree of blocks, and that is the block index.
+            scheme: match self.block_size() {
+                Some(1) => Scheme::Units,
+                _ => Scheme::Chained,
             },
             matcher: self.matcher,
             max_blocks_per_worker: most.unwrap_or(given.max_blocks_per_worker),
             ..given
-        };
-        if let Some(page) = self.block_size() {
-            if placements.scheme == Scheme::Positional {
-                return Err(conflict(
-                    "hashing=\"positional\" is of the block index; leave it out with index=\"radix\"",
-                ));
-            }
-            // A tree of larger pages is a tree of blocks, and that is the block index.
-            if page == 1 {
-                placements.scheme = Scheme::Units;
-            }
-        }
-        if placements.scheme == Scheme::Positional && placements.ttl_ms.is_some() {
-            return Err(conflict(
-                "ttl_s needs hashing=\"chained\": positional blocks have no time to live",
-            ));
-        }
-        Ok(placements)
+        })
     }
 }

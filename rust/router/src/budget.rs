@@ -1,8 +1,8 @@
 //! One limit on the bytes of the block indexes of all models.
 //!
-//! The indexes refuse growth beyond it (see `index::limit`), so it holds at every moment. What a placement lacks is made
-//! by evicting what was used longest ago, whichever pool and worker it belongs to: as much as is lacking, a bounded number
-//! of blocks per placement. If that is not enough, the placement is remembered in part or not at all, and counted.
+//! The indexes refuse growth beyond it (see `index::limit`). A placement that lacks room goes on after evictions of what
+//! was used longest ago, whichever pool and worker it belongs to: a bounded number of blocks per placement. If that is not
+//! enough, the placement is remembered in part or not at all, and counted. The limit holds after every call.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::tracker::{Depths, Store};
@@ -12,11 +12,10 @@ use super::pool::Pool;
 
 /// Ticks between placements, more than one placement uses.
 const TICK: u64 = 1 << 8;
-/// Blocks that one placement may evict: so many for each of its own, and some more.
+/// Blocks that one placement may evict: so many for each of its own and some more, so many at once or what it lacks.
 const EVICTED_PER_BLOCK: u64 = 4;
 const EVICTED_BESIDE: u64 = 1024;
-/// Times that one placement goes on after it lacked something.
-const ROUNDS: u32 = 64;
+const EVICTED_AT_ONCE: u64 = 64;
 
 /// Bytes allowed and taken.
 #[derive(Debug, Default)]
@@ -80,45 +79,43 @@ impl Budget {
         };
         self.tick += TICK;
         let mut left = EVICTED_BESIDE + EVICTED_PER_BLOCK * blocks as u64;
-        for round in 0.. {
+        loop {
             let written = self.meter(&mut pools[at], &mut write).transpose()?;
             if written != Some(false) || self.limit.is_none() {
                 break;
             }
-            if left == 0 || round == ROUNDS {
+            if left == 0 {
                 self.without_room += 1;
                 break;
             }
-            self.make_room(pools, at, &mut left);
-        }
-        self.fit(pools);
-        Ok(())
-    }
-
-    /// Evicts for what pool `at` lacks; `left` becomes 0 if that is not possible.
-    fn make_room(&mut self, pools: &mut [Pool], at: usize, left: &mut u64) {
-        let fits = |blocks: &mut Blocks| blocks.index().fits();
-        while self.meter(&mut pools[at], fits) == Some(false) {
-            let lacking = pools[at].index().and_then(Store::cut);
-            let blocks = (lacking.unwrap_or(1).max(1) as u64).min(*left) as u32;
+            let lacking = pools[at].index().and_then(Store::cut).unwrap_or(0);
+            let most = left.min(EVICTED_AT_ONCE.max(lacking as u64)) as u32;
             // What this placement itself used must stay.
-            *left = match self.evict(pools, blocks, self.tick) {
+            left = match self.evict(pools, most, self.tick) {
                 0 => 0,
                 gone => left.saturating_sub(gone),
             };
-            if *left == 0 {
-                return;
-            }
         }
+        if self.evict_beyond(pools, self.tick) {
+            self.without_room += 1;
+            self.fit(pools);
+        }
+        Ok(())
     }
 
     /// Evicts until the sum fits: what a change made without asking was more than the reserve.
     pub fn fit(&mut self, pools: &mut [Pool]) {
+        self.evict_beyond(pools, u64::MAX);
+    }
+
+    /// Evicts what was used before the tick `before` until the sum fits; returns whether it is still too much.
+    fn evict_beyond(&mut self, pools: &mut [Pool], before: u64) -> bool {
         while self.limit.is_some_and(|limit| self.used > limit) {
-            if self.evict(pools, u32::MAX, u64::MAX) == 0 {
-                return;
+            if self.evict(pools, EVICTED_AT_ONCE as u32, before) == 0 {
+                return true;
             }
         }
+        false
     }
 
     /// Evicts up to `blocks` of what was used longest ago, before the tick `before`; returns how many went.

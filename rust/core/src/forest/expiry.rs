@@ -81,13 +81,8 @@ impl Expiry {
         at.clamp(1, NEVER - 1)
     }
 
-    /// Bytes that `more` deadlines add.
-    pub(crate) fn growth(more: usize) -> usize {
-        // B-tree nodes are two thirds full on average.
-        more * size_of::<Due>() * 3 / 2
-    }
-
+    /// B-tree nodes are two thirds full on average.
     pub(crate) fn memory_bytes(&self) -> usize {
-        Self::growth(self.queue.len())
+        self.queue.len() * size_of::<Due>() * 3 / 2
     }
 }

@@ -261,20 +261,16 @@ impl Blocks {
         (self.free_total < SPARE).then(|| (self.new_chunk(), 0, want))
     }
 
-    /// Ids that are free in the chunks there are.
-    pub(super) fn vacant(&self) -> u64 {
-        self.free_total
-    }
-
-    /// Bytes that `more` chunks may add at most.
-    pub(super) fn growth(&self, more: usize) -> usize {
+    /// Bytes that one more chunk may add at most.
+    pub(super) fn growth(&self) -> usize {
         let listed = size_of::<Option<Chunk>>() + size_of::<u16>();
-        let list = if self.chunks.len() + more > self.chunks.capacity() + self.missing.len() {
-            (self.chunks.capacity().max(4) + more) * listed
-        } else {
+        let is_listed = self.chunks.len() < self.chunks.capacity() + self.missing.len();
+        let list = if is_listed {
             0
+        } else {
+            self.chunks.capacity().max(4) + 1
         };
-        more * CHUNK_BYTES + list
+        CHUNK_BYTES + list * listed
     }
 
     /// Takes exactly `want` contiguous ids, at most a chunk of them.

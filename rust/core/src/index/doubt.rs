@@ -11,7 +11,6 @@ use super::{BlockIndex, NONE};
 use crate::error::Result;
 use crate::forest::Held;
 use crate::forest::lanes::lane_of;
-use crate::forest::room::Need;
 use crate::ids::{Medium, Millis, WorkerId};
 
 /// Blocks of one path that a lane holds without a hole.
@@ -78,7 +77,7 @@ impl BlockIndex {
                 insert.add(last, &[], from);
             }
             if self.held.shape.marks.count(worker.slot) > 0 {
-                let mut room = self.room(Need::default()).unwrap_or(0);
+                let mut room = self.limit.room(self.memory_bytes(), 0).unwrap_or(0);
                 for &Stretch { last, from } in &stretches {
                     self.held.doubt_marks(worker.slot, last, from, &mut room);
                 }

@@ -127,7 +127,7 @@ impl Insert<'_> {
     pub fn add(&mut self, last: u32, new: &[SequenceHash], from: u32) -> u32 {
         if !self.index.limit.is_set() {
             self.index.held.open(self.lane);
-        } else if !self.may_hold(last, new.len(), from) {
+        } else if !self.may_hold(new.len()) {
             return 0;
         }
         let (mut held, mut run) = (0, NONE);
@@ -278,7 +278,7 @@ impl Insert<'_> {
                 _ => held.shape.blocks.alloc(admitted as u32, may_grow),
             };
             let Some((base, got)) = ids else {
-                self.end_early(left.len());
+                self.index.limit.cut = Some(left.len());
                 break;
             };
             let mut start = 0;

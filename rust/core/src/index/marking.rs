@@ -6,7 +6,6 @@ use super::shape::Hashed;
 use crate::error::Result;
 use crate::forest::Held;
 use crate::forest::lanes::lane_of;
-use crate::forest::room::Need;
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 impl BlockIndex {
@@ -39,7 +38,11 @@ impl BlockIndex {
         if lowest.is_some_and(|rank| rank <= medium) {
             return Ok(true);
         }
-        if slot >= SLOTS || (self.limit.is_set() && !self.has_room(marks.growth(block, slot))) {
+        let has_room = || {
+            let bytes = self.memory_bytes() + marks.growth(block, slot);
+            self.limit.room(bytes, 0).is_some()
+        };
+        if slot >= SLOTS || (self.limit.is_set() && !has_room()) {
             return Ok(false);
         }
         let marks = &mut self.held.shape.marks;
@@ -48,14 +51,6 @@ impl BlockIndex {
         }
         marks.add(block, slot, medium);
         Ok(true)
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        let need = Need {
-            heap: bytes,
-            ..Need::default()
-        };
-        self.room(need).is_some()
     }
 
     /// Takes the marks of the worker off a block, of any rank. Returns whether there was one.

@@ -10,7 +10,6 @@ use super::marks::Marks;
 use super::table::Table;
 use crate::error::Result;
 use crate::forest::nodes::{Node, Nodes};
-use crate::forest::room::Need;
 use crate::forest::slab::Slot;
 use crate::forest::{Forest, Held, NONE, Shape};
 use crate::ids::{SequenceHash, WorkerId};
@@ -32,22 +31,12 @@ impl Slot for Ids {
     }
 }
 
-/// Room that a limited index needs.
-#[derive(Debug, Default)]
-pub(super) struct Room {
-    /// Bytes beyond the limit for what is small.
-    pub(super) reserve: usize,
-    /// What the latest record lacked, beside blocks.
-    pub(super) need: Need,
-}
-
 /// Blocks, and the table that finds them.
 #[derive(Debug)]
 pub struct Hashed {
     pub(super) table: Table,
     pub(super) blocks: Blocks,
     pub(super) matcher: Matcher,
-    pub(super) room: Room,
     /// Where workers can resume.
     pub(super) marks: Marks,
     /// Changes so far; an [`super::Overlaps`] answer names the one it was made at.
@@ -62,7 +51,6 @@ impl Hashed {
             table: Table::new(),
             blocks: Blocks::default(),
             matcher,
-            room: Room::default(),
             marks: Marks::default(),
             version: 1,
             claims: false,

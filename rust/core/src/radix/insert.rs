@@ -47,7 +47,6 @@ impl<U: Unit> RadixTree<U> {
         let present = self.worker(worker)?;
         let (before, capacity) = (present.distinct, u64::from(present.capacity));
         self.limit.cut = None;
-        self.held.shape.lacking = 0;
         let Held { shape, nodes, .. } = &self.held;
         let most = capacity.min(shape.max_units);
         let most = (most - most % shape.children.page as u64) as u32;
@@ -66,7 +65,7 @@ impl<U: Unit> RadixTree<U> {
             lane: how.trust.lane(worker.slot),
             expires: 0,
         };
-        let Some(admitted) = insert.admit(spot, rest) else {
+        let Some(admitted) = insert.admit(rest) else {
             return Ok(0);
         };
         insert.tree.held.open(insert.lane);

@@ -19,8 +19,6 @@ pub struct Labelled<U> {
     pub(super) clock: u64,
     /// Slots over their capacity.
     pub(super) owing: Vec<u32>,
-    /// Bytes that it takes to go on with at least a part of an insert that had no room.
-    pub(super) lacking: usize,
     unit: PhantomData<U>,
 }
 
@@ -31,7 +29,6 @@ impl<U> Labelled<U> {
             max_units: max_units.unwrap_or(u64::MAX),
             clock: 0,
             owing: Vec::new(),
-            lacking: 0,
             unit: PhantomData,
         }
     }

@@ -343,12 +343,6 @@ impl Store {
         each!(self, None, index => index.cut())
     }
 
-    /// Whether what it lacked is there now.
-    #[must_use]
-    pub fn fits(&self) -> bool {
-        each!(self, true, index => index.fits())
-    }
-
     /// Age of what goes next.
     #[must_use]
     pub fn oldest(&mut self) -> Option<u64> {

@@ -9,6 +9,7 @@ Examples:
     python -m benches.templates ~/templates
     python -m benches.templates ~/templates --cells --reader vllm
     python -m benches.templates ~/templates --only qwen --agents claude-reminders,codex
+    python -m benches.templates ~/templates --unnamed
     python -m benches.templates ~/templates --layouts
     python -m benches.templates ~/templates --learn usual --learn half-cut
     python -m benches.templates ~/templates --fuzz 500
@@ -41,6 +42,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of transcripts, their order and reports")
     parser.add_argument("--cells", action="store_true", help="print every cell")
     parser.add_argument(
+        "--unnamed", action="store_true", help='call every model "m"; otherwise as the file of its template'
+    )
+    parser.add_argument(
         "--gathers", action="store_true", help="move developer messages to the front, as vLLM does from 0.33"
     )
     parser.add_argument(
@@ -57,7 +61,8 @@ def main() -> int:
     files = [file for file in sorted(given.folder.glob("*.jinja")) if given.only.lower() in file.stem.lower()]
     if not files:
         parser.error(f"no *.jinja in {given.folder} has {given.only!r} in its name")
-    engines = [Engine(file, gathers=given.gathers, keeps_line=given.keeps_line) for file in files]
+    options = {"names": not given.unnamed, "gathers": given.gathers, "keeps_line": given.keeps_line}
+    engines = [Engine(file, **options) for file in files]
     agents = make_agents(given.agents, seed=given.seed)
     print(
         f"{len(engines)} templates, {len(agents)} agents, {sum(len(agent.requests()) for agent in agents)} requests, "

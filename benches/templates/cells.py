@@ -91,15 +91,16 @@ def true_shares(engine: Engine, requests: Sequence[Request]) -> list[tuple[float
     return found
 
 
-def described(requests: Iterable[Request], options: Options) -> list[BodyDescription]:
-    """Read all requests."""
+def described(requests: Iterable[Request], options: Options, model: str) -> list[BodyDescription]:
+    """Read all requests to a model."""
     bodies = RequestBodies(**options)
-    return [describe_body(json.dumps(each.body).encode(), path=each.path, bodies=bodies) for each in requests]
+    texts = [(json.dumps(each.body | {"model": model}).encode(), each.path) for each in requests]
+    return [describe_body(text, path=path, bodies=bodies) for text, path in texts]
 
 
-def claimed_shares(requests: Sequence[Request], options: Options) -> list[float]:
+def claimed_shares(requests: Sequence[Request], options: Options, model: str) -> list[float]:
     """Return what a reader takes each request to share with the best earlier one."""
-    read = described(requests, options)
+    read = described(requests, options, model)
     return [
         max((earlier.shared_with(this, block_size=1).share for earlier in read[:number]), default=0.0)
         for number, this in enumerate(read)
@@ -107,16 +108,16 @@ def claimed_shares(requests: Sequence[Request], options: Options) -> list[float]
 
 
 class Claims:
-    """Claims by agent and options, computed once: they do not depend on the template."""
+    """Claims by agent, options and model, computed once: they do not depend on the template."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], list[float]] = {}
+        self._known: dict[tuple[str, str, str], list[float]] = {}
 
-    def of(self, agent: Agent, options: Options) -> list[float]:
+    def of(self, agent: Agent, options: Options, model: str = "m") -> list[float]:
         """Return the claims of each request."""
-        key = agent.name, repr(sorted(options.items()))
+        key = agent.name, repr(sorted(options.items())), model
         if key not in self._known:
-            self._known[key] = claimed_shares(agent.requests(), options)
+            self._known[key] = claimed_shares(agent.requests(), options, model)
         return self._known[key]
 
 

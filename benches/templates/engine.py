@@ -30,13 +30,15 @@ class Engine:
 
     Args:
         file: The template.
+        names: Whether requests name the model as the template's file is called; otherwise it is "m".
         gathers: Whether developer messages move to the front if the template has no such role, as from vLLM 0.33;
             otherwise they become system messages where they are, and move only if the template refuses them there.
         keeps_line: Whether the billing line stays, as with some versions of SGLang.
     """
 
-    def __init__(self, file: Path, *, gathers: bool = False, keeps_line: bool = False) -> None:
+    def __init__(self, file: Path, *, names: bool = True, gathers: bool = False, keeps_line: bool = False) -> None:
         self.name = file.stem
+        self.model = file.stem if names else "m"
         source = file.read_text("utf-8")
         self.templates = ChatTemplates(source, _SPECIAL)
         self._has_developer = "'developer'" in source or '"developer"' in source

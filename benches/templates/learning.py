@@ -38,7 +38,7 @@ def play(engine: Engine, agents: list[Agent], options: Options, *, reports: str,
     played, cache = Played(), Prompts()
     for answers, (name, path, body, prompt) in enumerate(_rendered(engine, agents, seed)):
         phase = PHASES[(answers >= 20) + (answers >= 100)]
-        decision = router.select_worker(body=json.dumps(body).encode(), path=path)
+        decision = router.select_worker(body=json.dumps(body | {"model": engine.model}).encode(), path=path)
         true = cache.add(prompt)
         share = 0.0 if reports == "zero" else true / len(prompt)
         claimed = decision.matched_tokens / max(1, decision.prompt_tokens)

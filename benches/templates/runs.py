@@ -79,7 +79,7 @@ def run_readers(given: Given) -> int:
             options = options_of(engine, READERS[name])
             for agent in given.agents:
                 if (truth := truths.get((agent.name, engine.name))) is not None:
-                    cells[agent.name, engine.name] = _cell(agent, truth, claims.of(agent, options))
+                    cells[agent.name, engine.name] = _cell(agent, truth, claims.of(agent, options, engine.model))
         rows.append([name, *figures([turns for turns, _ in cells.values()])])
         firsts.append([name, *figures([first for _, first in cells.values() if first.length])])
         lists.append((name, cells))

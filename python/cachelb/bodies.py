@@ -84,7 +84,8 @@ class RequestBodies:
         keeps_reasoning: Whether the chat template renders the reasoning of every turn, whatever follows it;
             "empty-thought" if it renders that of the last question only, and an empty one in answers without any.
         inline_system: "in-place" if the template leaves system messages among the others where they are; "merged" if it
-            moves them to the first one.
+            moves them to the first one; "last-only" if it renders the last one, at the beginning; "last-user" if it
+            renders them in the last message, if that is a user's.
         attribution: "cut" if the engine drops the billing line that Claude Code puts before its system text, as vLLM
             does; "kept" if it renders that.
         max_bytes: Longer bodies are routed by load.
@@ -109,7 +110,7 @@ class RequestBodies:
     engine: Literal["vllm", "sglang"] | None = None
     tools_place: Literal["unknown", "after-system", "before-system", "last-user", "none"] | None = None
     keeps_reasoning: bool | Literal["empty-thought"] | None = None
-    inline_system: Literal["merged", "in-place"] | None = None
+    inline_system: Literal["merged", "in-place", "last-only", "last-user"] | None = None
     attribution: Literal["cut", "kept"] | None = None
     max_bytes: int = 16 << 20
     strict: bool = False

@@ -24,7 +24,7 @@ _Dialogues: TypeAlias = Callable[[], Iterator[str]]
 CHOICES: Final[dict[str, _Values]] = {
     "tools_place": ("after-system", "before-system", "last-user", "none"),
     "keeps_reasoning": (True, False, "empty-thought"),
-    "inline_system": ("in-place", "merged"),
+    "inline_system": ("in-place", "merged", "last-only", "last-user"),
 }
 """Values of options, the likely ones first."""
 _CAUTIOUS: Final[dict[str, _Values]] = {

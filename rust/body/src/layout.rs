@@ -29,13 +29,27 @@ pub enum Thoughts {
     Empty,
 }
 
+/// What becomes of system messages, those of developers among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Systems {
+    /// They stay where they are.
+    #[default]
+    InPlace,
+    /// Those among the others move behind the leading system text.
+    Merged,
+    /// The last replaces the leading system text.
+    LastOnly,
+    /// All move to the last question, if it comes last, and are left out otherwise.
+    LastUser,
+}
+
 /// An arrangement of a prompt. The default is the likely one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Layout {
     /// Where tools are rendered.
     pub tools: Tools,
-    /// Whether system and developer messages among the others move behind the leading system text.
-    pub merges: bool,
+    /// What becomes of system messages.
+    pub systems: Systems,
     /// Which thoughts are rendered.
     pub thoughts: Thoughts,
     /// Whether the attribution line of a client is rendered.
@@ -46,30 +60,28 @@ pub struct Layout {
 
 impl Layout {
     /// Layouts, those that behead last.
-    pub const COUNT: usize = 96;
+    pub const COUNT: usize = 192;
 
     /// All of them; the likely one first.
     pub fn all() -> impl Iterator<Item = Self> {
         use Tools::{Absent, AfterSystem, BeforeSystem, LastUser};
         const TOOLS: [Tools; 4] = [AfterSystem, BeforeSystem, LastUser, Absent];
         const THOUGHTS: [Thoughts; 3] = [Thoughts::Kept, Thoughts::Dropped, Thoughts::Empty];
+        use Systems::{InPlace, LastOnly, Merged};
+        const SYSTEMS: [Systems; 4] = [InPlace, Merged, LastOnly, Systems::LastUser];
         (0..Self::COUNT).map(|number| Self {
             tools: TOOLS[number % 4],
             thoughts: THOUGHTS[number / 4 % 3],
-            merges: number / 12 % 2 == 1,
-            attributes: number / 24 % 2 == 1,
-            beheads: number / 48 == 1,
+            systems: SYSTEMS[number / 12 % 4],
+            attributes: number / 48 % 2 == 1,
+            beheads: number / 96 == 1,
         })
     }
 
     /// Its place among all.
     pub(crate) fn number(self) -> usize {
-        let flags = [self.merges, self.attributes, self.beheads].map(usize::from);
-        self.tools as usize
-            + 4 * self.thoughts as usize
-            + 12 * flags[0]
-            + 24 * flags[1]
-            + 48 * flags[2]
+        let flags = 48 * usize::from(self.attributes) + 96 * usize::from(self.beheads);
+        self.tools as usize + 4 * self.thoughts as usize + 12 * self.systems as usize + flags
     }
 }
 
@@ -82,7 +94,12 @@ impl fmt::Display for Layout {
             Tools::LastUser => "last-user",
             Tools::Absent => "none",
         };
-        let inline = if self.merges { "merged" } else { "in-place" };
+        let inline = match self.systems {
+            Systems::InPlace => "in-place",
+            Systems::Merged => "merged",
+            Systems::LastOnly => "last-only",
+            Systems::LastUser => "last-user",
+        };
         let thoughts = match self.thoughts {
             Thoughts::Kept => "True",
             Thoughts::Dropped => "False",
@@ -105,6 +122,8 @@ impl fmt::Display for Layout {
 pub enum Part {
     /// System text.
     System,
+    /// A further message of the system before all others.
+    Further,
     /// The attribution line of a client.
     Attribution,
     /// The first line of the system text.
@@ -127,6 +146,8 @@ pub struct Sections {
     pub(crate) system: usize,
     pub(crate) tools: usize,
     pub(crate) question: usize,
+    /// Whether nothing follows the question.
+    pub(crate) asks: bool,
     /// Whether the engine merges system messages whatever the template does.
     pub(crate) merges: bool,
 }
@@ -144,9 +165,23 @@ impl Sections {
             system,
             tools,
             question,
+            asks,
             merges,
         } = *self;
-        let merges = merges || layout.merges;
+        let systems = match layout.systems {
+            Systems::InPlace if merges => Systems::Merged,
+            systems => systems,
+        };
+        let is_other = move |each: &T| matches!(part(each), Part::Further | Part::Inline);
+        let end = list.iter().rposition(is_other).map_or(0, |last| last + 1);
+        let run = list[..end].iter().rev();
+        let run = run.take_while(|each| is_other(each)).count();
+        // Of the leading system text and of those among the others.
+        let (own, moved) = match systems {
+            Systems::InPlace => (options..system, 0..0),
+            Systems::LastOnly if run > 0 => (0..0, end - run..end),
+            _ => (options..system, tools..end.max(tools)),
+        };
         let section = move |range: Range<usize>| range.clone().zip(&list[range]);
         let only = |is: bool, range: Range<usize>| if is { range } else { 0..0 };
         let leading = move |(_, each): &(usize, &T)| match part(each) {
@@ -155,21 +190,25 @@ impl Sections {
             _ => true,
         };
         let rendered = move |(at, each): &(usize, &T)| match part(each) {
-            Part::Inline => !merges,
+            Part::Inline => systems == Systems::InPlace,
             Part::Thought => layout.thoughts == Thoughts::Kept || *at >= question,
             Part::Empty => layout.thoughts == Thoughts::Empty && *at >= question,
             _ => true,
         };
-        let is_inline = move |(_, each): &(usize, &T)| part(each) == Part::Inline;
-        let own = options..system;
+        let text = move |is: bool| {
+            let moved = section(only(is, moved.clone()));
+            let own = section(only(is, own.clone())).filter(leading);
+            own.chain(moved.filter(move |(_, each)| is_other(each)))
+        };
+        let is_asked = systems == Systems::LastUser;
         let at = |place: Tools| only(layout.tools == place, system..tools);
         section(0..options)
             .chain(section(at(Tools::BeforeSystem)))
-            .chain(section(own).filter(leading))
-            .chain(section(only(merges, tools..list.len())).filter(is_inline))
+            .chain(text(!is_asked))
             .chain(section(at(Tools::AfterSystem)))
             .chain(section(tools..question).filter(rendered))
             .chain(section(at(Tools::LastUser)))
+            .chain(text(is_asked && asks))
             .chain(section(question..list.len()).filter(rendered))
     }
 }

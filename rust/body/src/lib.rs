@@ -44,7 +44,7 @@ pub use endpoint::{Api, Endpoint};
 pub use error::{BodyError, ErrorKind, Result};
 pub use facts::{Facts, Kind};
 pub use identity::{Clues, GATEWAY, Identity, Session, convention_names, is_read};
-pub use layout::{Layout, Part, Thoughts, Tools};
+pub use layout::{Layout, Part, Systems, Thoughts, Tools};
 pub use layouts::{Basis, Current, Given, LayoutCounts, Layouts, Lesson, Notice, Report};
 pub use outline::Outline;
 pub use profile::{Engine, InlineSystem, Limits, Profile, ToolsPlace};

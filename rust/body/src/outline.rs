@@ -54,7 +54,7 @@ impl Outline {
                 system: ends[sections.system],
                 tools: ends[sections.tools],
                 question: ends[sections.question],
-                merges: sections.merges,
+                ..sections
             },
         })
     }
@@ -93,7 +93,7 @@ impl Outline {
         let segments = self.segments[options..system]
             .iter()
             .chain(&self.segments[tools..]);
-        segments.filter(|each| matches!(each.part, Part::System | Part::Other))
+        segments.filter(|each| matches!(each.part, Part::System | Part::Further | Part::Other))
     }
 
     /// Bytes that it has in common with `other` whatever the layout: of messages and system text that no layout moves.

@@ -175,6 +175,7 @@ impl Pieces {
                 Mark::Within(part) => self.put(part, span, false),
             }
         }
+        sections.asks = self.list.len() == sections.question + 1;
         self.sections = sections;
         self.marks = marks;
     }
@@ -182,7 +183,7 @@ impl Pieces {
     /// A message of the system before all others; the first of them has a head.
     fn put_system(&mut self, bytes: &[u8], message: Span) {
         if self.list.len() > self.sections.options && self.has_system() {
-            self.put(Part::System, message, true);
+            self.put(Part::Further, message, true);
             return;
         }
         let end = message.end();

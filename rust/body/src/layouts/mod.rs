@@ -3,6 +3,7 @@
 //! For each layout the tokens that an answer found cached are predicted from the best earlier prompt on its worker. A
 //! layout scores by how likely the report is under it; the current one is left once another leads it.
 
+mod families;
 mod model;
 
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::model::{LEARNED, Model};
 use crate::endpoint::Api;
-use crate::layout::{Layout, Thoughts, Tools};
+use crate::layout::{Layout, Systems, Thoughts, Tools};
 use crate::outline::Outline;
 use crate::profile::Engine;
 
@@ -27,8 +28,8 @@ const LEAD: f64 = 1.0;
 pub struct Given {
     /// Where tools are rendered.
     pub tools: Option<Tools>,
-    /// Whether system messages among the others move.
-    pub merges: Option<bool>,
+    /// What becomes of system messages.
+    pub systems: Option<Systems>,
     /// Which thoughts are rendered.
     pub thoughts: Option<Thoughts>,
     /// Whether attribution lines are rendered.
@@ -36,13 +37,14 @@ pub struct Given {
 }
 
 impl Given {
-    /// The layout that the engine most likely has.
+    /// The layout that an engine most likely has for a model of this name.
     #[must_use]
-    pub fn start(self, engine: Engine) -> Layout {
+    pub fn start(self, engine: Engine, model: Option<&str>) -> Layout {
+        let likely = families::of(model);
         Layout {
-            tools: self.tools.unwrap_or_default(),
-            merges: self.merges.unwrap_or_default(),
-            thoughts: self.thoughts.unwrap_or_default(),
+            tools: self.tools.unwrap_or(likely.tools),
+            systems: self.systems.unwrap_or(likely.systems),
+            thoughts: self.thoughts.unwrap_or(likely.thoughts),
             attributes: self.attributes.unwrap_or(engine == Engine::Sglang),
             beheads: false,
         }
@@ -50,7 +52,7 @@ impl Given {
 
     fn allows(self, layout: Layout) -> bool {
         self.tools.is_none_or(|tools| tools == layout.tools)
-            && self.merges.is_none_or(|merges| merges == layout.merges)
+            && self.systems.is_none_or(|systems| systems == layout.systems)
             && self.thoughts.is_none_or(|kept| kept == layout.thoughts)
             && self.attributes.is_none_or(|kept| kept == layout.attributes)
     }
@@ -152,6 +154,7 @@ pub struct Lesson {
     api: Api,
     outline: Arc<Outline>,
     layout: Layout,
+    start: Layout,
 }
 
 impl Lesson {
@@ -211,7 +214,7 @@ impl Layouts {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let known = current.get(&key(model)).map(|known| known[api as usize]);
         known.unwrap_or_else(|| Current {
-            layout: self.given.start(self.engine()),
+            layout: self.given.start(self.engine(), model),
             basis: Basis::Likely,
             is_new: false,
         })
@@ -231,6 +234,7 @@ impl Layouts {
             api,
             outline: Arc::new(outline),
             layout: current.layout,
+            start: self.given.start(self.engine(), model),
         })
     }
 
@@ -259,7 +263,7 @@ impl Layouts {
             self.counts.volatile_heads.fetch_add(1, Ordering::Relaxed);
             notices.push(Notice::VolatileHead(bytes));
         }
-        let start = self.given.start(self.engine());
+        let start = lesson.start;
         if let Some((cached, prompt)) = report.cached.zip(report.prompt).filter(|(_, all)| *all > 0)
         {
             let tokens = (cached.min(prompt) as f64, prompt as f64);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Basis, Lesson};
 use crate::endpoint::Api;
-use crate::layout::{Layout, Part, Thoughts, Tools};
+use crate::layout::{Layout, Part, Systems, Thoughts, Tools};
 use crate::outline::Outline;
 
 /// Prompts that are kept of a model, and bytes of their outlines.
@@ -147,7 +147,13 @@ impl Model {
         let has = |is: &dyn Fn(&Outline) -> bool| {
             is(outline) || earlier.iter().any(|(_, each)| is(&each.outline))
         };
-        let mut parts = vec![Part::Inline, Part::Thought, Part::Empty, Part::Attribution];
+        let mut parts = vec![
+            Part::Further,
+            Part::Inline,
+            Part::Thought,
+            Part::Empty,
+            Part::Attribution,
+        ];
         parts.retain(|part| has(&|outline| outline.has(*part)));
         let has_tools = has(&Outline::has_tools);
         // Prompts without tools have the same prediction wherever those are rendered, and so on.
@@ -203,7 +209,11 @@ impl Model {
     /// they do with inline messages in the others says nothing of it.
     pub(super) fn score(&self, api: Api, layout: Layout, start: Layout) -> f64 {
         let other = Layout {
-            merges: !layout.merges,
+            systems: match layout.systems {
+                Systems::InPlace => Systems::Merged,
+                Systems::Merged => Systems::InPlace,
+                systems => systems,
+            },
             ..layout
         };
         let scores = self.scores.iter().enumerate().map(|(of, scores)| {
@@ -268,7 +278,12 @@ fn reduced(layout: Layout, has_tools: bool, parts: &[Part]) -> Layout {
         } else {
             Tools::default()
         },
-        merges: layout.merges && has(Part::Inline),
+        systems: match layout.systems {
+            Systems::LastUser => Systems::LastUser,
+            systems if has(Part::Inline) => systems,
+            Systems::LastOnly if has(Part::Further) => Systems::LastOnly,
+            _ => Systems::InPlace,
+        },
         thoughts: match layout.thoughts {
             Thoughts::Empty if has(Part::Empty) => Thoughts::Empty,
             Thoughts::Empty | Thoughts::Dropped if has(Part::Thought) => Thoughts::Dropped,

@@ -7,7 +7,10 @@ use serde_json::json;
 
 use super::MESSAGES;
 use super::likely::{Talk, Turn, common, profile, read, word};
-use crate::{Api, Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Report};
+use crate::{
+    Api, Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Report, Systems, Thoughts,
+    Tools,
+};
 
 /// Requests of a session.
 const TURNS: u16 = 30;
@@ -109,7 +112,7 @@ fn play(
 
 #[test]
 fn the_layout_of_an_engine_is_found_within_twenty_answers() {
-    for layout in Layout::all().take(48) {
+    for layout in Layout::all().take(96) {
         let layouts = Arc::new(Layouts::default());
         let mut engine = Engine {
             layout,
@@ -157,7 +160,7 @@ fn evictions_mislead_no_prediction() {
 #[test]
 fn a_choice_of_a_person_stays() {
     let given = Given {
-        merges: Some(true),
+        systems: Some(Systems::Merged),
         attributes: Some(true),
         ..Given::default()
     };
@@ -169,7 +172,10 @@ fn a_choice_of_a_person_stays() {
     };
     play(&layouts, &mut Engine::default(), report);
     let found = layouts.of(Some("m"), Api::Messages).layout;
-    assert!(found.merges && found.attributes, "{found}");
+    assert!(
+        found.systems == Systems::Merged && found.attributes,
+        "{found}"
+    );
 }
 
 #[test]
@@ -179,7 +185,7 @@ fn answers_without_counts_change_nothing() {
         &layouts,
         &mut Engine {
             layout: Layout {
-                merges: true,
+                systems: Systems::Merged,
                 ..Layout::default()
             },
             ..Engine::default()
@@ -265,4 +271,29 @@ fn memory_is_bounded_with_ten_thousand_models() {
         "{}",
         layouts.memory_bytes()
     );
+}
+
+#[test]
+fn a_model_begins_with_the_layout_of_its_family() {
+    let of = |name| Layouts::default().of(Some(name), Api::Chat).layout;
+    let qwen = of("Qwen/Qwen3.5-4B-FP8");
+    let expected = Layout {
+        tools: Tools::BeforeSystem,
+        systems: Systems::Merged,
+        thoughts: Thoughts::Empty,
+        ..Layout::default()
+    };
+    assert_eq!(qwen, expected);
+    assert_eq!(of("qwen/QWEN3-8b").thoughts, Thoughts::Dropped);
+    assert_eq!(of("deepseek-ai/DeepSeek-R1").systems, Systems::LastOnly);
+    for likely in ["Qwen3-Coder-480B", "m", "", "GLM"] {
+        assert_eq!(of(likely), Layout::default(), "{likely}");
+    }
+    let given = Given {
+        systems: Some(Systems::InPlace),
+        ..Given::default()
+    };
+    let set = Layouts::new(given, None).of(Some("qwen3.5"), Api::Chat);
+    assert_eq!(set.layout.systems, Systems::InPlace);
+    assert_eq!(set.layout.thoughts, Thoughts::Empty);
 }

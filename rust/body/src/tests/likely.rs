@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{CHAT, MESSAGES, RESPONSES};
-use crate::{BodyReader, Layout, Limits, Profile, Prompt, Thoughts, Tools};
+use crate::{BodyReader, Layout, Limits, Profile, Prompt, Systems, Thoughts, Tools};
 
 /// A part of a conversation; each text is unique.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,9 +111,23 @@ impl Talk {
             Turn::Inline(_, id) => Some(word("inline", *id)),
             _ => None,
         };
-        if layout.merges {
-            system.extend(self.turns.iter().filter_map(inline));
+        let moved: Vec<_> = self.turns.iter().filter_map(inline).collect();
+        let messages = self.turns.iter().rev();
+        let mut messages = messages.skip_while(|turn| inline(turn).is_none());
+        let run: Vec<_> = messages.by_ref().map_while(inline).collect();
+        match layout.systems {
+            Systems::InPlace => {}
+            Systems::LastOnly if !run.is_empty() => system = run.into_iter().rev().collect(),
+            _ => system.extend(moved),
         }
+        let asked = match layout.systems {
+            Systems::LastUser if question + 1 < self.turns.len() => {
+                system.clear();
+                Vec::new()
+            }
+            Systems::LastUser => std::mem::take(&mut system),
+            _ => Vec::new(),
+        };
         let tools: Vec<_> = self.tools.iter().map(|id| word("tool", *id)).collect();
         let mut prompt = match layout.tools {
             Tools::AfterSystem => [system, tools.clone()].concat(),
@@ -125,9 +139,14 @@ impl Talk {
             if layout.tools == Tools::LastUser && at == question {
                 prompt.extend(tools.clone());
             }
+            if at == question {
+                prompt.extend(asked.clone());
+            }
             match turn {
                 Turn::User(id) => prompt.push(word("user", *id)),
-                Turn::Inline(..) => prompt.extend(inline(turn).filter(|_| !layout.merges)),
+                Turn::Inline(..) => {
+                    prompt.extend(inline(turn).filter(|_| layout.systems == Systems::InPlace))
+                }
                 Turn::Answer(thought, id) => {
                     match thought {
                         Some((_, id)) if is_late || layout.thoughts == Thoughts::Kept => {

@@ -1,6 +1,8 @@
 //! The settings of `RequestBodies`.
 
-use cachelb_body::{Engine, Given, InlineSystem, Limits, Profile, Thoughts, Tools, ToolsPlace};
+use cachelb_body::{
+    Engine, Given, InlineSystem, Limits, Profile, Systems, Thoughts, Tools, ToolsPlace,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -22,7 +24,12 @@ const PLACES: [(&str, Option<Tools>); 5] = [
     ("none", Some(Tools::Absent)),
     ("unknown", None),
 ];
-const INLINE: [(&str, bool); 2] = [("in-place", false), ("merged", true)];
+const INLINE: [(&str, Systems); 4] = [
+    ("in-place", Systems::InPlace),
+    ("merged", Systems::Merged),
+    ("last-only", Systems::LastOnly),
+    ("last-user", Systems::LastUser),
+];
 const ATTRIBUTION: [(&str, bool); 2] = [("cut", false), ("kept", true)];
 const MATCH: [(&str, bool); 2] = [("likely", true), ("certain", false)];
 
@@ -67,7 +74,7 @@ impl Settings {
         let engine = chosen(given, "engine", &ENGINES)?;
         let layout = Given {
             tools: chosen(given, "tools_place", &PLACES)?.flatten(),
-            merges: chosen(given, "inline_system", &INLINE)?,
+            systems: chosen(given, "inline_system", &INLINE)?,
             thoughts: thoughts(given)?,
             attributes: chosen(given, "attribution", &ATTRIBUTION)?,
         };
@@ -87,7 +94,7 @@ impl Settings {
                     Some(Tools::LastUser) => ToolsPlace::LastUser,
                 },
                 keeps_reasoning: layout.thoughts == Some(Thoughts::Kept),
-                inline_system: if layout.merges == Some(false) {
+                inline_system: if layout.systems == Some(Systems::InPlace) {
                     InlineSystem::InPlace
                 } else {
                     InlineSystem::Merged

@@ -1,4 +1,6 @@
-//! What is known about the engines behind a router, and what a body may hold.
+//! The settings of a reader by the engines behind a router, and the limits of a body.
+
+use crate::layout::{Systems, Tools};
 
 /// The engine that renders the prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,51 +14,29 @@ pub enum Engine {
     Sglang,
 }
 
-/// Where the chat template puts tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ToolsPlace {
-    /// Before or behind the leading system messages: with other tools, nothing is shared.
-    #[default]
-    Unknown,
-    /// Behind the leading system message; if there are several, or a developer's, as if not known.
-    AfterSystem,
-    /// At the beginning.
-    BeforeSystem,
-    /// Before the last user message; leading system text at the beginning or in that message.
-    LastUser,
-}
-
-/// What an Anthropic `role: system` among the messages does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum InlineSystem {
-    /// It may move into the leading system message: the head names its text.
-    #[default]
-    Merged,
-    /// It stays where it is.
-    InPlace,
-}
-
 /// How bodies become prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Profile {
     /// The engine.
     pub engine: Engine,
-    /// Where tools are rendered.
-    pub tools_place: ToolsPlace,
+    /// Where tools are rendered, nowhere excepted. Not known: with other tools, nothing is shared. Behind the leading
+    /// system message: if there are several, or a developer's, as if not known.
+    pub tools_place: Option<Tools>,
     /// Whether the template renders all reasoning, whatever follows it.
     pub keeps_reasoning: bool,
-    /// What system messages among the others do.
-    pub inline_system: InlineSystem,
+    /// The place of an Anthropic `role: system` among the messages. But in place, it may move into the leading system
+    /// message: the head names its text.
+    pub inline_system: Option<Systems>,
     /// Whether prompts are arranged by a [layout](crate::Layout), in vLLM's order of what a message holds, and match up
     /// to their first difference in it.
     pub is_likely: bool,
-    /// Whether a layout merges the system messages of the responses API whatever it says, as `SGLang` does.
+    /// Whether a layout merges the system messages of the responses API in any case, as `SGLang` does.
     pub merges_responses: bool,
     /// Key of the digests; routers that share state have the same.
     pub seed: u64,
 }
 
-/// What a body may hold. One beyond them is an error and routed by load.
+/// The limits of a body. One beyond them is an error and routed by load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes.

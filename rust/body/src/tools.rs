@@ -2,7 +2,7 @@
 
 use crate::canon::{CLOSE, KEY, OBJECT, Span, TEXT};
 use crate::error::Result;
-use crate::profile::{Engine, Profile, ToolsPlace};
+use crate::profile::{Engine, Profile};
 use crate::scan::{Reader, Token};
 use crate::writer::{Dialect, Writer};
 
@@ -74,7 +74,7 @@ fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result
         ..
     } = w.profile();
     let reorders = is_object && !is_likely && (flat || engine != Engine::Sglang);
-    if reorders && tools_place != ToolsPlace::Unknown {
+    if reorders && tools_place.is_some() {
         let tool = w.canon().since(start);
         let whole = w.canon().put_whole(b'g', [tool]);
         w.canon().arrange(start, &[whole, tool]);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+pub use cachelb_body::Usage;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Known;
 use cachelb_policy::{Candidate, Ended, Reason, View};
@@ -57,17 +58,6 @@ impl Ending {
             _ => Ended::Failed,
         }
     }
-}
-
-/// What the engine counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Prompt tokens from its cache.
-    pub cached_tokens: Option<u64>,
-    /// Prompt tokens.
-    pub prompt_tokens: Option<u64>,
-    /// Output tokens.
-    pub output_tokens: Option<u64>,
 }
 
 /// What a rule beside the first one would have done.

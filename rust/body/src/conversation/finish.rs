@@ -5,7 +5,8 @@ use super::contents::{Block, Class, IMAGE, SHOWN};
 use super::messages::ASSISTANT;
 use super::pieces::{is_result, thoughts};
 use crate::canon::{ARRAY, PIECE, Span, TEXT};
-use crate::profile::{Engine, InlineSystem, Profile};
+use crate::layout::Systems;
+use crate::profile::{Engine, Profile};
 use crate::writer::{Dialect, Writer};
 
 impl Conversation {
@@ -179,6 +180,6 @@ impl Conversation {
 /// Whether system messages may go to the front: `SGLang` puts those of the responses API there, whatever the template
 /// does.
 fn gathers(profile: Profile, dialect: Dialect) -> bool {
-    profile.inline_system == InlineSystem::Merged
+    profile.inline_system != Some(Systems::InPlace)
         || dialect == Dialect::Responses && profile.engine != Engine::Vllm
 }

@@ -13,7 +13,7 @@ pub(crate) use self::pieces::Pieces;
 use self::turns::Turns;
 use crate::canon::Span;
 use crate::layout::Layout;
-use crate::profile::{InlineSystem, ToolsPlace};
+use crate::layout::{Systems, Tools as Place};
 use crate::tools::Tools;
 use crate::writer::{Dialect, Writer};
 
@@ -117,28 +117,28 @@ impl Conversation {
         let keeps_reasoning = w.profile().keeps_reasoning;
         let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
         let mut place = w.profile().tools_place;
-        let merges = w.profile().inline_system == InlineSystem::Merged;
+        let merges = w.profile().inline_system != Some(Systems::InPlace);
         w.add_field(b"inline", self.turns.inline(merges));
         if self.turns.has_systems() && merges {
             // Templates may render the last one only.
             w.add_written(&[b"leading"], &[parts.system[1]]);
         }
-        if place == ToolsPlace::AfterSystem && tools.span().len() > 0 {
+        if place == Some(Place::AfterSystem) && tools.span().len() > 0 {
             if self.turns.has_one_leader() {
                 // Templates announce tools in front of the system text too.
                 w.add_field(b"tools", Some(1));
             } else {
-                place = ToolsPlace::Unknown;
+                place = None;
             }
         }
-        if place == ToolsPlace::LastUser
+        if place == Some(Place::LastUser)
             && (self.turns.moves_users() || self.turns.inline(merges).is_some())
         {
             // What goes to the last user message, or which that is, is not known.
             let all = Span::from(parts.before.start()..parts.behind.end());
             w.add_written(&[b"messages", b"their tools"], &[all, tools.span()]);
         }
-        if place == ToolsPlace::LastUser {
+        if place == Some(Place::LastUser) {
             // Templates render system text there too, others at the beginning.
             w.add_written(&[b"system", b"system messages"], &parts.system);
             let some = parts.system.iter().any(|part| part.len() > 0) || tools.span().len() > 0;
@@ -146,7 +146,7 @@ impl Conversation {
                 w.add_field(b"no user", Some(1));
             }
         }
-        if place == ToolsPlace::Unknown {
+        if place.is_none() {
             w.add_written(&[b"tools"], &[tools.span()]);
         }
         let start = w.canon().end();
@@ -159,11 +159,11 @@ impl Conversation {
         let none = Span::default();
         self.beside = [head, tools];
         Some(match place {
-            ToolsPlace::Unknown | ToolsPlace::AfterSystem => {
+            None | Some(Place::AfterSystem | Place::Absent) => {
                 [head, system, leading, tools, none, before, behind]
             }
-            ToolsPlace::BeforeSystem => [head, tools, none, system, leading, before, behind],
-            ToolsPlace::LastUser => {
+            Some(Place::BeforeSystem) => [head, tools, none, system, leading, before, behind],
+            Some(Place::LastUser) => {
                 // Some render it only if nothing follows that message.
                 let late = parts.asks != Some(true) && system.len() + leading.len() > 0;
                 let mark = if late { w.canon().begin(b'l') } else { none };

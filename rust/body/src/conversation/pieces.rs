@@ -289,14 +289,17 @@ pub(super) fn is_result(content: &[u8]) -> bool {
 
 /// Thoughts in a text, by their ends.
 pub(super) fn thoughts(text: &[u8]) -> usize {
-    const END: &[u8] = b"</think>";
     const BLOCK: usize = 32;
     let begins = |block: &[u8; BLOCK]| {
-        let begins = |any: u8, byte: &u8| any | u8::from(*byte == END[0]);
+        let begins = |any: u8, byte: &u8| any | u8::from(*byte == THOUGHT_END[0]);
         block.iter().fold(0, begins) != 0
     };
-    let count = |places: Range<usize>| places.filter(|at| text[*at..].starts_with(END)).count();
-    let Some(places) = text.len().checked_sub(END.len() - 1) else {
+    let count = |places: Range<usize>| {
+        places
+            .filter(|at| text[*at..].starts_with(THOUGHT_END))
+            .count()
+    };
+    let Some(places) = text.len().checked_sub(THOUGHT_END.len() - 1) else {
         return 0;
     };
     // Blocks without the first byte are passed over as vectors; the last of them overlaps.

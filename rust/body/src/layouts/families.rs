@@ -1,130 +1,33 @@
 //! Layouts of published models by their names, as `probe_template` finds them with `match="likely"`.
 
-use crate::layout::{Layout, Systems, Thoughts, Tools};
+use crate::layout::Layout;
+use crate::layout::Systems::{self, InPlace, LastOnly, Merged};
+use crate::layout::Thoughts::{self, Dropped, Empty, Kept};
+use crate::layout::Tools::{self, Absent, AfterSystem, BeforeSystem, LastUser};
 
-/// What a name holds, in lower case, and the choices that its template makes; the first that fits counts. Models with
+/// Parts of names, in lower case, and the choices of their templates; the first that fits counts. Models with
 /// the likely layout are listed if a later name would fit them.
 const FAMILIES: [(&str, Tools, Systems, Thoughts); 20] = [
-    (
-        "apertus",
-        Tools::AfterSystem,
-        Systems::Merged,
-        Thoughts::Kept,
-    ),
-    (
-        "command-r",
-        Tools::BeforeSystem,
-        Systems::InPlace,
-        Thoughts::Kept,
-    ),
-    (
-        "cohere",
-        Tools::BeforeSystem,
-        Systems::InPlace,
-        Thoughts::Kept,
-    ),
-    (
-        "deepseek-r1",
-        Tools::Absent,
-        Systems::LastOnly,
-        Thoughts::Kept,
-    ),
-    (
-        "deepseek",
-        Tools::AfterSystem,
-        Systems::Merged,
-        Thoughts::Kept,
-    ),
-    (
-        "gemma-4",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Dropped,
-    ),
-    (
-        "glm-",
-        Tools::BeforeSystem,
-        Systems::InPlace,
-        Thoughts::Dropped,
-    ),
-    (
-        "gpt-oss",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Empty,
-    ),
-    (
-        "hermes-3",
-        Tools::BeforeSystem,
-        Systems::InPlace,
-        Thoughts::Kept,
-    ),
-    (
-        "kimi-k2",
-        Tools::BeforeSystem,
-        Systems::InPlace,
-        Thoughts::Kept,
-    ),
-    (
-        "ministral-3",
-        Tools::AfterSystem,
-        Systems::Merged,
-        Thoughts::Kept,
-    ),
-    (
-        "mistral-nemo",
-        Tools::LastUser,
-        Systems::LastUser,
-        Thoughts::Kept,
-    ),
-    (
-        "mistral-small",
-        Tools::LastUser,
-        Systems::Merged,
-        Thoughts::Kept,
-    ),
-    (
-        "nemotron-3",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Dropped,
-    ),
-    (
-        "qwen3-coder",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Kept,
-    ),
-    (
-        "qwen3-instruct",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Kept,
-    ),
-    (
-        "qwen3.8",
-        Tools::BeforeSystem,
-        Systems::Merged,
-        Thoughts::Kept,
-    ),
-    (
-        "qwen3.",
-        Tools::BeforeSystem,
-        Systems::Merged,
-        Thoughts::Empty,
-    ),
-    (
-        "qwen3",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Dropped,
-    ),
-    (
-        "stepfun",
-        Tools::AfterSystem,
-        Systems::InPlace,
-        Thoughts::Empty,
-    ),
+    ("apertus", AfterSystem, Merged, Kept),
+    ("command-r", BeforeSystem, InPlace, Kept),
+    ("cohere", BeforeSystem, InPlace, Kept),
+    ("deepseek-r1", Absent, LastOnly, Kept),
+    ("deepseek", AfterSystem, Merged, Kept),
+    ("gemma-4", AfterSystem, InPlace, Dropped),
+    ("glm-", BeforeSystem, InPlace, Dropped),
+    ("gpt-oss", AfterSystem, InPlace, Empty),
+    ("hermes-3", BeforeSystem, InPlace, Kept),
+    ("instruct-2507", AfterSystem, InPlace, Kept),
+    ("kimi-k2", BeforeSystem, InPlace, Kept),
+    ("ministral-3", AfterSystem, Merged, Kept),
+    ("mistral-nemo", LastUser, Systems::LastUser, Kept),
+    ("mistral-small", LastUser, Merged, Kept),
+    ("nemotron-3", AfterSystem, InPlace, Dropped),
+    ("qwen3-coder", AfterSystem, InPlace, Kept),
+    ("qwen3.8", BeforeSystem, Merged, Kept),
+    ("qwen3.", BeforeSystem, Merged, Empty),
+    ("qwen3", AfterSystem, InPlace, Dropped),
+    ("stepfun", AfterSystem, InPlace, Empty),
 ];
 
 /// The likely layout of a model.

@@ -135,15 +135,15 @@ pub struct Layouts {
     pub counts: LayoutCounts,
 }
 
-/// What an engine counted of a request.
+/// The tokens that an engine counted for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct Usage {
     /// Prompt tokens from its cache.
-    pub cached: Option<u64>,
+    pub cached_tokens: Option<u64>,
     /// Prompt tokens.
-    pub prompt: Option<u64>,
+    pub prompt_tokens: Option<u64>,
     /// Output tokens.
-    pub output: Option<u64>,
+    pub output_tokens: Option<u64>,
 }
 
 /// A prompt that was sent, to learn from its answer.
@@ -160,8 +160,8 @@ pub struct Lesson {
 impl Lesson {
     /// The worker at `place` answered; `place` differs between workers.
     #[must_use = "a notice is to be logged"]
-    pub fn learn(&self, place: u64, report: Report) -> Vec<Notice> {
-        self.layouts.learn(self, place, report)
+    pub fn learn(&self, place: u64, usage: Usage) -> Vec<Notice> {
+        self.layouts.learn(self, place, usage)
     }
 
     /// The layout by which the earlier prompt was sent that it most likely continues, if that is another.
@@ -245,7 +245,7 @@ impl Layouts {
         models.values().map(Model::memory_bytes).sum()
     }
 
-    fn learn(&self, lesson: &Lesson, place: u64, report: Report) -> Vec<Notice> {
+    fn learn(&self, lesson: &Lesson, place: u64, usage: Usage) -> Vec<Notice> {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let used = models.values().map(|model| model.used).max().unwrap_or(0) + 1;
         if models.len() >= MODELS && !models.contains_key(&lesson.model) {
@@ -264,7 +264,10 @@ impl Layouts {
             notices.push(Notice::VolatileHead(bytes));
         }
         let start = lesson.start;
-        if let Some((cached, prompt)) = report.cached.zip(report.prompt).filter(|(_, all)| *all > 0)
+        if let Some((cached, prompt)) = usage
+            .cached_tokens
+            .zip(usage.prompt_tokens)
+            .filter(|(_, all)| *all > 0)
         {
             let tokens = (cached.min(prompt) as f64, prompt as f64);
             if let Some(missed) = model.weigh(lesson, place, tokens, start) {
@@ -307,7 +310,7 @@ impl Layouts {
         } else {
             self.counts.unreported.fetch_add(1, Ordering::Relaxed);
         }
-        model.keep(lesson, place, report.output.unwrap_or(0));
+        model.keep(lesson, place, usage.output_tokens.unwrap_or(0));
         let layouts = model.current.map(|known| known.unwrap_or(start));
         let mut prompts = model.prompts.iter();
         let is_new = prompts.any(|each| each.layout != layouts[each.api as usize]);

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::{CHAT, MESSAGES, RESPONSES, vllm};
+use super::{CHAT, MESSAGES, PLACES, RESPONSES, vllm};
 use crate::{
-    BodyReader, Clues, Facts, Identity, InlineSystem, Limits, Profile, ToolsPlace, convention_names,
+    BodyReader, Clues, Facts, Identity, Limits, Profile, Systems, Tools, convention_names,
 };
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -292,7 +292,6 @@ fn ends(profile: Profile, path: &str, body: &str) -> (Vec<u8>, Vec<usize>) {
 
 #[test]
 fn head_and_tools_are_found_in_the_prompt() {
-    use ToolsPlace::{AfterSystem, BeforeSystem, LastUser, Unknown};
     let body = r#"{"system": "be", "tools": [{"name": "t"}], "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}"#;
     let found = |tools_place, body: &str| {
         let profile = Profile {
@@ -307,17 +306,25 @@ fn head_and_tools_are_found_in_the_prompt() {
             body.has_system(),
         )
     };
-    for place in [Unknown, AfterSystem, BeforeSystem, LastUser] {
+    for place in PLACES {
         let ([head, tools], ends, has_system) = found(place, body);
-        let digest = if place == BeforeSystem { 0 } else { 17 };
-        let at = if place == BeforeSystem { 0 } else { ends[0] };
+        let digest = if place == Some(Tools::BeforeSystem) {
+            0
+        } else {
+            17
+        };
+        let at = if place == Some(Tools::BeforeSystem) {
+            0
+        } else {
+            ends[0]
+        };
         assert_eq!((head, tools.start), (0..digest, at), "{place:?}");
         assert!(ends.len() == 3 && tools.end > tools.start);
         // The first end is that of a message where system text comes in the last user's.
-        assert_eq!(has_system, place != LastUser);
+        assert_eq!(has_system, place != Some(Tools::LastUser));
     }
     let bare = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
-    let (beside, ends, has_system) = found(AfterSystem, bare);
+    let (beside, ends, has_system) = found(Some(Tools::AfterSystem), bare);
     assert_eq!((beside, ends.len(), has_system), ([0..0, 0..0], 1, false));
 }
 
@@ -334,11 +341,7 @@ fn system_text_beside_the_messages_has_an_end() {
         (MESSAGES, "system", "messages"),
         (RESPONSES, "instructions", "input"),
     ] {
-        for place in [
-            ToolsPlace::Unknown,
-            ToolsPlace::BeforeSystem,
-            ToolsPlace::LastUser,
-        ] {
+        for place in [None, Some(Tools::BeforeSystem), Some(Tools::LastUser)] {
             let profile = Profile {
                 tools_place: place,
                 ..vllm()
@@ -381,13 +384,12 @@ proptest! {
         messages in proptest::collection::vec(message(), 1..8),
         tools in any::<bool>(),
     ) {
-        use ToolsPlace::{AfterSystem, BeforeSystem, LastUser, Unknown};
         let tools = if tools { r#", "tools": [{"name": "t"}]"# } else { "" };
-        for place in [Unknown, AfterSystem, BeforeSystem, LastUser] {
+        for place in PLACES {
             for path in [CHAT, MESSAGES] {
                 let profile = Profile {
                     tools_place: place,
-                    inline_system: InlineSystem::InPlace,
+                    inline_system: Some(Systems::InPlace),
                     keeps_reasoning: true,
                     ..Profile::default()
                 };
@@ -401,7 +403,7 @@ proptest! {
                 prop_assert_eq!(found.last(), Some(&prompt.len()));
                 for (count, end) in found.iter().enumerate().map(|(at, end)| (at + 1, *end)) {
                     let (shorter, _) = of(&messages[..count]);
-                    let leads = place == LastUser && messages[0].contains(r#""system""#);
+                    let leads = place == Some(Tools::LastUser) && messages[0].contains(r#""system""#);
                     if tools.is_empty() && !leads {
                         prop_assert_eq!(&prompt[..end], &shorter[..]);
                     }
@@ -410,7 +412,7 @@ proptest! {
                     let grows = messages[..=count.min(messages.len() - 1)]
                         .iter()
                         .any(|message| !message.contains(r#""system""#));
-                    if count < messages.len() && place != LastUser && grows {
+                    if count < messages.len() && place != Some(Tools::LastUser) && grows {
                         let mut others = messages.clone();
                         others.truncate(count);
                         others.push(r#"{"role": "other", "content": "z"}"#.to_owned());

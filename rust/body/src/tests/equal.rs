@@ -1,9 +1,7 @@
 //! What is equal and what differs, by the table of the format.
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
-use crate::{
-    BodyReader, Engine, ErrorKind, InlineSystem, Kind, Limits, Profile, Prompt, ToolsPlace,
-};
+use crate::{BodyReader, Engine, ErrorKind, Kind, Limits, Profile, Prompt, Systems, Tools};
 
 fn chat(fields: &str) -> Vec<u8> {
     stream(
@@ -323,7 +321,7 @@ fn inline_system_messages_change_the_head_unless_they_stay() {
     };
     assert_eq!(shared(Profile::default()), 1, "the mark of the digest");
     let profile = Profile {
-        inline_system: InlineSystem::InPlace,
+        inline_system: Some(Systems::InPlace),
         ..Profile::default()
     };
     assert!(shared(profile) > 10);
@@ -395,18 +393,18 @@ fn places_of_tools() {
             .take_while(|(one, other)| one == other)
             .count()
     };
-    assert_eq!(shared(ToolsPlace::Unknown), 1);
-    assert_eq!(shared(ToolsPlace::BeforeSystem), 3);
-    let after = shared(ToolsPlace::AfterSystem);
+    assert_eq!(shared(None), 1);
+    assert_eq!(shared(Some(Tools::BeforeSystem)), 3);
+    let after = shared(Some(Tools::AfterSystem));
     assert!(after > 3000);
     // The messages before the last, and then tools before system text.
-    assert_eq!(shared(ToolsPlace::LastUser), 17 + 25 + 3);
+    assert_eq!(shared(Some(Tools::LastUser)), 17 + 25 + 3);
 }
 
 #[test]
 fn tools_stand_behind_one_system_message_only() {
     let profile = Profile {
-        tools_place: ToolsPlace::AfterSystem,
+        tools_place: Some(Tools::AfterSystem),
         ..Profile::default()
     };
     let system = "s".repeat(300);

@@ -2,7 +2,7 @@
 #![allow(clippy::format_push_string, clippy::struct_excessive_bools)]
 
 use super::talks::{ROLES, Talk, Turn};
-use crate::{Engine, InlineSystem, Profile, ToolsPlace};
+use crate::{Engine, Profile, Systems, Tools};
 
 /// Which reasoning a template leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum Drops {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Family {
     pub(super) name: &'static str,
-    tools: ToolsPlace,
+    tools: Option<Tools>,
     drops: Drops,
     /// System messages all go to the front.
     gathers: bool,
@@ -41,7 +41,7 @@ pub(super) struct Family {
 
 const PLAIN: Family = Family {
     name: "plain",
-    tools: ToolsPlace::AfterSystem,
+    tools: Some(Tools::AfterSystem),
     drops: Drops::None,
     gathers: false,
     first_only: false,
@@ -71,13 +71,13 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "mistral",
-        tools: ToolsPlace::LastUser,
+        tools: Some(Tools::LastUser),
         drops: Drops::All,
         ..PLAIN
     },
     Family {
         name: "nemo",
-        tools: ToolsPlace::LastUser,
+        tools: Some(Tools::LastUser),
         drops: Drops::All,
         first_only: true,
         system_last: true,
@@ -97,7 +97,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "gemma",
-        tools: ToolsPlace::BeforeSystem,
+        tools: Some(Tools::BeforeSystem),
         drops: Drops::All,
         gathers: true,
         media_first: true,
@@ -105,7 +105,7 @@ pub(super) const FAMILIES: [Family; 9] = [
     },
     Family {
         name: "hermes",
-        tools: ToolsPlace::BeforeSystem,
+        tools: Some(Tools::BeforeSystem),
         joins_results: true,
         ..PLAIN
     },
@@ -145,8 +145,8 @@ impl Family {
             out += if self.announces { "<with tools>" } else { "" };
         }
         let at = match self.tools {
-            ToolsPlace::BeforeSystem => 0,
-            ToolsPlace::LastUser => leading.max(user.max(1) - 1),
+            Some(Tools::BeforeSystem) => 0,
+            Some(Tools::LastUser) => leading.max(user.max(1) - 1),
             _ => leading,
         };
         let gathered = |turn: &Turn| self.gathers && turn.role == 0;
@@ -219,25 +219,25 @@ impl Family {
 
     /// Whether engines are to put system text among the messages to the front.
     pub(super) fn merges(&self, profile: Profile) -> bool {
-        profile.inline_system == InlineSystem::Merged && (self.gathers || self.first_only)
+        profile.inline_system.is_none() && (self.gathers || self.first_only)
     }
 
     /// The profiles under which its prompts are right.
     pub(super) fn profiles(&self) -> Vec<Profile> {
         let mut profiles = Vec::new();
-        for tools_place in [ToolsPlace::Unknown, self.tools] {
-            if tools_place == ToolsPlace::Unknown && self.tools == ToolsPlace::LastUser {
+        for tools_place in [None, self.tools] {
+            if tools_place.is_none() && self.tools == Some(Tools::LastUser) {
                 continue;
             }
             for (keeps_reasoning, inline_system) in [
-                (false, InlineSystem::Merged),
-                (self.drops == Drops::None, InlineSystem::Merged),
+                (false, None),
+                (self.drops == Drops::None, None),
                 (
                     false,
                     if self.gathers {
-                        InlineSystem::Merged
+                        None
                     } else {
-                        InlineSystem::InPlace
+                        Some(Systems::InPlace)
                     },
                 ),
             ] {

@@ -8,8 +8,7 @@ use serde_json::json;
 use super::MESSAGES;
 use super::likely::{Talk, Turn, common, profile, read, word};
 use crate::{
-    Api, Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Report, Systems, Thoughts,
-    Tools,
+    Api, Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Systems, Thoughts, Tools, Usage,
 };
 
 /// Requests of a session.
@@ -60,7 +59,7 @@ impl Engine {
 }
 
 /// Reads and reports the request. Returns how many cached tokens were expected.
-fn ask(layouts: &Arc<Layouts>, talk: &Talk, report: Report, sent: &mut Vec<Vec<u8>>) -> u64 {
+fn ask(layouts: &Arc<Layouts>, talk: &Talk, report: Usage, sent: &mut Vec<Vec<u8>>) -> u64 {
     let mut reader = BodyReader::new(profile(), Limits::default());
     let text = talk.messages().to_string();
     let now = layouts.of(Some("m"), Api::Messages);
@@ -77,14 +76,15 @@ fn ask(layouts: &Arc<Layouts>, talk: &Talk, report: Report, sent: &mut Vec<Vec<u
     });
     assert!(lesson.is_some_and(|lesson| lesson.learn(0, report).len() < 3));
     sent.push(prompt);
-    shared.unwrap_or(0) as u64 * report.prompt.unwrap_or(0) / sent.last().map_or(1, Vec::len) as u64
+    shared.unwrap_or(0) as u64 * report.prompt_tokens.unwrap_or(0)
+        / sent.last().map_or(1, Vec::len) as u64
 }
 
 /// Asks for the requests of two sessions in turn. Returns how many of the last were expected within 5 %.
 fn play(
     layouts: &Arc<Layouts>,
     engine: &mut Engine,
-    change: impl Fn(usize, (u64, u64)) -> Report,
+    change: impl Fn(usize, (u64, u64)) -> Usage,
 ) -> (usize, usize) {
     let talks = session(1, TURNS)
         .zip(session(2, TURNS))
@@ -118,10 +118,10 @@ fn the_layout_of_an_engine_is_found_within_twenty_answers() {
             layout,
             ..Engine::default()
         };
-        let report = |_, (cached, prompt)| Report {
-            cached: Some(cached),
-            prompt: Some(prompt),
-            output: None,
+        let report = |_, (cached, prompt)| Usage {
+            cached_tokens: Some(cached),
+            prompt_tokens: Some(prompt),
+            output_tokens: None,
         };
         let (close, all) = play(&layouts, &mut engine, report);
         assert!(
@@ -144,14 +144,14 @@ fn the_layout_of_an_engine_is_found_within_twenty_answers() {
 #[test]
 fn evictions_mislead_no_prediction() {
     let layouts = Arc::new(Layouts::default());
-    let half = |at: usize, (cached, prompt): (u64, u64)| Report {
-        cached: Some(if at.is_multiple_of(2) {
+    let half = |at: usize, (cached, prompt): (u64, u64)| Usage {
+        cached_tokens: Some(if at.is_multiple_of(2) {
             cached / 3
         } else {
             cached
         }),
-        prompt: Some(prompt),
-        output: None,
+        prompt_tokens: Some(prompt),
+        output_tokens: None,
     };
     let (close, all) = play(&layouts, &mut Engine::default(), half);
     assert!(close * 10 >= all * 9, "{close} of {all}");
@@ -165,10 +165,10 @@ fn a_choice_of_a_person_stays() {
         ..Given::default()
     };
     let layouts = Arc::new(Layouts::new(given, Some(crate::Engine::Vllm)));
-    let report = |_, (cached, prompt)| Report {
-        cached: Some(cached),
-        prompt: Some(prompt),
-        output: None,
+    let report = |_, (cached, prompt)| Usage {
+        cached_tokens: Some(cached),
+        prompt_tokens: Some(prompt),
+        output_tokens: None,
     };
     play(&layouts, &mut Engine::default(), report);
     let found = layouts.of(Some("m"), Api::Messages).layout;
@@ -190,7 +190,7 @@ fn answers_without_counts_change_nothing() {
             },
             ..Engine::default()
         },
-        |_, _| Report::default(),
+        |_, _| Usage::default(),
     );
     let counts = &layouts.counts;
     assert_eq!(
@@ -223,10 +223,10 @@ fn a_line_that_changes_over_an_equal_text_is_volatile() {
             )
         });
         // A proxy cuts the line.
-        let report = Report {
-            cached: Some(if number > 0 { 500 } else { 0 }),
-            prompt: Some(510),
-            output: None,
+        let report = Usage {
+            cached_tokens: Some(if number > 0 { 500 } else { 0 }),
+            prompt_tokens: Some(510),
+            output_tokens: None,
         };
         notices.extend(lesson.map(|lesson| lesson.learn(0, report)));
     }
@@ -259,10 +259,10 @@ fn memory_is_bounded_with_ten_thousand_models() {
                 layouts.of(None, Api::Messages),
             )
         });
-        let report = Report {
-            cached: Some(1),
-            prompt: Some(2),
-            output: None,
+        let report = Usage {
+            cached_tokens: Some(1),
+            prompt_tokens: Some(2),
+            output_tokens: None,
         };
         assert!(lesson.is_some_and(|lesson| lesson.learn(number, report).is_empty()));
     }

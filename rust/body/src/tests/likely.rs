@@ -145,7 +145,7 @@ impl Talk {
             match turn {
                 Turn::User(id) => prompt.push(word("user", *id)),
                 Turn::Inline(..) => {
-                    prompt.extend(inline(turn).filter(|_| layout.systems == Systems::InPlace))
+                    prompt.extend(inline(turn).filter(|_| layout.systems == Systems::InPlace));
                 }
                 Turn::Answer(thought, id) => {
                     match thought {

@@ -19,11 +19,17 @@ mod talks;
 mod vllm;
 mod written;
 
-use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result};
+use crate::{BodyReader, Engine, Limits, Profile, Prompt, Result, Tools};
 
 pub(super) const CHAT: &str = "/v1/chat/completions";
 pub(super) const MESSAGES: &str = "/v1/messages";
 pub(super) const RESPONSES: &str = "/v1/responses";
+pub(super) const PLACES: [Option<Tools>; 4] = [
+    None,
+    Some(Tools::AfterSystem),
+    Some(Tools::BeforeSystem),
+    Some(Tools::LastUser),
+];
 
 pub(super) fn vllm() -> Profile {
     Profile {

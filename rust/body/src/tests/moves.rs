@@ -2,7 +2,7 @@
 #![allow(clippy::too_many_lines)] // tables
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
-use crate::{Engine, InlineSystem, Profile, ToolsPlace};
+use crate::{Engine, Profile, Systems, Tools};
 
 /// The messages of a chat that vLLM makes of items, and those that other engines may keep apart.
 #[test]
@@ -153,11 +153,11 @@ fn what_may_move_shares_nothing_before_it() {
         ..Profile::default()
     };
     let in_place = Profile {
-        inline_system: InlineSystem::InPlace,
+        inline_system: Some(Systems::InPlace),
         ..Profile::default()
     };
     let after = Profile {
-        tools_place: ToolsPlace::AfterSystem,
+        tools_place: Some(Tools::AfterSystem),
         ..Profile::default()
     };
     let sglang = Profile {

@@ -4,12 +4,10 @@
 use proptest::prelude::*;
 
 use super::talks::{Style, Talk, Turn, talk};
-use super::{CHAT, stream};
-use crate::{Profile, ToolsPlace};
+use super::{CHAT, PLACES, stream};
+use crate::{Profile, Tools};
 
 fn profiles() -> Vec<Profile> {
-    use ToolsPlace::{AfterSystem, BeforeSystem, LastUser, Unknown};
-    let places = [Unknown, AfterSystem, BeforeSystem, LastUser];
     let both = |tools_place| {
         [false, true].map(|keeps_reasoning| Profile {
             tools_place,
@@ -17,7 +15,7 @@ fn profiles() -> Vec<Profile> {
             ..Profile::default()
         })
     };
-    places.into_iter().flat_map(both).collect()
+    PLACES.into_iter().flat_map(both).collect()
 }
 
 proptest! {
@@ -42,7 +40,7 @@ proptest! {
                 let moved = turns.iter().any(|turn| turn.role == 3 && thinks(turn));
                 let next = talk.turns[end].role;
                 // Tools and system text are placed at the last user message, by whether more follows it.
-                let late = profile.tools_place == ToolsPlace::LastUser;
+                let late = profile.tools_place == Some(Tools::LastUser);
                 // System text that does not lead, as behind a developer's, may move too.
                 let inline = talk.turns[leading..end].iter().any(|turn| turn.role < 2)
                     || talk.turns[..leading].windows(2).any(|pair| pair[0].role > pair[1].role);

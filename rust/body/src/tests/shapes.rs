@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{CHAT, stream, vllm};
-use crate::{Body, BodyReader, ErrorKind, Limits, Profile, Prompt, ToolsPlace, check};
+use crate::{Body, BodyReader, ErrorKind, Limits, Profile, Prompt, Tools, check};
 
 const PATHS: [&str; 8] = [
     "/v1/chat/completions",
@@ -125,7 +125,7 @@ proptest! {
             let at = cut.index(bytes.len());
             bytes[at] = byte;
         }
-        let last_user = Profile { tools_place: ToolsPlace::LastUser, ..Profile::default() };
+        let last_user = Profile { tools_place: Some(Tools::LastUser), ..Profile::default() };
         for profile in [Profile::default(), vllm(), last_user] {
             let mut reader = BodyReader::new(profile, Limits::default());
             for path in PATHS {

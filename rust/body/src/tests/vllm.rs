@@ -1,7 +1,7 @@
 //! What vLLM's `/render` showed: bodies that it renders apart are shared no further than they are rendered alike.
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
-use crate::{BodyReader, InlineSystem, Limits, Profile, ToolsPlace};
+use crate::{BodyReader, Limits, Profile, Systems, Tools};
 
 /// Whether both streams begin with `text` and all before it.
 fn share(profile: Profile, path: &str, bodies: [&str; 2], text: &str) -> bool {
@@ -15,7 +15,7 @@ fn share(profile: Profile, path: &str, bodies: [&str; 2], text: &str) -> bool {
 
 fn in_place() -> Profile {
     Profile {
-        inline_system: InlineSystem::InPlace,
+        inline_system: Some(Systems::InPlace),
         ..vllm()
     }
 }
@@ -159,7 +159,7 @@ fn tools_with_unknown_fields_are_shared_as_a_whole() {
     };
     let bodies = [body("f"), body("g")];
     for profile in [Profile::default(), vllm()] {
-        for tools_place in [ToolsPlace::BeforeSystem, ToolsPlace::AfterSystem] {
+        for tools_place in [Some(Tools::BeforeSystem), Some(Tools::AfterSystem)] {
             let profile = Profile {
                 tools_place,
                 ..profile
@@ -238,7 +238,7 @@ fn results_between_texts_of_a_user_come_first() {
     let base = body(tool, "a");
     for profile in [Profile::default(), vllm()] {
         let profile = Profile {
-            tools_place: ToolsPlace::LastUser,
+            tools_place: Some(Tools::LastUser),
             ..profile
         };
         assert!(!share(profile, MESSAGES, [&base, &body("", "a")], "FIRST"));

@@ -1,8 +1,6 @@
 //! The settings of `RequestBodies`.
 
-use cachelb_body::{
-    Engine, Given, InlineSystem, Limits, Profile, Systems, Thoughts, Tools, ToolsPlace,
-};
+use cachelb_body::{Engine, Given, Limits, Profile, Systems, Thoughts, Tools};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -57,15 +55,10 @@ pub struct Settings {
 impl Settings {
     /// How bodies to `engine` are read.
     pub fn profile(&self, engine: Engine) -> Profile {
-        if self.profile.is_likely {
-            return Profile {
-                engine: Engine::Vllm,
-                merges_responses: engine == Engine::Sglang,
-                ..self.profile
-            };
-        }
+        let is_likely = self.profile.is_likely;
         Profile {
-            engine,
+            engine: if is_likely { Engine::Vllm } else { engine },
+            merges_responses: is_likely && engine == Engine::Sglang,
             ..self.profile
         }
     }
@@ -87,18 +80,9 @@ impl Settings {
         let most = Limits::default();
         Ok(Self {
             profile: Profile {
-                tools_place: match layout.tools {
-                    None | Some(Tools::Absent) => ToolsPlace::Unknown,
-                    Some(Tools::AfterSystem) => ToolsPlace::AfterSystem,
-                    Some(Tools::BeforeSystem) => ToolsPlace::BeforeSystem,
-                    Some(Tools::LastUser) => ToolsPlace::LastUser,
-                },
+                tools_place: layout.tools.filter(|place| *place != Tools::Absent),
                 keeps_reasoning: layout.thoughts == Some(Thoughts::Kept),
-                inline_system: if layout.systems == Some(Systems::InPlace) {
-                    InlineSystem::InPlace
-                } else {
-                    InlineSystem::Merged
-                },
+                inline_system: layout.systems,
                 is_likely,
                 seed,
                 ..Profile::default()

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use cachelb_body::{Notice, Report};
+use cachelb_body::Notice;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_router::{Ending, Usage};
@@ -100,12 +100,7 @@ impl Lease {
             if ending == Ending::Completed
                 && let Some(lesson) = &self.client.lesson
             {
-                let report = Report {
-                    cached: usage.cached_tokens,
-                    prompt: usage.prompt_tokens,
-                    output: usage.output_tokens,
-                };
-                for notice in lesson.learn(self.place, report) {
+                for notice in lesson.learn(self.place, usage) {
                     log(notice)?;
                 }
             }

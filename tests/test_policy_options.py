@@ -210,7 +210,6 @@ def test_a_value_that_an_option_cannot_have_is_refused_by_name(
         ("cache-awar", {}, "did you mean 'cache-aware'"),
         ("cache-aware", {"block_size": 0}, "block_size must be from 1 to 1024, got 0"),
         ("cache-aware", {"matcher": "quick"}, 'matcher must be one of "kary", "binary", "linear", got "quick"'),
-        ("cache-aware", {"hashing": "positional"}, "hashing"),
         ("cache-aware", {"page_size": 0, "index": "radix"}, "page_size"),
         ("prefix-affinity", {"eviction_target_chars": 500_000}, "eviction_target_chars is 500000"),
         ("sticky-until-saturated", {"peak_prefill_throughput": "seen"}, '"observed" or a number.*"seen"'),

@@ -32,7 +32,7 @@ _LONGEST_BACKOFF_S = 5.0
 _MOST_DOUBLINGS = 16
 
 PATIENCE_S = 6.0
-"""Seconds that an answer is waited for in any case: busy engines take five, and one that hangs must be told apart."""
+"""Seconds that an answer is waited for in any case: busy engines take five, and one that hangs must be recognised."""
 
 _SLOW_S = 1.0
 """An answer that took as long is reported to the router."""
@@ -143,7 +143,7 @@ class Poller:
             self.stats = replace(self.stats, unknown=self.stats.unknown + 1, last_error=page.fault, readable=False)
             if self.stats.unknown == 1:
                 detail = "it has no metric of vLLM, SGLang or TensorRT-LLM"
-                _log.warning("the metrics page of %s says nothing: %s, %s", worker_name(self._key), page.fault, detail)
+                _log.warning("the metrics page of %s is not read: %s, %s", worker_name(self._key), page.fault, detail)
             return False
         if self.stats.readable is False:
             _log.info("the metrics page of %s is readable again", worker_name(self._key))

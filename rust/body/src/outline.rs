@@ -126,7 +126,7 @@ impl Outline {
         for each in &self.segments[options..system] {
             if each.part != Part::Attribution {
                 let (digest, bytes) = &mut sums[usize::from(each.part != Part::FirstLine)];
-                // Of digests that are keyed already.
+                // These digests are keyed already.
                 *digest = (*digest ^ each.digest).wrapping_mul(0x9E37_79B9_7F4A_7C15);
                 *bytes += each.bytes;
             }

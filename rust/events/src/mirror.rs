@@ -211,7 +211,7 @@ impl Mirror {
         let doubted = self.references.doubt(to);
         for space in &mut self.spaces.all {
             if space.medium == Medium::Gpu {
-                // What goes is held no more, so nothing has to be passed on.
+                // These blocks are held no more, so nothing has to be passed on.
                 let mut gone = Vec::new();
                 let uses = &mut self.references.uses(space.medium, &mut gone);
                 space.make_doubtful(|block| to.holds(block, Medium::Speculative), uses);

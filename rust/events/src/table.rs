@@ -14,7 +14,7 @@ use cachelb_core::mixing::Mix;
 /// Room that is kept when keys go.
 const KEPT: usize = 64;
 
-/// What may be a value.
+/// A type of values.
 pub(super) trait Value: Copy + Default {
     /// Whether this is no value, as the default is.
     fn is_vacant(self) -> bool;

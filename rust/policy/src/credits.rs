@@ -81,7 +81,7 @@ impl Credits {
 }
 
 impl Credits {
-    /// What the continuations that start where a faster one ends are worth, from the device run on.
+    /// The credit of continuations that start where a faster one ends, from the device run on.
     fn behind_others(&self, media: &Media, device: u32, total_blocks: u32) -> f64 {
         let mut reached = device;
         let mut best = 0.0_f64;

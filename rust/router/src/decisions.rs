@@ -81,7 +81,7 @@ impl Decisions {
         );
     }
 
-    /// The same for one that another router made.
+    /// Opens a decision that another router made.
     pub fn open_remote(&mut self, id: BookingId, pool: PoolId) {
         self.open_as(
             id,

@@ -15,7 +15,7 @@ const MOST_WORKERS: usize = 16;
 /// How long a prompt is remembered.
 const MEMORY_MS: u64 = 300_000;
 
-/// What a prompt did on one worker.
+/// The failure of a prompt on one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blamed {
     pub worker: WorkerId,
@@ -30,7 +30,7 @@ struct Suspect {
     blamed: Vec<Blamed>,
 }
 
-/// What to do with evidence against a worker.
+/// How evidence against a worker is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It counts.
@@ -48,7 +48,7 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// The prompt called `mark`, 0 for one that cannot be told apart, brought evidence against a worker, of which nothing
+    /// The prompt called `mark`, 0 for one that cannot be recognised, brought evidence against a worker, of which nothing
     /// older than `since` counts.
     pub fn failed(
         &mut self,

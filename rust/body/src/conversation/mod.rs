@@ -36,7 +36,7 @@ pub(crate) struct Conversation {
     beside: [Span; 2],
     /// Where messages end in the arena that come before system text in the prompt.
     split: usize,
-    /// What a layout arranges.
+    /// The parts that a layout arranges.
     pieces: Pieces,
 }
 
@@ -70,7 +70,7 @@ impl Conversation {
         self.pieces.is_placed()
     }
 
-    /// What a layout arranged.
+    /// The parts as a layout arranged them.
     pub(crate) fn pieces(&self) -> &Pieces {
         &self.pieces
     }

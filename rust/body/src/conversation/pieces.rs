@@ -11,7 +11,7 @@ pub(super) const HEADER: &[u8] = b"x-anthropic-billing-header";
 /// Ends a thought in a text.
 const THOUGHT_END: &[u8] = b"</think>";
 
-/// What begins at a place in the messages.
+/// The kind of text that begins at a place in the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// A message of the system or a developer.

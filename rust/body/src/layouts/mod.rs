@@ -20,7 +20,7 @@ use crate::profile::Engine;
 
 /// The least recently used of more models is forgotten.
 const MODELS: usize = 64;
-/// What another layout must lead the one at the start by, and twice to follow any other.
+/// The lead over the layout at the start that makes another current; twice as much over any other.
 const LEAD: f64 = 1.0;
 
 /// The choices of a layout that a person made; the others are learned.

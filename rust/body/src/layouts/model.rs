@@ -11,7 +11,7 @@ use crate::outline::Outline;
 /// Prompts that are kept of a model, and bytes of their outlines.
 const PROMPTS: usize = 256;
 const PROMPT_BYTES: usize = 1 << 20;
-/// Of those on a worker that a prompt is compared with under every layout.
+/// The prompts on one worker that are compared under every layout.
 const COMPARED: usize = 4;
 /// System texts of a model whose heads are compared, and the heads that make one volatile.
 const TEXTS: usize = 256;
@@ -23,9 +23,9 @@ const CLOSE_PART: f64 = 0.05;
 const EXPECTED: f64 = -0.223;
 const LESS: f64 = -1.897;
 const MORE: f64 = -2.996;
-/// What older reports count for with each new one.
+/// The weight of older reports after each new one.
 const MEMORY: f64 = 0.98;
-/// What the layout at the start leads by.
+/// The lead of the layout at the start.
 const PRIOR: f64 = 0.5;
 /// A layout is learned after so many informative answers.
 pub(super) const LEARNED: u32 = 20;
@@ -34,7 +34,7 @@ const SETTLED: u64 = 200;
 const SAMPLED: u64 = 16;
 const SURPRISES: u32 = 3;
 
-/// What is known of a model's prompts.
+/// The prompts and scores of one model.
 #[derive(Debug)]
 pub(super) struct Model {
     /// By API, of the reports of its own requests.
@@ -206,7 +206,7 @@ impl Model {
     }
 
     /// The score of a layout for requests to `api`. Engines convert the messages of each API in their own way, so what
-    /// they do with inline messages in the others says nothing of it.
+    /// they do with inline messages in the others is no evidence of it.
     pub(super) fn score(&self, api: Api, layout: Layout, start: Layout) -> f64 {
         let other = Layout {
             systems: match layout.systems {

@@ -77,7 +77,7 @@ pub(super) struct Booking {
     pub decode_blocks: u64,
     pub unnamed_blocks: u64,
     pub first: Option<First>,
-    /// Of a prefill half: the booking that waits for its prompt. Of a decode half: the one that it waits for.
+    /// In a prefill half, the booking that waits for its prompt; in a decode half, the one that it waits for.
     pub partner: Option<BookingId>,
     /// When it was sent to the worker, or when the prompt that it waited for was computed.
     pub booked: Millis,

@@ -40,7 +40,7 @@ impl LoadBook {
         }
     }
 
-    /// A request was answered that had no first token. Of a prefill half, that teaches the speed of its worker, as a first
+    /// A request was answered that had no first token. For a prefill half, that teaches the speed of its worker, as a first
     /// token would, and its partner waits no longer; of others, how long whole answers take.
     pub fn prefilled(&mut self, id: BookingId, now: Millis) {
         let Some(booking) = self.bookings.waiting_mut(id) else {

@@ -185,7 +185,7 @@ pub(super) struct Fields<'a> {
     group: Option<u32>,
     attention: Attention,
     window: Option<u32>,
-    /// Of values that are part of an identity and of a type that is not known.
+    /// Hash of the values of unknown type that are part of an identity.
     opaque: Option<u64>,
 }
 

@@ -116,7 +116,7 @@ impl Spaces {
         Some(found)
     }
 
-    /// What a name stands for outside its own space: in the same group, else in the others if they agree. Caches of one
+    /// The block that a name stands for outside its own space: in the same group, else in the others if they agree. Caches of one
     /// engine may use one name for several things.
     fn nearest<T: PartialEq>(
         &self,

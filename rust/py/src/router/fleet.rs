@@ -40,7 +40,7 @@ pub struct Fleet {
     pub readers: Mutex<Arc<[Reader]>>,
     pub keys: pools::HashKeys,
     pub key: Option<Py<PyAny>>,
-    /// Of request bodies.
+    /// The layouts of request bodies.
     pub layouts: Arc<Layouts>,
     /// Whether a thread is changing selector, roster and readers, which must agree.
     pub changing: AtomicBool,

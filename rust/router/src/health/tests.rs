@@ -1,4 +1,4 @@
-//! The state of one worker: what trips it, what ends that, and a model that keeps everything that happened.
+//! The state of one worker: its causes, its ends, and a model that keeps everything that happened.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,6 @@
 //! Layouts of published models by their names, as `probe_template` finds them with `match="likely"`.
 
+use crate::endpoint::Api;
 use crate::layout::Layout;
 use crate::layout::Systems::{self, InPlace, LastOnly, Merged};
 use crate::layout::Thoughts::{self, Dropped, Empty, Kept};
@@ -7,11 +8,12 @@ use crate::layout::Tools::{self, Absent, AfterSystem, BeforeSystem, LastUser};
 
 /// Parts of names, in lower case, and the choices of their templates; the first that fits counts. Models with
 /// the likely layout are listed if a later name would fit them.
-const FAMILIES: [(&str, Tools, Systems, Thoughts); 20] = [
+const FAMILIES: [(&str, Tools, Systems, Thoughts); 21] = [
     ("apertus", AfterSystem, Merged, Kept),
     ("command-r", BeforeSystem, InPlace, Kept),
     ("cohere", BeforeSystem, InPlace, Kept),
     ("deepseek-r1", Absent, LastOnly, Kept),
+    ("deepseek-v3.1", Absent, Merged, Kept),
     ("deepseek", AfterSystem, Merged, Kept),
     ("gemma-4", AfterSystem, InPlace, Dropped),
     ("glm-", BeforeSystem, InPlace, Dropped),
@@ -30,18 +32,19 @@ const FAMILIES: [(&str, Tools, Systems, Thoughts); 20] = [
     ("stepfun", AfterSystem, InPlace, Empty),
 ];
 
-/// The likely layout of a model.
-pub(super) fn of(model: Option<&str>) -> Layout {
-    let name = model.unwrap_or_default().as_bytes();
-    let holds = |text: &str| {
-        let mut parts = name.windows(text.len());
-        parts.any(|part| part.eq_ignore_ascii_case(text.as_bytes()))
-    };
-    let family = FAMILIES.iter().find(|(text, ..)| holds(text));
+/// Those that keep messages of developers in place, which bodies of Anthropic's API do not have.
+const DEVELOPERS: [&str; 2] = ["deepseek-v3.2", "deepseek-v4"];
+
+/// The likely layout of a model for requests to `api`.
+pub(super) fn of(model: Option<&str>, api: Api) -> Layout {
+    let name = model.unwrap_or_default().to_ascii_lowercase();
+    let holds = |part: &&str| name.contains(*part);
+    let family = FAMILIES.iter().find(|(part, ..)| holds(part));
+    let in_place = api != Api::Messages && DEVELOPERS.iter().any(holds);
     let likely = Layout::default();
     family.map_or(likely, |&(_, tools, systems, thoughts)| Layout {
         tools,
-        systems,
+        systems: if in_place { InPlace } else { systems },
         thoughts,
         ..likely
     })

@@ -37,10 +37,10 @@ pub struct Given {
 }
 
 impl Given {
-    /// The layout that an engine most likely has for a model of this name.
+    /// The layout that an engine most likely has for a model of this name and requests to `api`.
     #[must_use]
-    pub fn start(self, engine: Engine, model: Option<&str>) -> Layout {
-        let likely = families::of(model);
+    pub fn start(self, engine: Engine, model: Option<&str>, api: Api) -> Layout {
+        let likely = families::of(model, api);
         Layout {
             tools: self.tools.unwrap_or(likely.tools),
             systems: self.systems.unwrap_or(likely.systems),
@@ -214,7 +214,7 @@ impl Layouts {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let known = current.get(&key(model)).map(|known| known[api as usize]);
         known.unwrap_or_else(|| Current {
-            layout: self.given.start(self.engine(), model),
+            layout: self.given.start(self.engine(), model, api),
             basis: Basis::Likely,
             is_new: false,
         })
@@ -234,7 +234,7 @@ impl Layouts {
             api,
             outline: Arc::new(outline),
             layout: current.layout,
-            start: self.given.start(self.engine(), model),
+            start: self.given.start(self.engine(), model, api),
         })
     }
 

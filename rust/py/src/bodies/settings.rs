@@ -77,7 +77,6 @@ impl Settings {
             let text = format!("trust holds {other:?}; clients may be trusted with \"priority\"");
             return Err(PyValueError::new_err(text));
         }
-        let most = Limits::default();
         Ok(Self {
             profile: Profile {
                 tools_place: layout.tools.filter(|place| *place != Tools::Absent),
@@ -91,7 +90,7 @@ impl Settings {
             given: layout,
             limits: Limits {
                 bytes: given.integer("max_bytes", 1, MOST_BYTES)? as usize,
-                ..most
+                ..Limits::default()
             },
             strict: given.flag("strict")?,
             trusts_priority: !trust.is_empty(),

@@ -262,8 +262,8 @@ class _Workers:
     def __init__(self, figures: Figures) -> None:
         self._workers = figures.workers
 
-    def __rich_console__(self, out: Console, _: ConsoleOptions) -> Iterator[RenderableType]:
-        left_out = next((n for n in range(len(_LEAST)) if fits(out, self._table(n))), len(_LEAST))
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        left_out = next((n for n in range(len(_LEAST)) if fits(console, self._table(n))), len(_LEAST))
         yield self._table(left_out)
 
     def _table(self, left_out: int) -> Table:

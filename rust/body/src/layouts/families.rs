@@ -8,7 +8,7 @@ use crate::layout::Tools::{self, Absent, AfterSystem, BeforeSystem, LastUser};
 
 /// Parts of names, in lower case, and the choices of their templates; the first that fits counts. Models with
 /// the likely layout are listed if a later name would fit them.
-const FAMILIES: [(&str, Tools, Systems, Thoughts); 21] = [
+const FAMILIES: [(&str, Tools, Systems, Thoughts); 22] = [
     ("apertus", AfterSystem, Merged, Kept),
     ("command-r", BeforeSystem, InPlace, Kept),
     ("cohere", BeforeSystem, InPlace, Kept),
@@ -25,6 +25,7 @@ const FAMILIES: [(&str, Tools, Systems, Thoughts); 21] = [
     ("mistral-nemo", LastUser, Systems::LastUser, Kept),
     ("mistral-small", LastUser, Merged, Kept),
     ("nemotron-3", AfterSystem, InPlace, Dropped),
+    ("phi-3", Absent, InPlace, Kept),
     ("qwen3-coder", AfterSystem, InPlace, Kept),
     ("qwen3.8", BeforeSystem, Merged, Kept),
     ("qwen3.", BeforeSystem, Merged, Empty),
@@ -35,17 +36,21 @@ const FAMILIES: [(&str, Tools, Systems, Thoughts); 21] = [
 /// Those that keep messages of developers in place, which bodies of Anthropic's API do not have.
 const DEVELOPERS: [&str; 2] = ["deepseek-v3.2", "deepseek-v4"];
 
-/// The likely layout of a model for requests to `api`.
-pub(super) fn of(model: Option<&str>, api: Api) -> Layout {
+/// The likely layouts of a model, by API.
+pub(super) fn of(model: Option<&str>) -> [Layout; Api::COUNT] {
     let name = model.unwrap_or_default().to_ascii_lowercase();
     let holds = |part: &&str| name.contains(*part);
-    let family = FAMILIES.iter().find(|(part, ..)| holds(part));
-    let in_place = api != Api::Messages && DEVELOPERS.iter().any(holds);
     let likely = Layout::default();
-    family.map_or(likely, |&(_, tools, systems, thoughts)| Layout {
+    let family = FAMILIES.iter().find(|(part, ..)| holds(part));
+    let messages = family.map_or(likely, |&(_, tools, systems, thoughts)| Layout {
         tools,
-        systems: if in_place { InPlace } else { systems },
+        systems,
         thoughts,
         ..likely
-    })
+    });
+    let mut others = messages;
+    if DEVELOPERS.iter().any(holds) {
+        others.systems = InPlace;
+    }
+    [others, others, messages]
 }

@@ -37,17 +37,16 @@ pub struct Given {
 }
 
 impl Given {
-    /// The layout that an engine most likely has for a model of this name and requests to `api`.
+    /// The layouts that an engine most likely has for a model of this name, by API.
     #[must_use]
-    pub fn start(self, engine: Engine, model: Option<&str>, api: Api) -> Layout {
-        let likely = families::of(model, api);
-        Layout {
+    pub fn start(self, engine: Engine, model: Option<&str>) -> [Layout; Api::COUNT] {
+        families::of(model).map(|likely| Layout {
             tools: self.tools.unwrap_or(likely.tools),
             systems: self.systems.unwrap_or(likely.systems),
             thoughts: self.thoughts.unwrap_or(likely.thoughts),
             attributes: self.attributes.unwrap_or(engine == Engine::Sglang),
             beheads: false,
-        }
+        })
     }
 
     fn allows(self, layout: Layout) -> bool {
@@ -154,7 +153,7 @@ pub struct Lesson {
     api: Api,
     outline: Arc<Outline>,
     layout: Layout,
-    start: Layout,
+    starts: [Layout; Api::COUNT],
 }
 
 impl Lesson {
@@ -201,11 +200,10 @@ impl Layouts {
 
     /// The engine that renders the prompts.
     pub fn engine(&self) -> Engine {
-        match self.engine.load(Ordering::Relaxed) {
-            found if found == Engine::Vllm as u8 => Engine::Vllm,
-            found if found == Engine::Sglang as u8 => Engine::Sglang,
-            _ => Engine::Unset,
-        }
+        let found = self.engine.load(Ordering::Relaxed);
+        let known = [Engine::Vllm, Engine::Sglang].into_iter();
+        let mut known = known.filter(|engine| *engine as u8 == found);
+        known.next().unwrap_or_default()
     }
 
     /// The layout of a model for requests to `api`.
@@ -214,7 +212,7 @@ impl Layouts {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let known = current.get(&key(model)).map(|known| known[api as usize]);
         known.unwrap_or_else(|| Current {
-            layout: self.given.start(self.engine(), model, api),
+            layout: self.given.start(self.engine(), model)[api as usize],
             basis: Basis::Likely,
             is_new: false,
         })
@@ -234,7 +232,7 @@ impl Layouts {
             api,
             outline: Arc::new(outline),
             layout: current.layout,
-            start: self.given.start(self.engine(), model, api),
+            starts: self.given.start(self.engine(), model),
         })
     }
 
@@ -263,14 +261,13 @@ impl Layouts {
             self.counts.volatile_heads.fetch_add(1, Ordering::Relaxed);
             notices.push(Notice::VolatileHead(bytes));
         }
-        let start = lesson.start;
         if let Some((cached, prompt)) = usage
             .cached_tokens
             .zip(usage.prompt_tokens)
             .filter(|(_, all)| *all > 0)
         {
             let tokens = (cached.min(prompt) as f64, prompt as f64);
-            if let Some(missed) = model.weigh(lesson, place, tokens, start) {
+            if let Some(missed) = model.weigh(lesson, place, tokens) {
                 let (fewer, more) = (&self.counts.missing, &self.counts.beyond);
                 for (counter, tokens) in [(fewer, -missed), (more, missed)] {
                     #[expect(clippy::cast_sign_loss, reason = "negative ones become 0")]
@@ -280,6 +277,7 @@ impl Layouts {
             let is_there = |layout: Layout| model.is_volatile || !layout.beheads;
             let allowed = |layout| self.given.allows(layout) && is_there(layout);
             for api in [Api::Chat, Api::Responses, Api::Messages] {
+                let start = lesson.starts[api as usize];
                 let score = |layout| model.score(api, layout, start);
                 let now = model.current[api as usize].unwrap_or(start);
                 let best = best_of(start, allowed, score);
@@ -311,7 +309,8 @@ impl Layouts {
             self.counts.unreported.fetch_add(1, Ordering::Relaxed);
         }
         model.keep(lesson, place, usage.output_tokens.unwrap_or(0));
-        let layouts = model.current.map(|known| known.unwrap_or(start));
+        let apis = [Api::Chat, Api::Responses, Api::Messages].map(|api| api as usize);
+        let layouts = apis.map(|api| model.current[api].unwrap_or(lesson.starts[api]));
         let mut prompts = model.prompts.iter();
         let is_new = prompts.any(|each| each.layout != layouts[each.api as usize]);
         let basis = model.basis();

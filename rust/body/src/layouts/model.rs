@@ -121,7 +121,6 @@ impl Model {
         lesson: &Lesson,
         place: u64,
         (cached, prompt): (f64, f64),
-        start: Layout,
     ) -> Option<f64> {
         let outline = &*lesson.outline;
         self.answers += 1;
@@ -138,12 +137,10 @@ impl Model {
         if earlier.is_empty() {
             return None;
         }
-        let count = if self.is_volatile {
-            Layout::COUNT
-        } else {
-            Layout::COUNT / 2
-        };
-        let current = self.current[lesson.api as usize].unwrap_or(start);
+        // The second half beheads.
+        let count = Layout::COUNT / (2 - usize::from(self.is_volatile));
+        let api = lesson.api as usize;
+        let current = self.current[api].unwrap_or(lesson.starts[api]);
         let has = |is: &dyn Fn(&Outline) -> bool| {
             is(outline) || earlier.iter().any(|(_, each)| is(&each.outline))
         };
@@ -187,7 +184,7 @@ impl Model {
         }
         self.informative += 1;
         self.confirmed = self.confirmed.saturating_add(1);
-        let scores = self.scores[lesson.api as usize].iter_mut();
+        let scores = self.scores[api].iter_mut();
         for (score, (tokens, answer)) in scores.zip(&predicted[..count]) {
             let more = cached - tokens;
             let likelihood = if more < -close {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -96,3 +97,12 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def root_log() -> Iterator[None]:
+    """Ray's handler of all records, which cannot write those of uvicorn, ends with the file that started Ray."""
+    yield
+    for handler in logging.root.handlers[:]:
+        if type(handler.formatter).__module__.startswith("ray."):
+            logging.root.removeHandler(handler)

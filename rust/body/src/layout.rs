@@ -29,7 +29,7 @@ pub enum Thoughts {
     Empty,
 }
 
-/// What becomes of system messages, those of developers among them.
+/// The place of system messages, those of developers among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Systems {
     /// They stay where they are.
@@ -48,7 +48,7 @@ pub enum Systems {
 pub struct Layout {
     /// Where tools are rendered.
     pub tools: Tools,
-    /// What becomes of system messages.
+    /// The place of system messages.
     pub systems: Systems,
     /// Which thoughts are rendered.
     pub thoughts: Thoughts,
@@ -176,7 +176,7 @@ impl Sections {
         let end = list.iter().rposition(is_other).map_or(0, |last| last + 1);
         let run = list[..end].iter().rev();
         let run = run.take_while(|each| is_other(each)).count();
-        // Of the leading system text and of those among the others.
+        // The ranges of the leading system text and of messages among the others.
         let (own, moved) = match systems {
             Systems::InPlace => (options..system, 0..0),
             Systems::LastOnly if run > 0 => (0..0, end - run..end),

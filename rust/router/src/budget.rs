@@ -90,7 +90,7 @@ impl Budget {
             }
             let lacking = pools[at].index().and_then(Store::cut).unwrap_or(0);
             let most = left.min(EVICTED_AT_ONCE.max(lacking as u64)) as u32;
-            // What this placement itself used must stay.
+            // Blocks that this placement itself used must stay.
             left = match self.evict(pools, most, self.tick) {
                 0 => 0,
                 gone => left.saturating_sub(gone),

@@ -64,6 +64,8 @@ pub enum Api {
 impl Api {
     /// How many there are.
     pub const COUNT: usize = 3;
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Chat, Self::Responses, Self::Messages];
 }
 
 impl From<Endpoint> for Api {

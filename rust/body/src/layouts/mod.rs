@@ -37,10 +37,9 @@ pub struct Given {
 }
 
 impl Given {
-    /// The layouts that an engine most likely has for a model of this name, by API.
-    #[must_use]
-    pub fn start(self, engine: Engine, model: Option<&str>) -> [Layout; Api::COUNT] {
-        families::of(model).map(|likely| Layout {
+    /// The layouts that an engine most likely has, by API.
+    fn start(self, engine: Engine, family: [Layout; Api::COUNT]) -> [Layout; Api::COUNT] {
+        family.map(|likely| Layout {
             tools: self.tools.unwrap_or(likely.tools),
             systems: self.systems.unwrap_or(likely.systems),
             thoughts: self.thoughts.unwrap_or(likely.thoughts),
@@ -93,6 +92,8 @@ pub struct Current {
     pub basis: Basis,
     /// Whether conversations go on that were sent by another layout.
     pub is_new: bool,
+    /// The layouts of models of this name, by API.
+    family: [Layout; Api::COUNT],
 }
 
 /// A change that is worth a line in a log.
@@ -152,7 +153,7 @@ pub struct Lesson {
     model: u64,
     api: Api,
     outline: Arc<Outline>,
-    layout: Layout,
+    current: Current,
     starts: [Layout; Api::COUNT],
 }
 
@@ -171,7 +172,7 @@ impl Lesson {
         let earlier = models.get(&self.model)?.prompts.iter();
         let earlier = earlier.filter(|each| each.api == self.api);
         let best = earlier.max_by_key(|each| each.outline.alike(&self.outline))?;
-        (best.layout != self.layout).then_some(best.layout)
+        (best.layout != self.current.layout).then_some(best.layout)
     }
 }
 
@@ -211,10 +212,14 @@ impl Layouts {
     pub fn of(&self, model: Option<&str>, api: Api) -> Current {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let known = current.get(&key(model)).map(|known| known[api as usize]);
-        known.unwrap_or_else(|| Current {
-            layout: self.given.start(self.engine(), model)[api as usize],
-            basis: Basis::Likely,
-            is_new: false,
+        known.unwrap_or_else(|| {
+            let family = families::of(model);
+            Current {
+                layout: self.given.start(self.engine(), family)[api as usize],
+                basis: Basis::Likely,
+                is_new: false,
+                family,
+            }
         })
     }
 
@@ -231,8 +236,8 @@ impl Layouts {
             model: key(model),
             api,
             outline: Arc::new(outline),
-            layout: current.layout,
-            starts: self.given.start(self.engine(), model),
+            current,
+            starts: self.given.start(self.engine(), current.family),
         })
     }
 
@@ -276,13 +281,13 @@ impl Layouts {
             }
             let is_there = |layout: Layout| model.is_volatile || !layout.beheads;
             let allowed = |layout| self.given.allows(layout) && is_there(layout);
-            for api in [Api::Chat, Api::Responses, Api::Messages] {
+            for api in Api::ALL {
                 let start = lesson.starts[api as usize];
                 let score = |layout| model.score(api, layout, start);
-                let now = model.current[api as usize].unwrap_or(start);
                 let best = best_of(start, allowed, score);
                 let again = model.current[api as usize].is_some();
-                if score(best) - score(now) >= LEAD * (1.0 + f64::from(again)) {
+                let lead = LEAD * (1.0 + f64::from(again));
+                if score(best) - score(model.layout(api, lesson)) >= lead {
                     notices.push(Notice::Switched(best));
                     changes.push((api, best));
                 }
@@ -309,8 +314,7 @@ impl Layouts {
             self.counts.unreported.fetch_add(1, Ordering::Relaxed);
         }
         model.keep(lesson, place, usage.output_tokens.unwrap_or(0));
-        let apis = [Api::Chat, Api::Responses, Api::Messages].map(|api| api as usize);
-        let layouts = apis.map(|api| model.current[api].unwrap_or(lesson.starts[api]));
+        let layouts = Api::ALL.map(|api| model.layout(api, lesson));
         let mut prompts = model.prompts.iter();
         let is_new = prompts.any(|each| each.layout != layouts[each.api as usize]);
         let basis = model.basis();
@@ -318,6 +322,7 @@ impl Layouts {
             layout,
             basis,
             is_new,
+            family: lesson.current.family,
         });
         let current = || self.current.read().unwrap_or_else(PoisonError::into_inner);
         if current().get(&lesson.model) != Some(&known) {

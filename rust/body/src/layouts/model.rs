@@ -89,6 +89,11 @@ impl Default for Model {
 }
 
 impl Model {
+    /// The layout of requests to `api`.
+    pub(super) fn layout(&self, api: Api, lesson: &Lesson) -> Layout {
+        self.current[api as usize].unwrap_or(lesson.starts[api as usize])
+    }
+
     /// Notes the first line of a system text. Returns its bytes once it is found to be volatile.
     pub(super) fn note_heads(&mut self, outline: &Outline) -> Option<u32> {
         let (first, rest, bytes) = outline.first_line().filter(|_| !self.is_volatile)?;
@@ -140,7 +145,7 @@ impl Model {
         // The second half beheads.
         let count = Layout::COUNT / (2 - usize::from(self.is_volatile));
         let api = lesson.api as usize;
-        let current = self.current[api].unwrap_or(lesson.starts[api]);
+        let current = self.layout(lesson.api, lesson);
         let has = |is: &dyn Fn(&Outline) -> bool| {
             is(outline) || earlier.iter().any(|(_, each)| is(&each.outline))
         };
@@ -255,7 +260,7 @@ impl Model {
             place,
             answer_tokens,
             api: lesson.api,
-            layout: lesson.layout,
+            layout: lesson.current.layout,
         });
         while self.prompts.len() > PROMPTS || self.bytes > PROMPT_BYTES {
             let Some(oldest) = self.prompts.pop_front() else {

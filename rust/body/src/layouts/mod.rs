@@ -20,7 +20,7 @@ use crate::profile::Engine;
 
 /// The least recently used of more models is forgotten.
 const MODELS: usize = 64;
-/// The lead over the layout at the start that makes another current; twice as much over any other.
+/// The lead over the current layout that makes another current.
 const LEAD: f64 = 1.0;
 
 /// The choices of a layout that a person made; the others are learned.
@@ -272,6 +272,7 @@ impl Layouts {
             .filter(|(_, all)| *all > 0)
         {
             let tokens = (cached.min(prompt) as f64, prompt as f64);
+            let informative = model.informative;
             if let Some(missed) = model.weigh(lesson, place, tokens) {
                 let (fewer, more) = (&self.counts.missing, &self.counts.beyond);
                 for (counter, tokens) in [(fewer, -missed), (more, missed)] {
@@ -281,13 +282,14 @@ impl Layouts {
             }
             let is_there = |layout: Layout| model.is_volatile || !layout.beheads;
             let allowed = |layout| self.given.allows(layout) && is_there(layout);
-            for api in Api::ALL {
+            for api in Api::ALL
+                .into_iter()
+                .filter(|_| model.informative > informative)
+            {
                 let start = lesson.starts[api as usize];
                 let score = |layout| model.score(api, layout, start);
                 let best = best_of(start, allowed, score);
-                let again = model.current[api as usize].is_some();
-                let lead = LEAD * (1.0 + f64::from(again));
-                if score(best) - score(model.layout(api, lesson)) >= lead {
+                if score(best) - score(model.layout(api, lesson)) >= LEAD {
                     notices.push(Notice::Switched(best));
                     changes.push((api, best));
                 }

@@ -1,5 +1,6 @@
 //! The prompts of a model, and how well each layout predicts what is reported of them.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::outline::Outline;
 /// Prompts that are kept of a model, and bytes of their outlines.
 const PROMPTS: usize = 256;
 const PROMPT_BYTES: usize = 1 << 20;
-/// The prompts on one worker that are compared under every layout.
+/// The prompts on one worker that are compared under every layout, beside the best one under the current layout.
 const COMPARED: usize = 4;
 /// System texts of a model whose heads are compared, and the heads that make one volatile.
 const TEXTS: usize = 256;
@@ -132,22 +133,22 @@ impl Model {
         let is_looked_at = self.informative < SETTLED
             || self.surprises >= SURPRISES
             || self.answers.is_multiple_of(SAMPLED);
+        let current = self.layout(lesson.api, lesson);
         let here = self.prompts.iter().filter(|each| each.place == place);
-        let mut earlier: Vec<_> = here
-            .filter(|_| is_looked_at)
-            .map(|each| (each.outline.alike(outline), each))
-            .collect();
-        earlier.sort_by_key(|(alike, _)| std::cmp::Reverse(*alike));
+        let mut earlier: Vec<_> = here.filter(|_| is_looked_at).collect();
+        let best = earlier.iter().copied();
+        let best = best.max_by_key(|each| outline.shared(&each.outline, current));
+        earlier.sort_by_cached_key(|each| Reverse(each.outline.alike(outline)));
         earlier.truncate(COMPARED);
+        earlier.extend(best);
         if earlier.is_empty() {
             return None;
         }
         // The second half beheads.
         let count = Layout::COUNT / (2 - usize::from(self.is_volatile));
         let api = lesson.api as usize;
-        let current = self.layout(lesson.api, lesson);
         let has = |is: &dyn Fn(&Outline) -> bool| {
-            is(outline) || earlier.iter().any(|(_, each)| is(&each.outline))
+            is(outline) || earlier.iter().any(|each| is(&each.outline))
         };
         let mut parts = vec![
             Part::Further,
@@ -170,7 +171,7 @@ impl Model {
                         |each: &Earlier| outline.shared(&each.outline, layout) as f64 / bytes;
                     let found = earlier
                         .iter()
-                        .map(|(_, each)| (shared(each) * prompt, each.answer_tokens));
+                        .map(|each| (shared(each) * prompt, each.answer_tokens));
                     let best = found.reduce(|best, each| if each.0 > best.0 { each } else { best });
                     best.map_or((0.0, 0.0), |(tokens, answer)| (tokens, answer as f64))
                 });
@@ -243,20 +244,11 @@ impl Model {
         }
     }
 
-    /// Keeps a prompt, in the place of one that it continues.
+    /// Keeps a prompt, and those that it continues: a layout that moves messages does not render it as their continuation.
     pub(super) fn keep(&mut self, lesson: &Lesson, place: u64, answer_tokens: u64) {
-        let outline = &lesson.outline;
-        let continues = |each: &Earlier| {
-            each.place == place && outline.alike(&each.outline) >= each.outline.alike(&each.outline)
-        };
-        if let Some(before) = self.prompts.iter().rposition(continues)
-            && let Some(before) = self.prompts.remove(before)
-        {
-            self.bytes -= before.outline.memory_bytes();
-        }
-        self.bytes += outline.memory_bytes();
+        self.bytes += lesson.outline.memory_bytes();
         self.prompts.push_back(Earlier {
-            outline: Arc::clone(outline),
+            outline: Arc::clone(&lesson.outline),
             place,
             answer_tokens,
             api: lesson.api,

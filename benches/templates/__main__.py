@@ -12,6 +12,7 @@ Examples:
     python -m benches.templates ~/templates --unnamed
     python -m benches.templates ~/templates --layouts
     python -m benches.templates ~/templates --learn usual --learn half-cut
+    python -m benches.templates ~/templates --starts 150
     python -m benches.templates ~/templates --fuzz 500
 """
 
@@ -25,7 +26,7 @@ from benches.templates.agents import NAMES, make_agents
 from benches.templates.engine import Engine
 from benches.templates.learning import REPORTS
 from benches.templates.readers import READERS
-from benches.templates.runs import Given, run_fuzz, run_layouts, run_learning, run_readers
+from benches.templates.runs import Given, run_fuzz, run_layouts, run_learning, run_readers, run_starts
 
 
 def main() -> int:
@@ -55,6 +56,9 @@ def main() -> int:
         "--learn", action="append", choices=REPORTS, help="route with reports of cached tokens instead; repeatable"
     )
     parser.add_argument(
+        "--starts", type=int, metavar="N", help="begin with the layouts of other models, for N answers, instead"
+    )
+    parser.add_argument(
         "--fuzz", type=int, metavar="N", help="compare N random pairs with each probed template instead"
     )
     given = parser.parse_args()
@@ -72,6 +76,8 @@ def main() -> int:
     chosen = Given(engines, agents, given.reader or list(READERS), seed=given.seed, cells=given.cells)
     if given.fuzz is not None:
         return run_fuzz(chosen, given.fuzz)
+    if given.starts is not None:
+        return run_starts(chosen, given.starts)
     if given.learn:
         return run_learning(chosen, given.learn)
     return run_layouts(chosen) if given.layouts else run_readers(chosen)

@@ -10,7 +10,7 @@ from benches.templates.agents import Agent
 from benches.templates.cells import Claims, Share, Sum, split, true_shares
 from benches.templates.engine import Engine, RefusedError
 from benches.templates.fuzz import fuzz
-from benches.templates.learning import PHASES, play
+from benches.templates.learning import PHASES, STARTS, play
 from benches.templates.page import HEAD, Cell, cell_rows, figures, percent, table
 from benches.templates.readers import PROBED, READERS, Options, layouts
 
@@ -155,6 +155,42 @@ def run_learning(given: Given, reports: list[str]) -> int:
                     print(f"\n{reader}; reports: {kind}; {phase}\n{table(cell_rows(cells[phase]))}")
             print(f"\n{table(rows)}")
     return 0
+
+
+def run_starts(given: Given, answers: int) -> int:
+    """Begin with the layouts of other models; 1 if a template is worse than with its own after 20 answers."""
+    rows = [["template", "starts", "good", "found with its own", "worst", "false with its own", "worst", "worst start"]]
+    worse = 0
+    for number, engine in enumerate(given.engines, 1):
+        _progress(f"starts: {number} of {len(given.engines)}: {engine.name}")
+        shares: dict[str, tuple[float, float]] = {}
+        for name in (engine.model, *STARTS):
+            engine.model = name
+            played = play(engine, given.agents, {}, reports="usual", seed=given.seed, most=answers)
+            sums = [total for (phase, _), total in played.sums.items() if phase == PHASES[3]]
+            shares[name] = (
+                sum(each.found_share for each in sums) / len(sums),
+                sum(each.false_share for each in sums) / len(sums),
+            )
+        (found, false), *others = shares.values()
+        good = [each for each in others if each[0] >= min(0.95, found - 0.02) and each[1] <= max(0.02, false + 0.01)]
+        worse += len(good) < len(others)
+        worst = min(shares, key=lambda name: shares[name][0] - 2 * shares[name][1])
+        rows.append(
+            [
+                engine.name,
+                str(len(others)),
+                str(len(good)),
+                percent(found),
+                percent(min(each[0] for each in others)),
+                percent(false),
+                percent(max(each[1] for each in others)),
+                worst,
+            ]
+        )
+    _progress("")
+    print(f"\n{table(rows)}\n\n{worse} templates with a start that is not left within 20 answers")
+    return int(worse > 0)
 
 
 def run_fuzz(given: Given, pairs: int) -> int:

@@ -17,14 +17,14 @@ class BandStats:
 
     Attributes:
         priority: The priority; beyond 16 of them, the requests of others are counted with the lowest.
-        admitted: Requests that came to an admission: those that went to a worker at once.
-        released: Those that went to a worker after they had waited.
-        refused: Those that were refused as they came.
-        expired: Those that were refused as they had waited too long.
-        displaced: Those that were refused in favour of one of a higher priority, as the queue was full.
-        cancelled: Those that were given up while they waited.
-        queued: Requests that wait for room.
-        waited_s: Seconds that released requests had waited.
+        admitted: Requests sent to a worker as soon as they arrived.
+        released: Requests sent to a worker after they waited.
+        refused: Requests refused on arrival.
+        expired: Requests refused because they waited longer than `max_wait_s`.
+        displaced: Requests refused because the queue was full and one of a higher priority arrived.
+        cancelled: Requests whose client left while they waited.
+        queued: Requests that wait for a worker with room.
+        waited_s: Total seconds that released requests waited.
     """
 
     priority: int

@@ -191,19 +191,19 @@ class BodyStats:
     """Counters of requests with `body=`, `messages=` or `headers=`; dry runs and retries are not among them.
 
     Attributes:
-        kinds: Bodies that were read, by content: "chat", "text", "tokens", "continuation" of a response,
+        kinds: Request bodies that were read, by content: "chat", "text", "tokens", "continuation" of a response,
             "pooling", "load-only", "audio", "unknown".
-        errors: Bodies that could not be read, by `BodyError.kind`.
-        conventions: Requests of a known conversation, by the convention that names it, such as "claude-code".
-        encoded: Bodies with a `content-encoding`, which are not read.
-        bad_ids: Names of conversations that were empty, longer than 256 bytes, or had control characters.
-        unrendered: Bodies that `RequestBodies.renderer` raised for, or gave no token ids for; matched as text.
+        errors: Request bodies that could not be read, by kind of error.
+        conventions: Requests that name their conversation, by the client or header that does, such as "claude-code".
+        encoded: Request bodies with a content-encoding; these are routed by load.
+        bad_ids: Conversation ids ignored because they were empty, over 256 bytes or held control characters.
+        unrendered: Request bodies matched as text because `RequestBodies.renderer` failed or returned no token ids.
         attribution: Bodies with the attribution header of a client before their system text, which differs between
             requests, clients and versions. vLLM drops it.
-        layout_switches: Changes of the layout of a model, as its answers reported other cached tokens than expected.
-        layout_unreported: Answers to chats without cached and prompt tokens, from which no layout is learned.
-        volatile_heads: Models whose system text begins with a line or block that changes over an equal rest.
-        match_error_tokens: Cached tokens of answers to chats, "beyond" those expected, or "missing" from them.
+        layout_switches: Changes of a model's assumed prompt layout, because engines reported other cached tokens.
+        layout_unreported: Answers to chats without counts of cached and prompt tokens, which teach no layout.
+        volatile_heads: Models whose system text begins with a line that changes while the rest stays equal.
+        match_error_tokens: Cached tokens reported "beyond" the expected ones, and expected ones "missing" in reports.
 
     Example:
         >>> import cachelb

@@ -12,12 +12,11 @@ class WorkerPolls:
     """How polling one worker goes.
 
     Attributes:
-        polls: Metrics pages requested.
-        failures: Metrics pages that were not received.
-        unknown: Metrics pages without a known metric, empty ones among them.
-        dropped: Samples of metrics pages with a known name and an impossible value.
-        refused: Reports and facts of metrics pages that the router did not take, such as a block size that does not
-            fit.
+        polls: Requests for the metrics page of the worker.
+        failures: Requests for the metrics page that failed or timed out.
+        unknown: Metrics pages that held no known metric.
+        dropped: Samples of metrics pages ignored because their value is impossible.
+        refused: Values of metrics pages that the router refused, such as a block size that does not fit.
         readable: Whether the last page could be read; None before the first answer.
         last_error: Why a page could last not be read ("TimeoutError", "HTTP 503", "empty page", "no metrics page",
             "no known metrics"), kept after recovery.

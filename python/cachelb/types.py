@@ -135,7 +135,7 @@ class WorkerStats:
         decode_blocks: Blocks of requests past their first token.
         index_blocks: Its blocks in the index by medium: "gpu", "cpu", "disk", and "speculative" on their way to "gpu".
         weight: Relative capacity of the worker.
-        report_age_s: Age of the worker's latest load report in seconds, None before the first.
+        report_age_s: Seconds since the latest load report of the worker; None before the first.
         running: Requests that the worker runs, by its latest load report.
         waiting: Requests that wait at the worker, by its latest load report.
         queued_tokens: Prompt tokens that wait at the worker, by its latest load report.
@@ -242,22 +242,22 @@ class LearnedStats:
     """Statistics of a policy that learns.
 
     Attributes:
-        version: Number of the model that decides, 0 without one.
-        samples: Requests learned from.
+        version: Version of the model that decides; 0 before the first.
+        samples: Requests that the policy has learned from.
         pooled: Samples in the pools.
         pending: Decisions that still wait for their reward.
-        dropped: Unusable rewards: "missing" first tokens of served requests, "negative", "absurd" (more than an hour)
-            and "not-finite" ones.
-        rounds: Rounds of training by result: "swapped" in a model, "refused" one worse than the current one or than
-            predicting the mean, "failed".
+        dropped: Rewards that could not be used: "missing" (no first token of a served request), "negative", "absurd"
+            (more than an hour), "not-finite".
+        rounds: Rounds of training by result: "swapped" (a new model decides), "refused" (it predicts worse than the
+            current one or than the mean), "failed".
         training: Whether a round is running.
         round_s: Seconds of the latest round.
         rmse: Root mean square error of the model, on samples it was not trained on: in seconds, or for reward="slo"
             shares.
-        mae: Mean absolute error of the model, likewise.
+        mae: Mean absolute error of the model on samples it was not trained on, in seconds.
         mean_rmse: Root mean square error of predicting the mean.
         mean_mae: Mean absolute error of predicting the mean.
-        drift: Mean absolute error on the latest requests over that on the hold-out: about 1 as long as the model fits.
+        drift: Error on the latest requests divided by the error on held-out samples; about 1 while the model fits.
         drifting: Workers whose predictions have drifted.
         decisions: Decisions by reason.
         model: The model of the router that this is of, None for its first pool and for a policy.
@@ -290,11 +290,11 @@ class PeerStats:
     Attributes:
         origin: Id of its current run.
         address: Its address, or the name of the stream and of its run.
-        silent_s: Seconds since the peer's latest message.
-        lag_s: Delay of its messages in seconds: that of its latest heartbeat beyond the fastest of the last minute or
-            two, or the age of a message still missing, whichever is more.
-        bookings: Open requests of the peer, which count as load here.
-        gaps: Times that messages of the peer were missing.
+        silent_s: Seconds since the latest message of the peer.
+        lag_s: Delay of the peer's messages in seconds: of its latest heartbeat over the fastest of the last minutes, or
+            the age of a missing message if that is more.
+        bookings: Open requests of the peer, which count as load of the workers.
+        gaps: Gaps in the sequence of messages of the peer.
         snapshots: Snapshots received from the peer.
 
     Example:
@@ -323,22 +323,22 @@ class StateStats:
         origin: Id of this router's current run.
         peers: Routers that this one receives from.
         start: How the router started: "cold" with the reason, or the peer whose snapshot it received.
-        sent: Messages published.
-        sent_bytes: Bytes of the messages published.
-        received: Messages of other routers.
-        refused: Messages that were unreadable, or have no valid seal.
-        gaps: Times that messages of other routers were missing.
-        snapshots: Snapshots published here.
-        applied: Remote entries applied.
-        blocks: Remote blocks that were new to this router.
-        orphans: Placements behind blocks that are not known here.
-        strangers: Entries for workers or models that are not known here.
-        stale: Placements on caches that were lost since.
-        dropped: Own entries dropped because the transport did not take them.
+        sent: Messages published to other routers.
+        sent_bytes: Bytes of the messages published to other routers.
+        received: Messages received from other routers.
+        refused: Messages refused because they could not be read or lacked a valid seal.
+        gaps: Gaps in the sequences of messages of other routers.
+        snapshots: Snapshots of the index published for routers that start.
+        applied: Entries of other routers that were applied.
+        blocks: Blocks learned from another router first.
+        orphans: Placements refused because the block before them is not in the index.
+        strangers: Entries that name a worker or a model that this router does not have.
+        stale: Placements in a cache that has been lost since.
+        dropped: Own entries dropped because the transport was full or down.
         routes: Routes received from other routers.
         changes: Remote changes of the fleet that were the latest.
-        conflicts: Placements refused as a whole, as one of their blocks is known behind another one.
-        crowded: Entries refused, as their router had too many here already; see `max_mb`.
+        conflicts: Placements refused because one of their blocks follows another block in the index.
+        crowded: Entries refused because their router filled its part of the index; see `max_mb`.
         failures: Errors of the transport of shared state; the first of several in a row is logged.
         failing: Why sharing is down at the moment; empty when it works.
 
@@ -380,12 +380,12 @@ class DiscoveryStats:
 
     Attributes:
         source: Its name.
-        found: Workers in its latest answer.
-        waiting: Workers kept although the latest answer lacks them, until another one confirms it.
-        answers: Answers, of a watch also those without a change.
-        failures: Failures, after each of which the workers of the last answer stay.
-        waits: Answers that lacked more than half of the workers; these leave once another answer confirms it.
-        age_s: Seconds since the latest answer; None before the first.
+        found: Workers in the latest answer of the source.
+        waiting: Workers missing from the latest answer, kept until a second answer lacks them, too.
+        answers: Answers of the source; each message of a watch counts.
+        failures: Failures of the source; the workers of its last answer stay.
+        waits: Answers that lacked more than half of the workers, which stay until a second answer lacks them, too.
+        age_s: Seconds since the latest answer of the source; None before the first.
         failing: Why there is no answer at the moment; empty when there is.
 
     Example:

@@ -36,7 +36,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(short_help="Measure policies on simulated fleets.")
 def bench() -> None:
     """Measure policies on simulated fleets; `python -m benches.structures` in a checkout times the structures."""
 

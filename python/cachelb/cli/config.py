@@ -26,7 +26,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Check a configuration file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--show", "as_list", is_flag=True, help="Print every value that takes effect and where it comes from.")
 @json_option("text")

@@ -23,7 +23,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Run policies on a generated workload.")
 @policy_option(_POLICIES)
 @option("--requests", 2000, click.IntRange(min=3), "Requests to generate.")
 @click.option(

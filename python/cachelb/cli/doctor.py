@@ -44,12 +44,17 @@ class _Doctor(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Doctor, epilog=_EXAMPLES, subcommand_metavar="[check] URL... | capture URL | analyze FILE")
+@click.group(
+    cls=_Doctor,
+    epilog=_EXAMPLES,
+    short_help="Check engines; capture and analyze traffic.",
+    subcommand_metavar="[check] URL... | capture URL | analyze FILE",
+)
 def doctor() -> None:
     """Check live engines (the default), capture live traffic of a gateway, and analyze a capture."""
 
 
-@doctor.command(epilog=_EXAMPLES)
+@doctor.command(epilog=_EXAMPLES, short_help="Check live engines.")
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @click.option("--api-key", envvar="VLLM_API_KEY", help="Key of the engines' API; or the variable VLLM_API_KEY.")
 @click.option("--model", metavar="NAME", help="Model or adapter to probe; the first base model by default.")

@@ -32,7 +32,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Print how much of a capture could be cached.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @policy_option("adaptive,round-robin")
 @option("--kv-tokens", None, COUNT, "Tokens EACH worker can cache; what the capture has by default.")

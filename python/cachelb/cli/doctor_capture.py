@@ -27,7 +27,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Record requests of a gateway, without prompts.")
 @click.argument("url")
 @option("--seconds", 300.0, click.FloatRange(min=0.1, max=MOST_SECONDS), "For how long requests are taken.")
 @option("--linger", 60.0, click.FloatRange(min=0), "Seconds after that in which those taken may finish.")

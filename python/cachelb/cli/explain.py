@@ -32,7 +32,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Rank why prompt tokens missed the caches.")
 @click.argument("files", metavar="[FILE...]", nargs=-1, type=click.Path(path_type=Path))
 @option("--top", 10, COUNT, "Causes to show.")
 @click.option("--worker", "workers", metavar="KEY", multiple=True, help="Only decisions for this worker; repeatable.")

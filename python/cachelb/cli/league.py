@@ -77,7 +77,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
         raise click.BadParameter(f"must be numbers such as 0.5,0.95, got {value!r}") from error
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Rank policies over traces, fleets and faults.")
 @click.argument("traces", nargs=-1)
 @click.option("--quick", is_flag=True, help="Small generated traces, one fleet, three loads: under a minute.")
 @policy_option(_POLICIES)

@@ -43,7 +43,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(short_help="Train models of the cost of requests.")
 def learn() -> None:
     """Train and measure models of what a request costs on a worker.
 

@@ -108,7 +108,7 @@ def json_option(instead_of: str = "the table") -> Callable[[Command], Command]:
 
 def threads_option() -> Callable[[Command], Command]:
     """Make the option for the number of threads."""
-    return option("--threads", THREADS, COUNT, "Runs at a time; their number changes no figure.")
+    return option("--threads", THREADS, COUNT, "Runs to compute at a time; figures do not depend on it.")
 
 
 def run(

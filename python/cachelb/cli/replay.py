@@ -58,7 +58,7 @@ Models:     {", ".join(MODELS)}
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Run a workload through policies in a simulation.")
 @click.argument("workload")
 @policy_option(_POLICIES)
 @click.option(
@@ -71,7 +71,7 @@ Models:     {", ".join(MODELS)}
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that the workers serve.")
 @option("--kv-tokens", None, COUNT, "Tokens EACH worker can cache; what its memory leaves by default.")
 @option("--block-size", None, COUNT, "Tokens per block; 16, or what the file says.")
-@option("--mfu", 1.0, POSITIVE, "Factor on the arithmetic that the GPUs reach; a ranking should hold from 0.8 to 1.25.")
+@option("--mfu", 1.0, POSITIVE, "Factor on the arithmetic that the GPUs reach; a sound ranking holds from 0.8 to 1.25.")
 @option("--rate", None, POSITIVE, "Generators: arrivals per second; of sessions, where turns follow each other.")
 @option("--count", None, COUNT, "Generators: requests.")
 @option("--limit", None, COUNT, "Files: read the first rows only.")
@@ -102,7 +102,7 @@ Models:     {", ".join(MODELS)}
 @admission_option("Hold and refuse requests before every policy that does not name other bounds")
 @option("--event-lag", _SIGNALS.event_lag_s, _SECONDS, "Seconds KV events take to reach the gateway.")
 @option("--scrape-interval", _SIGNALS.scrape_interval_s, POSITIVE, "Seconds between load reports.")
-@option("--gateways", 1, COUNT, "Routers that share the fleet and know nothing of each other.")
+@option("--gateways", 1, COUNT, "Routers that share the fleet without sharing state.")
 @threads_option()
 @click.option("--explain", is_flag=True, help=f"Also print the {_WORST} slowest requests of each policy, and why.")
 @option(

@@ -40,7 +40,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Serve a gateway for a fleet of engines.")
 @click.option(
     "--worker",
     "workers",

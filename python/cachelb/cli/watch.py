@@ -44,7 +44,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Show the router of a running gateway.")
 @click.argument("url")
 @click.option(
     "--interval",

@@ -74,7 +74,7 @@ def durations(stats: RouterStats) -> Durations:
     Returns:
         The histogram.
     """
-    text = "Time a selection takes that picks a worker; every eighth is timed."
+    text = "Seconds that a selection takes; one in eight is timed."
     return Durations("select_seconds", text, stats.select_seconds)
 
 
@@ -149,13 +149,13 @@ def _derived(
 ) -> Iterator[Family]:
     """Make the families that are no field of the statistics."""
     abandoned = stats.endings.get("abandoned", 0)
-    text = "Decisions that were dropped without a report of how the request ended."
+    text = "Decisions dropped without a report of how their request ended."
     yield Family("abandoned", "counter", text, "{decision}", (), [((), abandoned)])
     blocks = [(labels, n) for who, worker in workers.items() for labels, n in _blocks(who, worker)]
     text = "Blocks of a worker in the index. Without KV events, all of them are speculative."
     yield Family("index_blocks", "gauge", text, "{block}", (*_WORKER, "medium", "state"), blocks)
     routes: list[Row] = [(("local",), stats.routes - stats.remote_routes), (("remote",), stats.remote_routes)]
-    text = "Prefixes that boundary-learning remembers, learned here or received."
+    text = "Prefixes that the policy boundary-learning remembers, by origin: local or another router."
     yield Family("routes", "gauge", text, "{route}", ("trust",), routes)
     checks: list[Row] = []
     for who, stream in streams.items():
@@ -165,9 +165,9 @@ def _derived(
     yield Family("kv_checks", "counter", text, "{request}", (*_WORKER, "result"), checks)
     state = stats.state
     count: list[Row] = [] if state is None else [((), len(state.peers))]
-    yield Family("state_peers", "gauge", "Other routers that this one receives from.", "{router}", (), count)
+    yield Family("state_peers", "gauge", "Other routers whose messages this router receives.", "{router}", (), count)
     start: list[Row] = [] if state is None else [(state.start.partition(": ")[::2], 1)]
-    text = "1 for how the router started: warm, from a peer's snapshot, or cold, and why."
+    text = "Always 1; the labels give how the router started: warm, from a peer's snapshot, or cold, and why."
     yield Family("state_started", "gauge", text, "1", ("start", "detail"), start)
 
 

@@ -142,7 +142,7 @@ class Exchange:
         self._router._exchange = self
         for part in keep_prompts:
             _log.warning(
-                "policy %s keeps prompts in a tree, which are not told to anybody: of its requests only load is shared",
+                "policy %s keeps prompts in a tree, which is not shared: other routers receive only its load",
                 self._router._policy_for(part),
             )
         self._begun = True

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cachelb import admission_text
 from cachelb.discovery import KubernetesWorkers, from_text
@@ -33,67 +33,60 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m cachelb.integrations.ext_proc",
-        description="Pick workers for Envoy and other gateways that speak ext_proc.",
+        description="Serve an endpoint picker for Envoy and other gateways that speak ext_proc.",
         epilog="example: python -m cachelb.integrations.ext_proc --config gateway.toml --listen 0.0.0.0:9002",
     )
-    add = parser.add_argument
-    add("--config", required=True, metavar="FILE", help="TOML, YAML or JSON file with router and workers")
-    add(
-        "--discover",
-        action="append",
-        default=[],
-        metavar="SOURCE",
-        help="where workers come from, beside those of the file, such as kubernetes:vllm:8000; may be repeated",
-    )
-    add("--endpoint-selector", metavar="LABELS", help="workers are the pods of Kubernetes with these, such as app=vllm")
-    add("--endpoint-target-ports", default="8000", metavar="PORT,...", help="their ports; default: %(default)s")
-    add("--pool-namespace", metavar="NAME", help="their namespace; default: the picker's own")
     address = parser.add_mutually_exclusive_group()
-    address.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help="default: %(default)s")
-    address.add_argument("--grpc-port", dest="listen", type=_anywhere, metavar="PORT", help="the same on all addresses")
-    add("--grpc-health-port", type=_anywhere, metavar="PORT", help="health checks alone, without TLS")
-    add("--metrics-port", type=_anywhere, metavar="PORT", help="/metrics, /healthz and /readyz over HTTP")
-    add("--secure-serving", action="store_true", help="TLS; signs a certificate itself without --cert-path")
-    add("--cert-path", type=Path, metavar="FOLDER", help="of tls.crt and tls.key; implies --secure-serving")
-    add("--client-ca", type=Path, metavar="FILE", help="PEM; only clients with a certificate of it are served")
-    add("--enable-cert-reload", action="store_true", help="use changed files of --cert-path for new connections")
-    add("--tls-min-version", choices=["1.2", "1.3"], default="1.2", help="default: %(default)s")
-    add("--fallbacks", type=int, default=2, metavar="N", help="workers named behind the picked one")
-    add("--max-body-mb", type=float, default=2, metavar="MB", help="default: %(default)s")
-    add("--large-bodies", choices=["refuse", "pass"], default="pass", help="default: %(default)s")
-    add("--max-held-mb", type=float, default=256, metavar="MB", help="of all that is held; default: %(default)s")
-    add("--max-streams", type=int, default=4096, metavar="N", help="default: %(default)s")
-    add("--body-timeout-s", type=float, default=30, metavar="S", help="default: %(default)s")
-    add("--idle-timeout-s", type=float, default=600, metavar="S", help="default: %(default)s")
-    add("--stream-timeout-s", type=float, default=3600, metavar="S", help="default: %(default)s")
-    add("--policy-timeout-s", type=float, default=1, metavar="S", help="for policies in Python; default: %(default)s")
-    add(
-        "--priority",
-        action="append",
-        type=_priority,
-        default=[],
-        metavar="NAME=N",
-        help="priority of an x-llm-d-inference-objective or x-gateway-inference-objective; may be repeated",
+
+    def add(*names: str, **options: Any) -> None:  # noqa: ANN401 - those of argparse
+        shown = "" if options.get("default") in (None, []) else "; default: %(default)s"
+        parser.add_argument(*names, **options | {"help": options["help"] + shown})
+
+    port: dict[str, Any] = {"type": _anywhere, "metavar": "PORT"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+    megabytes: dict[str, Any] = {"type": float, "metavar": "MB"}
+    seconds: dict[str, Any] = {"type": float, "metavar": "S"}
+    switch: dict[str, Any] = {"action": "store_true"}
+    many: dict[str, Any] = {"action": "append", "default": []}
+    add("--config", required=True, metavar="FILE", help="configuration of router and workers (TOML, YAML, JSON)")
+    add("--discover", **many, metavar="SOURCE", help="also route to workers of, e.g., kubernetes:vllm:8000; repeatable")
+    add("--endpoint-selector", metavar="LABELS", help="route to Kubernetes pods with these labels, such as app=vllm")
+    add("--endpoint-target-ports", default="8000", metavar="PORT,...", help="ports of these pods")
+    add("--pool-namespace", metavar="NAME", help="namespace of these pods; default: the picker's own")
+    text = "address of ext_proc; default: %(default)s"
+    address.add_argument("--listen", default="127.0.0.1:9002", metavar="HOST:PORT", help=text)
+    text = "serve ext_proc on this port of all addresses"
+    address.add_argument("--grpc-port", dest="listen", help=text, **port)
+    add("--grpc-health-port", **port, help="serve gRPC health checks on this port, without TLS")
+    add("--metrics-port", **port, help="serve /metrics, /healthz and /readyz on this port over HTTP")
+    add("--secure-serving", **switch, help="use TLS, with a self-signed certificate unless --cert-path is set")
+    add("--cert-path", type=Path, metavar="FOLDER", help="folder of tls.crt and tls.key; implies --secure-serving")
+    add("--client-ca", type=Path, metavar="FILE", help="serve only clients with a certificate of this authority (PEM)")
+    add("--enable-cert-reload", **switch, help="reload the files of --cert-path when they change")
+    add("--tls-min-version", choices=["1.2", "1.3"], default="1.2", help="oldest version of TLS to accept")
+    add("--fallbacks", **number, default=2, help="workers to name after the picked one, for retries")
+    add("--max-body-mb", **megabytes, default=2, help="largest body to read")
+    add("--large-bodies", choices=["refuse", "pass"], default="pass", help="refuse larger bodies or route them by load")
+    add("--max-held-mb", **megabytes, default=256, help="memory for all requests that are held")
+    add("--max-streams", **number, default=4096, help="most requests in flight")
+    add("--body-timeout-s", **seconds, default=30, help="seconds within which a body must be complete")
+    add("--idle-timeout-s", **seconds, default=600, help="longest pause within a request")
+    add("--stream-timeout-s", **seconds, default=3600, help="longest duration of a request")
+    add("--policy-timeout-s", **seconds, default=1, help="seconds that a policy in Python may take")
+    text = "priority of requests with this x-llm-d-inference-objective or x-gateway-inference-objective; repeatable"
+    add("--priority", **many, type=_priority, metavar="NAME=N", help=text)
+    add("--shed-inflight", **number, help="answer 429 to negative priorities while N or more requests are in flight")
+    text = (
+        "hold requests while every worker is busy, and answer 429 to those that wait too long: options of "
+        "cachelb.Admission, as in max_wait_s=1.5,max_pending_tokens=4096; 'default' for its defaults"
     )
-    add("--shed-inflight", type=int, metavar="N", help="answer 429 to negative priorities from N on")
-    add(
-        "--admission",
-        type=_admission,
-        metavar="OPTIONS",
-        help="hold requests while every worker is busy, and answer 429 to those that wait too long: options of "
-        "cachelb.Admission, as in max_wait_s=1.5,max_pending_tokens=4096; 'default' for its defaults",
-    )
-    add("--rewrite-model", action="store_true", help="follow x-gateway-model-name-rewrite in the body")
-    add("--expose-headers", nargs="*", default=[], metavar="NAME", help="of decisions, to clients")
-    add("--conformance", action="store_true", help="obey and show test headers; never in production")
-    add(
-        "--drain-timeout",
-        "--grace-s",
-        type=float,
-        default=30,
-        metavar="S",
-        help="for open streams at the end; default: %(default)s",
-    )
+    add("--admission", type=_admission, metavar="OPTIONS", help=text)
+    add("--rewrite-model", **switch, help="replace the model in the body by x-gateway-model-name-rewrite")
+    text = "headers of the decision that clients receive, such as x-cachelb-worker"
+    add("--expose-headers", nargs="*", default=[], metavar="NAME", help=text)
+    add("--conformance", **switch, help="obey the headers of the conformance tests; not for production")
+    text = "seconds after SIGTERM within which open requests must finish"
+    add("--drain-timeout", "--grace-s", **seconds, default=30, help=text)
     return parser.parse_args(arguments)
 
 

@@ -109,7 +109,7 @@ _SWITCHES = (
         incidents=((0.0, "drain"), (1 / 3, "join")),
     ),
     Realism("bursts", "arrivals bunched, 15 at one instant in the mean", burst=15),
-    Realism("slow-engines", "engines compute half as fast as their data sheets let believe", mfu=0.5),
+    Realism("slow-engines", "engines compute at half the speed of their data sheets", mfu=0.5),
     Realism(
         "tensor-parallel-loss",
         "devices that share a model wait for each other's sums; of no effect on fleets without :tpN",

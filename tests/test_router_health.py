@@ -279,7 +279,7 @@ def test_every_change_is_logged_once(clock: ManualClock, caplog: pytest.LogCaptu
     for _ in range(9):
         router.update_health("r", answered=False)
     router.update_health("r", answered=True)
-    passed = "it is passed over while others are there"
+    passed = "requests go to other workers while there are any"
     assert [record.getMessage() for record in caplog.records] == [
         f"worker a is unreachable: two requests in a row were given up without a first token; {passed}",
         "worker a is reachable again",

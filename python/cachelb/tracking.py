@@ -109,7 +109,7 @@ class _Report(Generic[_T]):
     def _unread(self, error: Exception) -> None:
         self.decision._unread()  # noqa: SLF001 - a decision of this package
         if not self._is_unread:
-            _log.warning("the counts in an answer could not be read: %s; said once", type(error).__name__)
+            _log.warning("the token counts of an answer are unreadable: %s; logged once", type(error).__name__)
         self._is_unread = True
 
 

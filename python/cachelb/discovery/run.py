@@ -85,7 +85,7 @@ class DiscoveryRun:
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
-                _log.warning("%s: the thread is still inside a call; it ends when that returns", self._name)
+                _log.warning("%s: its thread is blocked in a call and ends once the call returns", self._name)
         self._router._discovered.leave(self._source)
 
     def found(self, workers: Iterable[str]) -> None:

@@ -361,7 +361,7 @@ class Stream:
         self._malformed += 1
         self.last_error = "malformed message"
         if self._malformed == 1:
-            _log.warning("the event stream of %s has messages that are none of an engine", self._shown)
+            _log.warning("the event stream of %s carries messages that are not in the format of an engine", self._shown)
 
     def _refuse(self, error: Exception) -> None:
         """Count a message that the router refused, unless its worker was just removed."""

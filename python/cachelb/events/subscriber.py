@@ -69,7 +69,7 @@ class Subscriber:
             return
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            _log.warning("the event thread is still inside a call of the router; it ends when that returns")
+            _log.warning("the event thread is blocked in a call of the router and ends once the call returns")
 
     def stats(self) -> ZmqSourceStats:
         """Return the counters."""

@@ -108,7 +108,7 @@ class CachelbRouter:
         except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
             reason = "error"
             if not self.fallbacks[reason]:
-                _log.warning("picking an engine failed with %s; said once", type(error).__name__)
+                _log.warning("picking an engine failed with %s; logged once", type(error).__name__)
         self.fallbacks[reason] += 1
         url: str = self._qps_routing(endpoints, request_stats)  # type: ignore[attr-defined]
         return url

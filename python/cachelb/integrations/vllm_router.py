@@ -85,7 +85,7 @@ class VllmRouterSelect:
         except Exception as error:  # noqa: BLE001 - vllm-router picks; counted and logged
             reason = "error"
             if not self.fallbacks[reason]:
-                _log.warning("picking a worker failed with %s; said once", type(error).__name__)
+                _log.warning("picking a worker failed with %s; logged once", type(error).__name__)
         self.fallbacks[reason] += 1
         return None
 

@@ -308,7 +308,7 @@ class _Run:
         self._stopping.set()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            _log.warning("the thread of a capture hangs in a write; it ends when that returns")
+            _log.warning("the thread of a capture is blocked in a write and ends once the write returns")
 
     def stats(self) -> CaptureStats:
         """Return the counters."""

@@ -232,7 +232,7 @@ class _Run:
         self._ended.set()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
-            _log.warning("the thread that writes records hangs in a write; it ends when that returns")
+            _log.warning("the thread that writes records is blocked in a write and ends once the write returns")
 
     def stats(self) -> RecordsStats:
         """Return the counters."""

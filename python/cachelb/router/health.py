@@ -17,4 +17,4 @@ def log_change(key: str, why: str | None) -> None:
     if why is None:
         _log.info("worker %s is reachable again", key)
     else:
-        _log.warning("worker %s is unreachable: %s; it is passed over while others are there", key, _WHY[why])
+        _log.warning("worker %s is unreachable: %s; requests go to other workers while there are any", key, _WHY[why])

@@ -98,7 +98,7 @@ class PolledRun(Generic[_P]):
             return
         self._thread.join(self._join_s)
         if self._thread.is_alive():
-            self._log.warning("the polling thread is still inside a call of the router; it ends when that returns")
+            self._log.warning("the polling thread is blocked in a call of the router and ends once the call returns")
         self._ended()
 
     def totals(self) -> tuple[int, int, dict[str, _P]]:

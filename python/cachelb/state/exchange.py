@@ -155,7 +155,7 @@ class Exchange:
         if wait_s > 0 and not self._warm.wait(wait_s):
             why = f", {self._failing}" if self._failing else ""
             self._start = f"cold: nobody told anything within {wait_s:g} s{why}"
-            _log.warning("this router starts cold: no other told what it knows within %g s%s", wait_s, why)
+            _log.warning("this router starts cold: no peer sent a snapshot within %g s%s", wait_s, why)
         if self._stopping.is_set():
             # Stopped meanwhile, perhaps before there was a thread to stop.
             self.stop()

@@ -44,7 +44,7 @@ class Lookup:
             self._answer = peer_addresses(self._ask())
         except Exception as error:  # noqa: BLE001 - it is the caller's function
             if not self._failing:
-                _log.warning("the list of peers could not be had, those known stay: %r", error)
+                _log.warning("the list of peers could not be fetched: %r; the known peers stay", error)
             self._failing = True
         else:
             self._failing = False

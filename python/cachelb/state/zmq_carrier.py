@@ -113,7 +113,7 @@ class ZmqCarrier:
             try:
                 peer.asking.send_multipart([_ASK, origin.to_bytes(8, "little")], zmq.NOBLOCK)
             except zmq.Again:
-                _log.debug("%s cannot be asked yet", address)
+                _log.debug("%s does not answer requests for a snapshot yet", address)
 
     def answer(self, return_to: bytes, messages: Sequence[bytes]) -> None:
         """Send a snapshot to a peer that requested it, as fast as it reads; replaces an unread one."""
@@ -216,7 +216,7 @@ class ZmqCarrier:
             except zmq.ZMQError as error:
                 failed.add(address)
                 if address not in self._left_out:
-                    _log.warning("peer %s is left out for now, as no connection can be made: %s", address, error)
+                    _log.warning("no connection to peer %s: %s; it is tried again", address, error)
         self._left_out = failed
 
     def _disconnect(self, address: str) -> None:

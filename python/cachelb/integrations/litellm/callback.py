@@ -168,7 +168,7 @@ class CachelbCallback:
             )
         except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
             if not self.fallbacks["error"]:
-                _log.warning("LiteLLM decides, because picking failed with %s; said once", type(error).__name__)
+                _log.warning("LiteLLM decides, because picking failed with %s; logged once", type(error).__name__)
             chosen = "error"
         if isinstance(chosen, str):
             self.fallbacks[chosen] += 1

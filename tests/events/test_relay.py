@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import threading
 from typing import Any
 
@@ -202,6 +204,36 @@ def test_requests_of_strangers_are_counted_and_do_no_harm() -> None:
             wait_until(lambda: relay.stats().refused == 4)
         publish(publisher, 0)
         sink.wait_applied([0], W)
+
+
+_V3 = b"\xff" + bytes(8) + b"\x7f\x03"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        _V3[:10],
+        _V3 + b"\x00NULL" + bytes(16 + 32),  # and no READY
+        b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n",  # as of ZMTP 1: 70 more bytes are to come
+        b"\x01\x00",  # ZMTP 1
+        b"\xff" + bytes(8) + b"\x7f\x01\x05\x00\x00",  # ZMTP 2
+    ],
+    ids=["nothing", "part", "no handshake", "HTTP", "ZMTP 1", "ZMTP 2"],
+)
+@pytest.mark.parametrize("secret", [None, "s" * 16], ids=["open", "secret"])
+def test_connections_that_do_not_greet_as_peers_do_end(
+    sent: bytes, secret: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_OPTIONS", {**sockets._OPTIONS, zmq.HANDSHAKE_IVL: 300})
+    with Relay("tcp://127.0.0.1:*", secret=secret) as relay:
+        host, _, port = relay.address.removeprefix("tcp://").rpartition(":")
+        for number in (int(port), int(port) + 1):
+            with socket.create_connection((host, number), timeout=60) as connection:
+                connection.sendall(sent)
+                with contextlib.suppress(ConnectionError):
+                    while connection.recv(1000):
+                        pass
 
 
 def test_an_address_in_use_is_an_error_and_leaves_nothing() -> None:

@@ -92,6 +92,8 @@ def make_server(
         context, zmq.ROUTER, receives=_REQUESTS, sends=sends, most_bytes=REQUEST_BYTES, options=options
     )
     socket.set(zmq.ROUTER_MANDATORY, 1)
+    # With a domain, peers of ZMTP 1 and 2 are refused. They have no handshake, so that any bytes may be such a peer's.
+    socket.set(zmq.ZAP_DOMAIN, b"cachelb")
     if keys is not None:
         socket.curve_publickey, socket.curve_secretkey = keys
         socket.curve_server = True

@@ -14,10 +14,12 @@ mod body;
 mod tests;
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use tonic::Code;
 
 use self::answering::AnswerHeaders;
 use self::body::Body;
@@ -26,7 +28,7 @@ use crate::host::{Asked, Booking, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usag
 use crate::read::{self, Headers};
 use crate::replies::{self, Chunks, PickedAt, Side};
 use crate::rewrite::with_model;
-use crate::shared::{Event, Shared};
+use crate::shared::{Event, Hold, Shared};
 use crate::usage::PassingAnswer;
 use crate::wire::{BodySendMode, HttpHeaders, Message, Part, Reply};
 
@@ -34,6 +36,9 @@ const NONE: i32 = BodySendMode::None as i32;
 const BUFFERED: i32 = BodySendMode::Buffered as i32;
 const BUFFERED_PARTIAL: i32 = BodySendMode::BufferedPartial as i32;
 const DUPLEX: i32 = BodySendMode::FullDuplexStreamed as i32;
+
+/// Why there is no room.
+pub(crate) const TOO_MUCH: &str = "too many requests arrive";
 
 /// Obeyed for the tests of the inference extension.
 const TEST_SELECTION: &str = "test-epp-endpoint-selection";
@@ -51,8 +56,8 @@ pub(crate) enum Step {
     Wait,
     /// Close the stream.
     End,
-    /// Close the stream with this error: the proxy sent what it must not.
-    Fail(&'static str),
+    /// Close the stream with this error: the proxy sent what it must not, or there is no room.
+    Fail(Code, &'static str),
 }
 
 /// A request to pick for.
@@ -140,14 +145,18 @@ pub(crate) struct Exchange {
     answer_mode: i32,
     is_first: bool,
     is_over: bool,
-    failure: Option<&'static str>,
+    failure: Option<(Code, &'static str)>,
     headers: Headers,
     subset: Option<Vec<String>>,
+    /// Bytes of headers and subset, which count as held until the pick.
+    read: Hold,
     body: Body,
-    /// Bytes of the body and of the buffer it arrives in, which count as held until all of it is sent.
-    held: usize,
+    /// Bytes of the body, which count as held until all of it is sent.
+    held: Hold,
+    /// Bytes of a part that was given back at once.
+    passing: Hold,
     /// Bytes of the prompt, which count as held until the answer begins.
-    kept: usize,
+    kept: Hold,
     question: Option<Box<Question>>,
     asking: Option<Asking>,
     pick: Option<Pick>,
@@ -162,6 +171,10 @@ impl Exchange {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mode = shared.options.default_body_mode.number();
         Self {
+            read: Hold::new(&shared),
+            held: Hold::new(&shared),
+            passing: Hold::new(&shared),
+            kept: Hold::new(&shared),
             shared,
             request_mode: mode,
             answer_mode: mode,
@@ -171,8 +184,6 @@ impl Exchange {
             headers: Headers::default(),
             subset: None,
             body: Body::default(),
-            held: 0,
-            kept: 0,
             question: None,
             asking: None,
             pick: None,
@@ -188,7 +199,8 @@ impl Exchange {
         if self.is_over {
             return;
         }
-        if std::mem::take(&mut self.is_first)
+        self.passing.clear();
+        if mem::take(&mut self.is_first)
             && let Some(config) = &message.protocol_config
         {
             self.request_mode = config.request_body_mode;
@@ -230,8 +242,8 @@ impl Exchange {
             Step::Ask(question)
         } else if let Some(moving) = self.moving.take() {
             Step::Move(moving)
-        } else if let Some(failure) = self.failure {
-            Step::Fail(failure)
+        } else if let Some((code, reason)) = self.failure {
+            Step::Fail(code, reason)
         } else if self.is_over {
             Step::End
         } else {
@@ -244,6 +256,7 @@ impl Exchange {
         let Some(asking) = self.asking.take() else {
             return;
         };
+        self.read.clear();
         let picked = match result {
             Ok(picked) => picked,
             Err(refusal) => return self.refuse(&refusal),
@@ -263,12 +276,12 @@ impl Exchange {
             self.push(replies::picked(asking.at, &endpoints, rank, None));
             let parts = rewritten.map_or(parts, |rewritten| {
                 self.release_body();
-                self.hold(rewritten.len());
+                self.held.add(rewritten.len());
                 vec![rewritten]
             });
             self.give_back(parts, end);
         } else {
-            self.hold(rewritten.as_ref().map_or(0, Bytes::len));
+            self.held.add(rewritten.as_ref().map_or(0, Bytes::len));
             self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
             if asking.at == PickedAt::Body {
                 self.outgoing.push_back(Outgoing::Release);
@@ -342,8 +355,15 @@ impl Exchange {
         {
             self.subset = Some(read::split(selection).collect());
         }
+        let subset = self.subset.iter().flatten().map(String::len);
+        if !self.read.large(self.headers.bytes() + read::size(subset)) {
+            return self.fail_full();
+        }
         // An upgraded request becomes a connection, whose body ends with it.
         if part.end_of_stream || self.headers.get("upgrade").is_some() {
+            if self.request_mode == DUPLEX && !self.body.is_empty() {
+                return self.send(true, false, false);
+            }
             return self.ask(PickedAt::Headers, Vec::new(), None, false);
         }
         match self.request_mode {
@@ -387,7 +407,7 @@ impl Exchange {
         });
         let asked = Asked {
             body: None,
-            subset: self.subset.as_ref().map(Subset::new),
+            subset: self.subset.take().map(Subset::new),
             tenant: filled(read::TENANT).map(str::to_owned),
             priority,
             model: filled(read::MODEL).map(str::to_owned),
@@ -395,7 +415,7 @@ impl Exchange {
                 .shed_inflight
                 .filter(|_| priority.is_some_and(|priority| priority < 0)),
             fallbacks: options.fallbacks,
-            headers: self.headers.clone(),
+            headers: mem::take(&mut self.headers),
         };
         self.question = Some(Box::new(Question {
             asked,
@@ -410,6 +430,16 @@ impl Exchange {
         self.outgoing.push_back(Outgoing::Reply(Box::new(reply)));
     }
 
+    fn fail(&mut self, code: Code, reason: &'static str) {
+        self.is_over = true;
+        self.failure = Some((code, reason));
+    }
+
+    fn fail_full(&mut self) {
+        self.shared.count(Event::Full);
+        self.fail(Code::ResourceExhausted, TOO_MUCH);
+    }
+
     fn refuse(&mut self, refusal: &Refusal) {
         self.stop();
         self.release_body();
@@ -420,6 +450,8 @@ impl Exchange {
     /// Drops what was to be done.
     fn stop(&mut self) {
         self.is_over = true;
+        self.read.clear();
+        self.passing.clear();
         self.outgoing.clear();
         self.question = None;
         self.asking = None;

@@ -1,6 +1,7 @@
 //! The gRPC server: its thread, ports, health, start and end.
 
 mod connection;
+mod messages;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -21,13 +22,14 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::HealthReporter;
 
-use self::connection::connections;
+use self::connection::{Incoming, connections};
+use self::messages::Unframed;
 use self::stream::{Phase, Processor};
 use self::tls::Certificates;
 pub use self::tls::{Tls, TlsError, TlsVersion};
 use crate::host::Host;
 use crate::options::{InvalidOption, LONGEST, Options};
-use crate::shared::{Event, Shared};
+use crate::shared::{Event, FREE_BYTES, Shared};
 use crate::wire::{ExternalProcessorServer, SERVICE};
 
 const LIVENESS: &str = "liveness";
@@ -46,7 +48,7 @@ const REFUSED_STREAMS: u32 = 1024;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Where and how to listen.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Listen {
     /// `host:port`; port 0 takes a free one.
     pub address: String,
@@ -56,6 +58,20 @@ pub struct Listen {
     pub is_ready: bool,
     /// The certificate; `None` for no TLS.
     pub tls: Option<Tls>,
+    /// Time that a client may take to agree on TLS and to begin, and to answer a ping.
+    pub patience: Duration,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            address: String::new(),
+            health_address: None,
+            is_ready: false,
+            tls: None,
+            patience: Duration::from_secs(10),
+        }
+    }
 }
 
 /// Why a server does not start.
@@ -143,6 +159,7 @@ impl Server {
             listener,
             health_listener: health_listener.map(|(listener, _)| listener),
             certificates: certificates.clone(),
+            patience: listen.patience,
         };
         let thread = thread::Builder::new()
             .name("cachelb-ext-proc".to_owned())
@@ -203,6 +220,7 @@ struct Run<H> {
     listener: TcpListener,
     health_listener: Option<TcpListener>,
     certificates: Option<Arc<Certificates>>,
+    patience: Duration,
     phase: Arc<watch::Sender<Phase>>,
 }
 
@@ -212,17 +230,17 @@ impl<H: Host> Run<H> {
             let phases = self.phase.subscribe();
             let shared = self.shared;
             let options = &shared.options;
-            let most = MESSAGE_OVERHEAD.saturating_add(options.max_body_bytes.saturating_mul(2));
-            let picker =
-                ExternalProcessorServer::new(self.processor).max_decoding_message_size(most);
-            let services = transport(options.max_streams)
-                .add_service(picker)
+            let health = health.max_decoding_message_size(FREE_BYTES);
+            let services = transport(options.max_streams, self.patience)
+                .add_service(Unframed(ExternalProcessorServer::new(self.processor)))
                 .add_service(health.clone());
-            let serving = serve(services, self.listener, self.certificates, phases.clone());
-            let health_services = transport(1).add_service(health);
+            let incoming = connections(self.listener, self.certificates, self.patience);
+            let serving = serve(services, incoming, phases.clone());
+            let health_services = transport(1, self.patience).add_service(health);
             let serving_health = async {
                 if let Some(listener) = self.health_listener {
-                    serve(health_services, listener, None, phases.clone()).await;
+                    let incoming = connections(listener, None, self.patience);
+                    serve(health_services, incoming, phases.clone()).await;
                 }
             };
             let serving = async { tokio::join!(serving, serving_health) };
@@ -241,7 +259,7 @@ impl<H: Host> Run<H> {
     }
 }
 
-fn transport(max_streams: usize) -> tonic::transport::Server {
+fn transport(max_streams: usize, patience: Duration) -> tonic::transport::Server {
     let streams = u32::try_from(max_streams)
         .unwrap_or(u32::MAX)
         .saturating_add(REFUSED_STREAMS);
@@ -253,20 +271,15 @@ fn transport(max_streams: usize) -> tonic::transport::Server {
         .initial_connection_window_size(window)
         .http2_adaptive_window(Some(false))
         .max_concurrent_streams(streams)
+        // A health check may be sent in part, and a client may be gone without a sign.
+        .timeout(patience)
+        .http2_keepalive_interval(Some(patience * 3))
+        .http2_keepalive_timeout(Some(patience))
         // Clients that leave all at once are no attack.
         .http2_max_pending_accept_reset_streams(Some(streams as usize))
 }
 
-async fn serve(
-    services: Services,
-    listener: TcpListener,
-    certificates: Option<Arc<Certificates>>,
-    phases: watch::Receiver<Phase>,
-) {
-    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
-        return;
-    };
-    let incoming = connections(listener, certificates);
+async fn serve(services: Services, incoming: Incoming, phases: watch::Receiver<Phase>) {
     // It fails with the listener only, which does not.
     let _ = services
         .serve_with_incoming_shutdown(incoming, stopped(phases))
@@ -350,7 +363,7 @@ impl Started {
         self.shared.streams()
     }
 
-    /// Returns the bytes of bodies, the buffers they arrive in, and prompts that are held.
+    /// Returns the bytes of messages, headers, bodies and prompts that are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.shared.held()

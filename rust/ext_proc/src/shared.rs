@@ -1,6 +1,7 @@
 //! State of all streams of a server: counters, bytes held, streams open. All atomic, as Python reads them from any
 //! thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
@@ -49,9 +50,9 @@ events! {
     TooManyStreams = "too-many-streams",
     /// Refused: the server is about to stop.
     Draining = "draining",
-    /// Refused or passed unread: the body is too long.
+    /// Refused or passed unread: the body is too long. Or its headers are.
     TooLarge = "too-large",
-    /// Refused or passed unread: the bodies of all requests take too much memory.
+    /// Refused or passed unread: all requests take too much memory.
     Full = "full",
     /// Picked by the headers alone, as the proxy does not wait for a pick with the body.
     BodyNotSent = "body-not-sent",
@@ -66,6 +67,9 @@ events! {
     /// A stream that wants no reply.
     Observed = "observed",
 }
+
+/// Bytes of headers, and of a message that arrives, which do not count as held: a fixed amount per stream.
+pub(crate) const FREE_BYTES: usize = 8 << 10;
 
 /// State of all streams of a server.
 #[derive(Debug)]
@@ -106,18 +110,14 @@ impl Shared {
         .collect()
     }
 
-    /// Returns the bytes of bodies, the buffers they arrive in, and prompts that are held.
+    /// Returns the bytes of messages, headers, bodies and prompts that are held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn hold(&self, bytes: usize) {
-        self.held.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn release(&self, bytes: usize) {
-        let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "released {bytes} of {before} bytes held");
+    /// Whether messages are to be refused. Bodies are before, which may pass unread.
+    pub(crate) fn is_full(&self) -> bool {
+        self.held() > self.options.max_held_bytes.saturating_mul(2)
     }
 
     pub(crate) fn streams(&self) -> usize {
@@ -144,5 +144,48 @@ impl Shared {
         while self.streams() > 0 {
             self.closed.notified().await;
         }
+    }
+}
+
+// === impl Hold ===
+
+/// Bytes that count as held.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    shared: Arc<Shared>,
+    bytes: usize,
+}
+
+impl Hold {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let shared = Arc::clone(shared);
+        Self { shared, bytes: 0 }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.shared.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.shared.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts what is beyond [`FREE_BYTES`] in place of what was. Returns whether there is room.
+    pub(crate) fn large(&mut self, bytes: usize) -> bool {
+        self.clear();
+        self.add(bytes.saturating_sub(FREE_BYTES));
+        self.bytes == 0 || !self.shared.is_full()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::SystemTime;
 
-use super::{DUPLEX, Exchange, Moving, Outgoing};
+use tonic::Code;
+
+use super::{Exchange, Moving};
 use crate::host::{Booking, LARGE_BODY_BYTES, Moved, Usage};
 use crate::read::{self, Headers};
-use crate::replies::{self, Chunks, Side};
+use crate::replies::{self, Side};
 use crate::shared::Event;
 use crate::usage::PassingAnswer;
 use crate::wire::{HttpBody, HttpHeaders, Message};
@@ -41,7 +43,7 @@ impl Exchange {
             .as_deref()
             .filter(|served| pick.first.as_deref() != Some(served))
         {
-            Some(address) if self.kept > LARGE_BODY_BYTES => {
+            Some(address) if self.kept.bytes() > LARGE_BODY_BYTES => {
                 let address = address.to_owned();
                 let pick = self.pick.take();
                 self.moving = pick.map(|pick| Box::new(Moving { pick, address }));
@@ -77,9 +79,8 @@ impl Exchange {
         let is_stream = kind.starts_with("text/event-stream");
         self.answer = Some(PassingAnswer::new(booking, is_stream));
         let Some(status) = read::status(&answer.headers) else {
-            self.is_over = true;
-            self.failure = Some("the status of an answer is no number");
-            return;
+            let reason = "the status of an answer is no number";
+            return self.fail(Code::InvalidArgument, reason);
         };
         if status >= CLIENT_ERROR {
             report_error(booking, status, answer);
@@ -108,15 +109,7 @@ impl Exchange {
                 answer.end(&mut pick.booking);
             }
         }
-        if self.answer_mode == DUPLEX {
-            self.outgoing.push_back(Outgoing::Body(Chunks::new(
-                Side::Response,
-                chunk.into(),
-                end,
-            )));
-        } else {
-            self.push(replies::body(Side::Response));
-        }
+        self.pass(Side::Response, self.answer_mode, chunk, end);
     }
 
     pub(super) fn on_response_trailers(&mut self) {

@@ -4,7 +4,7 @@ use std::mem;
 
 use bytes::Bytes;
 
-use super::{BUFFERED, BUFFERED_PARTIAL, DUPLEX, Exchange, Outgoing};
+use super::{BUFFERED, BUFFERED_PARTIAL, DUPLEX, Exchange, Outgoing, TOO_MUCH};
 use crate::host::{LARGE_BODY_BYTES, Refusal};
 use crate::options::LargeBodies;
 use crate::replies::{self, Chunks, PickedAt, Side};
@@ -13,33 +13,25 @@ use crate::wire::HttpBody;
 
 /// Bytes up to which what arrives is put together: many small messages take no more memory than one.
 const PART_BYTES: usize = 64 << 10;
-/// Bytes up to which the transport has room for a message from the start. For longer ones its buffer doubles until they
-/// fit, and stays.
-const SMALL_BYTES: usize = 8 << 10;
 
 /// A body that arrives. Its parts stay where they are: a buffer that grew with it would be copied, and leave holes.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     parts: Vec<Vec<u8>>,
     length: usize,
-    /// Bytes of the longest message.
-    longest: usize,
 }
 
 impl Body {
-    /// Takes a message. Returns the bytes that this takes, with those that the transport's buffer grows by.
-    fn push(&mut self, chunk: Vec<u8>) -> usize {
-        let mut taken = chunk.len();
-        if chunk.len() > self.longest.max(SMALL_BYTES) {
-            taken += 2 * (chunk.len() - self.longest);
-            self.longest = chunk.len();
-        }
+    fn push(&mut self, chunk: Vec<u8>) {
         self.length += chunk.len();
         match self.parts.last_mut() {
             Some(last) if last.len() + chunk.len() <= PART_BYTES => last.extend_from_slice(&chunk),
             _ => self.parts.push(chunk),
         }
-        taken
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
     }
 
     /// The parts, those of a short body as one.
@@ -55,26 +47,16 @@ impl Exchange {
     pub(super) fn on_request_body(&mut self, part: HttpBody) {
         let (chunk, end) = (part.body, part.end_of_stream);
         if self.pick.is_some() {
-            if self.request_mode == DUPLEX {
-                self.outgoing.push_back(Outgoing::Body(Chunks::new(
-                    Side::Request,
-                    chunk.into(),
-                    end,
-                )));
-            } else {
-                self.push(replies::body(Side::Request));
-            }
-            return;
+            return self.pass(Side::Request, self.request_mode, chunk, end);
         }
-        let taken = self.body.push(chunk);
-        self.hold(taken);
+        self.held.add(chunk.len());
+        self.body.push(chunk);
         let options = &self.shared.options;
         let refusal = if self.body.length > options.max_body_bytes {
             let message = format!("the body is longer than {} bytes", options.max_body_bytes);
             Some(Refusal::new(Event::TooLarge, 413, message, None))
         } else if self.shared.held() > options.max_held_bytes {
-            let message = "too many requests arrive";
-            Some(Refusal::new(Event::Full, 503, message, Some(1.0)))
+            Some(Refusal::new(Event::Full, 503, TOO_MUCH, Some(1.0)))
         } else {
             None
         };
@@ -91,6 +73,18 @@ impl Exchange {
         }
     }
 
+    /// Gives a part back at once. It counts as held until the next message.
+    pub(super) fn pass(&mut self, side: Side, mode: i32, part: Vec<u8>, end: bool) {
+        if mode != DUPLEX {
+            self.push(replies::body(side));
+        } else if self.passing.large(part.len()) {
+            let chunks = Chunks::new(side, part.into(), end);
+            self.outgoing.push_back(Outgoing::Body(chunks));
+        } else {
+            self.fail_full();
+        }
+    }
+
     pub(super) fn on_request_trailers(&mut self) {
         if self.pick.is_some() {
             self.push(replies::trailers(Side::Request));
@@ -100,7 +94,7 @@ impl Exchange {
     }
 
     /// Gets a pick by the body, as far as it is to be read, and releases the held messages.
-    fn send(&mut self, is_read: bool, end: bool, trailers: bool) {
+    pub(super) fn send(&mut self, is_read: bool, end: bool, trailers: bool) {
         let parts = mem::take(&mut self.body).into_parts();
         let read = if is_read { parts.clone() } else { Vec::new() };
         if self.request_mode == DUPLEX {
@@ -122,15 +116,10 @@ impl Exchange {
         self.outgoing.push_back(Outgoing::Release);
     }
 
-    pub(super) fn hold(&mut self, bytes: usize) {
-        self.held += bytes;
-        self.shared.hold(bytes);
-    }
-
     /// Drops the body.
     pub(super) fn release_body(&mut self) {
         self.body = Body::default();
-        self.shared.release(mem::take(&mut self.held));
+        self.held.clear();
     }
 
     /// Keeps the prompt, if there is room, until the answer begins: another worker may serve the request.
@@ -138,8 +127,7 @@ impl Exchange {
         if self.shared.held() + bytes > self.shared.options.max_held_bytes / 2 {
             self.forget_prompt();
         } else {
-            self.kept += bytes;
-            self.shared.hold(bytes);
+            self.kept.add(bytes);
         }
     }
 
@@ -147,6 +135,6 @@ impl Exchange {
         if let Some(pick) = &mut self.pick {
             pick.booking.forget_prompt();
         }
-        self.shared.release(mem::take(&mut self.kept));
+        self.kept.clear();
     }
 }

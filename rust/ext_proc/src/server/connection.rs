@@ -1,5 +1,6 @@
 //! Connections of proxies, with TLS or without.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,40 +8,53 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{sleep, timeout};
-use tokio_rustls::server::TlsStream;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
 use super::tls::Certificates;
 
-/// Time that a client may take to agree on TLS.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Clients that may be connected at once; further ones wait.
+const MOST_CONNECTIONS: usize = 4096;
 
-/// Clients that may do so at once.
-const MOST_HANDSHAKES: usize = 256;
+/// Bytes that begin a connection of HTTP/2.
+const PREFACE: usize = 24;
 
 /// Pause where the system has no more connections.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Connections that are accepted.
+pub(super) type Incoming = ReceiverStream<io::Result<Connection>>;
+
+trait Socket: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> Socket for S {}
+
 /// A connection. One type for both kinds, or all of the server would be compiled twice.
-#[derive(Debug)]
-pub(super) enum Connection {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+pub(super) struct Connection {
+    socket: Pin<Box<dyn Socket>>,
+    /// The end of the time to begin, until the preface is there.
+    beginning: Option<Pin<Box<Sleep>>>,
+    /// Bytes of the preface that are missing.
+    missing: usize,
+    _place: OwnedSemaphorePermit,
 }
 
 /// Accepts connections for as long as the stream is there.
 pub(super) fn connections(
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     certificates: Option<Arc<Certificates>>,
-) -> ReceiverStream<io::Result<Connection>> {
+    patience: Duration,
+) -> Incoming {
     let (accepted, incoming) = mpsc::channel(1);
     tokio::spawn(async move {
+        let Ok(listener) = TcpListener::from_std(listener) else {
+            return;
+        };
         tokio::select! {
-            () = accept(&listener, certificates.as_deref(), &accepted) => {}
+            () = accept(&listener, certificates.as_deref(), patience, &accepted) => {}
             () = accepted.closed() => {}
         }
     });
@@ -50,33 +64,38 @@ pub(super) fn connections(
 async fn accept(
     listener: &TcpListener,
     certificates: Option<&Certificates>,
+    patience: Duration,
     accepted: &mpsc::Sender<io::Result<Connection>>,
 ) {
-    let handshakes = Arc::new(Semaphore::new(MOST_HANDSHAKES));
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
         let Ok((stream, _)) = listener.accept().await else {
             sleep(PAUSE).await;
             continue;
         };
         // A reply waits for no other.
         let _ = stream.set_nodelay(true);
-        let Some(certificates) = certificates else {
-            if accepted.send(Ok(Connection::Plain(stream))).await.is_err() {
-                return;
-            }
-            continue;
-        };
-        let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else {
-            return;
-        };
-        let acceptor = certificates.acceptor();
+        let acceptor = certificates.map(Certificates::acceptor);
         let accepted = accepted.clone();
         tokio::spawn(async move {
-            let agreed = timeout(HANDSHAKE, acceptor.accept(stream)).await;
-            drop(permit);
-            if let Ok(Ok(stream)) = agreed {
-                let _ = accepted.send(Ok(Connection::Tls(Box::new(stream)))).await;
-            }
+            let until = Instant::now() + patience;
+            let socket: Pin<Box<dyn Socket>> = match acceptor {
+                None => Box::pin(stream),
+                Some(acceptor) => match timeout_at(until, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => Box::pin(stream),
+                    _ => return,
+                },
+            };
+            let connection = Connection {
+                socket,
+                beginning: Some(Box::pin(sleep_until(until))),
+                missing: PREFACE,
+                _place: place,
+            };
+            let _ = accepted.send(Ok(connection)).await;
         });
     }
 }
@@ -89,58 +108,51 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        if let Some(end) = &mut self.beginning
+            && end.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        let before = buf.filled().len();
+        let polled = self.socket.as_mut().poll_read(cx, buf);
+        self.missing = self.missing.saturating_sub(buf.filled().len() - before);
+        if self.missing == 0 {
+            self.beginning = None;
+        }
+        polled
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
+        self.socket.as_mut().poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
+        self.socket.as_mut().poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
+        self.socket.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.as_mut().poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.as_mut().poll_shutdown(cx)
     }
 }

@@ -8,9 +8,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::{self, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::LAST_WORDS;
+use super::messages::Messages;
 use crate::exchange::{Exchange, Question, Step};
 use crate::host::{Host, Picked, Refusal};
 use crate::replies;
@@ -75,7 +76,7 @@ impl<H: Host> ExternalProcessor for Processor<H> {
                 exchange: Exchange::new(Arc::clone(&self.shared)),
                 open: Open(Arc::clone(&self.shared)),
                 host: Arc::clone(&self.host),
-                messages: request.into_inner(),
+                messages: Messages::new(&self.shared, request.extensions()),
                 sent,
             };
             task::spawn(stream.run(self.phases.clone()));
@@ -90,7 +91,7 @@ struct Stream<H> {
     #[expect(dead_code, reason = "counts as long as it is there")]
     open: Open,
     host: Arc<H>,
-    messages: Streaming<Message>,
+    messages: Messages,
     sent: mpsc::Sender<Sent>,
 }
 
@@ -129,7 +130,7 @@ impl<H: Host> Stream<H> {
 
     /// Takes a message and does all that follows from it.
     async fn turn(&mut self) -> Turn {
-        match self.messages.message().await {
+        match self.messages.next().await {
             Ok(Some(message)) => {
                 self.exchange.receive(message);
                 self.steps().await
@@ -162,8 +163,8 @@ impl<H: Host> Stream<H> {
                     };
                     self.exchange.moved(pick, moved);
                 }
-                Step::Fail(reason) => {
-                    self.fail(Status::invalid_argument(reason)).await;
+                Step::Fail(code, reason) => {
+                    self.fail(Status::new(code, reason)).await;
                     return Turn::End;
                 }
                 Step::Wait => return Turn::Wait,
@@ -173,12 +174,7 @@ impl<H: Host> Stream<H> {
     }
 
     async fn fail(&mut self, status: Status) {
-        // A message over the limit is no index out of range.
-        let status = match status.code() {
-            Code::OutOfRange => Status::resource_exhausted(status.message()),
-            _ => status,
-        };
-        let _ = self.sent.send(Err(status)).await;
+        let _ = timeout(LAST_WORDS, self.sent.send(Err(status))).await;
     }
 }
 

@@ -172,6 +172,7 @@ impl NativeEndpointPicker {
             health_address: health_listen,
             is_ready: ready,
             tls: certificate.transpose()?,
+            ..Listen::default()
         };
         py.detach(|| {
             let mut started = lock(&self.started);

@@ -62,7 +62,7 @@ async def assert_serves(router: Router[str], service: Service) -> None:
 @in_loop
 async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
     router = Router(URLS, seed=1)
-    bound = 5 * (2 + 2) * len(PIECE)  # two pieces of each stream, and the buffer that they arrive in
+    bound = 5 * 2 * len(PIECE)  # two pieces of each stream
     async with serve(router, max_held_bytes=bound, large_bodies=large) as service:
         held = service.picker
         streams = [await begin_body(service, 2) for _ in range(5)]

@@ -245,6 +245,75 @@ static void wrong_arguments(void) {
   cachelb_router_free(router);
 }
 
+static void failed(int code, int found, const char *part) {
+  EQUAL(code, found);
+  EQUAL(CACHELB_OK, cachelb_last_error(err, sizeof err));
+  if (strstr(err, part) == NULL) {
+    fprintf(stderr, "no %s in %s\n", part, err);
+    exit(1);
+  }
+}
+
+/* Lengths and counts beyond any memory or sum: none is read, and nothing is booked. */
+static void huge_counts(void) {
+  const size_t lengths[] = {(size_t)-1, (size_t)-1 / 2 + 1, (size_t)-1 - 1000};
+  const uint64_t counts[] = {UINT64_MAX - 1, (uint64_t)INT64_MAX, (uint64_t)UINT32_MAX + 1};
+  cachelb_router *router = router_of(KEYED, 1), *none = NULL;
+  cachelb_request request = request_of(), wrong;
+  cachelb_usage usage = usage_of();
+  cachelb_pick pick = pick_of();
+  const uint32_t token = 5;
+  const uint8_t byte = 1;
+  uint64_t id = selected(router, &token, 1).id;
+  size_t at;
+  for (at = 0; at < sizeof lengths / sizeof *lengths; at++) {
+    const size_t len = lengths[at];
+    const char fits[] = "must be aligned and fit into memory", key[] = "bytes";
+    failed(CACHELB_E_ARGUMENT, cachelb_router_new("{}", len, &none, err, sizeof err), "json must");
+    failed(CACHELB_E_KEY, cachelb_worker_add(router, "a", len, 0), key);
+    failed(CACHELB_E_KEY, cachelb_worker_remove(router, "a", len, 0), key);
+    failed(CACHELB_E_KEY, cachelb_worker_set_ready(router, "a", len, 0), key);
+    failed(CACHELB_E_KEY, cachelb_events_apply(router, "a", len, &byte, 1, 0, 1), key);
+    failed(CACHELB_E_ARGUMENT, cachelb_events_apply(router, "gpu0", 4, &byte, len, 0, 1), fits);
+    failed(CACHELB_E_ARGUMENT, cachelb_restore(router, &byte, len, 1), fits);
+    failed(CACHELB_E_ARGUMENT, cachelb_select_tokens(router, &request, &token, len, 1, &pick), fits);
+    failed(CACHELB_E_ARGUMENT, cachelb_select_tokens(router, &request, &token, (size_t)-1 / 4 + 2, 1, &pick), fits);
+    failed(CACHELB_E_ARGUMENT, cachelb_select_text(router, &request, "a", len, 1, &pick), fits);
+    failed(CACHELB_E_ARGUMENT, cachelb_select_body(router, &request, &byte, len, 1, &pick), fits);
+    failed(CACHELB_E_NULL, cachelb_select_body(router, &request, NULL, len, 1, &pick), "body is NULL");
+    wrong = request, wrong.session.data = "a", wrong.session.len = len;
+    failed(CACHELB_E_ARGUMENT, cachelb_select_tokens(router, &wrong, &token, 1, 1, &pick), "request.session must");
+    wrong = request, wrong.exclude_len = len;
+    failed(CACHELB_E_ARGUMENT, cachelb_select_tokens(router, &wrong, &token, 1, 1, &pick), "request.exclude_len");
+    wrong.exclude_len = (size_t)UINT32_MAX; /* -1 of 32 bits */
+    failed(CACHELB_E_ARGUMENT, cachelb_select_tokens(router, &wrong, &token, 1, 1, &pick), "request.exclude_len");
+    wrong.exclude = &wrong.session, wrong.exclude_len = 1;
+    wrong.session.data = "a", wrong.session.len = (size_t)UINT32_MAX;
+    failed(CACHELB_E_KEY, cachelb_select_tokens(router, &wrong, &token, 1, 1, &pick), key);
+  }
+  for (at = 0; at < sizeof counts / sizeof *counts; at++) {
+    const uint64_t count = counts[at];
+    wrong = request, wrong.expected_output_tokens = count;
+    failed(CACHELB_E_ARGUMENT, cachelb_select_tokens(router, &wrong, &token, 1, 1, &pick), "expected_output_tokens");
+    failed(CACHELB_E_ARGUMENT, cachelb_tokens(router, id, count, 1), "count must be at most 4294967295, got ");
+    failed(CACHELB_E_ARGUMENT, cachelb_tokens(router, id, UINT64_MAX, 1), "count must be at most");
+    usage = usage_of(), usage.cached_tokens = count;
+    failed(CACHELB_E_ARGUMENT, cachelb_complete(router, id, &usage, 1), "usage.cached_tokens must be at most");
+    usage = usage_of(), usage.prompt_tokens = count;
+    failed(CACHELB_E_ARGUMENT, cachelb_error(router, id, 500, &usage, 1), "usage.prompt_tokens must be at most");
+    usage = usage_of(), usage.output_tokens = count;
+    failed(CACHELB_E_ARGUMENT, cachelb_cancel(router, id, &usage, 1), "usage.output_tokens must be at most");
+  }
+  stats_have(router, "\"in_flight\":1");
+  for (at = 0; at < 2; at++) {
+    EQUAL(CACHELB_OK, cachelb_tokens(router, id, UINT32_MAX, UINT64_MAX));
+  }
+  usage = usage_of();
+  EQUAL(CACHELB_OK, cachelb_complete(router, id, &usage, UINT64_MAX));
+  stats_have(router, "\"in_flight\":0");
+  cachelb_router_free(router);
+}
+
 static void small_buffers(void) {
   cachelb_router *router = NULL;
   char buffer[8];
@@ -401,7 +470,7 @@ static void threads(int rounds) {
 int main(int count, char **words) {
   EQUAL(2, count);
   EQUAL(CACHELB_ABI_VERSION, cachelb_abi_version());
-  life(), late_ids(), nulls(), wrong_arguments(), small_buffers(), later_header(), requests(), events(), snapshots();
+  life(), late_ids(), nulls(), wrong_arguments(), huge_counts(), small_buffers(), later_header(), requests(), events(), snapshots();
   broken();
   threads(atoi(words[1]));
   printf("all is as the header says\n");

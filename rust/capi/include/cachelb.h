@@ -34,7 +34,7 @@
 #define CACHELB_E_NULL -1
 
 /**
- * A size, length, alignment, flag or status is wrong.
+ * A size, length, count, alignment, flag or status is wrong.
  */
 #define CACHELB_E_ARGUMENT -2
 

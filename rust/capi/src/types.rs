@@ -11,7 +11,7 @@ pub const OK: c_int = 0;
 pub const LATE: c_int = 1;
 /// A pointer is NULL.
 pub const E_NULL: c_int = -1;
-/// A size, length, alignment, flag or status is wrong.
+/// A size, length, count, alignment, flag or status is wrong.
 pub const E_ARGUMENT: c_int = -2;
 /// A text is no UTF-8.
 pub const E_UTF8: c_int = -3;

@@ -74,26 +74,27 @@ def one_worker() -> Iterator[Clients]:
 # --- one conversation in both forms ---
 
 
-def ask_chat(apis: Clients, messages: list[Any], *, stream: bool, force: bool = False) -> Turn:
+def ask_chat(apis: Clients, messages: list[Any], *, stream: bool, choice: str | None = None) -> Turn:
     fields: dict[str, Any] = {
         "model": "base",
         "messages": messages,
         "tools": TOOLS["chat"],
         "max_tokens": 24,
-        "tool_choice": "required" if force else "auto",
     }
+    if choice is not None:
+        fields["tool_choice"] = choice
     if stream:
         return _collect(
             apis.openai.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
         )
     answer = apis.openai.chat.completions.create(**fields)
-    (choice,) = answer.choices
-    made = [call.function for call in choice.message.tool_calls or ()]
-    ids = [call.id for call in choice.message.tool_calls or ()]
+    (made_up,) = answer.choices
+    made = [call.function for call in made_up.message.tool_calls or ()]
+    ids = [call.id for call in made_up.message.tool_calls or ()]
     calls = [(number, call.name, json.loads(call.arguments)) for number, call in zip(ids, made, strict=True)]
     usage = answer.usage
     cached = usage.prompt_tokens_details.cached_tokens
-    return Turn(choice.message.content or "", calls, choice.finish_reason, usage.prompt_tokens, cached)
+    return Turn(made_up.message.content or "", calls, made_up.finish_reason, usage.prompt_tokens, cached)
 
 
 def _collect(chunks: Any) -> Turn:
@@ -108,15 +109,16 @@ def _collect(chunks: Any) -> Turn:
     return Turn(text, made, events[-1].choices[0].finish_reason, last.usage.prompt_tokens, cached)
 
 
-def ask_messages(apis: Clients, messages: list[Any], *, stream: bool, force: bool = False) -> Turn:
+def ask_messages(apis: Clients, messages: list[Any], *, stream: bool, choice: str | None = None) -> Turn:
     fields: dict[str, Any] = {
         "model": "base",
         "system": [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}],
         "messages": messages,
         "tools": TOOLS["messages"],
         "max_tokens": 24,
-        "tool_choice": {"type": "any" if force else "auto"},
     }
+    if choice is not None:
+        fields["tool_choice"] = {"type": {"required": "any"}.get(choice, choice)}
     if stream:
         with apis.anthropic.messages.stream(**fields) as events:
             answer: Any = events.get_final_message()
@@ -167,7 +169,7 @@ def test_a_conversation_has_one_prefix_through_both_clients(
     fleet: FakeFleet, apis: Clients, first: str, second: str, *, stream: bool
 ) -> None:
     router = Router(["gpu0", "gpu1"], seed=1, bodies=RequestBodies(engine="vllm"))
-    opening = ASK[first](apis, WRITE[first](), stream=stream, force=True)
+    opening = ASK[first](apis, WRITE[first](), stream=stream, choice="required")
     (call,) = opening.calls
     assert (call[1], set(call[2]), opening.stop) == ("weather", {"days", "city"}, STOPS[first])
     said = "Let me look."
@@ -312,6 +314,59 @@ def test_items_of_a_response_are_the_messages_of_a_chat(apis: Clients, *, stream
     assert response.usage.input_tokens == asked.prompt_tokens
     assert response.usage.input_tokens_details.cached_tokens == (asked.prompt_tokens - 1) // 16 * 16
     assert response.output_text == asked.text
+
+
+# --- loops of agents ---
+
+
+def loop_responses(apis: Clients, *, stream: bool, choice: str | None, question: str, earlier: list[Any]) -> list[str]:
+    """Run the calls of answers until one has none; returns the kinds of the answers."""
+    fields: dict[str, Any] = {"tools": TOOLS["responses"], "max_output_tokens": 24}
+    if choice is not None:
+        fields["tool_choice"] = choice
+    earlier.append({"role": "user", "content": question})
+    kinds: list[str] = []
+    while kinds[-1:] != ["message"] and len(kinds) < 3:
+        (item,) = ask_responses(apis, stream=stream, input=earlier, **fields).output
+        kinds.append(item.type)
+        earlier.append(item.model_dump(include={"type", "role", "content", "call_id", "name", "arguments"}))
+        if item.type == "function_call":
+            assert json.loads(item.arguments).keys() == {"days", "city"}
+            earlier.append({"type": "function_call_output", "call_id": item.call_id, "output": "Sun."})
+    return kinds
+
+
+def loop_of(api: str) -> Callable[..., list[str]]:
+    def loop(apis: Clients, *, stream: bool, choice: str | None, question: str, earlier: list[Any]) -> list[str]:
+        earlier.append({"role": "user", "content": question})
+        kinds: list[str] = []
+        while kinds[-1:] != ["message"] and len(kinds) < 3:
+            turn = ASK[api](apis, earlier, stream=stream, choice=choice)
+            kinds.append("function_call" if turn.calls else "message")
+            if turn.calls:
+                assert turn.stop == STOPS[api]
+                call = turn.calls[0]
+                earlier += WRITE[api](call, "Let me look.")[-3 if api == "chat" else -2 :][:2]
+            else:
+                earlier.append({"role": "assistant", "content": turn.text})
+        return kinds
+
+    return loop
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "loop", [loop_of("chat"), loop_of("messages"), loop_responses], ids=["chat", "messages", "responses"]
+)
+def test_an_agent_gets_one_call_for_each_question(
+    apis: Clients, loop: Callable[..., list[str]], *, stream: bool
+) -> None:
+    earlier: list[Any] = []
+    for choice in (None, "auto"):
+        kinds = loop(apis, stream=stream, choice=choice, question="Where is sun?", earlier=earlier)
+        assert kinds == ["function_call", "message"]
+    assert loop(apis, stream=stream, choice="none", question="Thanks!", earlier=earlier) == ["message"]
+    assert loop(apis, stream=stream, choice="required", question="Again!", earlier=earlier) == ["function_call"] * 3
 
 
 # --- refusals ---

@@ -1,4 +1,4 @@
-"""Answers that are made up: words, or the call of a tool that the request forces."""
+"""Answers that are made up: words, or the call of a tool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GAP: Final = "\0"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that the answer has to call."""
+    """A tool that the answer calls."""
 
     name: str
     schema: Any  # of its arguments, None without one

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, read_list
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
 from cachelb.testing.fleet.openai import call_id
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Messages(Dialect):
         if max_tokens < 1:
             raise InvalidError("max_tokens must be positive", param="body.max_tokens")
         call = make_call(body, tokens, max_tokens, self._engine.options)
-        call.tool = _forced(body)
+        call.tool = _called(body)
         return call
 
     def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def _system_text(blocks: str | list[dict[str, Any]] | None) -> str:
     return "".join(text for text in texts if not text.startswith(_ATTRIBUTION))
 
 
-def _forced(body: dict[str, Any]) -> Tool | None:
-    """Return the tool that the answer has to call."""
+def _called(body: dict[str, Any]) -> Tool | None:
+    """Return the tool that the answer calls."""
     choice = read_field(body, "tool_choice", dict) or {"type": "auto"}
     kind, name = (read_field(choice, field, str, of="tool_choice") for field in ("type", "name"))
     if kind not in _CHOICES or (kind == "tool" and not name):
@@ -182,7 +182,9 @@ def _forced(body: dict[str, Any]) -> Tool | None:
     schemas = {tool["name"]: tool["input_schema"] for tool in body.get("tools") or ()}
     if kind == "tool":
         return choose_tool(schemas, name, RejectedError)
-    return choose_tool(schemas) if kind == "any" else None
+    if kind == "none" or (kind == "auto" and is_result(_chat_messages(body["messages"][-1]))):
+        return None
+    return choose_tool(schemas)
 
 
 def _message(call: Call, content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Call:
     kv_params: dict[str, Any]  # the ``kv_transfer_params``, empty without any
     reports_cached: bool  # the usage reports cached tokens
     tokenized: bool = True  # the prompt had to be tokenized
-    tool: Tool | None = None  # the tool that the answer has to call
+    tool: Tool | None = None  # the tool that the answer calls
     include_usage: bool = False  # the stream ends with the usage
     return_token_ids: bool = False  # the answer carries token ids
     request_id: str = ""

@@ -12,7 +12,7 @@ from cachelb.testing.fleet.call import InvalidError, RejectedError, read_field
 from cachelb.testing.fleet.tokens import encode, render_chat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -84,10 +84,16 @@ def read_list(body: dict[str, Any], name: str, *, required: bool = False) -> lis
 def choose_tool(
     schemas: dict[str, Any], name: object = None, refusal: type[RejectedError] = InvalidError
 ) -> Tool | None:
-    """Return the tool that an answer has to call: the one that the request names, else the first."""
+    """Return the tool that an answer calls: the one that the request names, else the first."""
     if name is None:
         first = next(iter(schemas), None)
         return None if first is None else Tool(first, schemas[first], named=False)
     if not isinstance(name, str) or name not in schemas:
         raise refusal("The tool specified in `tool_choice` does not match any of the specified `tools`")
     return Tool(name, schemas[name], named=True)
+
+
+def is_result(messages: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the client sent the result of a tool since the last answer, in the form of chat completions."""
+    roles = (message["role"] for message in reversed(messages))
+    return next((role for role in roles if role in {"assistant", "tool"}), None) == "tool"

@@ -34,10 +34,11 @@ class FakeFleet(RandomFaults):
     ``/metrics``, has a prefix cache of its own, and fails on demand. A conversation is the same prompt through every
     API, and a response can be continued where it was made. A token is four bytes of UTF-8.
     The cache keeps the prompts' full blocks, least recently used first out; the last token of a prompt is always
-    computed, as engines do. The answer is made up from the prompt and always ``max_tokens`` long; it calls a tool if
-    ``tool_choice`` forces one. A request for prefill
-    (``kv_transfer_params.do_remote_decode``) and the decode request made from its answer work as with vLLM's
-    NixlConnector; a decode request that brings ``prompt_token_ids`` along is not tokenized again.
+    computed, as engines do. The answer is made up from the prompt and always ``max_tokens`` long.
+    With ``tools`` it calls the first, or the one that ``tool_choice`` names. It is a text where the client has sent the
+    result of a call since the last answer, unless ``tool_choice`` forces a call, and where ``tool_choice`` is "none".
+    A request for prefill (``kv_transfer_params.do_remote_decode``) and the decode request made from its answer work as
+    with vLLM's NixlConnector; a decode request that brings ``prompt_token_ids`` along is not tokenized again.
 
     Use it as a context manager, synchronous or not. The servers run in one thread with its own event loop; on exit
     no thread, socket or file is left.

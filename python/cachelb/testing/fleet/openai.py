@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, is_result
 from cachelb.testing.fleet.tokens import encode
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class ChatCompletions(_OpenAi):
     def parse(self, body: dict[str, Any]) -> Call:
         """Read the call of a body."""
         call = super().parse(body)
-        call.tool = _forced(body)
+        call.tool = _called(body)
         return call
 
     def _prompt(self, body: dict[str, Any]) -> tuple[npt.NDArray[np.uint32], bool]:
@@ -187,21 +187,21 @@ def call_id(call: Call) -> str:
     return f"call_{call.request_id}"
 
 
-def _forced(body: dict[str, Any]) -> Tool | None:
-    """Return the tool that the answer has to call. The tools themselves are already checked."""
+def _called(body: dict[str, Any]) -> Tool | None:
+    """Return the tool that the answer calls. The tools themselves are already checked."""
     tools, choice = body.get("tools"), read_field(body, "tool_choice", str, dict)
     if tools == []:
         raise InvalidError("`tools` must not be an empty array.", param="tools")
-    if choice is None or choice == "none":
+    if choice == "none" or (choice is None and tools is None):
         return None
     if tools is None:
         raise InvalidError("When using `tool_choice`, `tools` must be set.", param="tool_choice")
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     if isinstance(choice, dict):
         return choose_tool(schemas, (read_field(choice, "function", dict, of="tool_choice") or {}).get("name", ""))
-    if choice not in {"auto", "required"}:
+    if choice not in {None, "auto", "required"}:
         raise InvalidError(f"Invalid value for `tool_choice`: {choice:.20}!", param="tool_choice")
-    return choose_tool(schemas) if choice == "required" else None
+    return None if choice != "required" and is_result(body.get("messages", ())) else choose_tool(schemas)
 
 
 def _reason(call: Call) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, read_list
+from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
 from cachelb.testing.fleet.openai import call_id
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Responses(Dialect):
         functions = [tool for tool in read_list(body, "tools") or () if tool.get("type") == "function"]
         tokens = encode_chat(messages, [{"function": function} for function in functions])
         call = make_call(body, tokens, max_tokens or options.default_max_tokens, options)
-        call.tool = _forced(body, functions)
+        call.tool = _called(body, functions, messages)
         call.request_id = read_field(body, "request_id", str) or ""
         return call
 
@@ -205,15 +205,17 @@ def _chat_part(part: object) -> object:
     return part
 
 
-def _forced(body: dict[str, Any], functions: list[dict[str, Any]]) -> Tool | None:
-    """Return the tool that the answer has to call."""
+def _called(body: dict[str, Any], functions: list[dict[str, Any]], messages: list[dict[str, Any]]) -> Tool | None:
+    """Return the tool that the answer calls."""
     choice = read_field(body, "tool_choice", str, dict)
     schemas = {function["name"]: function.get("parameters") for function in functions}
     if isinstance(choice, dict):
         return choose_tool(schemas, choice.get("name", ""))
     if choice not in {None, "auto", "none", "required"} or (choice == "required" and not schemas):
         raise InvalidError(f"tool_choice {choice:.20} is unknown, or needs tools", param="tool_choice")
-    return choose_tool(schemas) if choice == "required" else None
+    if choice == "none" or (choice != "required" and is_result(messages)):
+        return None
+    return choose_tool(schemas)
 
 
 def _item(call: Call, text: str) -> dict[str, Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from socket import socket as Socket  # noqa: N812 - a class
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from redis.backoff import NoBackoff
-from redis.connection import Connection, parse_url
+from redis.connection import Connection, DefaultParser, parse_url
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from socket import socket as Socket  # noqa: N812 - a class
 
     Word: TypeAlias = bytes | str | int
     Command: TypeAlias = Sequence[Word]
+    Wire: TypeAlias = Any  # a connection of redis-py, which is only partly typed
 
 _log = logging.getLogger("cachelb.state")
 
@@ -35,52 +36,26 @@ class FloodError(ConnectionError):
     """An answer is longer than a fleet's own entries can make it."""
 
 
-class _Meter:
-    """A socket that limits the bytes of an answer: redis-py reads any answer as a whole."""
+class _View:
+    """A socket that counts the bytes of answers, or a connection with such a socket."""
 
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
-        self.left = _MOST_BYTES
+    def __init__(self, of: Wire | Socket, count: Callable[[int], None]) -> None:
+        self._of = of
+        self._count = count
 
-    def recv(self, size: int) -> bytes:
-        found = self._socket.recv(size)
+    def recv(self, *size: int) -> bytes:
+        found: bytes = self._of.recv(*size)
         self._count(len(found))
         return found
 
     def recv_into(self, buffer: bytearray) -> int:  # hiredis
-        found = self._socket.recv_into(buffer)
+        found: int = self._of.recv_into(buffer)
         self._count(found)
         return found
 
-    def _count(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
-            raise OSError(f"an answer has more than {_MOST_BYTES >> 20} MB")
-
     def __getattr__(self, name: str) -> object:
-        return getattr(self._socket, name)
-
-
-class _Wire(Protocol):
-    """The used part of a redis-py connection, which is only partly typed."""
-
-    _sock: Any
-
-    def connect(self) -> None: ...
-
-    def disconnect(self) -> None: ...
-
-    def can_read(self, timeout: float) -> bool: ...
-
-    def read_response(self) -> object: ...
-
-    def on_connect(self) -> None: ...
-
-    def pack_command(self, *words: Word) -> list[bytes]: ...
-
-    def pack_commands(self, commands: Sequence[Command]) -> list[bytes]: ...
-
-    def send_packed_command(self, command: list[bytes], check_health: bool) -> None: ...  # noqa: FBT001 - theirs
+        value = getattr(self._of, name)
+        return _View(value, self._count) if isinstance(value, Socket) else value
 
 
 class RedisLink:
@@ -88,8 +63,8 @@ class RedisLink:
 
     def __init__(self, url: str) -> None:
         options, self.shown = _options(url)
-        self._meters: dict[_Wire, _Meter] = {}
-        make = cast("Callable[..., _Wire]", options.pop("connection_class", Connection))
+        self._left = _MOST_BYTES
+        make = cast("Callable[..., Wire]", options.pop("connection_class", Connection))
         options |= {
             "protocol": 2,
             "socket_timeout": _TIMEOUT_S,
@@ -97,7 +72,7 @@ class RedisLink:
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
             "decode_responses": False,
-            "redis_connect_func": self._metered,
+            "parser_class": self._parser,
         }
         try:
             self._reading, self._writing = (make(**options) for _ in range(2))
@@ -110,17 +85,25 @@ class RedisLink:
     def open(self) -> None:
         """Reconnect."""
         self.close()
+        self._left = _MOST_BYTES
         with self._errors_named():
             self._reading.connect()
             self._writing.connect()
 
-    def _metered(self, connection: _Wire) -> None:
-        """Meter a new connection; its parser gets the socket next."""
-        self._meters[connection] = connection._sock = _Meter(connection._sock)  # noqa: SLF001 - there is no other way in
-        connection.on_connect()
+    def _parser(self, **options: Any) -> Any:  # noqa: ANN401 - theirs
+        """Make redis-py's parser, which reads any answer as a whole from the socket that its connection has."""
+        parser: Any = DefaultParser(**options)
+        begin = parser.on_connect
+        parser.on_connect = lambda connection: begin(_View(connection, self._count))
+        return parser
 
-    def _answer(self, connection: _Wire) -> object:
-        self._meters[connection].left = _MOST_BYTES
+    def _count(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise OSError(f"an answer has more than {_MOST_BYTES >> 20} MB")
+
+    def _answer(self, connection: Wire) -> object:
+        self._left = _MOST_BYTES
         return connection.read_response()
 
     def close(self) -> None:
@@ -145,7 +128,7 @@ class RedisLink:
     def answered(self) -> bool:
         """Return whether there is an answer."""
         with self._errors_named():
-            return self._writing.can_read(0)
+            return bool(self._writing.can_read(0))
 
     def answer(self) -> object:
         """Return the next answer."""
@@ -160,7 +143,7 @@ class RedisLink:
     def waited(self, timeout_s: float) -> bool:
         """Return whether its answer arrived within a time."""
         with self._errors_named():
-            return self._reading.can_read(timeout_s)
+            return bool(self._reading.can_read(timeout_s))
 
     def found(self) -> object:
         """Return it."""
@@ -175,7 +158,7 @@ class RedisLink:
         except ResponseError as error:
             raise RefusedCommandError(f"{self.shown} refuses: {error}") from error
         except (RedisError, OSError) as error:
-            if any(meter.left < 0 for meter in self._meters.values()):
+            if self._left < 0:
                 raise FloodError(f"{self.shown}: {error}") from error
             raise ConnectionError(f"{self.shown}: {error}") from error
 

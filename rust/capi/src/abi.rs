@@ -13,14 +13,20 @@ use std::ffi::{c_char, c_int, c_void};
 use cachelb::{BookingId, Ending, Prompt, Query, Router, Selection};
 
 use super::entry::{Fault, Handle, Outcome, entered, last, on};
-use super::pointers::{answer, array, at_most, items, key, optional, read, text, write_text};
+use super::pointers::{answer, array, items, optional, read, text, write_text};
 use super::types::{self as code, Pick, Request, Sink, Slice, Usage};
 
 /// Tokens of one count, so that no sum of counts overflows.
 const MOST_TOKENS: u64 = u32::MAX as u64;
 
-/// Workers that one request may exclude.
-const MOST_EXCLUDED: usize = 1 << 20;
+/// A count of tokens, if it is in range.
+fn tokens(count: u64, absent: u64, name: &str) -> Outcome<Option<u64>> {
+    if count != absent && count > MOST_TOKENS {
+        let text = format!("{name} must be at most {MOST_TOKENS}, got {count}");
+        return Err(Fault::argument(text));
+    }
+    Ok((count != absent).then_some(count))
+}
 
 fn done(known: bool) -> c_int {
     if known { code::OK } else { code::LATE }
@@ -56,14 +62,10 @@ impl Pick {
 
 impl Usage {
     fn counts(self) -> Outcome<cachelb::Usage> {
-        let known = |count: u64, name: &str| match count {
-            code::UNKNOWN => Ok(None),
-            count => at_most(count, MOST_TOKENS, name).map(Some),
-        };
         Ok(cachelb::Usage {
-            cached_tokens: known(self.cached_tokens, "usage.cached_tokens")?,
-            prompt_tokens: known(self.prompt_tokens, "usage.prompt_tokens")?,
-            output_tokens: known(self.output_tokens, "usage.output_tokens")?,
+            cached_tokens: tokens(self.cached_tokens, code::UNKNOWN, "usage.cached_tokens")?,
+            prompt_tokens: tokens(self.prompt_tokens, code::UNKNOWN, "usage.prompt_tokens")?,
+            output_tokens: tokens(self.output_tokens, code::UNKNOWN, "usage.output_tokens")?,
         })
     }
 }
@@ -84,24 +86,19 @@ unsafe fn select<'a>(
             let text = format!("request.flags has unknown bits: {:#x}", given.flags);
             return Err(Fault::argument(text));
         }
-        let names: &[Slice] =
-            match at_most(given.exclude_len, MOST_EXCLUDED, "request.exclude_len")? {
-                0 => &[],
-                len => items(given.exclude, len, "request.exclude")?,
-            };
-        let name = |slice: &Slice| key(slice.data, slice.len, "request.exclude");
+        let names: &[Slice] = match given.exclude_len {
+            0 => &[],
+            len => items(given.exclude, len, "request.exclude")?,
+        };
+        let name = |slice: &Slice| text(slice.data, slice.len, "request.exclude");
         let exclude = names.iter().map(name).collect::<Outcome<Vec<&str>>>()?;
         let mut query = Query::default();
         query.session = optional(given.session, "request.session")?;
         query.lora = optional(given.lora, "request.lora")?;
         query.cache_salt = optional(given.cache_salt, "request.cache_salt")?;
         query.model = optional(given.model, "request.model")?;
-        let expected = at_most(
-            given.expected_output_tokens,
-            MOST_TOKENS,
-            "request.expected_output_tokens",
-        )?;
-        query.expected_output_tokens = (expected > 0).then_some(expected);
+        let expected = given.expected_output_tokens;
+        query.expected_output_tokens = tokens(expected, 0, "request.expected_output_tokens")?;
         query.exclude = &exclude;
         query.dry_run = given.flags & code::DRY_RUN != 0;
         let path = optional(given.path, "request.path")?.unwrap_or_default();
@@ -128,12 +125,12 @@ unsafe fn end(
 /// Runs `work` on a router and a worker's key.
 unsafe fn of_worker(
     router: *const Handle,
-    (name, len): (*const c_char, usize),
+    (key, len): (*const c_char, usize),
     work: impl FnOnce(&Router, &str) -> Outcome<c_int>,
 ) -> c_int {
     // SAFETY: of the caller.
     on(unsafe { router.as_ref() }, |router| unsafe {
-        work(router, key(name, len, "key")?)
+        work(router, text(key, len, "key")?)
     })
 }
 
@@ -348,7 +345,7 @@ pub unsafe extern "C" fn cachelb_tokens(
 ) -> c_int {
     // SAFETY: of the caller.
     on(unsafe { router.as_ref() }, |router| {
-        let count = at_most(count, MOST_TOKENS, "count")?;
+        let count = tokens(count, 0, "count")?.unwrap_or(0);
         Ok(done(router.tokens(booking_of(id), count, now_ms)))
     })
 }

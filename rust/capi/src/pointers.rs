@@ -6,7 +6,6 @@
 #![allow(unsafe_code, reason = "the interface is made of pointers")]
 
 use std::ffi::c_char;
-use std::fmt::Display;
 
 use super::entry::{Fault, Outcome};
 use super::types::{self as code, Pick, Request, Slice, Usage};
@@ -105,27 +104,6 @@ pub(crate) unsafe fn text<'a>(data: *const c_char, len: usize, name: &str) -> Ou
     let bytes = unsafe { items(data.cast::<u8>(), len, name)? };
     std::str::from_utf8(bytes)
         .map_err(|error| Fault::new(code::E_UTF8, format!("{name} is no UTF-8: {error}")))
-}
-
-/// A worker's key: of a length that is longer, no byte is read.
-///
-/// # Safety
-/// As for [`items`].
-pub(crate) unsafe fn key<'a>(data: *const c_char, len: usize, name: &str) -> Outcome<&'a str> {
-    if len > cachelb::MOST_KEY_BYTES {
-        return Err(cachelb::Error::Key { got: len }.into());
-    }
-    // SAFETY: of the caller.
-    unsafe { text(data, len, name) }
-}
-
-/// A count, if it is no more than `most`.
-pub(crate) fn at_most<T: PartialOrd + Display + Copy>(count: T, most: T, name: &str) -> Outcome<T> {
-    if count > most {
-        let text = format!("{name} must be at most {most}, got {count}");
-        return Err(Fault::argument(text));
-    }
-    Ok(count)
 }
 
 /// A text that may be absent.

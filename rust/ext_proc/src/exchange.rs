@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tonic::Code;
 
 use self::answering::AnswerHeaders;
 use self::body::Body;
@@ -37,8 +36,8 @@ const BUFFERED: i32 = BodySendMode::Buffered as i32;
 const BUFFERED_PARTIAL: i32 = BodySendMode::BufferedPartial as i32;
 const DUPLEX: i32 = BodySendMode::FullDuplexStreamed as i32;
 
-/// Why there is no room.
-pub(crate) const TOO_MUCH: &str = "too many requests arrive";
+/// Bytes of a text beside its letters.
+const TEXT_BYTES: usize = 64;
 
 /// Obeyed for the tests of the inference extension.
 const TEST_SELECTION: &str = "test-epp-endpoint-selection";
@@ -56,8 +55,8 @@ pub(crate) enum Step {
     Wait,
     /// Close the stream.
     End,
-    /// Close the stream with this error: the proxy sent what it must not, or there is no room.
-    Fail(Code, &'static str),
+    /// Close the stream with this error: the proxy sent what it must not.
+    Fail(&'static str),
 }
 
 /// A request to pick for.
@@ -145,13 +144,11 @@ pub(crate) struct Exchange {
     answer_mode: i32,
     is_first: bool,
     is_over: bool,
-    failure: Option<(Code, &'static str)>,
+    failure: Option<&'static str>,
     headers: Headers,
     subset: Option<Vec<String>>,
-    /// Bytes of headers and subset, which count as held until the pick.
-    read: Hold,
     body: Body,
-    /// Bytes of the body, which count as held until all of it is sent.
+    /// Bytes of headers and body, which count as held until all of it is sent.
     held: Hold,
     /// Bytes of a part that was given back at once.
     passing: Hold,
@@ -171,7 +168,6 @@ impl Exchange {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mode = shared.options.default_body_mode.number();
         Self {
-            read: Hold::new(&shared),
             held: Hold::new(&shared),
             passing: Hold::new(&shared),
             kept: Hold::new(&shared),
@@ -242,8 +238,8 @@ impl Exchange {
             Step::Ask(question)
         } else if let Some(moving) = self.moving.take() {
             Step::Move(moving)
-        } else if let Some((code, reason)) = self.failure {
-            Step::Fail(code, reason)
+        } else if let Some(failure) = self.failure {
+            Step::Fail(failure)
         } else if self.is_over {
             Step::End
         } else {
@@ -256,13 +252,12 @@ impl Exchange {
         let Some(asking) = self.asking.take() else {
             return;
         };
-        self.read.clear();
         let picked = match result {
             Ok(picked) => picked,
             Err(refusal) => return self.refuse(&refusal),
         };
         self.shared.count(Event::Picked);
-        if asking.giving.is_none() && asking.at == PickedAt::Body {
+        if asking.giving.is_none() {
             self.release_body();
         }
         let Picked { endpoints, booking } = picked;
@@ -355,13 +350,14 @@ impl Exchange {
         {
             self.subset = Some(read::split(selection).collect());
         }
-        let subset = self.subset.iter().flatten().map(String::len);
-        if !self.read.large(self.headers.bytes() + read::size(subset)) {
-            return self.fail_full();
+        let headers = self.headers.iter().flat_map(|(a, b)| [a, b]);
+        let texts = headers.chain(self.subset.iter().flatten().map(String::as_str));
+        if !(self.held).large(texts.map(|text| text.len() + TEXT_BYTES).sum()) {
+            return self.refuse(&Refusal::full());
         }
         // An upgraded request becomes a connection, whose body ends with it.
         if part.end_of_stream || self.headers.get("upgrade").is_some() {
-            if self.request_mode == DUPLEX && !self.body.is_empty() {
+            if self.request_mode == DUPLEX && self.body.length > 0 {
                 return self.send(true, false, false);
             }
             return self.ask(PickedAt::Headers, Vec::new(), None, false);
@@ -430,16 +426,6 @@ impl Exchange {
         self.outgoing.push_back(Outgoing::Reply(Box::new(reply)));
     }
 
-    fn fail(&mut self, code: Code, reason: &'static str) {
-        self.is_over = true;
-        self.failure = Some((code, reason));
-    }
-
-    fn fail_full(&mut self) {
-        self.shared.count(Event::Full);
-        self.fail(Code::ResourceExhausted, TOO_MUCH);
-    }
-
     fn refuse(&mut self, refusal: &Refusal) {
         self.stop();
         self.release_body();
@@ -450,7 +436,6 @@ impl Exchange {
     /// Drops what was to be done.
     fn stop(&mut self) {
         self.is_over = true;
-        self.read.clear();
         self.passing.clear();
         self.outgoing.clear();
         self.question = None;

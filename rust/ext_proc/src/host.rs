@@ -190,6 +190,11 @@ impl Refusal {
         }
     }
 
+    /// 503: there is no room for the request.
+    pub(crate) fn full() -> Self {
+        Self::new(Event::Full, 503, "too many requests arrive", Some(1.0))
+    }
+
     /// 503: no worker may take the request, for so many seconds.
     #[must_use]
     pub fn no_worker(retry_after_s: Option<f64>) -> Self {

@@ -12,9 +12,6 @@ const NAMESPACE: &str = "envoy.lb";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 const CODE_DETAILS: &str = "response.code_details";
 
-/// Bytes of a text beside its letters.
-const TEXT_BYTES: usize = 128;
-
 /// Headers that clients or gateways control a pick by, each with the name of llm-d and the older one of the inference
 /// extension, which counts where the former is absent.
 pub(crate) const TENANT: [&str; 2] = [
@@ -46,11 +43,6 @@ impl Headers {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Returns the bytes that they take.
-    pub(crate) fn bytes(&self) -> usize {
-        size(self.0.iter().map(|(name, value)| name.len() + value.len()))
-    }
-
     /// Returns the first of the headers that is there.
     pub(crate) fn first(&self, names: [&str; 2]) -> Option<&str> {
         names.into_iter().find_map(|name| self.get(name))
@@ -72,11 +64,6 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
         }
         Self(found)
     }
-}
-
-/// Returns the bytes that texts of these lengths take, with their place in a list and in memory.
-pub(crate) fn size(lengths: impl Iterator<Item = usize>) -> usize {
-    lengths.map(|length| length + TEXT_BYTES).sum()
 }
 
 /// Reads headers. A raw value is bytes, of which each is a character; the other kind counts where it is empty.

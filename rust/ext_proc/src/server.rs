@@ -44,11 +44,14 @@ const STREAM_WINDOW: u32 = (1 << 16) - 1;
 /// Streams of one connection beyond those that are served: they are refused, and do not wait for others.
 const REFUSED_STREAMS: u32 = 1024;
 
+/// See [`Listen::patience`].
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// For proxies to take the last replies.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Where and how to listen.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Listen {
     /// `host:port`; port 0 takes a free one.
     pub address: String,
@@ -58,20 +61,8 @@ pub struct Listen {
     pub is_ready: bool,
     /// The certificate; `None` for no TLS.
     pub tls: Option<Tls>,
-    /// Time that a client may take to agree on TLS and to begin, and to answer a ping.
-    pub patience: Duration,
-}
-
-impl Default for Listen {
-    fn default() -> Self {
-        Self {
-            address: String::new(),
-            health_address: None,
-            is_ready: false,
-            tls: None,
-            patience: Duration::from_secs(10),
-        }
-    }
+    /// Time that a client may take to agree on TLS and to begin, and to answer a ping; `None` for 10 s.
+    pub patience: Option<Duration>,
 }
 
 /// Why a server does not start.
@@ -159,7 +150,7 @@ impl Server {
             listener,
             health_listener: health_listener.map(|(listener, _)| listener),
             certificates: certificates.clone(),
-            patience: listen.patience,
+            patience: listen.patience.unwrap_or(PATIENCE),
         };
         let thread = thread::Builder::new()
             .name("cachelb-ext-proc".to_owned())

@@ -115,11 +115,6 @@ impl Shared {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether messages are to be refused. Bodies are before, which may pass unread.
-    pub(crate) fn is_full(&self) -> bool {
-        self.held() > self.options.max_held_bytes.saturating_mul(2)
-    }
-
     pub(crate) fn streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
@@ -152,18 +147,14 @@ impl Shared {
 /// Bytes that count as held.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    shared: Arc<Shared>,
-    bytes: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) bytes: usize,
 }
 
 impl Hold {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
         Self { shared, bytes: 0 }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(crate) fn add(&mut self, bytes: usize) {
@@ -176,11 +167,10 @@ impl Hold {
         self.shared.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts what is beyond [`FREE_BYTES`] in place of what was. Returns whether there is room.
+    /// Adds the bytes beyond [`FREE_BYTES`]. Returns whether there is room: bodies, which may pass unread, get half of it.
     pub(crate) fn large(&mut self, bytes: usize) -> bool {
-        self.clear();
         self.add(bytes.saturating_sub(FREE_BYTES));
-        self.bytes == 0 || !self.shared.is_full()
+        bytes <= FREE_BYTES || self.shared.held() / 2 <= self.shared.options.max_held_bytes
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::SystemTime;
 
-use tonic::Code;
-
 use super::{Exchange, Moving};
 use crate::host::{Booking, LARGE_BODY_BYTES, Moved, Usage};
 use crate::read::{self, Headers};
@@ -43,7 +41,7 @@ impl Exchange {
             .as_deref()
             .filter(|served| pick.first.as_deref() != Some(served))
         {
-            Some(address) if self.kept.bytes() > LARGE_BODY_BYTES => {
+            Some(address) if self.kept.bytes > LARGE_BODY_BYTES => {
                 let address = address.to_owned();
                 let pick = self.pick.take();
                 self.moving = pick.map(|pick| Box::new(Moving { pick, address }));
@@ -79,8 +77,9 @@ impl Exchange {
         let is_stream = kind.starts_with("text/event-stream");
         self.answer = Some(PassingAnswer::new(booking, is_stream));
         let Some(status) = read::status(&answer.headers) else {
-            let reason = "the status of an answer is no number";
-            return self.fail(Code::InvalidArgument, reason);
+            self.is_over = true;
+            self.failure = Some("the status of an answer is no number");
+            return;
         };
         if status >= CLIENT_ERROR {
             report_error(booking, status, answer);

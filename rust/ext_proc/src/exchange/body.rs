@@ -4,7 +4,7 @@ use std::mem;
 
 use bytes::Bytes;
 
-use super::{BUFFERED, BUFFERED_PARTIAL, DUPLEX, Exchange, Outgoing, TOO_MUCH};
+use super::{BUFFERED, BUFFERED_PARTIAL, DUPLEX, Exchange, Outgoing};
 use crate::host::{LARGE_BODY_BYTES, Refusal};
 use crate::options::LargeBodies;
 use crate::replies::{self, Chunks, PickedAt, Side};
@@ -18,7 +18,7 @@ const PART_BYTES: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Body {
     parts: Vec<Vec<u8>>,
-    length: usize,
+    pub(super) length: usize,
 }
 
 impl Body {
@@ -28,10 +28,6 @@ impl Body {
             Some(last) if last.len() + chunk.len() <= PART_BYTES => last.extend_from_slice(&chunk),
             _ => self.parts.push(chunk),
         }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
     }
 
     /// The parts, those of a short body as one.
@@ -56,7 +52,7 @@ impl Exchange {
             let message = format!("the body is longer than {} bytes", options.max_body_bytes);
             Some(Refusal::new(Event::TooLarge, 413, message, None))
         } else if self.shared.held() > options.max_held_bytes {
-            Some(Refusal::new(Event::Full, 503, TOO_MUCH, Some(1.0)))
+            Some(Refusal::full())
         } else {
             None
         };
@@ -81,7 +77,7 @@ impl Exchange {
             let chunks = Chunks::new(side, part.into(), end);
             self.outgoing.push_back(Outgoing::Body(chunks));
         } else {
-            self.fail_full();
+            self.refuse(&Refusal::full());
         }
     }
 

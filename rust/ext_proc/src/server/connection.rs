@@ -1,16 +1,15 @@
 //! Connections of proxies, with TLS or without.
 
-use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io::{self, Cursor, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, join, split};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
@@ -35,11 +34,8 @@ impl<S: AsyncRead + AsyncWrite + Send> Socket for S {}
 /// A connection. One type for both kinds, or all of the server would be compiled twice.
 pub(super) struct Connection {
     socket: Pin<Box<dyn Socket>>,
-    /// The end of the time to begin, until the preface is there.
-    beginning: Option<Pin<Box<Sleep>>>,
-    /// Bytes of the preface that are missing.
-    missing: usize,
-    _place: OwnedSemaphorePermit,
+    #[expect(dead_code, reason = "is free for another one once this is dropped")]
+    place: OwnedSemaphorePermit,
 }
 
 /// Accepts connections for as long as the stream is there.
@@ -81,23 +77,29 @@ async fn accept(
         let acceptor = certificates.map(Certificates::acceptor);
         let accepted = accepted.clone();
         tokio::spawn(async move {
-            let until = Instant::now() + patience;
-            let socket: Pin<Box<dyn Socket>> = match acceptor {
-                None => Box::pin(stream),
-                Some(acceptor) => match timeout_at(until, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => Box::pin(stream),
-                    _ => return,
-                },
+            let begun = async {
+                match acceptor {
+                    None => begin(stream, place).await,
+                    Some(acceptor) => begin(acceptor.accept(stream).await?, place).await,
+                }
             };
-            let connection = Connection {
-                socket,
-                beginning: Some(Box::pin(sleep_until(until))),
-                missing: PREFACE,
-                _place: place,
-            };
-            let _ = accepted.send(Ok(connection)).await;
+            if let Ok(Ok(connection)) = timeout(patience, begun).await {
+                let _ = accepted.send(Ok(connection)).await;
+            }
         });
     }
+}
+
+/// Waits for the preface, and puts it back. The server itself would wait for ever.
+async fn begin(
+    socket: impl Socket + 'static,
+    place: OwnedSemaphorePermit,
+) -> io::Result<Connection> {
+    let (mut read, write) = split(socket);
+    let mut preface = [0; PREFACE];
+    read.read_exact(&mut preface).await?;
+    let socket = Box::pin(join(Cursor::new(preface).chain(read), write));
+    Ok(Connection { socket, place })
 }
 
 impl Connected for Connection {
@@ -112,18 +114,7 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(end) = &mut self.beginning
-            && end.as_mut().poll(cx).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        let before = buf.filled().len();
-        let polled = self.socket.as_mut().poll_read(cx, buf);
-        self.missing = self.missing.saturating_sub(buf.filled().len() - before);
-        if self.missing == 0 {
-            self.beginning = None;
-        }
-        polled
+        self.socket.as_mut().poll_read(cx, buf)
     }
 }
 

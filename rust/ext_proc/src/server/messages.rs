@@ -4,10 +4,10 @@
 use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use prost::Message as _;
 use tonic::body::Body;
 use tonic::codegen::http::Request;
@@ -16,8 +16,8 @@ use tonic::server::NamedService;
 use tonic::{Extensions, Status};
 
 use super::MESSAGE_OVERHEAD;
-use crate::exchange::TOO_MUCH;
-use crate::shared::{Event, FREE_BYTES, Hold, Shared};
+use crate::host::Refusal;
+use crate::shared::{Event, Hold, Shared};
 use crate::wire::{Message, Part};
 
 /// Bytes before a message: whether it is compressed, and its length.
@@ -30,7 +30,6 @@ pub(super) struct Unframed<S>(pub(super) S);
 /// The messages that a proxy sends.
 #[derive(Debug)]
 pub(super) struct Messages {
-    shared: Arc<Shared>,
     body: Body,
     buffer: BytesMut,
     /// Bytes of the buffer.
@@ -63,12 +62,9 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Unframed<S> {
 
 impl Messages {
     pub(super) fn new(shared: &Arc<Shared>, extensions: &Extensions) -> Self {
-        let body = extensions.get::<Arc<Mutex<Body>>>().map(|body| {
-            let mut body = body.lock().unwrap_or_else(PoisonError::into_inner);
-            mem::take(&mut *body)
-        });
+        let body = extensions.get::<Arc<Mutex<Body>>>();
+        let body = body.and_then(|body| Some(mem::take(&mut *body.lock().ok()?)));
         Self {
-            shared: Arc::clone(shared),
             body: body.unwrap_or_default(),
             buffer: BytesMut::new(),
             held: Hold::new(shared),
@@ -78,20 +74,21 @@ impl Messages {
     /// Returns the next message, `None` at the end. May be dropped and called again.
     pub(super) async fn next(&mut self) -> Result<Option<Message>, Status> {
         loop {
-            if let Some(message) = self.framed()? {
-                self.held.large(self.buffer.len());
-                return Ok(Some(message));
+            let message = self.framed()?;
+            self.held.clear();
+            let has_room = self.held.large(self.buffer.len());
+            if message.is_some() {
+                return Ok(message);
             }
-            if !self.held.large(self.buffer.len()) {
-                self.shared.count(Event::Full);
-                return Err(Status::resource_exhausted(TOO_MUCH));
+            if !has_room {
+                self.held.shared.count(Event::Full);
+                return Err(Status::resource_exhausted(Refusal::full().message));
             }
             let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
             match frame.transpose()? {
                 Some(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
+                    let data = frame.into_data().unwrap_or_default();
+                    self.buffer.extend_from_slice(&data);
                 }
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(Status::internal("the stream ends within a message")),
@@ -105,36 +102,29 @@ impl Messages {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*length) as usize;
-        let most = self.shared.options.max_body_bytes.saturating_mul(2);
+        let body = self.held.shared.options.max_body_bytes.saturating_mul(2);
         if compressed != 0 {
             return Err(Status::unimplemented("messages must not be compressed"));
         }
-        if length > MESSAGE_OVERHEAD.saturating_add(most) {
+        if length > MESSAGE_OVERHEAD.saturating_add(body) {
             return Err(self.too_long(length));
         }
-        let end = PREFIX + length;
-        if self.buffer.len() < end {
+        let Some(encoded) = self.buffer.get(PREFIX..PREFIX + length) else {
             return Ok(None);
+        };
+        let message =
+            Message::decode(encoded).map_err(|error| Status::internal(error.to_string()))?;
+        // A copy of the rest, which is short: a buffer that goes on keeps the memory of its longest message.
+        self.buffer = BytesMut::from(&self.buffer[PREFIX + length..]);
+        match message.request {
+            Some(Part::RequestBody(_) | Part::ResponseBody(_)) => Ok(Some(message)),
+            _ if length > MESSAGE_OVERHEAD => Err(self.too_long(length)),
+            _ => Ok(Some(message)),
         }
-        let message = Message::decode(&self.buffer[PREFIX..end])
-            .map_err(|error| Status::internal(error.to_string()))?;
-        self.buffer.advance(end);
-        if length > FREE_BYTES {
-            // Frees the memory of what was read.
-            self.buffer = BytesMut::from(&self.buffer[..]);
-        }
-        let body = matches!(
-            message.request,
-            Some(Part::RequestBody(_) | Part::ResponseBody(_))
-        );
-        if length > MESSAGE_OVERHEAD && !body {
-            return Err(self.too_long(length));
-        }
-        Ok(Some(message))
     }
 
     fn too_long(&self, length: usize) -> Status {
-        self.shared.count(Event::TooLarge);
+        self.held.shared.count(Event::TooLarge);
         Status::resource_exhausted(format!("a message of {length} bytes is too long"))
     }
 }

@@ -163,8 +163,8 @@ impl<H: Host> Stream<H> {
                     };
                     self.exchange.moved(pick, moved);
                 }
-                Step::Fail(code, reason) => {
-                    self.fail(Status::new(code, reason)).await;
+                Step::Fail(reason) => {
+                    self.fail(Status::invalid_argument(reason)).await;
                     return Turn::End;
                 }
                 Step::Wait => return Turn::Wait,

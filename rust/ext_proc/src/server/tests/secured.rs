@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use rcgen::{CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, Issuer, KeyPair};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -86,6 +86,7 @@ fn handshake(
             .connect(name, stream)
             .await;
         let mut stream = agreed.map_err(|error| error.to_string())?;
+        let _ = stream.write_all(silent::PREFACE).await;
         // In TLS 1.3 a server refuses the client's certificate behind the handshake.
         let mut first = [0];
         stream

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::*;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SHORT: Duration = Duration::from_millis(300);
 
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
@@ -56,7 +56,7 @@ fn closed(stream: &mut TcpStream) -> Vec<u8> {
 
 fn impatient() -> Service {
     let listen = Listen {
-        patience: SHORT,
+        patience: Some(SHORT),
         ..loopback()
     };
     Service::with(Options::default(), &listen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -15,7 +16,7 @@ from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.options import exchange_settings
 from cachelb.state.redis_carrier import RedisCarrier
-from cachelb.state.redis_link import RedisLink
+from cachelb.state.redis_link import RedisLink, _View
 from cachelb.state.seal import Seal
 
 SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=0.0, ttl_s=60.0, max_mb=16.0)
@@ -150,3 +151,16 @@ def test_heartbeats_do_not_pile_up(redis_fleet: RedisFleet) -> None:
         wait_until(lambda: client.xlen(f"{redis_fleet.stream}:beats") > 0)
         carrier.receive(0.005)
         assert client.xlen(f"{redis_fleet.stream}:beats") < 250
+
+
+def test_the_parser_for_hiredis_peeks_at_a_socket_whose_bytes_count() -> None:
+    counted: list[int] = []
+    server, client = socket.socketpair()
+    with server, client:
+        server.sendall(b"+OK\r\n")
+        view = _View(client, counted.append)
+        buffer = bytearray(3)
+        assert view.recv(1, socket.MSG_PEEK) == b"+"
+        assert (view.recv(2), view.recv_into(buffer), bytes(buffer)) == (b"+O", 3, b"K\r\n")
+        assert counted == [1, 2, 3]
+        assert view.fileno() == client.fileno()  # type: ignore[operator]

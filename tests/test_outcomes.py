@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-from collections.abc import Iterator
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
 import httpx
+import openai
 import pytest
+import requests
+import urllib3
 from tests.support_gateways import endings
 
 import cachelb
@@ -135,6 +141,119 @@ def test_an_error_of_the_callers_own_code_counts_no_failure_of_a_worker() -> Non
         with pytest.raises(ConnectionError), router.select_worker(among=["a"]):
             raise ConnectionError
     assert [row.state for row in router.stats().workers] == ["failing", "ready"]
+
+
+class Door:
+    """A port where connections are refused, or closed unanswered."""
+
+    def __init__(self) -> None:
+        self._closing = socket.create_server(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            self.refusing = f"http://localhost:{gone.getsockname()[1]}"
+        self.closing = f"http://127.0.0.1:{self._closing.getsockname()[1]}"
+        threading.Thread(target=self._close_each, daemon=True).start()
+
+    def _close_each(self) -> None:
+        while True:
+            connection, _ = self._closing.accept()
+            with connection:
+                connection.recv(1 << 16)
+
+
+async def get_by_aiohttp(url: str) -> None:
+    async with aiohttp.ClientSession() as client, client.get(url):
+        pass
+
+
+async def get_by_httpx(url: str) -> None:
+    async with httpx.AsyncClient() as client:
+        await client.get(url)
+
+
+def ask_by_openai(url: str) -> None:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=1) as client:
+        client.completions.create(model="m", prompt="p")
+
+
+CLIENTS: dict[str, Callable[[str], object]] = {
+    "aiohttp": lambda url: asyncio.run(get_by_aiohttp(url)),
+    "httpx": httpx.get,
+    "httpx async": lambda url: asyncio.run(get_by_httpx(url)),
+    "openai": ask_by_openai,
+    "requests": requests.get,
+    "urllib": urllib.request.urlopen,
+    "urllib3": lambda url: urllib3.request("GET", url, retries=0),
+}
+
+
+@pytest.fixture(scope="module")
+def door() -> Door:
+    return Door()
+
+
+def failures_until_out(fail: Callable[[], object]) -> int:
+    """Let requests to one of two workers fail until it is passed over."""
+    router = cachelb.Router(["a", "b"], seed=1)
+    count = 0
+    while router.stats().workers[0].state == "ready":
+        decision = router.select_worker(among=["a"])
+        try:
+            fail()
+        except Exception as error:  # noqa: BLE001 - each client has its own
+            decision.on_error(error)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("how", ["refusing", "closing"])
+def test_two_connections_without_an_answer_show_that_a_worker_is_gone(client: str, how: str, door: Door) -> None:
+    assert failures_until_out(lambda: CLIENTS[client](getattr(door, how))) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        answered(500),
+        TimeoutError(),
+        httpx.ReadTimeout("slow"),
+        grpc_error("UNAVAILABLE"),
+        raised(httpx.ReadTimeout("slow"), context=ConnectionRefusedError()),  # of another worker, tried before
+    ],
+    ids=repr,
+)
+def test_other_failures_count_one_each(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    assert failures_until_out(fail) == 5
+
+
+@pytest.mark.parametrize(("breaker_failures", "most"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (9, 2)])
+def test_a_lost_connection_is_half_of_any_limit(breaker_failures: int, most: int) -> None:
+    clock = ManualClock()
+    router = cachelb.Router(["a", "b"], seed=1, clock=clock, breaker_failures=breaker_failures)
+    for left in reversed(range(most)):
+        assert router.stats().workers[0].state == "ready"
+        router.select_worker(among=["a"]).on_error(ConnectionRefusedError())
+        assert {router.select_worker().key for _ in range(8)} == ({"a", "b"} if left else {"b"})
+    clock.advance(5.0)  # it restarted
+    with router.select_worker(among=["a"]) as decision:
+        decision.on_first_token()
+        router.select_worker(among=["a"]).on_error(ConnectionRefusedError())
+    assert router.stats().workers[0].state == ("failing" if most == 1 else "ready")
+
+
+def test_a_connection_lost_after_the_first_token_or_without_a_breaker_counts_nothing() -> None:
+    router = cachelb.Router(["a", "b"], seed=1)
+    for _ in range(8):
+        decision = router.select_worker(among=["a"])
+        decision.on_first_token()
+        decision.on_error(ConnectionResetError())
+    without = cachelb.Router(["a", "b"], seed=1, breaker_failures=0)
+    for _ in range(8):
+        without.select_worker(among=["a"]).on_error(ConnectionRefusedError())
+    assert [row.state for each in (router, without) for row in each.stats().workers] == ["ready"] * 4
 
 
 def test_a_with_block_of_a_pair_blames_the_worker_that_was_at_work() -> None:

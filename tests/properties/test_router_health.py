@@ -15,6 +15,8 @@ Kind: TypeAlias = Literal["token", "gave up", "failed", "silent", "answered", "r
 
 KEYS = ("a", "b")
 FAILURES = 3
+HALF = 2
+"""Failures that a lost connection counts as."""
 LEAST_S = 2.0
 
 
@@ -78,7 +80,7 @@ _LIFE: frozenset[Kind] = frozenset({"token", "restarted"})
 steps = st.lists(
     st.tuples(
         st.sampled_from(
-            ["send"] * 9 + ["token"] * 2 + ["leave"] * 4 + ["fail"] * 4 + ["silent"] * 6 + ["answered", "restarted"]
+            ["send"] * 9 + ["token"] * 2 + ["leave", "fail", "lose"] * 3 + ["silent"] * 6 + ["answered", "restarted"]
         ),
         st.integers(0, 99),
         st.sampled_from([0.0, 0.0, 0.1, 0.5, 2.0, 9.0]),
@@ -126,6 +128,10 @@ class World:
         if how == "fail":
             decision.on_error(500)
             self.note(key, "failed")
+        elif how == "lose":
+            decision.on_error(ConnectionRefusedError() if number % 2 else ConnectionResetError())
+            for _ in range(HALF):
+                self.note(key, "failed")
         else:
             decision.cancel()
         if is_overdue:

@@ -134,6 +134,9 @@ pub trait Booked: Send {
     /// Ends the booking: the answer is complete.
     fn complete(&mut self, usage: Usage);
 
+    /// Reports that the worker refused the connection, or closed it unanswered. `error` follows.
+    fn disconnected(&mut self);
+
     /// Ends the booking: the worker failed with this status, and wants to be left alone for so many seconds.
     fn error(&mut self, status: u16, retry_after_s: Option<f64>);
 
@@ -290,6 +293,12 @@ impl Booking {
     pub(crate) fn complete(&mut self, usage: Usage) {
         if std::mem::take(&mut self.is_open) {
             self.booked.complete(usage);
+        }
+    }
+
+    pub(crate) fn disconnected(&mut self) {
+        if self.is_open {
+            self.booked.disconnected();
         }
     }
 

@@ -5,7 +5,8 @@
 
 use cachelb_router::Ending;
 use pyo3::exceptions::{
-    PyBaseException, PyEOFError, PyException, PyOSError, PyTypeError, PyValueError,
+    PyBaseException, PyConnectionError, PyEOFError, PyException, PyOSError, PyTypeError,
+    PyValueError,
 };
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -33,8 +34,14 @@ const TRANSPORT: [(&str, &str); 15] = [
     ("websockets", "ConnectionClosed"),
 ];
 
-/// How many causes of an exception, or members of a group, are looked at.
-const DEPTH: usize = 8;
+/// Those of a connection that was closed which are no `ConnectionError`.
+const DISCONNECTS: [(&str, &str); 2] = [
+    ("aiohttp", "ServerDisconnectedError"),
+    ("httpcore", "RemoteProtocolError"),
+];
+
+/// How deep the causes of an exception are looked at, and how many members of a group.
+pub const DEPTH: usize = 8;
 
 /// How a request ended that `on_error` is told of.
 pub fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
@@ -54,6 +61,27 @@ pub fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
     Ok(of_exception(error, DEPTH))
 }
 
+/// Whether the worker refused the connection or closed it, by the exception itself or one that it was raised from.
+pub fn is_disconnect(error: &Bound<'_, PyAny>, depth: usize) -> bool {
+    error.is_instance_of::<PyConnectionError>()
+        || is_one_of(error, &DISCONNECTS).unwrap_or(false)
+        || depth > 0 && (causes(error).iter()).any(|cause| is_disconnect(cause, depth - 1))
+}
+
+/// The exceptions that this one was raised from: its cause, the members of a group, and its arguments, as `aiohttp` and
+/// `requests` have them. What was being handled at the time may be of another request, except in LiteLLM.
+fn causes<'py>(error: &Bound<'py, PyAny>) -> Vec<Bound<'py, PyAny>> {
+    let module = get(error, "__module__").map_or_else(String::new, |module| module.to_string());
+    let names = ["__cause__", "exceptions", "args", "__context__"];
+    let names = &names[..3 + usize::from(module.starts_with("litellm."))];
+    let found = names.iter().filter_map(|name| get(error, name));
+    let found = found.flat_map(|found| match found.cast::<PyTuple>() {
+        Ok(members) => members.iter().take(DEPTH).collect(),
+        Err(_) => vec![found],
+    });
+    (found.filter(PyAnyMethods::is_instance_of::<PyBaseException>)).collect()
+}
+
 /// An attribute, if there is one that can be read.
 fn get<'py>(holder: &Bound<'py, PyAny>, name: &str) -> Option<Bound<'py, PyAny>> {
     holder.getattr_opt(name).ok().flatten()
@@ -64,7 +92,6 @@ fn of_status(status: &Bound<'_, PyAny>) -> Option<Ending> {
 }
 
 fn of_exception(error: &Bound<'_, PyAny>, depth: usize) -> Ending {
-    let py = error.py();
     if !error.is_instance_of::<PyException>() {
         // Cancelled tasks and interrupts: the worker did nothing wrong.
         return Ending::Cancelled;
@@ -84,30 +111,28 @@ fn of_exception(error: &Bound<'_, PyAny>, depth: usize) -> Ending {
     if depth == 0 {
         return Ending::Cancelled;
     }
-    // What it was raised from, and the members of a group.
-    let cause = get(error, "__cause__").filter(|cause| !cause.is_none());
-    let members = get(error, "exceptions");
-    let members = members.and_then(|members| members.cast_into::<PyTuple>().ok());
-    let members = members.unwrap_or_else(|| PyTuple::empty(py));
-    cause
-        .into_iter()
-        .chain(members.iter().take(DEPTH))
-        .map(|inner| of_exception(&inner, depth - 1))
+    (causes(error).iter())
+        .map(|inner| of_exception(inner, depth - 1))
         .find(|ending| *ending != Ending::Cancelled)
         .unwrap_or(Ending::Cancelled)
 }
 
-/// Whether it is an exception of a transport, by its class or one of the bases.
+/// Whether it is an exception of a transport.
 fn is_transport(error: &Bound<'_, PyAny>) -> PyResult<bool> {
     if error.is_instance_of::<PyOSError>() || error.is_instance_of::<PyEOFError>() {
         return Ok(true);
     }
+    is_one_of(error, &TRANSPORT)
+}
+
+/// Whether its class or one of the bases is one of these.
+fn is_one_of(error: &Bound<'_, PyAny>, classes: &[(&str, &str)]) -> PyResult<bool> {
     for class in error.get_type().mro() {
         let module = class.getattr(intern!(class.py(), "__module__"))?;
         let name = class.getattr(intern!(class.py(), "__name__"))?;
         let (module, name): (String, String) = (module.extract()?, name.extract()?);
         let top = module.split('.').next().unwrap_or_default();
-        if TRANSPORT.contains(&(top, &name)) {
+        if classes.contains(&(top, &name)) {
             return Ok(true);
         }
     }

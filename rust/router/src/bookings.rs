@@ -95,6 +95,18 @@ impl Selector {
         }
     }
 
+    /// The worker of a booking refused the connection, or closed it unanswered: its process seems to be gone. With the
+    /// failure that [`Self::close`] then counts, this is half of the breaker's limit.
+    pub fn disconnected(&mut self, id: BookingId, now: Millis) {
+        let waiting = self.decisions.book().bookings().pending_tokens(id);
+        let booked = waiting.and_then(|_| self.decisions.get(id));
+        if let (Some(breaker), Some((worker, _, false))) = (self.settings.breaker, booked) {
+            let failures = breaker.failures.div_ceil(2).saturating_sub(1);
+            let (mark, give_ups) = (self.decisions.mark(id), 0);
+            self.blame(worker, mark, Blame { failures, give_ups }, now);
+        }
+    }
+
     /// The worker of a booking made a response called `name`, which it will be asked to continue. Returns whether the
     /// booking is open.
     pub fn responded(&mut self, id: BookingId, name: FamilyName, now: Millis) -> bool {

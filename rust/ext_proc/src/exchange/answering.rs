@@ -13,6 +13,13 @@ use crate::wire::{HttpBody, HttpHeaders, Message};
 /// Shown for the tests of the inference extension.
 const TEST_SERVED: &str = "x-conformance-test-served-endpoint";
 
+/// How Envoy shows that a connection was closed, and refused: by the text of the error, or its number in Linux.
+const DISCONNECTS: [&str; 3] = [
+    "connection_termination",
+    "connect_error:_Connection_refused",
+    "connect_error:_111",
+];
+
 const CLIENT_ERROR: u16 = 400;
 const SERVER_ERROR: u16 = 500;
 
@@ -134,6 +141,9 @@ fn report_error(booking: &mut Booking, status: u16, answer: &AnswerHeaders) {
             booking.error(status, retry_after_s);
         }
         Some(details) if status >= SERVER_ERROR && is_of_upstream(details) => {
+            if DISCONNECTS.iter().any(|shown| details.contains(shown)) {
+                booking.disconnected();
+            }
             booking.error(502, None);
         }
         Some(_) => booking.cancel(),

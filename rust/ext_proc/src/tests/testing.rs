@@ -212,6 +212,11 @@ impl Booked for FakeBooked {
         self.end(format!("complete {}", counts.join(" ")));
     }
 
+    fn disconnected(&mut self) {
+        assert!(self.is_open, "a booking that ended lost its connection");
+        self.called("disconnected".to_owned());
+    }
+
     fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
         let wait = retry_after_s
             .map(|seconds| format!(" {seconds}"))

@@ -14,7 +14,7 @@ use crate::args::{Words, type_name};
 use crate::arguments::Call;
 use crate::call::{Tried, Try};
 use crate::options::read::millis;
-use crate::outcome::{classify, retry_after};
+use crate::outcome::{DEPTH, classify, is_disconnect, retry_after};
 
 /// How the caller ended a decision; the first end counts.
 #[derive(Debug)]
@@ -91,6 +91,9 @@ impl Attempt {
             self.lease.engine.locked(py, |selector| {
                 selector.workers_mut().rest(booking, rest, now);
             })?;
+        }
+        if ending == Ending::Failed && is_disconnect(error, DEPTH) {
+            self.lease.disconnected(now)?;
         }
         if self.ended.get().is_none() {
             let what = match error.cast::<PyInt>() {

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use super::Owner;
 use crate::body::{Client, response_name};
 use crate::engine::Engine;
+use crate::error::enter;
 
 /// The longest that a worker rests because it asked for it.
 pub const MAX_REST_MS: u64 = 60_000;
@@ -109,6 +110,16 @@ impl Lease {
             self.engine.late_usage(self.number, usage)?;
         }
         Ok(())
+    }
+
+    /// The worker refused the connection or closed it; to be called before the end.
+    pub fn disconnected(&self, now: Millis) -> PyResult<()> {
+        self.booking().map_or(Ok(()), |booking| {
+            enter(|| {
+                self.engine.held(|s| s.disconnected(booking, now));
+                Ok(())
+            })
+        })
     }
 
     /// The name of the response called `id` that the engine stored, with its booking, if it stores any. An error for an

@@ -199,6 +199,10 @@ impl Booked for Booking {
         });
     }
 
+    fn disconnected(&mut self) {
+        self.with(|lease| lease.disconnected(lease.engine.any_now()));
+    }
+
     fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
         self.with(|lease| {
             let now = lease.engine.any_now();

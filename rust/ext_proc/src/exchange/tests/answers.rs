@@ -31,6 +31,37 @@ fn status_and_its_source_decide_how_a_request_ends() {
         ),
         (
             "503",
+            Some(
+                "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}",
+            ),
+            "disconnected; error 502",
+        ),
+        (
+            "503",
+            Some(
+                "upstream_reset_before_response_started{connection_failure,delayed_connect_error:_111}",
+            ),
+            "disconnected; error 502",
+        ),
+        (
+            "503",
+            Some(
+                "upstream_reset_before_response_started{connection_failure,delayed_connect_error:_110}",
+            ),
+            "error 502",
+        ),
+        (
+            "503",
+            Some("upstream_reset_before_response_started{remote_refused_stream_reset}"),
+            "error 502",
+        ),
+        (
+            "503",
+            Some("upstream_reset_before_response_started{connection_termination}"),
+            "disconnected; error 502",
+        ),
+        (
+            "503",
             Some("upstream_reset_before_response_started{overflow}"),
             "cancel",
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +83,23 @@ def set_replicas(router: CachelbRequestRouter, replicas: Iterable[FakeReplica]) 
         router.on_new_queue_len_info(replica.replica_id, replica.queue)
 
 
+class FakeResult:
+    """An answer to come; a replica that hangs never reports that it was cancelled."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self.items: Iterator[Any] = iter(())
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def __next__(self) -> Any:
+        return next(self.items)
+
+    async def __anext__(self) -> Any:
+        return next(self.items)
+
+
 class Client:
     """Makes requests, and plays Serve's part in routing them."""
 
@@ -110,10 +127,12 @@ class Client:
         request.future.set_result(replica)
         self.router.on_send_request(replica.replica_id)
 
-    def accept(self, request: PendingRequest, replica: FakeReplica) -> None:
+    def accept(self, request: PendingRequest, replica: FakeReplica) -> FakeResult:
         replica.queue += 1
         self.router.on_new_queue_len_info(replica.replica_id, replica.queue)
-        self.router.on_request_routed(request, replica.replica_id, None)
+        result = FakeResult()
+        self.router.on_request_routed(request, replica.replica_id, result)
+        return result
 
     def take(self, request: PendingRequest, replica: FakeReplica) -> None:
         """Send a request to a replica that takes it."""

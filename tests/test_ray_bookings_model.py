@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -14,6 +15,24 @@ from cachelb.integrations.ray_serve.bookings import Bookings
 REPLICAS = ["a", "b", "c"]
 
 
+class Task:
+    """What sends a call, and knows who watches it."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Task], None]] = []
+        self._is_cancelled = False
+        self.add_done_callback = self.callbacks.append
+        self.remove_done_callback = self.callbacks.remove
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        for callback in list(self.callbacks):
+            callback(self)
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+
 @dataclass(eq=False)
 class Call:
     """A call as Serve drives it, with what is still to be told of its attempts."""
@@ -21,12 +40,17 @@ class Call:
     request_id: str
     prompt: str
     future: Future[str] = field(default_factory=Future)
+    task: Task = field(default_factory=Task)
     taken_by: str | None = None
     ends: list[str] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
-        return (self.taken_by is not None or self.future.cancelled()) and not self.ends
+        return (self.taken_by is not None or self.is_given_up) and not self.ends
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.future.cancelled() or self.task.cancelled()
 
 
 class Serve:
@@ -37,6 +61,7 @@ class Serve:
         self.router = Router(REPLICAS, seed=seed)
         self.bookings = Bookings(self.router, landed=lambda future: future.result() if future.done() else None)
         self.calls: list[Call] = []
+        self.tasks: list[Task] = []
         self.made = 0
 
     def step(self, *, finish: bool = False) -> None:
@@ -48,10 +73,11 @@ class Serve:
         call = self.rng.choice(self.calls)
         if call.ends and self.rng.random() < 0.5:
             self.bookings.ended(call.request_id, call.ends.pop(0))
-        elif call.taken_by is None and not call.future.cancelled():
+        elif call.taken_by is None and not call.is_given_up:
             self._route(call, finish=finish)
         if call.is_over:
             self.calls.remove(call)
+            self.tasks.append(call.task)
 
     def _route(self, call: Call, *, finish: bool) -> None:
         picks = self.bookings.choose(call.request_id, call, {"text": call.prompt}, REPLICAS)
@@ -63,6 +89,13 @@ class Serve:
             return
         replica = picks[0] if self.rng.random() < 0.7 else self.rng.choice(REPLICAS)
         call.future.set_result(replica)
+        self.bookings.sent(call.request_id, call, call.task)
+        if self.rng.random() < 0.1:
+            # The replica hangs, and the caller gives up. It may go on later.
+            call.task.cancel()
+            if self.rng.random() < 0.5:
+                call.ends.append(replica)
+            return
         if self.rng.random() < 0.4:
             # Refused. Its end is told at some time, perhaps before the next choice.
             call.ends.append(replica)
@@ -92,6 +125,8 @@ def test_any_order_of_calls_ends_with_no_load(seed: int) -> None:
             break
         serve.step(finish=True)
     assert serve.calls == []
+    assert not any(task.callbacks for task in serve.tasks)
+    assert any(task.cancelled() for task in serve.tasks)
     assert serve.router.loads() == dict.fromkeys(REPLICAS, 0)
     assert len(serve.bookings) == 0
     assert serve.bookings.counters.abandoned == 0

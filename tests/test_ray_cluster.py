@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +56,13 @@ class Model:
 
     def __init__(self) -> None:
         self.name = serve.get_replica_context().replica_id.unique_id
+
+    async def process(self, _body: dict[str, Any]) -> int:
+        return os.getpid()
+
+    async def stream(self, body: dict[str, Any]) -> AsyncIterator[str]:
+        yield self.name
+        await body["gate"].wait.remote()
 
     @serve.multiplexed(max_num_models_per_replica=3)  # type: ignore[untyped-decorator]
     async def load(self, model_id: str) -> str:
@@ -340,6 +351,72 @@ def test_load_and_placements_are_shared_through_an_actor_that_may_be_lost(cluste
         ray.kill(other)
         serve.delete("loads")
         ray.kill(ray.get_actor("state:loads:Model", namespace="cachelb"))
+
+
+GIVEN_UP_S = 2.5
+"""How long callers wait at least: a wait of less than two seconds shows nothing."""
+
+
+def give_up(responses: list[Any], began: float) -> None:
+    wait_until(lambda: time.monotonic() > began + GIVEN_UP_S)
+    for response in responses:
+        response.cancel()
+
+
+def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
+    config = {"request_router_class": CachelbRequestRouter, "request_router_kwargs": {"seed": 1}}
+    app = App("hung", num_replicas=2, max_ongoing_requests=200, request_router_config=config)
+    numbers, took_s = itertools.count(), [0.1]
+
+    def a_round(pool: ThreadPoolExecutor) -> int:
+        """Let eight callers ask, and give up once none had an answer for long; return how many did."""
+        began = time.monotonic()
+        responses: list[Any] = [app.handle.remote({"prompt": f"{next(numbers)} {STORY}"}) for _ in range(8)]
+        asked = waiting = {pool.submit(response.result, timeout_s=180): response for response in responses}
+        while waiting:
+            done, _ = wait(waiting, timeout=max(GIVEN_UP_S, 5 * max(took_s)), return_when=FIRST_COMPLETED)
+            waiting = {future: response for future, response in waiting.items() if future not in done}
+            if done:
+                took_s.append(time.monotonic() - began)
+            else:
+                give_up(list(waiting.values()), began)
+        return sum(future.exception() is not None for future in asked)
+
+    def states() -> list[str]:
+        return sorted(row.state for row in app.router.fleet.stats().workers)
+
+    gate = remote(Gate).remote()
+    process = None
+    try:
+        prompt = f"hung {STORY}"
+        replica = app.ask(prompt)
+        handle: Any = app.handle
+        body = {"prompt": prompt, "gate": gate}
+        streams = [handle.options(stream=True).stream.remote(body) for _ in range(2)]
+        assert [next(stream) for stream in streams] == [replica] * 2
+        give_up(streams, time.monotonic())
+        app.wait_idle()
+        assert states() == ["ready", "ready"], "both streams had begun"
+        held = [handle.remote(body) for _ in range(2)]
+        wait_until(lambda: ray.get(gate.inside.remote()) == 4)
+        give_up(held, time.monotonic())
+        wait_until(lambda: states() == ["ready", "unreachable"])
+        hung = next(row.key for row in app.router.fleet.stats().workers if row.state == "unreachable")
+        app.router.fleet.update_health(hung, answered=True, restarted=True)
+        with ThreadPoolExecutor(8) as pool:
+            assert [a_round(pool) for _ in range(2)] == [0, 0]
+            process = handle.process.remote({"prompt": prompt}).result(timeout_s=180)
+            app.wait_idle()
+            os.kill(process, signal.SIGSTOP)
+            lost = [a_round(pool) for _ in range(3)]
+        assert 2 <= lost[0] <= 5, lost
+        assert lost[1:] == [0, 0], lost
+        assert states() == ["ready", "unreachable"]
+        app.wait_idle()
+    finally:
+        if process is not None:
+            os.kill(process, signal.SIGCONT)
+        serve.delete("hung")
 
 
 def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: None) -> None:

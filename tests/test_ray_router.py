@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
+from typing import Any
+
 import pytest
+from ray.serve._private.common import RequestProtocol
 from tests.ray_fakes import STORY, Client, FakeReplica, fleet, make_router, serving, set_replicas, settle
 
 from cachelb.integrations.ray_serve import CachelbRequestRouter
@@ -229,6 +234,79 @@ async def test_expired_choice_is_booked_again_when_a_replica_takes_it(clock: Man
     assert router.fleet.loads()[replica.key] == 1
     client.finish(request, replica)
     assert loads(router) == 0
+
+
+# --- callers that give up ---
+
+
+async def test_caller_that_gives_up_before_a_replica_takes_its_request_cancels_it() -> None:
+    router, client = serving(fleet())
+    request = client.request()
+    replica = (await client.choose(request))[0][0]
+    request.future.set_result(replica)
+
+    async def send() -> None:
+        """Wait for a replica that hangs, as Serve does."""
+        assert await router._choose_replica_for_request(request) is replica
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(send())
+    await settle()
+    task.cancel()
+    await settle()
+    assert loads(router) == 0
+    client.end(request, replica)  # it goes on
+    counters, endings = router.counters(), router.fleet.stats().endings
+    assert (counters["withdrawn"], counters["unmatched"]) == (1, 1)
+    assert (endings["cancelled"], endings["completed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_caller_that_gives_up_later_cancels_it_whatever_the_replica_reports(is_early: bool) -> None:
+    router, client = serving(fleet())
+    request, replica = await client.ask()
+    client.give(request, replica)
+    if is_early:
+        client.end(request, replica)
+    result = client.accept(request, replica)
+    result.cancel()
+    assert result.is_cancelled
+    assert loads(router) == 0
+    client.end(request, replica)
+    endings = router.fleet.stats().endings
+    assert (endings["cancelled"], endings["completed"]) == ((1, 1) if is_early else (1, 0)), "one is booked again"
+
+
+@pytest.mark.parametrize("in_threads", [True, False])
+@pytest.mark.parametrize(
+    ("metadata", "items", "begins"),
+    [
+        ({"is_streaming": True}, [], False),
+        ({"is_streaming": True}, ["token"], True),
+        ({"is_streaming": True, "_request_protocol": RequestProtocol.HTTP}, [b"http.response.start"], False),
+        (
+            {"is_streaming": True, "_request_protocol": RequestProtocol.HTTP},
+            [b"http.response.start", b"http.response.body"],
+            True,
+        ),
+        ({}, ["no stream"], False),
+    ],
+)
+async def test_first_token_is_the_first_one_that_the_consumer_of_a_stream_gets(
+    metadata: dict[str, Any], items: list[Any], *, begins: bool, in_threads: bool
+) -> None:
+    router, client = serving(fleet())
+    request = client.request(**metadata)
+    replica = (await client.choose(request))[0][0]
+    client.give(request, replica)
+    result = client.accept(request, replica)
+    seen = weakref.ref(result)
+    result.items = iter(items)
+    assert [result.__next__() if in_threads else await result.__anext__() for _ in items] == items
+    result.cancel()
+    assert (router.fleet.recent()[-1].ttft_s is not None) == begins
+    del result
+    assert seen() is None
 
 
 # --- queues ---

@@ -10,6 +10,9 @@ found by the call it belongs to, and an end counts only if it is the end of what
   or was done already: another choice, or "taken", which records where the prompt is now;
 * any other end of a request that is not booked there is counted and changes nothing.
 
+Serve does not report that a caller gave up, as it may with a replica that hangs: until "taken", the task that sends the
+request is cancelled then, and later the result.
+
 A booking whose end is not reported expires (`abandoned`). This module is independent of Ray: a call is any object with
 a `future`.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cachelb.errors import NoWorkerAvailable
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
     from cachelb.decision import Decision
     from cachelb.router import Router
+
+    Follow = Callable[[Decision[str]], None]
 
 _SWEPT_AT_ONCE = 16
 
@@ -69,6 +75,7 @@ class _Booking:
     decision: Decision[str] | None = None
     deadline: float = 0.0
     ended: bool = False
+    unwatch: Callable[[], Any] = lambda: None  # forget the task that sends it
     tried: set[str] = field(default_factory=set)
     owed: dict[str, int] = field(default_factory=dict)
 
@@ -133,7 +140,7 @@ class Bookings:
         booking = self._find(request_id, call)
         if booking is None:
             booking = self._begin(request_id, call, arguments)
-            self._watch(booking, call)
+            self._watch(booking, call.future)
         else:
             self.counters.chosen_again += 1
             self._again(booking, call)
@@ -156,11 +163,19 @@ class Bookings:
         best = self._select({}, candidates, dry_run=True)
         return [] if best is None else [best.key]
 
-    def taken(self, request_id: str, call: Call, key: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    def sent(self, request_id: str, call: Call, task: Any) -> None:  # noqa: ANN401 - asyncio's
+        """Watch the task that sends a call to a replica. If it is cancelled, the caller gave up."""
+        if (booking := self._find(request_id, call)) is not None:
+            booking.unwatch()
+            booking.unwatch = partial(task.remove_done_callback, self._watch(booking, task))
+
+    def taken(
+        self, request_id: str, call: Call, key: str, read: Callable[[], dict[str, Any]], follow: Follow | None = None
+    ) -> dict[str, Any] | None:
         """Bind a call to the replica that took it, and book it there if it was booked elsewhere.
 
         Returns the request's arguments if its prompt counts as held by that replica now, else None. `read` returns them
-        for a request that is no longer known here.
+        for a request that is no longer known here. `follow` gets the decision, to report on it.
         """
         booking = self._find(request_id, call) or self._begin(request_id, call, read())
         arguments = booking.arguments
@@ -174,6 +189,8 @@ class Bookings:
         if booking.decision is None:
             self._close(booking)
             return None
+        if follow is not None:
+            follow(booking.decision)
         if done:
             self._close(booking)
             booking.decision.on_complete()
@@ -218,17 +235,18 @@ class Bookings:
         self._open.setdefault(request_id, []).append(booking)
         return booking
 
-    def _watch(self, booking: _Booking, call: Call) -> None:
-        """Release a call that its caller gives up while it waits for a replica, which Serve does not report."""
+    def _watch(self, booking: _Booking, waiter: Any) -> Callable[[Any], None]:  # noqa: ANN401 - as in Call
+        """Release a call whose caller gives up while `waiter` waits for a replica, which Serve does not report."""
 
-        def done(future: Any) -> None:  # noqa: ANN401 - as in Call
-            if future.cancelled() and booking in self._waiting and booking.attempt is future:
+        def done(waiter: Any) -> None:  # noqa: ANN401 - as in Call
+            if waiter.cancelled() and (booking in self._waiting or booking in self._running):
                 self.counters.withdrawn += 1
                 self._close(booking)
                 if booking.decision is not None:
                     booking.decision.cancel()
 
-        call.future.add_done_callback(done)
+        waiter.add_done_callback(done)
+        return done
 
     def _find(self, request_id: str, call: Call) -> _Booking | None:
         for booking in self._open.get(request_id, ()):
@@ -245,7 +263,7 @@ class Bookings:
                 if not booking.ended:
                     booking.owed[place] = booking.owed.get(place, 0) + 1
             booking.attempt = call.future
-            self._watch(booking, call)
+            self._watch(booking, call.future)
         booking.ended = False
         if booking.decision is not None:
             booking.decision.cancel()
@@ -310,6 +328,7 @@ class Bookings:
     def _close(self, booking: _Booking) -> None:
         self._waiting.pop(booking, None)
         self._running.pop(booking, None)
+        booking.unwatch()
         bookings = self._open[booking.request_id]
         bookings.remove(booking)
         if not bookings:

@@ -6,9 +6,13 @@ state and no function that other modules use.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+import weakref
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray.serve.request_router import LocalityMixin, MultiplexMixin, RequestRouter
@@ -19,8 +23,10 @@ from cachelb.integrations.ray_serve.sharing import Sharing
 from cachelb.integrations.ray_serve.state import RayState, close_with
 
 if TYPE_CHECKING:
+    from ray.serve._private.common import RequestMetadata
     from ray.serve.request_router import PendingRequest, ReplicaID, RunningReplica
 
+    from cachelb.decision import Decision
     from cachelb.router import Router
 
 _UNAVAILABLE_S = 2.0
@@ -186,13 +192,19 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         key = self._key(replica_id)
         if self._unready.pop(key, None) is not None:
             self._fleet.set_ready(key, ready=True)
-        arguments = self._bookings.taken(
-            pending_request.metadata.internal_request_id, pending_request, key, lambda: self._read(pending_request)
-        )
+        metadata, read = pending_request.metadata, partial(self._read, pending_request)
+        follow = partial(_follow, result, metadata)
+        arguments = self._bookings.taken(metadata.internal_request_id, pending_request, key, read, follow)
         if self._sharing is not None and arguments:
             placement = placements.placement_of(key, arguments)
             if placement is not None:
                 self._sharing.publish(placement)
+
+    async def _choose_replica_for_request(self, pending_request: PendingRequest, **kwargs: Any) -> RunningReplica:  # noqa: ANN401 - Serve's
+        replica = await super()._choose_replica_for_request(pending_request, **kwargs)
+        request_id = pending_request.metadata.internal_request_id
+        self._bookings.sent(request_id, pending_request, asyncio.current_task())
+        return replica
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Release the request's booking, unless only an attempt was refused.
@@ -263,3 +275,26 @@ def _landed(attempt: Any) -> str | None:  # noqa: ANN401 - the future of a Pendi
         return None
     key: str = attempt.result().replica_id.to_full_id_str()
     return key
+
+
+def _follow(result: Any, metadata: RequestMetadata, decision: Decision[str]) -> None:  # noqa: ANN401 - ReplicaResult is not public
+    """Report the first token of a stream when its consumer gets it, and that the caller gave up."""
+    kind, this = type(result), weakref.ref(result)  # without a cycle
+
+    def cancel() -> None:
+        decision.cancel()
+        kind.cancel(this())
+
+    def see(item: Any) -> Any:  # noqa: ANN401 - any value
+        # The head of an HTTP answer may come before any token.
+        if not metadata.is_http_request or b"http.response.body" in item:
+            decision.on_first_token()
+        return item
+
+    async def see_next() -> Any:  # noqa: ANN401 - any value
+        return see(await kind.__anext__(this()))
+
+    with suppress(AttributeError):  # of another version
+        result.cancel = cancel
+        if metadata.is_streaming:
+            result.__next__, result.__anext__ = lambda: see(kind.__next__(this())), see_next

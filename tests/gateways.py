@@ -88,10 +88,7 @@ def serving(
             )
             loop = asyncio.get_running_loop()
             made.set_result(Served(outside.url, inside.url, gateway, service, threading.current_thread(), loop))
-            try:
-                await service.run()
-            finally:
-                admin.close()
+            await service.run()
 
     def run() -> None:
         try:

@@ -19,7 +19,7 @@ class RequestError(CachelbError, ValueError):
     """A request that must not be forwarded to a worker.
 
     Attributes:
-        status: HTTP status to answer with: 408 or 413.
+        status: HTTP status to answer with; 408 or 413 from `read_request`.
     """
 
     def __init__(self, status: int, message: str) -> None:

@@ -33,7 +33,6 @@ from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
 from cachelb.records import Capture, JsonlRecords
 from cachelb.serve.readiness import Readiness
-from cachelb.serve.selector import Selector
 from cachelb.sim import FleetSpec, Sweep, workloads
 from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sources import LoadReport, MetricsSource
@@ -72,7 +71,6 @@ CASES: dict[str, Case] = {
     "Upstreams": Case(serve.Upstreams),
     "Listener": Case(serve.Listener, {"app": None, "address": "127.0.0.1:0"}, _closed),
     "Service": Case(serve.Service, {"readiness": Readiness(Router()), "listeners": []}),
-    "Selector": Case(Selector, {"router": Router()}),
     "Capture": Case(Capture, {"path": "capture"}, _attached),
     "JsonlRecords": Case(JsonlRecords, {"path": "records"}, _attached),
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),

@@ -82,7 +82,6 @@ def refused(*words: object) -> str:
         (["--worker", "http://a,http://b"], "--worker takes one URL"),
         (["--worker", "http://a", "--admin", "none", "--listen", "8080"], "'8080' is no address: host:port"),
         (["--worker", "http://a", "--admin", "0.0.0.0:0"], "is no loopback address: give --admin-token-file"),
-        (["--worker", "http://a", "--select-only", "--admin", "none"], "--select-only needs an --admin address"),
         (["--worker", "http://a", "--capture", "--admin", "none"], "--capture needs an --admin address"),
         (["--worker", "http://a", "--snapshot", "x.snapshot", "--admin", "none"], "secret"),
         (
@@ -161,19 +160,6 @@ def test_workers_are_found_and_go(tmp_path: Path) -> None:
             wait_until(lambda: send(gateway.url, "/ready").status == 200)
             assert complete(gateway.url, PROMPT).status == 200
             assert gateway.end() == 0
-
-
-def test_select_only_forwards_nothing() -> None:
-    with FakeFleet(2) as fleet:
-        words = ("-m", "cachelb", "serve", *workers(fleet.urls), "--select-only", "--admin", "127.0.0.1:0")
-        with running(*words, "--drain-s", "0", errors=subprocess.DEVNULL) as (process, output):
-            url = output.readline().split()[-1]
-            selected = send(url, "/select_and_reserve", {"token_ids": list(range(64))}).json
-            assert selected["endpoint"] in fleet.urls
-            assert send(url, "/v1/completions", {"prompt": "x"}).status == 404
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(DEADLINE_S) == 0
-        assert not any(worker.counts.started for worker in fleet.workers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -148,9 +148,7 @@ def test_models_without_an_answer_are_an_error() -> None:
         assert send(served.url, "/v1/models").status == 401
 
 
-@pytest.mark.parametrize(
-    "path", ["/metrics", "/dump", "/select", "/select_and_reserve", "/reservations", "/reservations/a"]
-)
+@pytest.mark.parametrize("path", ["/metrics", "/dump", "/capture"])
 def test_admin_paths_are_not_there_for_clients(path: str) -> None:
     with FakeFleet(1) as fleet, serving(Router(fleet.urls)) as served:
         bodies: list[dict[str, str] | None] = [None, {}]

@@ -36,7 +36,7 @@ Examples:
   cachelb serve --discover kubernetes:llm/vllm:8000 --listen 0.0.0.0:8080
   cachelb serve --worker unix:///run/vllm.sock --listen unix:/run/gateway.sock --records decisions.jsonl
   cachelb serve --worker http://gpu0:8000 --admission max_wait_s=1.5,max_pending_tokens=4096
-  cachelb serve --config gateway.toml --select-only --admin 0.0.0.0:9090 --admin-token-file token
+  cachelb serve --config gateway.toml --admin 0.0.0.0:9090 --admin-token-file token
 """
 
 
@@ -74,7 +74,6 @@ Examples:
     type=_READ,
     help="File with the bearer token of the admin address, required unless it is a loopback address.",
 )
-@click.option("--select-only", is_flag=True, help="Serve the admin address only: select workers, forward nothing.")
 @click.option(
     "--snapshot",
     type=FILE,
@@ -110,7 +109,7 @@ def serve(**options: Any) -> None:  # noqa: ANN401 - of many types
 
     Every path and method is passed on, /v1/models of all workers as one. /health and /ready are for probes. SIGTERM
     ends it: not ready, then no new requests, then the end of open ones. The admin address has /metrics for cachelb
-    watch, /dump, /select, /select_and_reserve, /reservations, and with --capture /capture.
+    watch, /dump, and with --capture /capture.
     """
     from cachelb.extras import need
 
@@ -180,7 +179,6 @@ async def _serve(
     listen: str,
     admin: str,
     admin_token: str | None,
-    select_only: bool,
     capture: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -194,31 +192,22 @@ async def _serve(
     from cachelb.serve.listener import quiet_server
 
     quiet_server()
-    if admin == _NONE and (select_only or capture):
-        raise click.UsageError(f"--{'select-only' if select_only else 'capture'} needs an --admin address")
+    if admin == _NONE and capture:
+        raise click.UsageError("--capture needs an --admin address")
     async with contextlib.AsyncExitStack() as stack:
         upstreams = await stack.enter_async_context(Upstreams(ca_file=upstream_ca))
         gateway = Gateway(router, upstreams, max_held_bytes=max_held_mb * _MEGABYTE, **settings)
         await stack.enter_async_context(gateway)
         operators = Admin(router, token=admin_token, readiness=gateway.readiness, capture=capture)
-        stack.callback(operators.close)
-        inside = outside = None
+        inside = None
         if admin != _NONE:
             inside = Listener(operators, admin)
             stack.callback(inside.close)
             if not inside.is_local and admin_token is None:
                 raise click.UsageError(f"--admin {admin} is no loopback address: give --admin-token-file")
-        if not select_only:
-            outside = Listener(gateway, listen, certificate=tls_cert, key=tls_key)
-            stack.callback(outside.close)
-        service = Service(
-            gateway.readiness,
-            [outside] if outside is not None else [],
-            gateway=gateway,
-            admin=inside,
-            drain_s=drain_s,
-            grace_s=grace_s,
-        )
+        outside = Listener(gateway, listen, certificate=tls_cert, key=tls_key)
+        stack.callback(outside.close)
+        service = Service(gateway.readiness, [outside], gateway=gateway, admin=inside, drain_s=drain_s, grace_s=grace_s)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, service.stop)
         loop.add_signal_handler(signal.SIGINT, lambda: service.stop(at_once=True))

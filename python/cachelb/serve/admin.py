@@ -1,4 +1,4 @@
-"""The admin application: metrics, the state of the router, and selections for other programs."""
+"""The admin application: metrics, the state of the router, and captures of traffic."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import dataclasses
 import hmac
 import json
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
-from cachelb.errors import NoWorkerAvailable, UnknownWorkerError
 from cachelb.extras import need
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.requests import RequestError, read_request
-from cachelb.serve.asgi import ClientLeft, body_chunks, retry_header, send_json, send_whole
+from cachelb.serve.asgi import ClientLeft, body_chunks, send_json, send_whole
 from cachelb.serve.capture import send_capture
 from cachelb.serve.readiness import Readiness
-from cachelb.serve.selector import Selector, SelectorError, worker_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,20 +21,17 @@ if TYPE_CHECKING:
     from cachelb.router import Router
     from cachelb.serve.asgi import Receive, Scope, Send
 
-_MOST_BODY_BYTES: Final = 8 << 20
+_MOST_BODY_BYTES: Final = 64 << 10
 _MOST_OPEN: Final = 256
 _LEAST_TOKEN: Final = 16
-_OK: Final = {"status": "ok"}
-_PATHS: Final = frozenset(
-    {"health", "ready", "metrics", "dump", "capture", "select", "select_and_reserve", "reservations"}
-)
+_PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/dump", "/capture"})
 
 
 class Admin:
-    """An ASGI application for operators and for programs that forward requests themselves.
+    """An ASGI application for operators.
 
-    It has `/health`, `/ready`, `/metrics`, `/dump`, `/select`, `/select_and_reserve` and `/reservations`, and if it
-    is allowed to, `/capture`. Unlike a gateway's, its answers name workers: serve it on the loopback, or with a token.
+    It has `/health`, `/ready`, `/metrics` and `/dump`, and if it is allowed to, `/capture`. Unlike a gateway's, its
+    answers name workers: serve it on the loopback, or with a token.
 
     Attributes:
         readiness: What `/ready` answers.
@@ -85,7 +79,6 @@ class Admin:
         self._expected = None if token is None else b"Bearer " + token.encode()
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(PrometheusCollector(router))
-        self._selector = Selector(router)
         self._open = 0
         self._may_capture = capture
         self.readiness = Readiness(router) if readiness is None else readiness
@@ -104,27 +97,15 @@ class Admin:
             return
         self._open += 1
         try:
-            # The raw path, as ids may have slashes.
-            raw: bytes = scope.get("raw_path") or scope["path"].encode()
-            await self._answer(scope["method"], raw.decode("latin-1"), receive, send)
+            await self._answer(scope["method"], scope["path"], receive, send)
         except ClientLeft:
             return
         except RequestError as error:
             await send_json(send, error.status, {"error": str(error)}, [(b"connection", b"close")])
-        except SelectorError as error:
-            await send_json(send, error.status, {"error": str(error)})
-        except NoWorkerAvailable as error:
-            await send_json(send, 503, {"error": str(error)}, [retry_header(error.retry_after_s)])
-        except UnknownWorkerError as error:
-            await send_json(send, 404, {"error": str(error)})
-        except (TypeError, ValueError, OverflowError) as error:  # arguments that the router refuses
+        except (TypeError, ValueError, OverflowError) as error:  # limits that a capture refuses
             await send_json(send, 400, {"error": str(error)})
         finally:
             self._open -= 1
-
-    def close(self) -> None:
-        """Release the bookings of all reservations."""
-        self._selector.close()
 
     def _refuse(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
@@ -136,56 +117,30 @@ class Admin:
         return (503, "too many requests are open") if self._open >= _MOST_OPEN else None
 
     async def _answer(self, method: str, path: str, receive: Receive, send: Send) -> None:
-        parts = path.split("/")[1:]
-        match (method, *parts):
-            case ("GET" | "HEAD", "health" | "ready"):
+        match (method, path):
+            case ("GET" | "HEAD", "/health" | "/ready"):
                 await self.readiness.answer(path, send)
-            case ("GET", "metrics"):
+            case ("GET", "/metrics"):
                 import prometheus_client
 
                 page = await asyncio.to_thread(prometheus_client.generate_latest, self._registry)
                 await send_whole(send, 200, page, [(b"content-type", CONTENT_TYPE.encode())])
-            case ("GET", "dump"):
+            case ("GET", "/dump"):
                 await send_json(send, 200, await asyncio.to_thread(self._dump))
-            case ("POST", "capture"):
+            case ("POST", "/capture"):
                 if not self._may_capture:
-                    raise SelectorError(403, "captures are off: start cachelb serve with --capture")
+                    raise RequestError(403, "captures are off: start cachelb serve with --capture")
                 await send_capture(self._router, self.readiness, await _fields(receive), receive, send)
-            case ("POST", "select"):
-                await send_json(send, 200, self._selector.select(await _fields(receive)))
-            case ("POST", "select_and_reserve"):
-                await send_json(send, 200, self._selector.select_and_reserve(await _fields(receive)))
-            case ("POST", "reservations"):
-                await send_json(send, 201, self._selector.reserve(await _fields(receive)))
-            case ("POST" | "DELETE", "reservations", name, *rest):
-                await self._end(method, unquote(name), rest, receive)
-                await send_json(send, 200, _OK)
             case _:
-                status, text = (405, "method not allowed") if parts[0] in _PATHS else (404, "route not found")
+                status, text = (405, "method not allowed") if path in _PATHS else (404, "route not found")
                 await send_json(send, status, {"error": text})
-
-    async def _end(self, method: str, name: str, rest: list[str], receive: Receive) -> None:
-        match (method, rest):
-            case ("DELETE", []):
-                self._selector.free(name)
-            case ("POST", ["prefill_complete"]):
-                self._selector.prefill_complete(name)
-            case ("POST", ["output_block"]):
-                self._selector.output_block(name)
-            case ("POST", ["complete"]):
-                self._selector.complete(name, await _fields(receive))
-            case _:
-                raise SelectorError(404, "route not found")
 
     def _dump(self) -> dict[str, Any]:
         stats = self._router.stats()
         document = _plain(dataclasses.asdict(dataclasses.replace(stats, workers=[])))
-        workers = [
-            {"worker_id": worker_id(row.key), "endpoint": row.key, **_plain(dataclasses.asdict(row))}
-            for row in stats.workers
-        ]
+        workers = [{"endpoint": row.key, **_plain(dataclasses.asdict(row))} for row in stats.workers]
         del document["workers"]
-        return {"workers": workers, "stats": document, "reservations": len(self._selector)}
+        return {"workers": workers, "stats": document}
 
 
 async def _fields(receive: Receive) -> Mapping[str, Any]:
@@ -193,9 +148,9 @@ async def _fields(receive: Receive) -> Mapping[str, Any]:
     try:
         fields = json.loads(body or b"{}")
     except (ValueError, RecursionError):
-        raise SelectorError(400, "the body is no JSON") from None
+        raise RequestError(400, "the body is no JSON") from None
     if not isinstance(fields, dict):
-        raise SelectorError(400, "the body must be an object")
+        raise RequestError(400, "the body must be an object")
     return fields
 
 

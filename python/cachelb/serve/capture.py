@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.records.capture import Tap, check_limits
-from cachelb.serve.selector import SelectorError
+from cachelb.requests import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,11 +28,11 @@ async def send_capture(
     """
     unknown = sorted(limits.keys() - _LIMITS.keys())
     if unknown:
-        raise SelectorError(400, f"a capture has no setting {unknown[0]!r}; it has {', '.join(_LIMITS)}")
+        raise RequestError(400, f"a capture has no setting {unknown[0]!r}; it has {', '.join(_LIMITS)}")
     try:
         tap = Tap(router, *check_limits(**{**_LIMITS, **limits}))
     except RuntimeError as error:
-        raise SelectorError(409, str(error)) from None
+        raise RequestError(409, str(error)) from None
     leaving = asyncio.ensure_future(receive())
     try:
         headers = [(b"content-type", b"application/x-ndjson")]

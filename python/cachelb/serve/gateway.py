@@ -38,7 +38,7 @@ _RETRIED: Final = frozenset({429, 500, 502, 503, 504})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROMPTS: Final = ("/completions", "/messages", "/responses", "/generate", "/embeddings", "/rerank", "/score")
 """Ends of paths whose requests may be computed twice, and whose bodies must be JSON; the engines see to the others."""
-_ADMIN: Final = frozenset({"/metrics", "/dump", "/capture", "/select", "/select_and_reserve", "/reservations"})
+_ADMIN: Final = frozenset({"/metrics", "/dump", "/capture"})
 _RANK: Final = "x-data-parallel-rank"
 _NO_MODEL: Final = "not serving the model"
 _CLOSED: Final = "shutting down"
@@ -206,7 +206,7 @@ class Gateway:
     async def _serve(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the request, then try workers until one of them begins to answer."""
         path: str = scope["path"]
-        if path in _ADMIN or path.startswith("/reservations/"):
+        if path in _ADMIN:
             raise Refusal(404, "not_found", "there is nothing at this path")
         if not scope["raw_path"].startswith(b"/"):
             raise Refusal(400, "invalid_target", "the request's target must be a path")

@@ -18,8 +18,6 @@ pub struct Choice {
     pub estimate_ms: f64,
     /// Whether the request must not be served at all; the reason says why.
     pub refused: bool,
-    /// Row whose worker holds blocks that the picked one should fetch.
-    pub transfer_from: Option<usize>,
 }
 
 impl Choice {
@@ -30,7 +28,6 @@ impl Choice {
             cold: true,
             estimate_ms: 0.0,
             refused: false,
-            transfer_from: None,
         }
     }
 

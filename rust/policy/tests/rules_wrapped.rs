@@ -263,7 +263,6 @@ impl Rule for Probe {
             cold: false,
             estimate_ms: 0.0,
             refused: false,
-            transfer_from: None,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
 use crate::values::words;
-use crate::view::{Candidate, View, ceil, cheapest, known, lowest_at};
+use crate::view::{Candidate, View, ceil, cheapest, known};
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 
@@ -104,7 +104,6 @@ struct Estimate {
     /// Sending and computing: what the request adds to the queue.
     own_ms: f64,
     queue_ms: f64,
-    fetches: bool,
 }
 
 impl Estimate {
@@ -191,7 +190,6 @@ impl EstimatedTtft {
         Estimate {
             own_ms: sending_ms + common.prefill.ms(view, row, uncached),
             queue_ms: queue_ms(view.load(row), view.now),
-            fetches: fetch.is_some(),
         }
     }
 
@@ -240,12 +238,6 @@ impl Rule for EstimatedTtft {
         let estimate = self.estimate(view, &view.rows[choice.row], common);
         choice.estimate_ms = estimate.own_ms;
         view.leave_scores(ttfts_ms);
-        if estimate.fetches {
-            choice.transfer_from = lowest_at(view.rows.len(), rng, |i| {
-                let row = &view.rows[i];
-                (row.matched_tokens >= common.longest).then(|| row.load())
-            });
-        }
         choice
     }
 

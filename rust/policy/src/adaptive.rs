@@ -39,7 +39,6 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, conflict, options};
 use super::pair::{PairChoice, Pairing};
-use super::parts::{Explains, Pairs, Part};
 use super::rule::{Properties, Rule};
 use super::tiers::{Loading, Loads};
 use super::values::{TierTimes, words};
@@ -344,13 +343,6 @@ impl Rule for Adaptive {
         Box::new(*self)
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Explains(self));
-        each(Part::Pairs(self));
-    }
-}
-
-impl Explains for Adaptive {
     /// The sum of all but the last, times the last, is the score.
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         let common = self.common(view);
@@ -369,9 +361,7 @@ impl Explains for Adaptive {
         };
         view.rows.iter().map(terms).collect()
     }
-}
 
-impl Pairs for Adaptive {
     fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
         pair::choose(*self, pairing, rng)
     }

@@ -13,7 +13,7 @@ use cachelb_core::heap;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 
-use super::parts::{Ended, Learns};
+use super::parts::Ended;
 use super::slots::ByOrder;
 
 /// Hash of a session's key.
@@ -410,9 +410,9 @@ impl Bindings {
     }
 }
 
-impl Learns for Bindings {
+impl Bindings {
     /// The worker of `booking` answered.
-    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+    pub(super) fn proven(&mut self, booking: BookingId) {
         let Some(open) = self.open.get_mut(&booking).filter(|open| !open.proven) else {
             return;
         };
@@ -432,9 +432,9 @@ impl Learns for Bindings {
     }
 
     /// `booking` is closed.
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
+    pub(super) fn ended(&mut self, booking: BookingId, ended: Ended) {
         if ended == Ended::Served {
-            self.proven(booking, None);
+            self.proven(booking);
         }
         let Some(open) = self.open.remove(&booking) else {
             return;
@@ -461,7 +461,7 @@ impl Learns for Bindings {
     }
 
     /// Every booking is closed, and nobody knows how.
-    fn ended_all(&mut self) {
+    pub(super) fn ended_all(&mut self) {
         let all: Vec<BookingId> = self.open.keys().copied().collect();
         for booking in all {
             self.ended(booking, Ended::Served);

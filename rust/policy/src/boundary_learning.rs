@@ -29,7 +29,7 @@ pub(super) use self::options::POLICY;
 use super::bounded::Bound;
 use super::choice::Choice;
 use super::options::Seconds;
-use super::parts::{Ended, Learns, Remembers, Routed, parts};
+use super::parts::{Ended, Routed, State, state};
 use super::reason::Reason;
 use super::ring::{Ring, VNODES};
 use super::routes::{Claim, Limits, Rank, RoutePosition, Routes, Seen};
@@ -252,10 +252,18 @@ impl Rule for BoundaryLearning {
         Box::new(Self::new(self.options.clone(), self.replicas, self.seed))
     }
 
-    parts!(own: Remembers(*own), Learns(*own), Routed(*own));
+    state!(own => *own);
+
+    fn routed(&self) -> Option<&dyn Routed> {
+        Some(self)
+    }
+
+    fn routed_mut(&mut self) -> Option<&mut dyn Routed> {
+        Some(self)
+    }
 }
 
-impl Remembers for BoundaryLearning {
+impl State for BoundaryLearning {
     fn forget(&mut self, order: u64) {
         self.open.retain(|_, lesson| lesson.order != order);
         self.routes.forget(order);
@@ -277,9 +285,7 @@ impl Remembers for BoundaryLearning {
     fn validate(&self) -> Result<()> {
         self.routes.validate()
     }
-}
 
-impl Learns for BoundaryLearning {
     fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
         let Some(lesson) = self.open.remove(&booking) else {
             return;

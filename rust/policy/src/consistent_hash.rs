@@ -14,7 +14,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::bounded::Bound;
 use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
-use super::parts::parts;
+use super::parts::state;
 use super::reason::Reason;
 use super::ring::{MAX_VNODES, Ring, VNODES};
 use super::rule::Rule;
@@ -110,5 +110,5 @@ impl Rule for ConsistentHash {
         Box::new(Self::new(self.vnodes, self.epsilon, self.seed))
     }
 
-    parts!(own: Remembers(own.ring));
+    state!(own => own.ring);
 }

@@ -47,7 +47,7 @@ pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
 use super::choice::Choice;
 use super::crowd::Crowd;
-use super::parts::{self, Ended, Part, PartMut};
+use super::parts::{self, Ended, state};
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
 use super::view::View;
@@ -376,21 +376,18 @@ impl Rule for Learned {
         Box::new(Self::new(self.settings.clone(), self.fallback.fresh()))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(self));
-        each(Part::Learns(self));
-        each(Part::Explains(self));
-        self.fallback.parts(each);
+    fn inner(&self) -> Option<&dyn Rule> {
+        Some(&*self.fallback)
     }
 
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(self));
-        each(PartMut::Learns(self));
-        self.fallback.parts_mut(each);
+    fn inner_mut(&mut self) -> Option<&mut Box<dyn Rule>> {
+        Some(&mut self.fallback)
     }
+
+    state!(own => *own);
 }
 
-impl parts::Remembers for Learned {
+impl parts::State for Learned {
     fn describe(&mut self, order: u64, gpu: Option<&str>) {
         self.gpus.describe(order, gpu);
     }
@@ -415,9 +412,7 @@ impl parts::Remembers for Learned {
         }
         Ok(())
     }
-}
 
-impl parts::Learns for Learned {
     fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
         let measured = self.pending.answered(booking, first_token);
         self.learn(measured, first_token.unwrap_or_default());
@@ -456,12 +451,5 @@ impl parts::Learns for Learned {
 
     fn model(&self) -> Option<Vec<u8>> {
         self.trainer.model().map(|model| model.to_bytes())
-    }
-}
-
-impl parts::Explains for Learned {
-    /// A model's expectation has no terms, and those of the fallback are of another score.
-    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        Vec::new()
     }
 }

@@ -1,14 +1,11 @@
-//! Optional parts of a rule, each a small trait: what it remembers of workers, learns of bookings, publishes, explains.
+//! Optional parts of a rule, each a small trait: its state of workers, sessions and bookings, and the routes it shares.
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_core::rng::Rng;
 use cachelb_learned::LearnedStats;
 
-use super::pair::{PairChoice, Pairing};
 use super::routes::{Claim, RoutePosition};
-use super::view::View;
 
 /// How a booking ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +16,8 @@ pub enum Ended {
     Failed,
 }
 
-/// State by worker or session.
-pub trait Remembers {
+/// State by worker, session and booking, and the model made of it.
+pub trait State {
     /// The worker registered as `order` joined, or its description changed.
     fn describe(&mut self, order: u64, gpu: Option<&str>) {
         let _ = (order, gpu);
@@ -40,23 +37,11 @@ pub trait Remembers {
         false
     }
 
-    /// Heap bytes of what can grow.
-    fn memory_bytes(&self) -> usize;
-
-    /// Recounts what is counted.
-    ///
-    /// # Errors
-    /// [`cachelb_core::Error::Invariant`] naming the first disagreement.
-    fn validate(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// State by booking, and the model made of it.
-pub trait Learns {
     /// The worker of `booking` answered: its first token came at `first_token`; `None` if the request was served without
     /// a report of one.
-    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>);
+    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
+        let _ = (booking, first_token);
+    }
 
     /// `booking` was served to its end, with `output_tokens` if they were counted. It closes next.
     fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
@@ -64,10 +49,12 @@ pub trait Learns {
     }
 
     /// `booking` is closed.
-    fn ended(&mut self, booking: BookingId, ended: Ended);
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        let _ = (booking, ended);
+    }
 
     /// Every booking is closed, in an unknown way: the child of a fork starts over.
-    fn ended_all(&mut self);
+    fn ended_all(&mut self) {}
 
     /// Statistics of a learned model.
     fn learned(&self) -> Option<LearnedStats> {
@@ -77,6 +64,17 @@ pub trait Learns {
     /// The learned model, to be loaded by another rule.
     fn model(&self) -> Option<Vec<u8>> {
         None
+    }
+
+    /// Heap bytes of what can grow.
+    fn memory_bytes(&self) -> usize;
+
+    /// Recounts what is counted.
+    ///
+    /// # Errors
+    /// [`cachelb_core::Error::Invariant`] naming the first disagreement.
+    fn validate(&self) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -104,56 +102,18 @@ pub trait Routed {
     fn receive_route(&mut self, claim: Claim, now: Millis) -> bool;
 }
 
-/// A decision of both halves of a request at once.
-pub trait Pairs {
-    /// Picks a worker for each half, or one for both. `None` if no worker may take it.
-    fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice>;
-}
-
-/// Scores that can be taken apart.
-pub trait Explains {
-    /// The terms of every row's score, by name.
-    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>>;
-}
-
-/// A part of a rule.
-#[expect(missing_debug_implementations, reason = "traits without Debug")]
-pub enum Part<'a> {
-    /// See [`Remembers`].
-    Remembers(&'a dyn Remembers),
-    /// See [`Learns`].
-    Learns(&'a dyn Learns),
-    /// See [`Routed`].
-    Routed(&'a dyn Routed),
-    /// See [`Pairs`].
-    Pairs(&'a dyn Pairs),
-    /// See [`Explains`].
-    Explains(&'a dyn Explains),
-}
-
-/// A part of a rule that changes.
-#[expect(missing_debug_implementations, reason = "traits without Debug")]
-pub enum PartMut<'a> {
-    /// See [`Remembers`].
-    Remembers(&'a mut dyn Remembers),
-    /// See [`Learns`].
-    Learns(&'a mut dyn Learns),
-    /// See [`Routed`].
-    Routed(&'a mut dyn Routed),
-}
-
-/// Lists the parts of a rule: which field has which trait, or `*own` if the rule itself does.
-macro_rules! parts {
-    ($own:ident: $($kind:ident($part:expr)),+) => {
-        fn parts(&self, each: &mut dyn FnMut($crate::parts::Part<'_>)) {
+/// The field with the state of a rule, or `*own` if the rule itself has it.
+macro_rules! state {
+    ($own:ident => $state:expr) => {
+        fn state(&self) -> Option<&dyn $crate::parts::State> {
             let $own = self;
-            $(each($crate::parts::Part::$kind(&$part));)+
+            Some(&$state)
         }
 
-        fn parts_mut(&mut self, each: &mut dyn FnMut($crate::parts::PartMut<'_>)) {
+        fn state_mut(&mut self) -> Option<&mut dyn $crate::parts::State> {
             let $own = self;
-            $(each($crate::parts::PartMut::$kind(&mut $part));)+
+            Some(&mut $state)
         }
     };
 }
-pub(super) use parts;
+pub(super) use state;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::parts::Remembers;
+use super::parts::State;
 use super::slots::Slots;
 use super::view::{Candidate, View};
 
@@ -174,7 +174,7 @@ impl Ring {
     }
 }
 
-impl Remembers for Ring {
+impl State for Ring {
     /// Forgets the worker registered as `order`.
     fn forget(&mut self, order: u64) {
         let known = self.members.len();

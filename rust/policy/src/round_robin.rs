@@ -14,7 +14,7 @@ use cachelb_core::rng::Rng;
 use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
-use super::parts::{Remembers, parts};
+use super::parts::{State, state};
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
 use super::values::words;
@@ -155,10 +155,10 @@ impl Rule for RoundRobin {
         Box::new(Self::new(self.start_first))
     }
 
-    parts!(own: Remembers(*own));
+    state!(own => *own);
 }
 
-impl Remembers for RoundRobin {
+impl State for RoundRobin {
     fn forget(&mut self, order: u64) {
         self.credits.remove(&order);
     }

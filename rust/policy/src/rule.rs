@@ -11,7 +11,7 @@ use cachelb_learned::LearnedStats;
 use super::choice::Choice;
 use super::credits::Credits;
 use super::pair::{PairChoice, Pairing};
-use super::parts::{Ended, Learns, Part, PartMut, Remembers};
+use super::parts::{Ended, Routed, State};
 use super::routes::{Claim, RoutePosition};
 use super::tiers::Loads;
 use super::view::View;
@@ -35,7 +35,7 @@ pub struct Properties {
     pub higher_is_better: bool,
     /// Scores are cheap enough to keep those of every decision; if not, only an explanation asks for them.
     pub scored_in_passing: bool,
-    /// The rule has [`super::parts::Pairs`]. A rule around another one decides pairs half by half.
+    /// The rule has [`Rule::choose_pair`]. A rule around another one decides pairs half by half.
     pub weighs_pairs: bool,
     /// Credits of blocks outside device memory.
     pub credits: Credits,
@@ -75,7 +75,7 @@ impl Properties {
 /// One policy's rule: its settings and the little state it keeps.
 ///
 /// `choose` decides, and changes nothing but the generator; the other calls report the outcome. A rule that wraps another
-/// one passes on `choose`, `settled` and the scores itself, and lists the other's parts behind its own.
+/// one passes on `choose`, `settled` and the scores itself; calls of [`State`] and [`Routed`] reach all rules.
 pub trait Rule: Debug + Send {
     /// Picks a row. The view has at least one.
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;
@@ -105,14 +105,47 @@ pub trait Rule: Debug + Send {
     /// A rule of the same settings without state.
     fn fresh(&self) -> Box<dyn Rule>;
 
-    /// Calls `each` with the optional parts, those of a wrapped rule last: where one answers, the first does.
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        let _ = each;
+    /// The terms of every row's score, by name. Empty from a rule that does not take scores apart.
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        let _ = view;
+        Vec::new()
     }
 
-    /// The same, for the parts that change.
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        let _ = each;
+    /// Picks a worker for each half of a request, or one for both. `None` if no worker may take it, and from a rule that
+    /// decides halves one by one.
+    fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
+        let _ = (pairing, rng);
+        None
+    }
+
+    /// The rule that this one wraps.
+    fn inner(&self) -> Option<&dyn Rule> {
+        None
+    }
+
+    /// The same, to be changed.
+    fn inner_mut(&mut self) -> Option<&mut Box<dyn Rule>> {
+        None
+    }
+
+    /// The rule's own state, without that of a wrapped one.
+    fn state(&self) -> Option<&dyn State> {
+        None
+    }
+
+    /// The same, to be changed.
+    fn state_mut(&mut self) -> Option<&mut dyn State> {
+        None
+    }
+
+    /// The routes of the rule, or of the one that it wraps.
+    fn routed(&self) -> Option<&dyn Routed> {
+        self.inner()?.routed()
+    }
+
+    /// The same, to be changed.
+    fn routed_mut(&mut self) -> Option<&mut dyn Routed> {
+        self.inner_mut()?.routed_mut()
     }
 }
 
@@ -133,7 +166,7 @@ macro_rules! properties {
     )+};
 }
 
-/// Calls of the optional parts, to be made without knowing which of them a rule has.
+/// Calls of the state and the routes of a rule and of those that it wraps, whichever of them there are.
 impl dyn Rule + '_ {
     properties! {
         records_placement: bool,
@@ -148,147 +181,99 @@ impl dyn Rule + '_ {
         placement_ttl_ms: Option<u64>,
     }
 
-    /// See [`super::parts::Pairs::choose_pair`]. `None` too from a rule that decides halves one by one.
-    #[must_use]
-    pub fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
-        if !self.weighs_pairs() {
-            return None;
-        }
-        self.first(|part| match part {
-            Part::Pairs(own) => own.choose_pair(pairing, rng),
-            _ => None,
-        })
-    }
-
-    /// See [`super::parts::Explains::terms`]. Empty from a rule that does not take scores apart.
-    #[must_use]
-    pub fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        let terms = self.first(|part| match part {
-            Part::Explains(own) => Some(own.terms(view)),
-            _ => None,
-        });
-        terms.unwrap_or_default()
-    }
-
     /// `choice` was taken and booked as `booking`.
     pub fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
         self.settled(view, choice, choice.row, booking);
     }
 
-    /// See [`Remembers::describe`].
+    /// See [`State::describe`].
     pub fn describe(&mut self, order: u64, gpu: Option<&str>) {
-        self.each_memory(|own| own.describe(order, gpu));
+        self.each_state(&mut |own| own.describe(order, gpu));
     }
 
-    /// See [`Remembers::forget`].
+    /// See [`State::forget`].
     pub fn forget(&mut self, order: u64) {
-        self.each_memory(|own| own.forget(order));
+        self.each_state(&mut |own| own.forget(order));
     }
 
-    /// See [`Remembers::cache_lost`].
+    /// See [`State::cache_lost`].
     pub fn cache_lost(&mut self, order: u64) {
-        self.each_memory(|own| own.cache_lost(order));
+        self.each_state(&mut |own| own.cache_lost(order));
     }
 
-    /// See [`Remembers::finish_session`].
+    /// See [`State::finish_session`].
     pub fn finish_session(&mut self, key: &[u8]) -> bool {
         let mut known = false;
-        self.each_memory(|own| known |= own.finish_session(key));
+        self.each_state(&mut |own| known |= own.finish_session(key));
         known
     }
 
-    /// See [`Remembers::memory_bytes`].
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let mut bytes = 0;
-        self.parts(&mut |part| {
-            if let Part::Remembers(own) = part {
-                bytes += own.memory_bytes();
-            }
-        });
-        bytes
+    /// See [`State::proven`].
+    pub fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
+        self.each_state(&mut |own| own.proven(booking, first_token));
     }
 
-    /// See [`Remembers::validate`].
+    /// See [`State::served`].
+    pub fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
+        self.each_state(&mut |own| own.served(booking, output_tokens, now));
+    }
+
+    /// See [`State::ended`].
+    pub fn ended(&mut self, booking: BookingId, ended: Ended) {
+        self.each_state(&mut |own| own.ended(booking, ended));
+    }
+
+    /// See [`State::ended_all`].
+    pub fn ended_all(&mut self) {
+        self.each_state(&mut |own| own.ended_all());
+    }
+
+    /// See [`State::learned`].
+    #[must_use]
+    pub fn learned(&self) -> Option<LearnedStats> {
+        self.states().find_map(State::learned)
+    }
+
+    /// See [`State::model`].
+    #[must_use]
+    pub fn model(&self) -> Option<Vec<u8>> {
+        self.states().find_map(State::model)
+    }
+
+    /// See [`State::memory_bytes`].
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.states().map(State::memory_bytes).sum()
+    }
+
+    /// See [`State::validate`].
     ///
     /// # Errors
     /// [`cachelb_core::Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
-        let failed = self.first(|part| match part {
-            Part::Remembers(own) => own.validate().err(),
-            _ => None,
-        });
-        failed.map_or(Ok(()), Err)
+        self.states().try_for_each(State::validate)
     }
 
-    /// See [`Learns::proven`].
-    pub fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        self.each_learner(|own| own.proven(booking, first_token));
-    }
-
-    /// See [`Learns::served`].
-    pub fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        self.each_learner(|own| own.served(booking, output_tokens, now));
-    }
-
-    /// See [`Learns::ended`].
-    pub fn ended(&mut self, booking: BookingId, ended: Ended) {
-        self.each_learner(|own| own.ended(booking, ended));
-    }
-
-    /// See [`Learns::ended_all`].
-    pub fn ended_all(&mut self) {
-        self.each_learner(|own| own.ended_all());
-    }
-
-    /// See [`Learns::learned`].
-    #[must_use]
-    pub fn learned(&self) -> Option<LearnedStats> {
-        self.first(|part| match part {
-            Part::Learns(own) => own.learned(),
-            _ => None,
-        })
-    }
-
-    /// See [`Learns::model`].
-    #[must_use]
-    pub fn model(&self) -> Option<Vec<u8>> {
-        self.first(|part| match part {
-            Part::Learns(own) => own.model(),
-            _ => None,
-        })
-    }
-
-    /// See [`super::parts::Routed::routes`].
+    /// See [`Routed::routes`].
     #[must_use]
     pub fn routes(&self) -> usize {
-        let routes = self.first(|part| match part {
-            Part::Routed(own) => Some(own.routes()),
-            _ => None,
-        });
-        routes.unwrap_or(0)
+        self.routed().map_or(0, Routed::routes)
     }
 
-    /// See [`super::parts::Routed::remote_routes`].
+    /// See [`Routed::remote_routes`].
     #[must_use]
     pub fn remote_routes(&self) -> usize {
-        let routes = self.first(|part| match part {
-            Part::Routed(own) => Some(own.remote_routes()),
-            _ => None,
-        });
-        routes.unwrap_or(0)
+        self.routed().map_or(0, Routed::remote_routes)
     }
 
-    /// See [`super::parts::Routed::teaches`].
+    /// See [`Routed::teaches`].
     pub fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
-        self.parts(&mut |part| {
-            if let Part::Routed(own) = part {
-                own.teaches(booking, now, each);
-            }
-        });
+        if let Some(own) = self.routed() {
+            own.teaches(booking, now, each);
+        }
     }
 
-    /// See [`super::parts::Routed::publish_routes`].
+    /// See [`Routed::publish_routes`].
     pub fn publish_routes(
         &self,
         after: RoutePosition,
@@ -296,47 +281,26 @@ impl dyn Rule + '_ {
         now: Millis,
         each: &mut dyn FnMut(Claim),
     ) -> Option<RoutePosition> {
-        self.first(|part| match part {
-            Part::Routed(own) => own.publish_routes(after, most, now, each),
-            _ => None,
-        })
+        self.routed()?.publish_routes(after, most, now, each)
     }
 
-    /// See [`super::parts::Routed::receive_route`]. `None` from a rule that learns no routes.
+    /// See [`Routed::receive_route`]. `None` from a rule that learns no routes.
     pub fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        let mut taken = None;
-        self.parts_mut(&mut |part| {
-            if let PartMut::Routed(own) = part {
-                taken = Some(own.receive_route(claim, now));
-            }
-        });
-        taken
+        Some(self.routed_mut()?.receive_route(claim, now))
     }
 
-    /// The first answer.
-    fn first<T>(&self, mut ask: impl FnMut(Part<'_>) -> Option<T>) -> Option<T> {
-        let mut found = None;
-        self.parts(&mut |part| {
-            if found.is_none() {
-                found = ask(part);
-            }
-        });
-        found
+    /// The states of this rule and of those that it wraps.
+    fn states(&self) -> impl Iterator<Item = &dyn State> {
+        let rules = std::iter::successors(Some(self), |rule| rule.inner());
+        rules.filter_map(|rule| rule.state())
     }
 
-    fn each_memory(&mut self, mut each: impl FnMut(&mut dyn Remembers)) {
-        self.parts_mut(&mut |part| {
-            if let PartMut::Remembers(own) = part {
-                each(own);
-            }
-        });
-    }
-
-    fn each_learner(&mut self, mut each: impl FnMut(&mut dyn Learns)) {
-        self.parts_mut(&mut |part| {
-            if let PartMut::Learns(own) = part {
-                each(own);
-            }
-        });
+    fn each_state(&mut self, each: &mut dyn FnMut(&mut dyn State)) {
+        if let Some(own) = self.state_mut() {
+            each(own);
+        }
+        if let Some(inner) = self.inner_mut() {
+            inner.each_state(each);
+        }
     }
 }

@@ -16,6 +16,7 @@
 mod options;
 
 use cachelb_core::error::Result;
+use cachelb_core::ids::Millis;
 use cachelb_core::load::{BookingId, Known};
 use cachelb_core::rng::Rng;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -24,7 +25,7 @@ pub(super) use self::options::POLICY;
 use super::bindings::{Bindings, Key, Limits};
 use super::choice::Choice;
 use super::gate::SpillGate;
-use super::parts::{Explains, Part, PartMut, Remembers};
+use super::parts::{Ended, State, state};
 use super::reason::Reason;
 use super::rendezvous::Rendezvous;
 use super::rule::{Properties, Rule, each_score};
@@ -264,25 +265,25 @@ impl Rule for Session {
         Box::new(Self::new(self.settings, base))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(self));
-        each(Part::Learns(&self.bindings));
-        each(Part::Explains(self));
-        if let Some(base) = &self.base {
-            base.parts(each);
+    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        match self.placing() {
+            Placing::Base(base) => base.terms(view),
+            Placing::Draw | Placing::Sessions => Vec::new(),
         }
     }
 
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(self));
-        each(PartMut::Learns(&mut self.bindings));
-        if let Some(base) = &mut self.base {
-            base.parts_mut(each);
-        }
+    fn inner(&self) -> Option<&dyn Rule> {
+        self.base.as_deref()
     }
+
+    fn inner_mut(&mut self) -> Option<&mut Box<dyn Rule>> {
+        self.base.as_mut()
+    }
+
+    state!(own => *own);
 }
 
-impl Remembers for Session {
+impl State for Session {
     fn forget(&mut self, order: u64) {
         self.bindings.forget(order);
     }
@@ -298,13 +299,16 @@ impl Remembers for Session {
     fn validate(&self) -> Result<()> {
         self.bindings.validate()
     }
-}
 
-impl Explains for Session {
-    fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        match self.placing() {
-            Placing::Base(base) => base.terms(view),
-            Placing::Draw | Placing::Sessions => Vec::new(),
-        }
+    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+        self.bindings.proven(booking);
+    }
+
+    fn ended(&mut self, booking: BookingId, ended: Ended) {
+        self.bindings.ended(booking, ended);
+    }
+
+    fn ended_all(&mut self) {
+        self.bindings.ended_all();
     }
 }

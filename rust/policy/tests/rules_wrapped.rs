@@ -13,7 +13,7 @@ use cachelb_learned::LearnedStats;
 use cachelb_policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Loads, Media, Properties,
     Reason, Rng, RoutePosition, Rule, Scores, Session, SessionMode, View,
-    parts::{self, Part, PartMut},
+    parts::{Routed, State},
 };
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -305,21 +305,29 @@ impl Rule for Probe {
         Box::new(Self(Arc::clone(&self.0)))
     }
 
-    fn parts(&self, each: &mut dyn FnMut(Part<'_>)) {
-        each(Part::Remembers(self));
-        each(Part::Learns(self));
-        each(Part::Routed(self));
-        each(Part::Explains(self));
+    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
+        self.note("terms");
+        vec![vec![("seven", 7.0)]]
     }
 
-    fn parts_mut(&mut self, each: &mut dyn FnMut(PartMut<'_>)) {
-        each(PartMut::Remembers(self));
-        each(PartMut::Learns(self));
-        each(PartMut::Routed(self));
+    fn state(&self) -> Option<&dyn State> {
+        Some(self)
+    }
+
+    fn state_mut(&mut self) -> Option<&mut dyn State> {
+        Some(self)
+    }
+
+    fn routed(&self) -> Option<&dyn Routed> {
+        Some(self)
+    }
+
+    fn routed_mut(&mut self) -> Option<&mut dyn Routed> {
+        Some(self)
     }
 }
 
-impl parts::Remembers for Probe {
+impl State for Probe {
     fn describe(&mut self, _: u64, _: Option<&str>) {
         self.note("describe");
     }
@@ -346,9 +354,7 @@ impl parts::Remembers for Probe {
         self.note("validate");
         Err(Error::NoCandidate)
     }
-}
 
-impl parts::Learns for Probe {
     fn proven(&mut self, _: BookingId, _: Option<Millis>) {
         self.note("proven");
     }
@@ -376,7 +382,7 @@ impl parts::Learns for Probe {
     }
 }
 
-impl parts::Routed for Probe {
+impl Routed for Probe {
     fn routes(&self) -> usize {
         self.note("routes");
         5
@@ -405,13 +411,6 @@ impl parts::Routed for Probe {
     fn receive_route(&mut self, _: Claim, _: Millis) -> bool {
         self.note("receive_route");
         true
-    }
-}
-
-impl parts::Explains for Probe {
-    fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
-        self.note("terms");
-        vec![vec![("seven", 7.0)]]
     }
 }
 
@@ -473,7 +472,15 @@ fn methods() -> BTreeSet<&'static str> {
     let traits = traits.chain([include_str!("../src/parts.rs")]);
     let lines = traits.flat_map(str::lines);
     let named = lines.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
-    let besides = ["parts", "parts_mut", "choose_pair"];
+    let besides = [
+        "choose_pair",
+        "inner",
+        "inner_mut",
+        "routed",
+        "routed_mut",
+        "state",
+        "state_mut",
+    ];
     named.filter(|name| !besides.contains(name)).collect()
 }
 

@@ -23,7 +23,7 @@ use cachelb_core::rng::Rng;
 pub use self::options::LengthBucketOptions;
 pub(crate) use self::options::POLICY;
 use crate::choice::Choice;
-use crate::parts::{Remembers, parts};
+use crate::parts::{State, state};
 use crate::reason::Reason;
 use crate::rule::Rule;
 use crate::slots::Slots;
@@ -306,10 +306,10 @@ impl Rule for LengthBucket {
         Box::new(Self::new(self.options.clone()))
     }
 
-    parts!(own: Remembers(*own));
+    state!(own => *own);
 }
 
-impl Remembers for LengthBucket {
+impl State for LengthBucket {
     fn forget(&mut self, order: u64) {
         let known = self.buckets.members.len();
         self.buckets.members.retain(|m| m.order != order);

@@ -19,7 +19,7 @@ use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{ANY_NUMBER, Configure, FRACTION, Policy, Seconds, conflict, options};
-use crate::parts::parts;
+use crate::parts::state;
 use crate::power_of_two::{Compare, PowerOfTwo};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
@@ -256,7 +256,7 @@ impl Rule for PrefixAffinity {
         Box::new(Self::new(self.settings))
     }
 
-    parts!(own: Remembers(own.prompts), Learns(own.prompts));
+    state!(own => own.prompts);
 }
 
 #[cfg(test)]

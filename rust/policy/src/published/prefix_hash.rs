@@ -19,7 +19,7 @@ use cachelb_core::rng::Rng;
 use crate::about::{About, Level, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
-use crate::parts::parts;
+use crate::parts::state;
 use crate::reason::Reason;
 use crate::ring::{Ring, VNODES};
 use crate::rule::Rule;
@@ -168,7 +168,7 @@ impl Rule for PrefixHash {
         Box::new(Self::new(self.options.clone(), self.seed))
     }
 
-    parts!(own: Remembers(own.ring));
+    state!(own => own.ring);
 }
 
 #[cfg(test)]

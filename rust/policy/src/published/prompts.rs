@@ -14,7 +14,7 @@ use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
-use crate::parts::{Ended, Learns, Remembers};
+use crate::parts::{Ended, State};
 use crate::slots::ByOrder;
 use crate::view::{Candidate, Content, View};
 
@@ -258,7 +258,7 @@ impl Prompts {
     }
 }
 
-impl Remembers for Prompts {
+impl State for Prompts {
     /// Forgets a worker.
     fn forget(&mut self, order: u64) {
         if let Some(worker) = self.workers.remove(&order) {
@@ -294,9 +294,7 @@ impl Remembers for Prompts {
     fn cache_lost(&mut self, order: u64) {
         self.forget(order);
     }
-}
 
-impl Learns for Prompts {
     /// The worker of `booking` answered.
     fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
         let (text, tokens, blocks) = &mut self.waiting;

@@ -5,9 +5,8 @@ use proptest::prelude::*;
 use super::super::tests::{Case, OBJECTIVES, Plain, case, close, model_speeds, speed};
 use super::*;
 use crate::pair::Handover;
-use crate::parts::Pairs;
 use crate::testing::Scene;
-use crate::{Reason, Rng};
+use crate::{Reason, Rng, Rule};
 
 /// The view of some rows of a scene.
 fn half<'a>(scene: &'a Scene, rows: &'a [Candidate]) -> View<'a> {

@@ -2,7 +2,7 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::load::{Known, Pace};
 
 use super::*;
-use crate::parts::Learns;
+use crate::parts::State;
 use crate::testing::{Calls, GATE, NAMES, booking, row};
 use crate::view::Content;
 

@@ -1,10 +1,10 @@
 //! A tree of either kind behind one lock, with workers by name.
 //!
 //! The first key that is inserted decides whether it is a tree of text or of tokens. Names are added and removed only while
-//! the write lock is held. Long evictions are done in parts, between which whoever waits for the lock goes first.
+//! the write lock is held. Long evictions are done in parts, between which waiting calls get the lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{PrefixOverlaps, Progress, RadixTree, Use};
 use crate::error::{Error, Result};
@@ -15,9 +15,6 @@ use crate::snapshot::{Format, Reader, begin, put_slots, put32, put64, refuse, se
 
 /// No entry has a time to live.
 const NEVER: u64 = u64::MAX;
-/// How often a long change yields to calls that wait: for some 50 ms at least. It ends because a fork leaves waiting threads
-/// behind that never come.
-const PATIENCE: u32 = 200_000;
 /// How often a call that waits for the lock tries again before it sleeps: for longer than a part of an eviction takes. A
 /// core that went idle meanwhile comes back late, on virtual machines by milliseconds.
 const TRIES: u32 = 500;
@@ -80,9 +77,8 @@ pub struct NamedTree {
     max_units: Option<u64>,
     /// When the next entry is due, in milliseconds.
     due: AtomicU64,
-    /// Calls that had to wait for the lock, and those of them that got it.
-    arrived: AtomicU64,
-    served: AtomicU64,
+    /// Held by the one call that waits for the lock, so that a thread that takes the lock again and again is behind it.
+    turn: Mutex<()>,
 }
 
 impl NamedTree {
@@ -109,8 +105,7 @@ impl NamedTree {
             page,
             max_units,
             due,
-            arrived: AtomicU64::new(0),
-            served: AtomicU64::new(0),
+            turn: Mutex::new(()),
         }
     }
 
@@ -168,39 +163,28 @@ impl NamedTree {
         Some(TreeEdit { owner: self, tree })
     }
 
-    /// Takes a lock: by trying for a while, then asleep.
+    /// Takes a lock, one waiting call at a time: by trying for a while, then asleep.
     fn wait<'a, T>(
         &'a self,
         attempt: impl Fn(&'a Self) -> Option<T>,
         sleep: impl FnOnce() -> T,
     ) -> T {
-        self.arrived.fetch_add(1, Ordering::Relaxed);
-        let tries = (0..TRIES).find_map(|_| {
-            let taken = attempt(self);
-            if taken.is_none() {
-                std::thread::yield_now();
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..TRIES {
+            if let Some(taken) = attempt(self) {
+                return taken;
             }
-            taken
-        });
-        let taken = tries.unwrap_or_else(sleep);
-        self.served.fetch_add(1, Ordering::Relaxed);
-        taken
+            std::thread::yield_now();
+        }
+        sleep()
     }
 
-    /// Repeats `part` under the write lock until it says that it is done; in between, whoever waits goes first.
+    /// Repeats `part` under the write lock until it says that it is done; in between, a call that waits goes first.
     ///
     /// # Errors
     /// Those of `part`.
     pub fn in_parts(&self, mut part: impl FnMut(TreeEdit<'_>) -> Result<bool>) -> Result<()> {
-        while !part(self.edit())? {
-            // Taking the lock again at once would win against threads that are only being woken up.
-            let arrived = self.arrived.load(Ordering::Relaxed);
-            let mut patience = PATIENCE;
-            while self.served.load(Ordering::Relaxed) < arrived && patience > 0 {
-                std::thread::yield_now();
-                patience -= 1;
-            }
-        }
+        while !part(self.edit())? {}
         Ok(())
     }
 
@@ -272,17 +256,7 @@ impl TreeView<'_> {
         among: Option<&[&str]>,
         answer: &mut PrefixAnswer,
     ) -> Result<()> {
-        answer.found.clear();
-        match (&*self.tree, prompt) {
-            (Tree::Text(tree), Prompt::Text(text)) => tree.overlaps(text, &mut answer.depths),
-            (Tree::Tokens(tree), Prompt::Tokens(tokens)) => {
-                tree.overlaps(tokens, &mut answer.depths);
-            }
-            (Tree::Unset, _) => return Ok(()),
-            (tree, _) => return Err(tree.wrong_kind()),
-        }
-        self.collect(among, answer);
-        Ok(())
+        self.find(prompt, true, among, answer)
     }
 
     /// Finds the workers that hold most of the prompt; returns how much.
@@ -295,28 +269,31 @@ impl TreeView<'_> {
         among: Option<&[&str]>,
         answer: &mut PrefixAnswer,
     ) -> Result<u32> {
-        if among.is_some() {
-            self.overlaps(prompt, among, answer)?;
-            let found = &mut answer.found;
-            let most = found.iter().map(|(_, units)| *units).max().unwrap_or(0);
-            found.retain(|(_, units)| *units == most);
-            return Ok(most);
-        }
-        answer.found.clear();
-        match (&*self.tree, prompt) {
-            (Tree::Text(tree), Prompt::Text(text)) => tree.match_prefix(text, &mut answer.depths),
-            (Tree::Tokens(tree), Prompt::Tokens(tokens)) => {
-                tree.match_prefix(tokens, &mut answer.depths);
-            }
-            (Tree::Unset, _) => return Ok(0),
-            (tree, _) => return Err(tree.wrong_kind()),
-        }
-        self.collect(None, answer);
-        Ok(answer.depths.matched())
+        self.find(prompt, among.is_some(), among, answer)?;
+        let found = &mut answer.found;
+        let most = found.iter().map(|(_, units)| *units).max().unwrap_or(0);
+        found.retain(|(_, units)| *units == most);
+        Ok(most)
     }
 
-    fn collect(&self, among: Option<&[&str]>, answer: &mut PrefixAnswer) {
+    /// Finds all holders, or those of the longest match.
+    fn find(
+        &self,
+        prompt: Prompt<'_>,
+        all: bool,
+        among: Option<&[&str]>,
+        answer: &mut PrefixAnswer,
+    ) -> Result<()> {
         let PrefixAnswer { depths, found } = answer;
+        found.clear();
+        match (&*self.tree, prompt) {
+            (Tree::Text(tree), Prompt::Text(text)) if all => tree.overlaps(text, depths),
+            (Tree::Text(tree), Prompt::Text(text)) => tree.match_prefix(text, depths),
+            (Tree::Tokens(tree), Prompt::Tokens(tokens)) if all => tree.overlaps(tokens, depths),
+            (Tree::Tokens(tree), Prompt::Tokens(tokens)) => tree.match_prefix(tokens, depths),
+            (Tree::Unset, _) => return Ok(()),
+            (tree, _) => return Err(tree.wrong_kind()),
+        }
         match among {
             None => {
                 let each = depths.iter();
@@ -335,6 +312,7 @@ impl TreeView<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Units held by the worker called `name`, 0 for an unknown one; without a name, the sum over workers.
@@ -503,5 +481,39 @@ impl TreeEdit<'_> {
 impl Drop for TreeEdit<'_> {
     fn drop(&mut self) {
         self.owner.due.store(self.tree.due(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_waits_goes_before_the_next_part() {
+        let tree = NamedTree::new(1, None).unwrap();
+        let served = AtomicBool::new(false);
+        let mut parts = 0;
+        thread::scope(|scope| {
+            let changed = tree.in_parts(|_edit| {
+                parts += 1;
+                if parts == 1 {
+                    scope.spawn(|| {
+                        let view = tree.view();
+                        served.store(true, Ordering::Relaxed);
+                        drop(view);
+                    });
+                    while tree.turn.try_lock().is_ok() {
+                        thread::yield_now();
+                    }
+                }
+                Ok(parts > 1 || served.load(Ordering::Relaxed))
+            });
+            changed.unwrap();
+            assert!(served.load(Ordering::Relaxed));
+        });
+        assert_eq!(parts, 2);
     }
 }

@@ -155,32 +155,8 @@ pub(super) fn each_score<R: Rule + ?Sized>(rule: &R, view: &View<'_>) -> Vec<Kno
     (0..view.rows.len()).map(score).collect()
 }
 
-/// A method for each property.
-macro_rules! properties {
-    ($($name:ident: $type:ty,)+) => {$(
-        #[doc = concat!("See [`Properties::", stringify!($name), "`].")]
-        #[must_use]
-        pub fn $name(&self) -> $type {
-            self.properties().$name
-        }
-    )+};
-}
-
 /// Calls of the state and the routes of a rule and of those that it wraps, whichever of them there are.
 impl dyn Rule + '_ {
-    properties! {
-        records_placement: bool,
-        counts_active_blocks: bool,
-        goes_by_events: bool,
-        keeps_prompts: bool,
-        higher_is_better: bool,
-        scored_in_passing: bool,
-        weighs_pairs: bool,
-        credits: Credits,
-        loads: Option<Loads>,
-        placement_ttl_ms: Option<u64>,
-    }
-
     /// `choice` was taken and booked as `booking`.
     pub fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
         self.settled(view, choice, choice.row, booking);

@@ -163,14 +163,14 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
         terms: rule.terms(view),
         scores: (rule.scores(view), each.collect()),
         flags: [
-            rule.higher_is_better(),
-            rule.goes_by_events(),
-            rule.keeps_prompts(),
-            rule.counts_active_blocks(),
+            rule.properties().higher_is_better,
+            rule.properties().goes_by_events,
+            rule.properties().keeps_prompts,
+            rule.properties().counts_active_blocks,
         ],
-        credits: rule.credits(),
-        loads: rule.loads(),
-        ttl_ms: rule.placement_ttl_ms(),
+        credits: rule.properties().credits,
+        loads: rule.properties().loads,
+        ttl_ms: rule.properties().placement_ttl_ms,
         routes: (rule.routes(), rule.remote_routes()),
         told,
         taught,
@@ -441,19 +441,25 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         ("score", rule.score(&view, 0) == Some(7.0)),
         ("scores", rule.scores(&view) == vec![Some(8.0).into(); 3]),
         ("terms", rule.terms(&view) == [[("seven", 7.0)]]),
-        ("scored_in_passing", !rule.scored_in_passing()),
-        ("higher_is_better", rule.higher_is_better()),
-        ("records_placement", rule.records_placement()),
-        ("counts_active_blocks", rule.counts_active_blocks()),
-        ("credits", rule.credits() != Credits::DEFAULT),
-        ("loads", rule.loads().is_some()),
-        ("placement_ttl_ms", rule.placement_ttl_ms() == Some(321)),
-        ("goes_by_events", rule.goes_by_events()),
+        ("scored_in_passing", !rule.properties().scored_in_passing),
+        ("higher_is_better", rule.properties().higher_is_better),
+        ("records_placement", rule.properties().records_placement),
+        (
+            "counts_active_blocks",
+            rule.properties().counts_active_blocks,
+        ),
+        ("credits", rule.properties().credits != Credits::DEFAULT),
+        ("loads", rule.properties().loads.is_some()),
+        (
+            "placement_ttl_ms",
+            rule.properties().placement_ttl_ms == Some(321),
+        ),
+        ("goes_by_events", rule.properties().goes_by_events),
         ("routes", rule.routes() == 5),
         ("remote_routes", rule.remote_routes() == 4),
         ("publish_routes", told.is_some()),
         ("receive_route", received == Some(true)),
-        ("keeps_prompts", rule.keeps_prompts()),
+        ("keeps_prompts", rule.properties().keeps_prompts),
         ("learned", rule.learned().is_some()),
         ("model", rule.model() == Some(vec![1])),
         ("memory_bytes", rule.memory_bytes() >= 1_000_000),
@@ -512,9 +518,9 @@ fn every_method_of_a_rule_arrives_at_the_wrapped_one() {
 #[test]
 fn a_wrapper_decides_pairs_half_by_half() {
     let adaptive = || -> Box<dyn Rule> { Box::new(Adaptive::default()) };
-    assert!(adaptive().weighs_pairs());
+    assert!(adaptive().properties().weighs_pairs);
     for (wrapper, wrap) in WRAPPERS {
-        assert!(!wrap(adaptive()).weighs_pairs(), "{wrapper}");
+        assert!(!wrap(adaptive()).properties().weighs_pairs, "{wrapper}");
     }
 }
 
@@ -534,7 +540,7 @@ fn a_session_without_a_base_answers_for_itself() {
     assert_eq!(over.scores(&view), alone.scores(&view));
     let over: &dyn Rule = &over;
     assert!(over.terms(&view).is_empty());
-    assert!(over.higher_is_better() && !over.scored_in_passing());
+    assert!(over.properties().higher_is_better && !over.properties().scored_in_passing);
 }
 
 /// A shadow decides for itself and learns from the worker that served.

@@ -30,7 +30,7 @@ impl Assembly {
             replicas,
             block_size,
         })?;
-        let placements = if ruled.rule.records_placement() {
+        let placements = if ruled.rule.properties().records_placement {
             policy.placements(block_size)?
         } else {
             Placements::default()

@@ -183,7 +183,7 @@ impl Candidates {
             return;
         }
         let usable = Usable::by_slot(fleet, pool, request);
-        let credits = pool.rules().get(request.wanted).credits();
+        let credits = pool.rules().get(request.wanted).properties().credits;
         let length = request.length();
         self.rows.revise(|row| {
             let usable = usable(row.slot);
@@ -213,7 +213,7 @@ impl Candidates {
             return;
         };
         let usable = Usable::by_slot(from.fleet, pool, request);
-        let credits = pool.rules().get(request.wanted).credits();
+        let credits = pool.rules().get(request.wanted).properties().credits;
         let (total, size) = (hashes.len() as u32, pool.block_size());
         self.rows.extend(|row, media| {
             let usable = usable(row.slot);
@@ -238,7 +238,11 @@ impl Candidates {
         shared: Option<&SharedAnswer<'_>>,
     ) {
         let rule = from.pool.rules().get(request.wanted);
-        let Some(costs) = rule.loads().filter(|_| !self.rows.media().is_empty()) else {
+        let Some(costs) = rule
+            .properties()
+            .loads
+            .filter(|_| !self.rows.media().is_empty())
+        else {
             return;
         };
         let (length, loads) = (request.length(), from.book.loads().columns());

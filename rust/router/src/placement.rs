@@ -147,7 +147,7 @@ impl Step<'_, '_> {
         }
         if feed.is_some() {
             let rule = pools[request.pool].rules().get(request.wanted);
-            if rule.placement_ttl_ms() == Some(0) {
+            if rule.properties().placement_ttl_ms == Some(0) {
                 return Ok(());
             }
             self.expect_from(placed, 0, until)?;
@@ -196,7 +196,11 @@ impl Step<'_, '_> {
     fn expect(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) -> Result<()> {
         let (s, request) = (&mut *self.selector, self.request);
         let pool = &s.pools[request.pool];
-        let ttl_ms = pool.rules().get(request.wanted).placement_ttl_ms();
+        let ttl_ms = pool
+            .rules()
+            .get(request.wanted)
+            .properties()
+            .placement_ttl_ms;
         let ttl_ms = ttl_ms.unwrap_or(TTL_MS);
         if ttl_ms == 0 || confirmed >= placed.path.len() {
             return Ok(());

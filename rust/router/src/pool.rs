@@ -39,12 +39,17 @@ impl Pool {
     pub(super) fn new(settings: PoolSettings, seed: u64) -> Self {
         let (block_size, placements) = (settings.block_size, settings.placements);
         let rules = Rules::new(settings, seed);
-        let is_recorded = rules.iter().any(<dyn Rule>::records_placement);
+        let is_recorded = rules.iter().any(|rule| rule.properties().records_placement);
         let blocks = is_recorded.then(|| Blocks::new(&placements));
         // What a tree is asked with are tokens, not blocks.
         let has_blocks = placements.scheme != Scheme::Units;
-        let counts_active = has_blocks && rules.iter().any(<dyn Rule>::counts_active_blocks);
-        let knows_placements = rules.picking().any(|(_, rule)| rule.records_placement());
+        let counts_active = has_blocks
+            && rules
+                .iter()
+                .any(|rule| rule.properties().counts_active_blocks);
+        let knows_placements = rules
+            .picking()
+            .any(|(_, rule)| rule.properties().records_placement);
         Self {
             rules,
             block_size,
@@ -196,7 +201,9 @@ impl Pool {
     /// For which parts the rules that pick know prompts themselves, which others are never told.
     pub(super) fn keeps_prompts(&self) -> impl Iterator<Item = &'static str> {
         let tree = matches!(self.index(), Some(Store::Tree(_)));
-        let keeps = move |rule: &dyn Rule| rule.keeps_prompts() || tree && rule.records_placement();
+        let keeps = move |rule: &dyn Rule| {
+            rule.properties().keeps_prompts || tree && rule.properties().records_placement
+        };
         let parts = self.rules.picking().filter(move |(_, rule)| keeps(*rule));
         parts.map(|(part, _)| part)
     }

@@ -108,7 +108,7 @@ impl Rules {
     /// The rule that decides both halves of a pair at once, if neither has one of its own.
     pub fn pair_rule(&self) -> Option<&dyn Rule> {
         let halves = self.prefill.is_some() || self.decode.is_some();
-        Some(&*self.whole).filter(|rule| !halves && rule.weighs_pairs())
+        Some(&*self.whole).filter(|rule| !halves && rule.properties().weighs_pairs)
     }
 
     /// Passes the booked choice to the rule that made it, and lets the shadows of a whole request decide. `note` gets the

@@ -144,7 +144,7 @@ impl<'a> Scene<'a> {
     /// What a choice among the rows means.
     pub fn decided(&self, mut choice: Choice, rng: Rng) -> Decided {
         let (row, rule) = (self.rows[choice.row], self.rule());
-        if self.request.pinned.is_none() && rule.goes_by_events() {
+        if self.request.pinned.is_none() && rule.properties().goes_by_events {
             choice.reason = self.without_events(choice.reason, row.slot);
         }
         let usable = Usable::by_slot(self.fleet, self.pool, self.request)(row.slot);
@@ -153,7 +153,7 @@ impl<'a> Scene<'a> {
         let pick = Pick {
             offer: row.offer as usize,
             wanted: self.request.wanted,
-            higher_is_better: rule.higher_is_better(),
+            higher_is_better: rule.properties().higher_is_better,
             reason: if self.rows.len() == 1 {
                 Reason::OnlyOne
             } else {

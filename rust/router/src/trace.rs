@@ -149,7 +149,7 @@ impl Entry {
         self.evidence.clear();
         self.picked = decided.pick.offer as u32;
         let (rows, offers, rule) = (scene.rows, scene.offers, scene.rule());
-        let ranked = limit == usize::MAX || rule.scored_in_passing();
+        let ranked = limit == usize::MAX || rule.properties().scored_in_passing;
         let scores = decided.scores.take();
         if offers.len() > limit {
             let score = |at: usize| match &scores {

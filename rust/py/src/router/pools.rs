@@ -87,7 +87,7 @@ pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
         };
         let ruled = configured.ruled(&setup).map_err(refused)?;
         need = need.and(ruled.need);
-        if kept.is_none() && ruled.rule.records_placement() {
+        if kept.is_none() && ruled.rule.properties().records_placement {
             block_size = configured.page_size().unwrap_or(block_size);
             kept = Some(configured.placements(block_size).map_err(refused)?);
         }

@@ -1,53 +1,26 @@
 //! What a body asks for, and its figures.
 
-/// What a body asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Kind {
-    /// A conversation; its prompt is canonical bytes.
-    Chat,
-    /// Texts to complete, as they are.
-    Text,
-    /// Token ids.
-    Tokens,
-    /// The body lacks the history of its conversation: it goes where that lies, and has no prompt.
-    Continuation,
-    /// Texts or ids to embed, score or rank.
-    Pooling,
-    /// Counts as load only.
-    LoadOnly,
-    /// Multipart audio.
-    Audio,
-    /// Not known, or without anything that is known.
-    #[default]
-    Unknown,
-}
-
-impl Kind {
-    /// All of them, in order.
-    pub const ALL: [Self; 8] = [
-        Self::Chat,
-        Self::Text,
-        Self::Tokens,
-        Self::Continuation,
-        Self::Pooling,
-        Self::LoadOnly,
-        Self::Audio,
-        Self::Unknown,
-    ];
-
-    /// Name as used for counters.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Text => "text",
-            Self::Tokens => "tokens",
-            Self::Continuation => "continuation",
-            Self::Pooling => "pooling",
-            Self::LoadOnly => "load-only",
-            Self::Audio => "audio",
-            Self::Unknown => "unknown",
-        }
+cachelb_core::named! {
+    /// What a body asks for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    Kind {
+        /// A conversation; its prompt is canonical bytes.
+        Chat = "chat",
+        /// Texts to complete, as they are.
+        Text = "text",
+        /// Token ids.
+        Tokens = "tokens",
+        /// The body lacks the history of its conversation: it goes where that lies, and has no prompt.
+        Continuation = "continuation",
+        /// Texts or ids to embed, score or rank.
+        Pooling = "pooling",
+        /// Counts as load only.
+        LoadOnly = "load-only",
+        /// Multipart audio.
+        Audio = "audio",
+        /// Not known, or without anything that is known.
+        #[default]
+        Unknown = "unknown",
     }
 }
 

@@ -57,22 +57,22 @@ impl Hasher for KeyItself {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Millis(pub u64);
 
-/// Where a block lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Medium {
-    /// Device memory.
-    Gpu,
-    /// Believed to be on its way into device memory: no engine said so.
-    Speculative,
-    /// Host memory.
-    Cpu,
-    /// Local or shared disk.
-    Disk,
+crate::named! {
+    /// Where a block lies.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    Medium {
+        /// Device memory.
+        Gpu = "gpu",
+        /// Believed to be on its way into device memory: no engine said so.
+        Speculative = "speculative",
+        /// Host memory.
+        Cpu = "cpu",
+        /// Local or shared disk.
+        Disk = "disk",
+    }
 }
 
 impl Medium {
-    /// Every medium, fastest first.
-    pub const ALL: [Self; 4] = [Self::Gpu, Self::Speculative, Self::Cpu, Self::Disk];
     /// Those an engine can name.
     pub const ANNOUNCED: [Self; 3] = [Self::Gpu, Self::Cpu, Self::Disk];
 
@@ -82,16 +82,5 @@ impl Medium {
         Self::ANNOUNCED
             .into_iter()
             .find(|m| m.name().eq_ignore_ascii_case(name))
-    }
-
-    /// Lower-case name as used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gpu => "gpu",
-            Self::Speculative => "speculative",
-            Self::Cpu => "cpu",
-            Self::Disk => "disk",
-        }
     }
 }

@@ -23,6 +23,7 @@ pub mod index;
 pub mod load;
 mod locks;
 pub mod mixing;
+mod named;
 pub mod owners;
 pub mod positional;
 pub mod radix;

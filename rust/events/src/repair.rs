@@ -12,26 +12,14 @@ const MAX_WAIT_MS: u64 = 3_600_000;
 /// How fast two clocks may drift apart, in parts of the time that passes. Quartz stays below a tenth of this.
 const DRIFT: f64 = 1e-3;
 
-/// Why what a stream announced cannot be true.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// More blocks in device memory than there is room for.
-    Capacity,
-    /// Requests found less cached than was announced.
-    CachedTokens,
-}
-
-impl Fault {
-    /// Every fault.
-    pub const ALL: [Self; 2] = [Self::Capacity, Self::CachedTokens];
-
-    /// Name used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Capacity => "capacity",
-            Self::CachedTokens => "cached-tokens",
-        }
+cachelb_core::named! {
+    /// Why what a stream announced cannot be true.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    Fault {
+        /// More blocks in device memory than there is room for.
+        Capacity = "capacity",
+        /// Requests found less cached than was announced.
+        CachedTokens = "cached-tokens",
     }
 }
 

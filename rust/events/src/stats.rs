@@ -1,76 +1,37 @@
 //! What became of events and messages.
 
-/// Why a message, an event or a block was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DropReason {
-    /// The message is not what engines send; nothing of it was applied.
-    Undecodable,
-    /// A message names a data-parallel rank the worker does not have.
-    UnknownRank,
-    /// An event of a type nobody here knows.
-    UnknownEvent,
-    /// An event of a known type without what it needs.
-    MalformedEvent,
-    /// A field that is not known, or of a type that is not; the rest of its event was used.
-    UnknownField,
-    /// A store in a medium nobody here knows.
-    UnknownMedium,
-    /// A store in a pool that workers share.
-    SharedPool,
-    /// A cache group of which nothing follows.
-    AttentionGroup,
-    /// A store whose block size, kind or window is not that of its group.
-    GroupContradiction,
-    /// Hashes, block size and tokens do not agree.
-    TokenCount,
-    /// Blocks of a size that cannot be mapped to the router's.
-    BlockSize,
-    /// Names without tokens, of blocks nobody announced.
-    Placeholder,
-    /// Blocks whose parent did not show up in time, or for which there was no room.
-    Orphan,
-    /// A store beyond the number of blocks that are remembered.
-    Full,
-}
-
-impl DropReason {
-    /// Every reason.
-    pub const ALL: [Self; 14] = [
-        Self::Undecodable,
-        Self::UnknownRank,
-        Self::UnknownEvent,
-        Self::MalformedEvent,
-        Self::UnknownField,
-        Self::UnknownMedium,
-        Self::SharedPool,
-        Self::AttentionGroup,
-        Self::GroupContradiction,
-        Self::TokenCount,
-        Self::BlockSize,
-        Self::Placeholder,
-        Self::Orphan,
-        Self::Full,
-    ];
-
-    /// Name used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Undecodable => "undecodable",
-            Self::UnknownRank => "unknown-rank",
-            Self::UnknownEvent => "unknown-event",
-            Self::MalformedEvent => "malformed-event",
-            Self::UnknownField => "unknown-field",
-            Self::UnknownMedium => "unknown-medium",
-            Self::SharedPool => "shared-pool",
-            Self::AttentionGroup => "attention-group",
-            Self::GroupContradiction => "group-contradiction",
-            Self::TokenCount => "token-count",
-            Self::BlockSize => "block-size",
-            Self::Placeholder => "placeholder",
-            Self::Orphan => "orphan",
-            Self::Full => "full",
-        }
+cachelb_core::named! {
+    /// Why a message, an event or a block was dropped.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    DropReason {
+        /// The message is not what engines send; nothing of it was applied.
+        Undecodable = "undecodable",
+        /// A message names a data-parallel rank the worker does not have.
+        UnknownRank = "unknown-rank",
+        /// An event of a type nobody here knows.
+        UnknownEvent = "unknown-event",
+        /// An event of a known type without what it needs.
+        MalformedEvent = "malformed-event",
+        /// A field that is not known, or of a type that is not; the rest of its event was used.
+        UnknownField = "unknown-field",
+        /// A store in a medium nobody here knows.
+        UnknownMedium = "unknown-medium",
+        /// A store in a pool that workers share.
+        SharedPool = "shared-pool",
+        /// A cache group of which nothing follows.
+        AttentionGroup = "attention-group",
+        /// A store whose block size, kind or window is not that of its group.
+        GroupContradiction = "group-contradiction",
+        /// Hashes, block size and tokens do not agree.
+        TokenCount = "token-count",
+        /// Blocks of a size that cannot be mapped to the router's.
+        BlockSize = "block-size",
+        /// Names without tokens, of blocks nobody announced.
+        Placeholder = "placeholder",
+        /// Blocks whose parent did not show up in time, or for which there was no room.
+        Orphan = "orphan",
+        /// A store beyond the number of blocks that are remembered.
+        Full = "full",
     }
 }
 

@@ -5,23 +5,18 @@ use cachelb_core::rng::Rng;
 
 use super::features::{FeatureSet, Sample};
 
-/// Which predictor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
-    /// The paper's: three hidden layers of 128 units.
-    #[default]
-    Mlp,
-    /// Linear regression, which the paper compares itself with.
-    Linear,
-    /// Gradient-boosted trees: no training loop to tune, and steps where the cost has steps.
-    Trees,
-}
-
-impl Kind {
-    /// All, in the order of their numbers in files.
-    pub const ALL: [Self; 3] = [Self::Mlp, Self::Linear, Self::Trees];
-    /// Their names.
-    pub const NAMES: [&'static str; 3] = ["mlp", "linear", "trees"];
+cachelb_core::named! {
+    /// Which predictor.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Kind {
+        /// The paper's: three hidden layers of 128 units.
+        #[default]
+        Mlp = "mlp",
+        /// Linear regression, which the paper compares itself with.
+        Linear = "linear",
+        /// Gradient-boosted trees: no training loop to tune, and steps where the cost has steps.
+        Trees = "trees",
+    }
 }
 
 /// The settings of a training run; the defaults are the paper's.

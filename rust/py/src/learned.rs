@@ -61,7 +61,7 @@ impl LearnedModel {
         #[pyo3(from_py_with = version_number)] version: u64,
     ) -> PyResult<Self> {
         let py = cls.py();
-        let kinds = Kind::NAMES.into_iter().zip(Kind::ALL);
+        let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
         let fitting = Fitting {
             kind: named("kind", kind, kinds)?,
             features: named("feature_set", feature_set, SETS)?,
@@ -156,7 +156,7 @@ impl LearnedModel {
     #[doc = stub!("LearnedModel.kind")]
     #[getter]
     fn kind(&self) -> &'static str {
-        Kind::NAMES[self.core.kind() as usize]
+        self.core.kind().name()
     }
 
     #[doc = stub!("LearnedModel.feature_set")]

@@ -14,9 +14,8 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
 
 use super::ledger::Ending;
-use super::named::named;
 
-named! {
+cachelb_core::named! {
     /// Whether an engine sleeps.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
     Sleep {

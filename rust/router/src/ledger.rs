@@ -9,10 +9,9 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::Known;
 use cachelb_policy::{Candidate, Ended, Reason, View};
 
-use super::named::named;
 use super::request::{Pick, PoolId, Wanted};
 
-named! {
+cachelb_core::named! {
     /// How a booking ended.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     Ending {

@@ -39,7 +39,6 @@
 //! | `body` | what a request body says, in memory that is kept |
 //! | `request` | one request, and the pick that answers it |
 //! | `offers` | the workers offered to one request |
-//! | `named` | enums whose variants have names |
 //! | `naming` | the name of a worker in every output |
 //! | `common_name` | which of the undeclared models the engines serve |
 //! | `sizes` | engines whose blocks are not of the router's size |
@@ -73,7 +72,6 @@ mod known_ends;
 mod leases;
 mod ledger;
 mod member;
-mod named;
 mod naming;
 mod offers;
 mod pair;

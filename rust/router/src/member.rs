@@ -8,7 +8,6 @@ use cachelb_core::index::Resumes;
 use cachelb_events::FeedState;
 
 use super::health::Health;
-use super::named::named;
 use super::request::{PoolId, Wanted};
 use super::sizes::{EngineSizes, Facts};
 
@@ -69,7 +68,7 @@ impl Eligibility {
     }
 }
 
-named! {
+cachelb_core::named! {
     /// Which half of a pair a worker serves.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     Role {

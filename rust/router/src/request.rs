@@ -6,13 +6,12 @@ use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Length, Placements, Reason};
 
 use super::admission::Passage;
-use super::named::named;
 
 /// Names one model's pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct PoolId(pub u32);
 
-named! {
+cachelb_core::named! {
     /// What the worker is wanted for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     Wanted {

@@ -13,9 +13,7 @@ use std::fmt;
 
 use cachelb_core::groups::{Resuming, Retention, common_divisor};
 
-use super::named::named;
-
-named! {
+cachelb_core::named! {
     /// The program that an engine is.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     EngineKind {

@@ -7,12 +7,11 @@ use cachelb_core::error::{Error, Result};
 use cachelb_policy::{Candidate, View};
 
 use super::Selector;
-use super::named::named;
 use super::offers::Offers;
 use super::request::Request;
 use super::select::Step;
 
-named! {
+cachelb_core::named! {
     /// One column. What a worker has not reported, or not lately, is NaN.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     Column {

@@ -45,32 +45,21 @@ use crate::forest::{Forest, Held, NONE};
 use crate::ids::{Medium, WorkerId};
 use shape::Hashed;
 
-/// How the longest known prefix is searched. All give the same answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Matcher {
-    /// 8-ary search, probes of one round loaded together.
-    #[default]
-    Kary,
-    /// Binary search.
-    Binary,
-    /// Block by block from the root; the definition the others are compared with.
-    Linear,
+crate::named! {
+    /// How the longest known prefix is searched. All give the same answer.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Matcher {
+        /// 8-ary search, probes of one round loaded together.
+        #[default]
+        Kary = "kary",
+        /// Binary search.
+        Binary = "binary",
+        /// Block by block from the root; the definition the others are compared with.
+        Linear = "linear",
+    }
 }
 
 impl Matcher {
-    /// Every matcher.
-    pub const ALL: [Self; 3] = [Self::Kary, Self::Binary, Self::Linear];
-
-    /// Name as used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kary => "kary",
-            Self::Binary => "binary",
-            Self::Linear => "linear",
-        }
-    }
-
     /// The matcher called `name`.
     ///
     /// # Errors

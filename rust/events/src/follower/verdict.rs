@@ -64,33 +64,19 @@ pub enum Due {
     Apply(Box<[u8]>),
 }
 
-/// How far a stream can be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum FeedState {
-    /// The first replay is not over.
-    #[default]
-    Starting,
-    /// Everything the engine announced is known.
-    Live,
-    /// Messages are missing and asked for; what was announced may be gone.
-    Suspect,
-    /// What was announced since it started over is known, what was before is not.
-    Degraded,
-}
-
-impl FeedState {
-    /// Every state.
-    pub const ALL: [Self; 4] = [Self::Starting, Self::Live, Self::Suspect, Self::Degraded];
-
-    /// Name used in the API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Live => "live",
-            Self::Suspect => "suspect",
-            Self::Degraded => "degraded",
-        }
+cachelb_core::named! {
+    /// How far a stream can be believed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    FeedState {
+        /// The first replay is not over.
+        #[default]
+        Starting = "starting",
+        /// Everything the engine announced is known.
+        Live = "live",
+        /// Messages are missing and asked for; what was announced may be gone.
+        Suspect = "suspect",
+        /// What was announced since it started over is known, what was before is not.
+        Degraded = "degraded",
     }
 }
 

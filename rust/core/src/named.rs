@@ -1,6 +1,7 @@
 //! Enums whose variants have names in the API.
 
 /// Declares an enum with `ALL`, every variant in order, and `name`, the text beside each.
+#[macro_export]
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
@@ -22,5 +23,3 @@ macro_rules! named {
         }
     };
 }
-
-pub(super) use named;

@@ -77,10 +77,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<AdaptiveOptions>(
-    About::placed("adaptive", "Adaptive"),
-    AdaptiveOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<AdaptiveOptions>(About::placed("adaptive", "Adaptive"));
 
 impl Configure for AdaptiveOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

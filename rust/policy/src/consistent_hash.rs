@@ -45,10 +45,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<ConsistentHashOptions>(
-    About::keyed("consistent-hash", "ConsistentHash"),
-    ConsistentHashOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<ConsistentHashOptions>(About::keyed("consistent-hash", "ConsistentHash"));
 
 impl Configure for ConsistentHashOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -26,8 +26,7 @@ options! {
 }
 
 /// The policy, which has no class.
-pub(super) const POLICY: Policy =
-    Policy::of::<CustomOptions>(About::placed("custom", "Custom"), CustomOptions::ABOUT);
+pub(super) const POLICY: Policy = Policy::of::<CustomOptions>(About::placed("custom", "Custom"));
 
 impl Configure for CustomOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

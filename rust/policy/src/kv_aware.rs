@@ -64,7 +64,7 @@ options! {
 
 /// The policy.
 pub(crate) const POLICY: Policy =
-    Policy::of::<KvAwareOptions>(About::placed("kv-aware", "KvAware"), KvAwareOptions::ABOUT);
+    Policy::of::<KvAwareOptions>(About::placed("kv-aware", "KvAware"));
 
 impl Configure for KvAwareOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

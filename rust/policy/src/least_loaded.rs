@@ -33,13 +33,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<LeastLoaded>(
-    About {
-        level: Level::Keyed,
-        ..About::plain("least-loaded", "LeastLoaded")
-    },
-    LeastLoaded::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<LeastLoaded>(About {
+    level: Level::Keyed,
+    ..About::plain("least-loaded", "LeastLoaded")
+});
 
 impl Configure for LeastLoaded {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

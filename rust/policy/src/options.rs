@@ -220,6 +220,9 @@ pub struct Declared {
 
 /// A struct made by `options!`.
 pub trait Options: Debug + Sized {
+    /// What the declaration says of all of them.
+    const ABOUT: &str;
+
     /// Its options in order.
     fn declared() -> Vec<Declared>;
 
@@ -249,11 +252,6 @@ macro_rules! options {
             $($(#[doc = $text])* pub $field: $type,)*
         }
 
-        impl $name {
-            /// What the declaration says of all of them.
-            pub const ABOUT: &str = concat!($($about, "\n"),*);
-        }
-
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $default,)* }
@@ -261,6 +259,8 @@ macro_rules! options {
         }
 
         impl $crate::options::Options for $name {
+            const ABOUT: &str = concat!($($about, "\n"),*);
+
             fn declared() -> Vec<$crate::options::Declared> {
                 #[allow(unused_imports, reason = "a policy may have no options")]
                 use $crate::options::{Field, bound};
@@ -326,13 +326,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub(super) const fn of<O: Options + Configure + 'static>(
-        about: About,
-        text: &'static str,
-    ) -> Self {
+    pub(super) const fn of<O: Options + Configure + 'static>(about: About) -> Self {
         Self {
             about,
-            text,
+            text: O::ABOUT,
             declared: O::declared,
             read: |values| Some(Arc::new(O::from_values(values)?)),
         }

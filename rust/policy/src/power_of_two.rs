@@ -32,10 +32,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PowerOfTwo>(
-    About::plain("power-of-two", "PowerOfTwo"),
-    PowerOfTwo::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<PowerOfTwo>(About::plain("power-of-two", "PowerOfTwo"));
 
 impl Configure for PowerOfTwo {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

@@ -22,8 +22,7 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy =
-    Policy::of::<RandomOptions>(About::plain("random", "Random"), RandomOptions::ABOUT);
+pub(crate) const POLICY: Policy = Policy::of::<RandomOptions>(About::plain("random", "Random"));
 
 impl Configure for RandomOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

@@ -40,10 +40,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<RendezvousOptions>(
-    About::keyed("rendezvous", "Rendezvous"),
-    RendezvousOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<RendezvousOptions>(About::keyed("rendezvous", "Rendezvous"));
 
 impl Configure for RendezvousOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -48,10 +48,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<RoundRobinOptions>(
-    About::plain("round-robin", "RoundRobin"),
-    RoundRobinOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<RoundRobinOptions>(About::plain("round-robin", "RoundRobin"));
 
 impl Configure for RoundRobinOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

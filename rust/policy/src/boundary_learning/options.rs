@@ -59,14 +59,11 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<BoundaryLearningOptions>(
-    About {
-        needs: &["tokens"],
-        level: Level::Hashed,
-        ..About::keyed("boundary-learning", "BoundaryLearning")
-    },
-    BoundaryLearningOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<BoundaryLearningOptions>(About {
+    needs: &["tokens"],
+    level: Level::Hashed,
+    ..About::keyed("boundary-learning", "BoundaryLearning")
+});
 
 impl Configure for BoundaryLearningOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -68,13 +68,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<CacheAwareOptions>(
-    About {
-        aliases: &[("max_blocks_per_backend", "max_blocks_per_worker")],
-        ..About::placed("cache-aware", "CacheAware")
-    },
-    CacheAwareOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<CacheAwareOptions>(About {
+    aliases: &[("max_blocks_per_backend", "max_blocks_per_worker")],
+    ..About::placed("cache-aware", "CacheAware")
+});
 
 impl Configure for CacheAwareOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -138,8 +138,7 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy =
-    Policy::of::<LearnedOptions>(About::placed("learned", "Learned"), LearnedOptions::ABOUT);
+pub(crate) const POLICY: Policy = Policy::of::<LearnedOptions>(About::placed("learned", "Learned"));
 
 impl Configure for LearnedOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

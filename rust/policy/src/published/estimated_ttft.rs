@@ -64,10 +64,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<EstimatedTtftOptions>(
-    About::placed("estimated-ttft", "EstimatedTtft"),
-    EstimatedTtftOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<EstimatedTtftOptions>(About::placed("estimated-ttft", "EstimatedTtft"));
 
 impl Configure for EstimatedTtftOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

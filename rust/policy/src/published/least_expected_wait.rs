@@ -43,10 +43,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<LeastExpectedWait>(
-    About::placed("least-expected-wait", "LeastExpectedWait"),
-    LeastExpectedWait::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<LeastExpectedWait>(About::placed("least-expected-wait", "LeastExpectedWait"));
 
 impl Configure for LeastExpectedWait {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

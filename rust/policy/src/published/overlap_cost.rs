@@ -76,10 +76,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<OverlapCost>(
-    About::placed("overlap-cost", "OverlapCost"),
-    OverlapCost::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<OverlapCost>(About::placed("overlap-cost", "OverlapCost"));
 
 impl Configure for OverlapCost {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

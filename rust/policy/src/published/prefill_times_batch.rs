@@ -52,10 +52,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PrefillTimesBatchOptions>(
-    About::placed("prefill-times-batch", "PrefillTimesBatch"),
-    PrefillTimesBatchOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<PrefillTimesBatchOptions>(About::placed(
+    "prefill-times-batch",
+    "PrefillTimesBatch",
+));
 
 impl Configure for PrefillTimesBatchOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

@@ -78,10 +78,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PrefixAffinityOptions>(
-    About::placed("prefix-affinity", "PrefixAffinity"),
-    PrefixAffinityOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<PrefixAffinityOptions>(About::placed("prefix-affinity", "PrefixAffinity"));
 
 impl Configure for PrefixAffinityOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

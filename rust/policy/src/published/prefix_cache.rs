@@ -39,10 +39,8 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PrefixCacheOptions>(
-    About::placed("prefix-cache", "PrefixCache"),
-    PrefixCacheOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy =
+    Policy::of::<PrefixCacheOptions>(About::placed("prefix-cache", "PrefixCache"));
 
 impl Configure for PrefixCacheOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -57,10 +57,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PrefixCacheAndLoadOptions>(
-    About::placed("prefix-cache-and-load", "PrefixCacheAndLoad"),
-    PrefixCacheAndLoadOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<PrefixCacheAndLoadOptions>(About::placed(
+    "prefix-cache-and-load",
+    "PrefixCacheAndLoad",
+));
 
 impl Configure for PrefixCacheAndLoadOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -58,14 +58,11 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<PrefixHashOptions>(
-    About {
-        needs: &["tokens"],
-        level: Level::Hashed,
-        ..About::keyed("prefix-hash", "PrefixHash")
-    },
-    PrefixHashOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<PrefixHashOptions>(About {
+    needs: &["tokens"],
+    level: Level::Hashed,
+    ..About::keyed("prefix-hash", "PrefixHash")
+});
 
 impl Configure for PrefixHashOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -34,10 +34,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<QueueOverThroughputOptions>(
-    About::plain("queue-over-throughput", "QueueOverThroughput"),
-    QueueOverThroughputOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<QueueOverThroughputOptions>(About::plain(
+    "queue-over-throughput",
+    "QueueOverThroughput",
+));
 
 impl Configure for QueueOverThroughputOptions {
     fn ruled(&self, _setup: &Setup) -> Result<Ruled> {

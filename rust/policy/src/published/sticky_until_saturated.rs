@@ -56,10 +56,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<StickyUntilSaturatedOptions>(
-    About::placed("sticky-until-saturated", "StickyUntilSaturated"),
-    StickyUntilSaturatedOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<StickyUntilSaturatedOptions>(About::placed(
+    "sticky-until-saturated",
+    "StickyUntilSaturated",
+));
 
 impl Configure for StickyUntilSaturatedOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

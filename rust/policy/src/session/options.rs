@@ -76,8 +76,7 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy =
-    Policy::of::<SessionOptions>(About::keyed("session", "Session"), SessionOptions::ABOUT);
+pub(crate) const POLICY: Policy = Policy::of::<SessionOptions>(About::keyed("session", "Session"));
 
 impl Configure for SessionOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -32,13 +32,10 @@ options! {
 }
 
 /// The policy.
-pub(crate) const POLICY: Policy = Policy::of::<LengthBucketOptions>(
-    About {
-        needs: &["prompt_tokens"],
-        ..About::plain("length-bucket", "LengthBucket")
-    },
-    LengthBucketOptions::ABOUT,
-);
+pub(crate) const POLICY: Policy = Policy::of::<LengthBucketOptions>(About {
+    needs: &["prompt_tokens"],
+    ..About::plain("length-bucket", "LengthBucket")
+});
 
 impl Configure for LengthBucketOptions {
     fn ruled(&self, setup: &Setup) -> Result<Ruled> {

@@ -360,11 +360,11 @@ def test_pair_asks_one_policy_per_half() -> None:
 def test_batch_asks_for_each_request_and_books_all_or_nothing() -> None:
     answers = iter([0, 1, 2, 0, 1])
     fleet = router(lambda *_: next(answers))
-    decisions = fleet.select_batch([{"prompt_tokens": n} for n in (10, 20, 30)])
+    decisions = fleet.select_batch([{"prompt_tokens": n, "by_load": True} for n in (10, 20, 30)])
     assert [decision.worker for decision in decisions] == KEYS
     assert [decision.prompt_tokens for decision in decisions] == [10, 20, 30]
     with pytest.raises(cachelb.NoWorkerAvailable):
-        fleet.select_batch([{}, {}, {"among": []}])
+        fleet.select_batch([{"by_load": True}, {"by_load": True}, {"among": [], "by_load": True}])
     assert fleet.loads() == dict.fromkeys(KEYS, 1)
     assert fleet.stats().endings["cancelled"] == 2
 
@@ -398,7 +398,7 @@ def test_what_is_no_policy_is_refused_with_the_fix(policy: Any, error: type[Exce
 
 
 def test_unknown_option_of_an_own_policy_names_the_nearest() -> None:
-    with pytest.raises(TypeError, match="no option 'ttl'; did you mean 'ttl_s'"):
+    with pytest.raises(TypeError, match="no argument 'ttl'; did you mean 'ttl_s'"):
         Router(KEYS, policy=Own(lambda *_: 0), ttl=3)  # type: ignore[call-arg]
 
 
@@ -412,9 +412,13 @@ def test_router_and_policy_are_collected_together() -> None:
     assert gone() is None
 
 
-def test_own_policies_are_policies_and_built_in_ones_are_not() -> None:
-    assert isinstance(Own(lambda *_: 0), Policy)
-    assert not isinstance(policies.make("random"), Policy)
+def test_own_and_built_in_policies_are_policies_and_only_own_ones_are_asked() -> None:
+    builtin: Any = policies.make("random")
+    for policy in (Own(lambda *_: 0), builtin):
+        assert isinstance(policy, Policy)
+    assert not isinstance("random", Policy)
+    with pytest.raises(TypeError, match="'random' runs natively: give it to Router"):
+        builtin.choose(None, None)
 
 
 def test_numpy_is_imported_by_the_first_column_only() -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "NoWorkerAvailable",
     "Overloaded",
     "PairDecision",
+    "Policy",
     "PrefixMatch",
     "RadixTree",
     "Rendezvous",
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from cachelb.admission import Admission
     from cachelb.bodies import BodyReader, RequestBodies
     from cachelb.decision import PairDecision
-    from cachelb.policies import Adaptive, CacheAware, KvAware, LeastLoaded, Rendezvous
+    from cachelb.policies import Adaptive, CacheAware, KvAware, LeastLoaded, Policy, Rendezvous
     from cachelb.router import Router
 
     __version__: str
@@ -74,7 +75,7 @@ else:
         "RequestBodies": "cachelb.bodies",
         "Router": "cachelb.router",
         "policies": "cachelb.policies",
-    } | dict.fromkeys(("Adaptive", "CacheAware", "KvAware", "LeastLoaded", "Rendezvous"), "cachelb.policies")
+    } | dict.fromkeys(("Adaptive", "CacheAware", "KvAware", "LeastLoaded", "Policy", "Rendezvous"), "cachelb.policies")
 
     def __getattr__(name: str) -> object:
         """Import the router and the policies, and look up the version, on first use."""

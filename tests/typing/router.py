@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, assert_type
 
 from cachelb import Decision, PairDecision, Router
-from cachelb.policies import FleetView, Policy, RequestView, lowest
+from cachelb.policies import CacheAware, FleetView, Policy, RequestView, lowest
 from cachelb.types import Reason, Reservation
 
 
@@ -94,7 +94,33 @@ class Sticky:
         return (request.key or 0) % len(fleet), "session"
 
 
+class Named(Policy):
+    """A policy that inherits from the protocol."""
+
+    @property
+    def name(self) -> str:
+        return "named"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"load"})
+
+    def choose(self, request: RequestView, fleet: FleetView) -> int:
+        return request.randrange(len(fleet))
+
+
+def of_any(policy: Policy) -> Router[str]:
+    return Router(["gpu0"], policy=policy)
+
+
+def any_policies() -> None:
+    for policy in (Named(), CacheAware(), FewestTokens()):
+        of_any(policy)
+    of_any(CacheAware)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    of_any(object())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def own_policies() -> None:
-    policies: list[Policy] = [FewestTokens(), Sticky()]
+    policies: list[Policy] = [FewestTokens(), Sticky(), CacheAware()]
     router = Router(["gpu0"], policy=FewestTokens(), shadow=[*policies, "random"], decode_policy=Sticky())
     assert_type(router.shadows, tuple[str, ...])

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from inspect import Parameter, Signature
     from typing import Self
 
+    from cachelb._core import FleetView, RequestView
+
 Key: TypeAlias = "Callable[[Any], str] | None"
 Clock: TypeAlias = "Callable[[], float] | None"
 
@@ -73,8 +75,8 @@ class BuiltinPolicy(NativePolicy):
         ['seed', 'booking_ttl_s', 'block_size', 'hash_seed', 'max_blocks_per_worker', 'ttl_s', 'key', 'clock']
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[frozenset[str]] = frozenset()
+    name: str
+    needs: frozenset[str] = frozenset()
     options: ClassVar[tuple[Option, ...]] = ()
     shared: ClassVar[tuple[Option, ...]] = ()
     option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -92,6 +94,12 @@ class BuiltinPolicy(NativePolicy):
             if option not in known:
                 raise TypeError(f"policy {cls.name!r} has no option {option!r}{did_you_mean(option, known)}")
         return super().__new__(cls, cls.name, options, key=key, clock=clock)
+
+    def choose(self, request: RequestView, fleet: FleetView) -> int:  # noqa: ARG002 - as of any policy
+        """Refuse: a router runs the rule natively, and asks only policies of your own."""
+        raise TypeError(
+            f"{self.name!r} runs natively: give it to Router(policy=...), or call select_worker(workers, ...)"
+        )
 
     @classmethod
     def keywords(cls) -> dict[str, Option]:

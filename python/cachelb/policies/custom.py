@@ -28,6 +28,8 @@ _log = logging.getLogger("cachelb.policies")
 class Policy(Protocol):
     """A policy of your own: any object with these three members. `Router(policy=...)` takes it as it takes a name.
 
+    The built-in policies are of this type too, but a router runs their rules natively and never calls their `choose`.
+
     `choose` sees the fleet as columns, not one object per worker, and returns the position of its pick. It may return
     the position and one of the reasons of `cachelb.types.Reason`; otherwise the reason is `custom`. It runs while
     nothing is locked; the router then books the pick, and asks again, at most twice more, if the worker has left in the

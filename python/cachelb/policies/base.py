@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike, fspath
 from textwrap import fill
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from cachelb._core import LearnedModel, policy_table
 from cachelb._core import Policy as NativePolicy
-from cachelb._core import policy_table
 from cachelb.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from inspect import Parameter, Signature
     from typing import Self
 
@@ -80,6 +82,7 @@ class BuiltinPolicy(NativePolicy):
     options: ClassVar[tuple[Option, ...]] = ()
     shared: ClassVar[tuple[Option, ...]] = ()
     option_aliases: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    _repr: str
     __signature__ = _LazySignature()
 
     def __new__(cls, *, key: Key = None, clock: Clock = None, **options: Any) -> Self:  # noqa: ANN401 - of any policy
@@ -93,7 +96,14 @@ class BuiltinPolicy(NativePolicy):
         for option in options:
             if option not in known:
                 raise TypeError(f"policy {cls.name!r} has no option {option!r}{did_you_mean(option, known)}")
-        return super().__new__(cls, cls.name, options, key=key, clock=clock)
+        policy = super().__new__(cls, cls.name, options, key=key, clock=clock)
+        texts = ((name, _shown(value)) for name, value in (*options.items(), ("key", key), ("clock", clock)))
+        policy._repr = ", ".join(f"{name}={text}" for name, text in texts if text != _shown(known[name][2]))
+        return policy
+
+    def __repr__(self) -> str:
+        """Show the constructor's call, with what is not the default; functions by name."""
+        return f"{type(self).__name__}({self._repr})"
 
     def choose(self, request: RequestView, fleet: FleetView) -> int:  # noqa: ARG002 - as of any policy
         """Refuse: a router runs the rule natively, and asks only policies of your own."""
@@ -111,6 +121,18 @@ class BuiltinPolicy(NativePolicy):
             ['choices', 'load', 'seed', 'booking_ttl_s', 'key', 'clock']
         """
         return {option[0]: option for option in (*cls.options, *cls.shared)}
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - of any option
+    """Write a value of an option as an expression; a function is named."""
+    if isinstance(value, LearnedModel):
+        return f"LearnedModel.from_bytes({value.to_bytes()!r})"
+    if isinstance(value, PathLike):
+        return repr(fspath(value))
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name!r}: {_shown(each)}' for name, each in value.items())}}}"
+    name: str | None = getattr(value, "__qualname__", None)
+    return name or repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def classes(bases: Mapping[str, type[BuiltinPolicy]]) -> Iterator[type[BuiltinPolicy]]:

@@ -1,0 +1,68 @@
+"""First mistakes with the library, and the exact text of each error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import cachelb
+from cachelb import CacheAware, policies
+from cachelb.policies import POLICIES, BuiltinPolicy, Learned, OverlapCost, Random, Session
+from cachelb.testing import ManualClock
+
+
+def url(worker: str) -> str:
+    return worker
+
+
+CLOCK = ManualClock(1.0)
+NAMES = {**vars(policies), "url": url, "CLOCK": CLOCK}
+OPTIONS: list[tuple[BuiltinPolicy, str]] = [
+    (CacheAware(), "CacheAware()"),
+    (CacheAware(load_factor=1.25, index="blocks", ttl_s=None), "CacheAware()"),
+    (CacheAware(load_factor=2, seed=3), "CacheAware(load_factor=2, seed=3)"),
+    (CacheAware(key=url), "CacheAware(key=url)"),
+    (OverlapCost(overlap_score_credit_decay=0.5), "OverlapCost(overlap_score_credit_decay=0.5)"),
+    (Session(base="random"), "Session(base='random')"),
+    (Session(base=CacheAware(load_factor=3.0), seed=2), "Session(base=CacheAware(load_factor=3.0), seed=2)"),
+    (Learned(fallback=Session(base=Random())), "Learned(fallback=Session(base=Random()))"),
+    (policies.KvAware(credits={"cpu": 0.5}), "KvAware(credits={'cpu': 0.5})"),
+    (policies.EstimatedTtft(prefill=(1, 2, 3)), "EstimatedTtft(prefill=(1, 2, 3))"),
+    (policies.QueueOverThroughput(throughput={"a": 2}), "QueueOverThroughput(throughput={'a': 2})"),
+]
+
+
+@pytest.mark.parametrize(("policy", "text"), OPTIONS, ids=[text for _, text in OPTIONS])
+def test_repr_of_a_policy_builds_it_again(policy: BuiltinPolicy, text: str) -> None:
+    assert repr(policy) == text
+    again = eval(text, NAMES)  # noqa: S307 - our own text
+    assert (type(again), repr(again)) == (type(policy), text)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_repr_of_every_policy_has_every_number_that_is_not_the_default(policy: Any) -> None:
+    given = {name: 0.5 for name, kind, default, _ in policy.keywords().values() if kind == "float" and default != 0.5}
+    made: dict[str, float] = {}
+    for name, value in given.items():
+        try:
+            policy(**made, **{name: value})
+        except ValueError:  # its range does not hold it
+            continue
+        made[name] = value
+    text = repr(policy(**made))
+    assert text == f"{policy.__name__}({', '.join(f'{name}={value}' for name, value in made.items())})"
+    assert repr(eval(text, NAMES)) == text  # noqa: S307 - our own text
+
+
+def test_names_of_the_package_are_listed_and_there() -> None:
+    code = (
+        "import cachelb, sys; names = dir(cachelb); print('cachelb.policies' in sys.modules, names == cachelb.__all__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False True\n"
+    assert cachelb.policies is policies
+    assert {"Router", "Policy", "policies"} < set(dir(cachelb))
+    assert all(getattr(cachelb, name) is getattr(policies, name) for name in ("Adaptive", "CacheAware", "KvAware"))

@@ -9,9 +9,61 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import CacheAware, policies
+from cachelb import CacheAware, Router, hash_blocks, policies
 from cachelb.policies import POLICIES, BuiltinPolicy, Learned, OverlapCost, Random, Session
 from cachelb.testing import ManualClock
+
+OTHER_SEED = "blocks= are of another seed: give hash_blocks the same secret=, or the hash_seed as seed="
+
+
+def router(**options: Any) -> Router[str]:
+    return Router(["a", "b"], seed=1, **options)
+
+
+HASHES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
+    ({"hash_seed": 7}, {"seed": 7}, None),
+    ({"secret": "known to all gateways"}, {"secret": "known to all gateways"}, None),
+    ({"hash_seed": 7, "block_size": 32}, {"seed": 7, "block_size": 32}, None),
+    (
+        {"hash_seed": 7},
+        {"seed": 7, "block_size": 32},
+        "blocks= are of blocks of 32 tokens, not 16: hash_blocks(tokens, 16)",
+    ),
+    ({"hash_seed": 7}, {"seed": 8}, OTHER_SEED),
+    ({}, {}, OTHER_SEED),
+    ({"secret": "known to all gateways"}, {"secret": "another of the gateways"}, OTHER_SEED),
+    (
+        {"hash_seed": 7},
+        {"seed": 7, "scheme": "eagle"},
+        'blocks= are of scheme "eagle", not "chained": hash_blocks(scheme="chained")',
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "made", "text"), HASHES)
+def test_hashes_of_another_size_or_seed_are_refused(
+    options: dict[str, Any], made: dict[str, Any], text: str | None
+) -> None:
+    one, hashes = router(**options), hash_blocks(range(200), **made)
+    for blocks in (hashes, hashes[:3]):
+        if text is None:
+            one.select_worker(blocks=blocks).on_complete()
+            continue
+        with pytest.raises(ValueError, match="blocks= are of") as error:
+            one.select_worker(blocks=blocks)
+        assert str(error.value) == text
+    one.select_worker(blocks=hashes.tolist()).on_complete()  # not known
+
+
+def test_hashes_of_a_policy_alone_and_of_a_model_are_checked_by_its_own_size() -> None:
+    hashes = hash_blocks(range(200), 32)
+    CacheAware(block_size=32).select_worker(["a"], blocks=hashes).on_complete()
+    with pytest.raises(ValueError, match="blocks of 32 tokens, not 16"):
+        CacheAware().select_worker(["a"], blocks=hashes)
+    one = router(hash_seed=1337, models={"large": 32})
+    one.select_worker(blocks=hashes, model="large").on_complete()
+    with pytest.raises(ValueError, match="blocks of 32 tokens, not 16"):
+        one.select_worker(blocks=hashes)
 
 
 def url(worker: str) -> str:

@@ -18,7 +18,7 @@ PROMPT = list(range(64))
 def hashes_of(router: Router[str]) -> bool:
     """Whether a router hashes as `TEXT` says."""
     router.select_worker(tokens=PROMPT, cache_salt="s").on_complete()
-    return router.select_worker(blocks=hash_blocks(PROMPT, namespace="s", secret=TEXT)).matched_tokens == 48
+    return router.select_worker(blocks=hash_blocks(PROMPT, namespace="s", secret=TEXT).tolist()).matched_tokens == 48
 
 
 def test_argument_environment_and_configuration_give_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:

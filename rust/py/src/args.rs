@@ -533,21 +533,15 @@ pub(crate) fn optional_seed(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     (!value.is_none()).then(|| seed(value)).transpose()
 }
 
-/// A new numpy array of `len` uint64, filled by `fill`, which must not run Python code.
+/// A new array of `len` hashes, filled by `fill`, which must not run Python code.
 pub(crate) fn new_hash_array(
     py: Python<'_>,
     len: usize,
     fill: impl FnOnce(&mut [SequenceHash]) -> PyResult<()>,
 ) -> PyResult<Bound<'_, PyAny>> {
-    static EMPTY: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
-    let (empty, dtype) = EMPTY.get_or_try_init(py, || {
-        let numpy = py.import("numpy")?;
-        PyResult::Ok((
-            numpy.getattr("empty")?.unbind(),
-            numpy.getattr("uint64")?.unbind(),
-        ))
-    })?;
-    let array = empty.bind(py).call1((len, dtype))?;
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = CLASS.import(py, "cachelb.hashes", "BlockHashes")?;
+    let array = class.call1((len, "u8"))?;
     if len > 0 {
         let buffer = PyBuffer::<u64>::get(&array)?;
         let words = buffer

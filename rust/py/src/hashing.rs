@@ -1,7 +1,7 @@
 //! `hash_blocks`, `hash_text` and `Namespace`.
 
 use cachelb_core::hashing::{self, Hasher, Identity, MmObject, NamespaceKey, Scheme};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -126,12 +126,34 @@ pub(crate) fn hash_blocks<'py>(
     let mm = mm.map_or_else(|| Ok(Vec::new()), objects)?;
     let mut copied = Vec::new();
     let tokens = Words::get(tokens, "tokens", &mut copied)?;
-    args::new_hash_array(py, hasher.block_count(tokens.len()), |out| {
+    let array = args::new_hash_array(py, hasher.block_count(tokens.len()), |out| {
         enter(|| {
             hasher.hash_into(tokens.as_slice(py), namespace, &mm, out);
             Ok(())
         })
-    })
+    })?;
+    array.setattr(intern!(py, "made_with"), (block_size, scheme, seed))?;
+    Ok(array)
+}
+
+/// Refuses hashes that are known to be made otherwise than those of `hasher`.
+pub(crate) fn check_made(blocks: &Bound<'_, PyAny>, hasher: &Hasher) -> PyResult<()> {
+    let made = blocks.getattr_opt(intern!(blocks.py(), "made_with"))?;
+    let Some(Ok((size, scheme, seed))) = made.map(|made| made.extract::<(usize, String, u64)>())
+    else {
+        return Ok(());
+    };
+    let (own_size, own_scheme) = (hasher.block_size(), hasher.scheme().name());
+    let wrong = if size != own_size {
+        format!("blocks of {size} tokens, not {own_size}: hash_blocks(tokens, {own_size})")
+    } else if scheme != own_scheme {
+        format!("scheme {scheme:?}, not {own_scheme:?}: hash_blocks(scheme={own_scheme:?})")
+    } else if seed != hasher.seed() {
+        "another seed: give hash_blocks the same secret=, or the hash_seed as seed=".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(PyValueError::new_err(format!("blocks= are of {wrong}")))
 }
 
 #[doc = stub!("hash_text")]

@@ -14,6 +14,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
 use crate::body::{Read, Room};
+use crate::hashing::check_made;
 
 pub use cachelb_router::Prompt;
 
@@ -218,6 +219,7 @@ impl Reader {
                 "blocks= are hashes, but a policy with index=\"radix\" compares tokens: give tokens=, text= or messages=",
             ));
         }
+        check_made(blocks, &self.hasher)?;
         let Scratch { given, own, .. } = scratch;
         let hashes = &mut own.hashes;
         let words = Words::<SequenceHash>::get(blocks, "blocks", given)?;

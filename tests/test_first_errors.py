@@ -109,6 +109,33 @@ def test_repr_of_every_policy_has_every_number_that_is_not_the_default(policy: A
     assert repr(eval(text, NAMES)) == text  # noqa: S307 - our own text
 
 
+DROPPED = """
+from cachelb import Router
+router = Router(["a"])
+def drop(end):
+    decision = router.select_worker(text="hi")
+    end(decision)
+drop(lambda decision: decision.on_complete())
+drop(lambda decision: decision.on_error(500))
+drop(lambda decision: decision.cancel())
+drop(lambda decision: decision.__exit__(None, None, None))
+router.select_worker(text="hi", dry_run=True)
+drop(lambda decision: None)
+print(router.stats().endings["abandoned"])
+open_at_exit = router.select_worker(text="hi")
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["-X", "dev"]], ids=["as usual", "development"])
+def test_dropped_decision_warns_in_development_mode_alone(flags: list[str]) -> None:
+    run = subprocess.run([sys.executable, *flags, "-c", DROPPED], capture_output=True, text=True, check=True)
+    assert run.stdout == "1\n"
+    if flags:
+        assert run.stderr.count("ResourceWarning: decision ") == 2, run.stderr
+    else:
+        assert run.stderr == ""
+
+
 def test_names_of_the_package_are_listed_and_there() -> None:
     code = (
         "import cachelb, sys; names = dir(cachelb); print('cachelb.policies' in sys.modules, names == cachelb.__all__)"

@@ -16,6 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy};
 
+use self::lease::develops;
 pub use self::lease::{Lease, MAX_REST_MS};
 
 use self::attempt::Attempt;
@@ -111,15 +112,11 @@ impl Selected {
             // The prefill worker computes the prompt.
             client.lesson = None;
         }
+        let worker = (&*self.key, self.rank);
+        let mut lease = Lease::new(engine, owner, client, self.number, booking, worker);
+        lease.warns = develops();
         let attempt = Attempt {
-            lease: Lease::new(
-                engine,
-                owner,
-                client,
-                self.number,
-                booking,
-                (&self.key, self.rank),
-            ),
+            lease,
             key: self.key,
             call,
             tried: self.tried,

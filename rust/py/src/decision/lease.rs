@@ -1,5 +1,6 @@
 //! The load that one attempt has booked, until the request ends.
 
+use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -7,8 +8,10 @@ use cachelb_body::Notice;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_router::{Ending, Usage};
+use pyo3::exceptions::PyResourceWarning;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use super::Owner;
 use crate::body::{Client, response_name};
@@ -34,6 +37,23 @@ fn log(notice: Notice) -> PyResult<()> {
     })
 }
 
+/// Whether Python runs in its development mode. Read before the interpreter ends, which drops decisions too.
+pub fn develops() -> bool {
+    static DEVELOPS: PyOnceLock<bool> = PyOnceLock::new();
+    Python::attach(|py| {
+        let flags = || py.import("sys")?.getattr("flags");
+        let read = || flags()?.getattr("dev_mode")?.is_truthy();
+        *DEVELOPS.get_or_init(py, || read().unwrap_or(false))
+    })
+}
+
+fn warn_of_drop(id: &str) -> PyResult<()> {
+    let text = CString::new(format!(
+        "decision {id} was dropped before its request ended: call on_complete(), on_error() or cancel(), or use `with`"
+    ))?;
+    Python::attach(|py| PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1))
+}
+
 /// A booking. If nothing else ends it, it is abandoned when dropped.
 #[derive(Debug)]
 pub struct Lease {
@@ -47,6 +67,8 @@ pub struct Lease {
     place: u64,
     /// `None` for a dry run.
     booking: Option<BookingId>,
+    /// Warn if nothing ends it.
+    pub warns: bool,
 }
 
 impl Lease {
@@ -69,6 +91,7 @@ impl Lease {
             client,
             number,
             booking,
+            warns: false,
         }
     }
 
@@ -106,6 +129,9 @@ impl Lease {
                 }
             }
             self.owner.released()?;
+            if self.warns && ending == Ending::Abandoned {
+                warn_of_drop(&self.id())?;
+            }
         } else if usage.cached_tokens.is_some() {
             self.engine.late_usage(self.number, usage)?;
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,6 +135,22 @@ def test_dropped_decision_warns_in_development_mode_alone(flags: list[str]) -> N
         assert run.stderr.count("ResourceWarning: decision ") == 2, run.stderr
     else:
         assert run.stderr == ""
+
+
+def test_policy_alone_matches_texts_and_chats_as_a_router_does() -> None:
+    chat = [{"role": "user", "content": "Tell me a story. " * 40}]
+    more = [*chat, {"role": "assistant", "content": "Once upon a time"}, {"role": "user", "content": "Go on."}]
+    for first, then in (({"text": "x" * 999}, {"text": "x" * 1999}), ({"messages": chat}, {"messages": more})):
+        alone, one = CacheAware(seed=1), router(policy="cache-aware")
+        found = []
+        for select in (partial(alone.select_worker, ["a", "b"]), one.select_worker):
+            before = select(**first)
+            after = select(**then)
+            found.append((after.reason, after.matched_tokens, after.prompt_tokens, after.worker == before.worker))
+        assert found[0] == found[1]
+        assert found[0][0] == "prefix"
+        assert found[0][1] > 100
+        alone.validate()
 
 
 def test_names_of_the_package_are_listed_and_there() -> None:

@@ -411,6 +411,8 @@ class Policy:
         workers: Iterable[_W],
         *,
         tokens: Tokens | None = None,
+        text: str | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
         blocks: Tokens | None = None,
         boundaries: Tokens | None = None,
         prompt_tokens: int | None = None,
@@ -423,11 +425,17 @@ class Policy:
     ) -> Decision[_W]:
         """Pick a worker, book its load and record the placement, in one step.
 
+        At most one of `tokens`, `text`, `messages` and `blocks` describes the prompt; without any, load decides.
+
         Args:
             workers: Your workers, in any order; each key once.
             tokens: Token ids of the prompt: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
-            blocks: Chained hashes of the prompt's full blocks instead, as `hash_blocks` returns them.
-            boundaries: Where the prompt's messages end, in tokens, for policies that learn there; they must rise.
+            text: The prompt as text. Its token counts are estimates: 4 bytes a token, until engines count.
+            messages: The prompt as chat messages, which a router reads as the default `RequestBodies` say.
+            blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them with the policy's block
+                size and `hash_seed`.
+            boundaries: Where the prompt's messages end, for policies that learn there: in tokens, or in characters of
+                `text`; they must rise.
             prompt_tokens: Length of the prompt, for `blocks` or if there are no tokens.
             session: Key of the conversation.
             lora: Adapter name; caches of different adapters never match.
@@ -441,7 +449,7 @@ class Policy:
 
         Raises:
             NoWorkerAvailable: The list is empty or no worker in it may be picked.
-            TypeError: An argument or a worker has the wrong type, or both tokens and blocks are given.
+            TypeError: An argument or a worker has the wrong type, or the prompt is given twice.
             ValueError: An argument is out of range, or two workers have the same key.
         """
     def _learned(self) -> list[dict[str, Any]]: ...

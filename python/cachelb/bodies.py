@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from cachelb.errors import BodyError
 from cachelb.measure import counter
@@ -225,6 +225,12 @@ class BodyStats:
     layout_unreported: int = field(metadata=counter("layout_unreported", "{answer}"))
     volatile_heads: int = field(metadata=counter("volatile_heads", "{text}"))
     match_error_tokens: dict[str, int] = field(metadata=counter("match_error_tokens", "{token}", "direction"))
+
+
+def settings_of(bodies: RequestBodies | None = None) -> dict[str, Any]:
+    """List the fields by name, as the native half reads them; those of the defaults without `bodies`."""
+    bodies = RequestBodies() if bodies is None else bodies
+    return {each.name: getattr(bodies, each.name) for each in fields(bodies)}
 
 
 def _log_layout(layout: str) -> None:

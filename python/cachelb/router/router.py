@@ -6,11 +6,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb.arguments import listed
-from cachelb.bodies import RequestBodies
+from cachelb.bodies import RequestBodies, settings_of
 from cachelb.cache_groups import CacheLayout
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
@@ -141,7 +141,6 @@ class Router(Reservations[W]):
         """
         if not isinstance(bodies, RequestBodies | None):
             raise TypeError(f"bodies must be RequestBodies, not {type(bodies).__name__}")
-        bodies = RequestBodies() if bodies is None else bodies
         secrets = read_secret(secret)
         if hash_seed is None and secrets:
             hash_seed = secrets[0].hash_seed
@@ -168,7 +167,7 @@ class Router(Reservations[W]):
             "veto_kv_usage": veto_kv_usage,
             "veto_waiting": veto_waiting,
             "breaker_failures": breaker_failures,
-            "bodies": {each.name: getattr(bodies, each.name) for each in fields(bodies)},
+            "bodies": settings_of(bodies),
             "breaker_cooldown_s": breaker_cooldown_s,
             "pd_uncached_token_threshold": pd_uncached_token_threshold,
             "pd_fallback": pd_fallback,

@@ -6,7 +6,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
-use crate::args::{self, named, ranged};
+use crate::args::{self, named, ranged, type_name};
 use crate::body::Read;
 use crate::options::read::{ABOVE_ZERO, millis};
 
@@ -187,9 +187,7 @@ macro_rules! call {
                 let given = Some(given).filter(|given| !given.is_none());
                 match name {
                     $(stringify!($name) => self.$name = $kind::given(name, given)?,)*
-                    "priority" => {
-                        self.priority = given.as_ref().map_or(Ok(0), named::priority)?;
-                    }
+                    "priority" => self.priority = given.as_ref().map_or(Ok(0), named::priority)?,
                     _ => return Ok(false),
                 }
                 Ok(true)
@@ -218,6 +216,27 @@ impl Call {
         }
         Ok(call)
     }
+
+    /// Whether the caller gave the prompt, beside what a body says.
+    pub fn has_prompt(&self) -> bool {
+        self.tokens.is_some()
+            || self.text.is_some()
+            || self.messages.is_some()
+            || self.blocks.is_some()
+    }
+}
+
+/// A function, or nothing.
+pub fn callable(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+    match value {
+        Some(value) if !value.is_callable() => {
+            let found = type_name(&value);
+            Err(PyTypeError::new_err(format!(
+                "{name} must be callable, not {found}"
+            )))
+        }
+        value => Ok(value.map(Bound::unbind)),
+    }
 }
 
 /// `items` as a list or tuple: whatever else can be iterated is copied, since it may be readable only once.
@@ -228,7 +247,7 @@ pub fn readable_again<'py>(
     if items.is_exact_instance_of::<PyList>() || items.is_exact_instance_of::<PyTuple>() {
         return Ok(items);
     }
-    let found = args::type_name(&items);
+    let found = type_name(&items);
     if let Ok(one) = items.cast::<PyString>() {
         let one = Name::of(args::text(one, "a worker's key")?).shown;
         let text =

@@ -3,7 +3,7 @@
 //! A selection reads the clock, the tokens and the workers first, then takes the one lock for rule, booking and record.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cachelb_core::Error;
 use cachelb_core::hashing::NamespaceKey;
@@ -18,8 +18,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
-use crate::args::{named, number, number_or_none, type_name};
-use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, readable_again};
+use crate::args::{named, number, number_or_none};
+use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, callable, readable_again};
+use crate::bodies::Bodies;
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Selected, chain};
@@ -28,8 +29,8 @@ use crate::error::classes::{NoWorkerAvailable, Overloaded};
 use crate::error::to_python;
 use crate::learned_stats::learned;
 use crate::options::configure;
-use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE};
-use crate::prompt::{Reader, with_scratch};
+use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options};
+use crate::prompt::{Reader, Scratch, with_scratch};
 use crate::workers::{self, Roster};
 
 #[doc = stub!("Policy")]
@@ -41,6 +42,8 @@ pub struct NativePolicy {
     reader: Reader,
     key: Option<Py<PyAny>>,
     configured: Configured,
+    /// Reads messages.
+    bodies: OnceLock<Bodies>,
     /// CPython tracks an instance of a Python subclass before it is made: the collector may see one that is all zeros.
     is_made: bool,
 }
@@ -54,11 +57,12 @@ impl NativePolicy {
     fn select_with(
         &self,
         py: Python<'_>,
-        call: &Call,
+        call: &mut Call,
         tried: &[Try],
         dry_run: bool,
-        scratch: &mut crate::prompt::Scratch,
+        scratch: &mut Scratch,
     ) -> PyResult<Selected> {
+        self.fill(py, call, scratch)?;
         let now = self.engine.now(py)?;
         let (hints, scales) = (call.hints(py)?, &self.engine.scales);
         let prompt = call.prompt(py, &hints, &self.reader, Model::Own, scales, scratch)?;
@@ -102,7 +106,24 @@ impl NativePolicy {
         let replaced = std::mem::replace(&mut *lock(&self.roster), roster);
         // Drops the caller's objects, which may run their code: only now that nothing is locked.
         drop(replaced);
+        scratch.room.take_back(&mut call.read);
         Ok(selected)
+    }
+
+    /// Reads the messages of `call`, as a router with default settings reads them.
+    fn fill(&self, py: Python<'_>, call: &mut Call, scratch: &mut Scratch) -> PyResult<()> {
+        if call.messages.is_none() {
+            return Ok(());
+        }
+        let bodies = if let Some(bodies) = self.bodies.get() {
+            bodies
+        } else {
+            let settings = py.import("cachelb.bodies")?.call_method0("settings_of")?;
+            let (given, seed) = (Options(settings.cast()?), self.reader.hasher.seed());
+            let made = Bodies::of(&given, seed, NamespaceKey::of_process())?;
+            self.bodies.get_or_init(|| made)
+        };
+        bodies.fill(py, call, &mut scratch.room, true, false)
     }
 
     fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
@@ -123,13 +144,13 @@ impl Owner for Py<NativePolicy> {
     fn select(
         &self,
         py: Python<'_>,
-        call: Call,
+        mut call: Call,
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
         let this = self.get();
         let selected =
-            with_scratch(|scratch| this.select_with(py, &call, &tried, dry_run, scratch))?;
+            with_scratch(|scratch| this.select_with(py, &mut call, &tried, dry_run, scratch))?;
         let selected = Selected { tried, ..selected };
         Ok(selected.decision(Arc::clone(&this.engine), self.clone_ref(py), call))
     }
@@ -138,9 +159,10 @@ impl Owner for Py<NativePolicy> {
         self.getattr(py, intern!(py, "name"))?.extract(py)
     }
 
-    fn hashes(&self, py: Python<'_>, call: Call) -> PyResult<Vec<u64>> {
+    fn hashes(&self, py: Python<'_>, mut call: Call) -> PyResult<Vec<u64>> {
         let this = self.get();
         with_scratch(|scratch| {
+            this.fill(py, &mut call, scratch)?;
             let (hints, scales) = (call.hints(py)?, &this.engine.scales);
             let prompt = call.prompt(py, &hints, &this.reader, Model::Own, scales, scratch)?;
             Ok(chain(&this.reader, &hints.request(&prompt, 0, scratch)))
@@ -196,19 +218,6 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
     }
 }
 
-/// A function, or nothing.
-pub fn callable(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
-    match value {
-        Some(value) if !value.is_callable() => {
-            let found = type_name(&value);
-            Err(PyTypeError::new_err(format!(
-                "{name} must be callable, not {found}"
-            )))
-        }
-        value => Ok(value.map(Bound::unbind)),
-    }
-}
-
 /// The options of a built-in policy.
 fn configured_by(policy: &Bound<'_, PyAny>) -> Option<Configured> {
     let native = policy.cast::<NativePolicy>().ok()?;
@@ -246,19 +255,22 @@ impl NativePolicy {
             reader: reader.into(),
             key: callable("key", key)?,
             configured,
+            bodies: OnceLock::new(),
         })
     }
 
     #[doc = stub!("Policy.select_worker")]
     #[pyo3(signature = (
-        workers, *, tokens=None, blocks=None, boundaries=None, prompt_tokens=None, session=None, lora=None,
-        cache_salt=None, among=None, exclude=None, dry_run=false
+        workers, *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, prompt_tokens=None, session=None,
+        lora=None, cache_salt=None, among=None, exclude=None, dry_run=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn select_worker(
         slf: &Bound<'_, Self>,
         workers: Bound<'_, PyAny>,
         tokens: Option<Bound<'_, PyAny>>,
+        text: Option<Bound<'_, PyAny>>,
+        messages: Option<Bound<'_, PyAny>>,
         blocks: Option<Bound<'_, PyAny>>,
         boundaries: Option<Bound<'_, PyAny>>,
         prompt_tokens: Option<Bound<'_, PyAny>>,
@@ -272,6 +284,8 @@ impl NativePolicy {
         let call = Call {
             workers: Some(readable_again("workers", workers)?.unbind()),
             tokens: Object::given("tokens", tokens)?,
+            text: Text::given("text", text)?,
+            messages: Object::given("messages", messages)?,
             blocks: Object::given("blocks", blocks)?,
             boundaries: Object::given("boundaries", boundaries)?,
             prompt_tokens: Count::given("prompt_tokens", prompt_tokens)?,

@@ -103,7 +103,7 @@ impl Bodies {
         self.warn_of_limit(tally.error)?;
         call.read = Some(read);
         match call.read.as_deref() {
-            Some(read) if has_events && !has_prompt(call) => self.warn_once(read),
+            Some(read) if has_events && !call.has_prompt() => self.warn_once(read),
             _ => Ok(()),
         }
     }
@@ -175,7 +175,7 @@ impl Bodies {
                 }
                 let body = bytes(body)?;
                 self.read(&body, context, room, read, tally)?;
-                if !has_prompt(call) {
+                if !call.has_prompt() {
                     let path = context.path;
                     self.render(&body, path, &mut room.prompt, read, tally)?;
                 }
@@ -384,11 +384,6 @@ impl Bodies {
         tally.convention = Some(identity.convention);
         read.identify(identity, context.tenant, self.key);
     }
-}
-
-/// Whether the caller gave a prompt, which then takes the place of the body's.
-fn has_prompt(call: &Call) -> bool {
-    call.tokens.is_some() || call.text.is_some() || call.messages.is_some() || call.blocks.is_some()
 }
 
 /// Bytes of a body that would have to be copied and has more than `most`.

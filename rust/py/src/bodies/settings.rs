@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::args;
+use crate::arguments::callable;
 use crate::options::read::Options;
-use crate::policy::callable;
 
 /// More bytes than any body has.
 const MOST_BYTES: u64 = 1 << 40;

@@ -13,9 +13,9 @@ use super::door::Door;
 use super::host::{RouterHost, Shared};
 use super::seconds;
 use crate::args::{Items, integer, number, text};
+use crate::arguments::callable;
 use crate::engine::lock;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options as Given};
-use crate::policy::callable;
 use crate::router::NativeRouter;
 
 const MODES: [(&str, BodyMode); 4] = [

@@ -35,13 +35,13 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use crate::args::{named, number_or_none, ranged};
+use crate::arguments::callable;
 use crate::bodies::Bodies;
 use crate::clock::Clock;
 use crate::custom::Customs;
 use crate::decision::Owner as _;
 use crate::engine::Engine;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
-use crate::policy::callable;
 use crate::roster::Roster;
 
 pub use self::admission::{AdmissionGate, HeldRequest, settings_of, tenant_named};

@@ -166,6 +166,7 @@ def stub() -> str:
             any_options(),
             *map(policy_class, POLICIES.values()),
             TAIL,
+            'def named(name: str) -> type[BuiltinPolicy] | None:\n    """Return the class called `name`."""\n\n',
             f'def make(name: str, /, **options: Any) -> Any:\n    """{make}\n    """\n',
         ]
     )

@@ -10,15 +10,113 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import CacheAware, Router, hash_blocks, policies
+from cachelb import Adaptive, CacheAware, Router, hash_blocks, policies
 from cachelb.policies import POLICIES, BuiltinPolicy, Learned, OverlapCost, Random, Session
 from cachelb.testing import ManualClock
 
+OF_LOAD_FACTOR = "an option of CacheAware, PrefixHash, Session, KvAware: policy=CacheAware(load_factor=...)"
+BY_KEYWORD = "select_worker takes a prompt by keyword: tokens=..., messages=... or text=..."
 OTHER_SEED = "blocks= are of another seed: give hash_blocks the same secret=, or the hash_seed as seed="
+
+
+class Own:
+    """A policy of one's own."""
+
+    name, needs = "own", frozenset({"session"})
+
+    def choose(self, _request: object, _fleet: object) -> int:
+        return 0
 
 
 def router(**options: Any) -> Router[str]:
     return Router(["a", "b"], seed=1, **options)
+
+
+KEYWORDS: list[tuple[Any, dict[str, Any], str]] = [
+    (Router, {"polcy": "random"}, "Router has no argument 'polcy'; did you mean 'policy'?"),
+    (Router, {"worker": ["a"]}, "Router has no argument 'worker'; did you mean 'workers'?"),
+    (Router, {"load_factor": 2.0}, f"Router has no argument 'load_factor'; it is {OF_LOAD_FACTOR}"),
+    (
+        Router,
+        {"load_facto": 2.0},
+        f"Router has no argument 'load_facto'; did you mean 'load_factor', {OF_LOAD_FACTOR}?",
+    ),
+    (
+        Router,
+        {"policy": "cache-aware", "load_factr": 2.0},
+        "Router has no argument 'load_factr'; did you mean 'load_factor'?",
+    ),
+    (
+        Router,
+        {"policy": Session(), "load_factor": 2.0},
+        "Router has no argument 'load_factor'; set it on the policy: policy=Session(load_factor=...)",
+    ),
+    (Router, {"policy": Own(), "blok_size": 8}, "Router has no argument 'blok_size'; did you mean 'block_size'?"),
+    (
+        Router,
+        {"policy": Own(), "tau": 8},
+        "Router has no argument 'tau'; it is an option of PrefixCache: policy=PrefixCache(tau=...)",
+    ),
+    (Router, {"policy": "no-such"}, "there is no policy 'no-such'; there are {all}"),
+    (Adaptive, {"load_factor": 2.0}, f"policy 'adaptive' has no option 'load_factor'; it is {OF_LOAD_FACTOR}"),
+    (CacheAware, {"load_facter": 2.0}, "policy 'cache-aware' has no option 'load_facter'; did you mean 'load_factor'?"),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "text"), KEYWORDS, ids=[", ".join(given) for _, given, _ in KEYWORDS])
+def test_wrong_keyword_names_the_right_one(call: Any, given: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as error:
+        call(**given)
+    assert str(error.value) == text.format(all=", ".join(map(repr, sorted({*POLICIES, *policies.ALIASES}))))
+
+
+ALONE: Any = CacheAware
+PROMPTS: list[tuple[str, Any, str]] = [
+    ("text by position", lambda r: r.select_worker("hi"), "select_worker takes a prompt by keyword: text=..."),
+    ("ids by position", lambda r: r.select_worker([1, 2]), BY_KEYWORD),
+    (
+        "chat by position",
+        lambda r: r.select_worker([{"role": "user"}]),
+        BY_KEYWORD,
+    ),
+    ("body by position", lambda r: r.select_worker(b"{}"), BY_KEYWORD),
+    ("prompt=", lambda r: r.select_worker(prompt="hi"), "unexpected keyword argument 'prompt'; the prompt is text="),
+    (
+        "prompt= of a pair",
+        lambda r: r.select_pair(prompt="hi"),
+        "unexpected keyword argument 'prompt'; the prompt is text=",
+    ),
+    (
+        "input_ids=",
+        lambda r: r.select_worker(input_ids=[1]),
+        "unexpected keyword argument 'input_ids'; the prompt is tokens=",
+    ),
+    ("token=", lambda r: r.select_worker(token=[1]), "unexpected keyword argument 'token'; did you mean 'tokens'?"),
+    (
+        "sesion=",
+        lambda r: r.explain(text="hi", sesion="s"),
+        "unexpected keyword argument 'sesion'; did you mean 'session'?",
+    ),
+    (
+        "a policy, by position",
+        lambda r: ALONE().select_worker(["a"], "hi"),
+        "select_worker takes a prompt by keyword: text=...",
+    ),
+    (
+        "a policy, prompt=",
+        lambda r: ALONE().select_worker(["a"], prompt="hi"),
+        "unexpected keyword argument 'prompt'; the prompt is text=",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), [row[1:] for row in PROMPTS], ids=[row[0] for row in PROMPTS])
+def test_misnamed_prompt_names_the_keyword_and_books_nothing(call: Any, text: str) -> None:
+    one = router()
+    with pytest.raises(TypeError) as error:
+        call(one)
+    assert str(error.value) == text
+    assert one.loads() == {"a": 0, "b": 0}
 
 
 HASHES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
+
+from cachelb.errors import did_you_mean
 
 T = TypeVar("T")
 
@@ -17,6 +20,24 @@ MOST_TOKENS = 1 << 24
 
 LONGEST_S = 1e9
 """Thirty years: practically for ever, without overflow of any clock or timer."""
+
+
+_OTHERS = {"prompt": "text", "input": "text"} | dict.fromkeys(("token_ids", "input_ids", "prompt_token_ids"), "tokens")
+"""Arguments that other libraries have for a prompt."""
+
+
+def unexpected(known: str, positional: tuple[object, ...], keywords: Iterable[str] | None) -> TypeError:
+    """Make the error for arguments of a selection without a name, or with a wrong one; no value is shown.
+
+    `known` is the signature; `positional` and `keywords` are the arguments that it does not have.
+    """
+    if positional:
+        name = "text=..." if isinstance(positional[0], str) else "tokens=..., messages=... or text=..."
+        return TypeError(f"select_worker takes a prompt by keyword: {name}")
+    wrong = next(iter(keywords or ()))
+    other = _OTHERS.get(wrong, "")
+    hint = f"; the prompt is {other}=" if other else did_you_mean(wrong, re.findall(r"\w+(?==)", known))
+    return TypeError(f"unexpected keyword argument {wrong!r}{hint}")
 
 
 def number(

@@ -189,6 +189,6 @@ def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches
 
-    names = sorted(known)
+    names = sorted(set(known))
     close = get_close_matches(wrong, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(map(repr, names)) or 'none'}"

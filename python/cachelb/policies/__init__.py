@@ -50,7 +50,7 @@ def make(name: str, /, **options: Any) -> Any:  # noqa: ANN401 - a type checker 
         **options: Options of the policy's class.
 
     Returns:
-        The policy: a `BuiltinPolicy`, or a `Policy` of somebody else's.
+        The policy: a `BuiltinPolicy`, or a `Policy` of another distribution.
 
     Raises:
         ValueError: There is no such policy, module or class, or an option is outside its range.
@@ -66,11 +66,15 @@ def make(name: str, /, **options: Any) -> Any:  # noqa: ANN401 - a type checker 
     """
     if ":" in name:
         return plugins.imported(name, options)
+    if (policy := named(name)) is not None:
+        return policy(**options)
+    if (found := plugins.make(name, options)) is not None:
+        return found
+    known_names = [*POLICIES, *ALIASES, *plugins.names()]
+    raise ValueError(f"there is no policy {name!r}{did_you_mean(name.replace('_', '-'), known_names)}")
+
+
+def named(name: str) -> type[BuiltinPolicy] | None:
+    """Return the class called `name` of those that come with cachelb."""
     plain = name.replace("_", "-")
-    plain = ALIASES.get(plain, plain)
-    if plain not in POLICIES:
-        if (found := plugins.make(name, options)) is not None:
-            return found
-        known_names = [*POLICIES, *ALIASES, *plugins.names()]
-        raise ValueError(f"there is no policy {name!r}{did_you_mean(plain, known_names)}")
-    return POLICIES[plain](**options)
+    return POLICIES.get(ALIASES.get(plain, plain))

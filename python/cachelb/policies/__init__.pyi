@@ -1364,6 +1364,9 @@ POLICIES: Final[dict[str, type[BuiltinPolicy]]]
 ALIASES: Final[dict[str, str]]
 """Other names of some of them."""
 
+def named(name: str) -> type[BuiltinPolicy] | None:
+    """Return the class called `name`."""
+
 def make(name: str, /, **options: Any) -> Any:
     """Build the policy called `name`.
 
@@ -1374,7 +1377,7 @@ def make(name: str, /, **options: Any) -> Any:
         **options: Options of the policy's class.
 
     Returns:
-        The policy: a `BuiltinPolicy`, or a `Policy` of somebody else's.
+        The policy: a `BuiltinPolicy`, or a `Policy` of another distribution.
 
     Raises:
         ValueError: There is no such policy, module or class, or an option is outside its range.

@@ -13,7 +13,7 @@ from cachelb._core import Policy as NativePolicy
 from cachelb.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from inspect import Parameter, Signature
     from typing import Self
 
@@ -95,7 +95,7 @@ class BuiltinPolicy(NativePolicy):
         known = cls.keywords()
         for option in options:
             if option not in known:
-                raise TypeError(f"policy {cls.name!r} has no option {option!r}{did_you_mean(option, known)}")
+                raise TypeError(f"policy {cls.name!r} has no option {option!r}{option_hint(option, known)}")
         policy = super().__new__(cls, cls.name, options, key=key, clock=clock)
         texts = ((name, _shown(value)) for name, value in (*options.items(), ("key", key), ("clock", clock)))
         policy._repr = ", ".join(f"{name}={text}" for name, text in texts if text != _shown(known[name][2]))
@@ -121,6 +121,21 @@ class BuiltinPolicy(NativePolicy):
             ['choices', 'load', 'seed', 'booking_ttl_s', 'key', 'clock']
         """
         return {option[0]: option for option in (*cls.options, *cls.shared)}
+
+
+def option_hint(option: str, known: Iterable[str]) -> str:
+    """End a message about an unknown option: with the policies that have it, or the nearest name."""
+    from difflib import get_close_matches
+
+    from cachelb.policies import POLICIES
+
+    options = dict.fromkeys(name for policy in POLICIES.values() for name in policy.keywords())
+    near = option if option in options else next(iter(get_close_matches(option, [*known, *options], n=1)), None)
+    if near is None or near in known:
+        return did_you_mean(option, known)
+    first, *others = (policy.__name__ for policy in POLICIES.values() if near in policy.keywords())
+    text = f"an option of {', '.join([first, *others][:4])}: policy={first}({near}=...)"
+    return f"; it is {text}" if near == option else f"; did you mean {near!r}, {text}?"
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - of any option

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from cachelb._core import Policy as NativePolicy
 from cachelb.arguments import listed
 from cachelb.arguments import whole as whole_number
-from cachelb.errors import did_you_mean
-from cachelb.policies import make
-from cachelb.policies.base import BuiltinPolicy
+from cachelb.policies import make, named
+from cachelb.policies.base import BuiltinPolicy, option_hint
 from cachelb.policies.custom import PolicyLike, Watched, check
 
 _MOST_SHADOWS = 64
@@ -54,6 +53,7 @@ class Plan:
         policy: PolicyLike,
         options: Mapping[str, Any],
         *,
+        own: Iterable[str],
         prefill: PolicyLike | None,
         decode: PolicyLike | None,
         shadow: Sequence[PolicyLike],
@@ -64,6 +64,7 @@ class Plan:
         Args:
             policy: The policy, by name or as an object.
             options: Its options, if it is given by name; of the caller's own policy, how placements are remembered.
+            own: The router's other keywords, for errors.
             prefill: The policy of prefill workers; None is `prefill-times-batch`.
             decode: The policy of decode workers; None is the fewest blocks in use. If both are None, a policy that
                 weighs pairs picks both.
@@ -78,6 +79,7 @@ class Plan:
             ValueError: There is no such policy, or an option is outside its range.
         """
         whole_number("replicas", replicas, 1)
+        _check_options(policy, options, own)
         whole = _Slot.of(policy, options)
         weighs = prefill is None and decode is None and whole.custom is None and whole.name == _WEIGHS_PAIRS
         halves = {
@@ -134,16 +136,23 @@ class _Slot:
         if isinstance(policy, str):
             policy, options = make(policy, **options), {}
         if isinstance(policy, BuiltinPolicy):
-            if options:
-                given = ", ".join(map(repr, options))
-                raise TypeError(f"options ({given}) belong to a policy given by name; set them on the object")
             return cls(policy.name, policy)
         policy = check(policy)
-        for option in options:
-            if option not in PLACEMENTS:
-                raise TypeError(f"a policy of your own has no option {option!r}{did_you_mean(option, PLACEMENTS)}")
         needs = {"tokens": "tokens" in policy.needs, "session": "session" in policy.needs}
         return cls(policy.name, NativePolicy("custom", {**needs, **options}), Watched(policy))
+
+
+def _check_options(policy: PolicyLike, options: Mapping[str, Any], own: Iterable[str]) -> None:
+    """Refuse keywords that neither the router nor its policy has."""
+    kind = named(policy) if isinstance(policy, str) else type(policy)
+    if kind is None:  # of another distribution, whose class refuses them
+        return
+    has: Iterable[str] = kind.keywords() if issubclass(kind, BuiltinPolicy) else PLACEMENTS
+    taken = () if isinstance(policy, BuiltinPolicy) else has
+    for option in options:
+        if option not in taken:
+            there = f"; set it on the policy: policy={kind.__name__}({option}=...)" if option in has else ""
+            raise TypeError(f"Router has no argument {option!r}{there or option_hint(option, [*own, *taken])}")
 
 
 _WEIGHS_PAIRS = "adaptive"

@@ -151,6 +151,7 @@ class Router(Reservations[W]):
         plan = Plan.of(
             policy,
             policy_options,
+            own=("workers", *(Router.__new__.__kwdefaults__ or ())),
             prefill=prefill_policy,
             decode=decode_policy,
             shadow=shadow,

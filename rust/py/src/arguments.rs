@@ -1,6 +1,7 @@
 //! The arguments of a selection. Each is named once, in `arguments!`, with the kind of its value.
 
 use cachelb_router::Name;
+use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -165,7 +166,7 @@ macro_rules! call {
         }
 
         impl Call {
-            const NAMES: &[&str] = &[$(stringify!($name),)* "priority"];
+            pub const NAMES: &[&str] = &[$(stringify!($name),)* "priority"];
 
             pub fn clone_ref(&self, py: Python<'_>) -> Self {
                 Self {
@@ -208,10 +209,8 @@ impl Call {
         for item in given.items() {
             let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
             if !call.take(args::text(&key, "a keyword")?, value)? {
-                return Err(PyTypeError::new_err(format!(
-                    "unexpected keyword argument {key:?}; there are {}",
-                    Self::NAMES.join(", ")
-                )));
+                let known = Self::NAMES.join("=") + "=";
+                return Err(unexpected(key.py(), (known, (), (&key,))));
             }
         }
         Ok(call)
@@ -224,6 +223,27 @@ impl Call {
             || self.messages.is_some()
             || self.blocks.is_some()
     }
+}
+
+/// Refuses what stands behind the keywords of `select_worker`, and keywords that there are not.
+pub fn check_surplus(
+    of: &Bound<'_, PyAny>,
+    positional: &Bound<'_, PyTuple>,
+    unknown: Option<&Bound<'_, PyDict>>,
+) -> PyResult<()> {
+    if positional.is_empty() && unknown.is_none_or(PyDictMethods::is_empty) {
+        return Ok(());
+    }
+    let known = of.getattr("select_worker")?.getattr("__text_signature__")?;
+    Err(unexpected(of.py(), (known, positional, unknown)))
+}
+
+/// The error for arguments without a name or with a wrong one, which the Python half makes.
+#[cold]
+fn unexpected<'py>(py: Python<'py>, given: impl PyCallArgs<'py>) -> PyErr {
+    let module = py.import("cachelb.arguments");
+    let error = module.and_then(|module| module.call_method1("unexpected", given));
+    error.map_or_else(|failed| failed, PyErr::from_value)
 }
 
 /// A function, or nothing.

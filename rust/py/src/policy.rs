@@ -16,10 +16,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyTuple};
 
 use crate::args::{named, number, number_or_none};
-use crate::arguments::{Again, Call, Count, Kind as _, Object, Text, callable, readable_again};
+use crate::arguments::{
+    Again, Call, Count, Kind as _, Object, Text, callable, check_surplus, readable_again,
+};
 use crate::bodies::Bodies;
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
@@ -260,14 +262,21 @@ impl NativePolicy {
     }
 
     #[doc = stub!("Policy.select_worker")]
-    #[pyo3(signature = (
-        workers, *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, prompt_tokens=None, session=None,
-        lora=None, cache_salt=None, among=None, exclude=None, dry_run=false
-    ))]
+    #[pyo3(
+        signature = (
+            workers, *positional, tokens=None, text=None, messages=None, blocks=None, boundaries=None,
+            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None,
+            dry_run=false, **unknown
+        ),
+        text_signature = "($self, workers, *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, \
+            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None, \
+            dry_run=False)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn select_worker(
         slf: &Bound<'_, Self>,
         workers: Bound<'_, PyAny>,
+        positional: &Bound<'_, PyTuple>,
         tokens: Option<Bound<'_, PyAny>>,
         text: Option<Bound<'_, PyAny>>,
         messages: Option<Bound<'_, PyAny>>,
@@ -280,7 +289,9 @@ impl NativePolicy {
         among: Option<Bound<'_, PyAny>>,
         exclude: Option<Bound<'_, PyAny>>,
         #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Decision> {
+        check_surplus(slf, positional, unknown)?;
         let call = Call {
             workers: Some(readable_again("workers", workers)?.unbind()),
             tokens: Object::given("tokens", tokens)?,

@@ -16,7 +16,9 @@ use pyo3::types::{PyDict, PyTuple};
 use super::fleet::unknown_worker;
 use super::{Fleet, NativeRouter};
 use crate::args::named;
-use crate::arguments::{Again, Call, Count, Kind as _, Object, Pairs, Seconds, Text, arguments};
+use crate::arguments::{
+    Again, Call, Count, Kind as _, Object, Pairs, Seconds, Text, arguments, check_surplus,
+};
 use crate::body::Client;
 use crate::call::{Hints, Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
@@ -475,14 +477,23 @@ macro_rules! select_worker {
         #[pymethods]
         impl NativeRouter {
             #[doc = stub!("Router.select_worker")]
-            #[pyo3(signature = (*, $($name=None,)* priority=0, dry_run=false))]
+            #[pyo3(
+                signature = (*positional, $($name=None,)* priority=0, dry_run=false, **unknown),
+                text_signature = "($self, *, tokens=None, text=None, messages=None, blocks=None, body=None, path=None, \
+                    headers=None, boundaries=None, prompt_tokens=None, model=None, lora=None, cache_salt=None, mm=None, \
+                    session=None, tenant=None, max_output_tokens=None, expected_output_tokens=None, cache_ttl_s=None, \
+                    among=None, exclude=None, priority=0, dry_run=False)"
+            )]
             #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
             fn select_worker(
                 slf: &Bound<'_, Self>,
+                positional: &Bound<'_, PyTuple>,
                 $($name: Option<Bound<'_, PyAny>>,)*
                 #[pyo3(from_py_with = named::priority)] priority: i64,
                 #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
+                unknown: Option<&Bound<'_, PyDict>>,
             ) -> PyResult<Decision> {
+                check_surplus(slf, positional, unknown)?;
                 let call = Call {
                     workers: None,
                     $($name: $kind::given(stringify!($name), $name)?,)*

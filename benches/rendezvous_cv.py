@@ -23,7 +23,7 @@ def variation(policy: policies.BuiltinPolicy, sessions: list[str], workers: list
     """Coefficient of variation of the sessions per worker."""
     counts = dict.fromkeys(workers, 0)
     for session in sessions:
-        counts[policy.select_worker(workers, session=session).key] += 1
+        counts[policy.select_worker(workers, session=session, by_load=True).key] += 1
     return pstdev(counts.values()) / fmean(counts.values())
 
 

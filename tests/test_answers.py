@@ -34,7 +34,7 @@ def test_usage_is_found_where_it_is_and_only_there(tail: bytes, expected: dict[s
 
 
 def test_headers_leave_only_by_name() -> None:
-    headers = Router(["http://gpu0:8000"]).select_worker().headers
+    headers = Router(["http://gpu0:8000"]).select_worker(by_load=True).headers
     assert header_filter()(headers) == {}
     assert header_filter(["X-Cachelb-Reason"])(headers) == {"x-cachelb-reason": "only-one"}
     assert header_filter("x-cachelb-worker")(headers) == {"x-cachelb-worker": "http://gpu0:8000"}

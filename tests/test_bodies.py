@@ -136,7 +136,7 @@ def test_tenants_do_not_share_sessions() -> None:
     router = Router(["gpu0"], policy=policy)
     for headers in ({"x-session-id": "s"}, [(b"X-Session-Id", b" s ")]):
         for tenant in ("a", "b", None, ""):
-            router.select_worker(headers=headers, tenant=tenant)
+            router.select_worker(headers=headers, tenant=tenant, by_load=True)
     sessions = [request.session for request in policy.seen]
     assert sessions[:4] == sessions[4:]
     assert len({*sessions}) == 4
@@ -236,7 +236,7 @@ def test_every_selection_takes_bodies() -> None:
     assert (explained.prompt_tokens, explained.convention) == (len(LONG) // 4, "opencode")
     assert router.recent()[0].convention == "opencode"
     assert router.select_worker(**CALL, dry_run=True).matched_tokens > 500
-    pair = router.select_pair(**CALL)
+    pair = router.select_pair(**CALL, by_load=True)
     assert pair.decode.prompt_tokens == len(LONG) // 4
     pair.cancel()
     waited = asyncio.run(router.select_worker_when_ready(**CALL, timeout_s=1.0))
@@ -255,8 +255,8 @@ def test_a_session_of_the_gateway_outranks_the_client() -> None:
     policy = Watching()
     router = Router(["gpu0"], policy=policy)
     for session in ("a", "", None):
-        router.select_worker(headers={"x-session-id": "s"}, session=session)
-    router.select_worker(session="a")
+        router.select_worker(headers={"x-session-id": "s"}, session=session, by_load=True)
+    router.select_worker(session="a", by_load=True)
     first, second, third, alone = (request.session for request in policy.seen)
     assert first == alone != second == third is not None
     assert router.stats().bodies.conventions == {"gateway": 1, "opencode": 2}
@@ -360,7 +360,7 @@ def test_a_configuration_has_a_table_of_bodies() -> None:
 @pytest.mark.parametrize("headers", ["x-session-id", b"a", [1], [("a",)], [("a", 1)], {"a": None}, 7])
 def test_headers_of_another_kind_are_refused(headers: Any) -> None:
     with pytest.raises(TypeError, match="headers must be a mapping or pairs"):
-        Router(["gpu0"]).select_worker(headers=headers)
+        Router(["gpu0"]).select_worker(headers=headers, by_load=True)
 
 
 def cut_body() -> dict[str, Any]:

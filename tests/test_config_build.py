@@ -101,7 +101,7 @@ def test_load_is_polled_only_if_the_configuration_says_so_and_until_the_router_c
 def test_every_build_is_a_router_of_its_own() -> None:
     loaded = config.load({"workers": ["a"]}, environ={})
     one, other = loaded.build(), loaded.build()
-    with one.select_worker():
+    with one.select_worker(by_load=True):
         assert [router.stats().workers[0].inflight for router in (one, other)] == [1, 0]
 
 

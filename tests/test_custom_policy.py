@@ -54,7 +54,7 @@ def seeing(look: Callable[[RequestView, FleetView], Any], pick: Any = 0) -> tupl
 
 def test_pick_is_booked_with_reason_custom() -> None:
     fleet = router(lambda _request, fleet: len(fleet) - 1)
-    decision = fleet.select_worker(prompt_tokens=100)
+    decision = fleet.select_worker(prompt_tokens=100, by_load=True)
     assert (decision.worker, decision.reason) == ("gpu2", "custom")
     assert fleet.loads() == {"gpu0": 0, "gpu1": 0, "gpu2": 1}
     decision.on_complete()
@@ -64,14 +64,14 @@ def test_pick_is_booked_with_reason_custom() -> None:
 
 @pytest.mark.parametrize("answer", [1, np.int64(1), np.uint8(1), np.array([0, 3, 1]).argmax()])
 def test_any_integer_is_a_pick(answer: object) -> None:
-    with router(lambda *_: answer).select_worker() as decision:
+    with router(lambda *_: answer).select_worker(by_load=True) as decision:
         assert (decision.worker, decision.reason) == ("gpu1", "custom")
 
 
 def test_reason_of_the_closed_set_is_kept_and_cold_moves_the_cold_order() -> None:
     order, choose = seeing(lambda _, fleet: fleet.column("last_cold_pick").tolist(), pick=(1, "cold"))
     fleet = router(choose)
-    assert [fleet.select_worker().reason for _ in range(2)] == ["cold", "cold"]
+    assert [fleet.select_worker(by_load=True).reason for _ in range(2)] == ["cold", "cold"]
     assert order == [[0, 0, 0], [0, 1, 0]]
 
 
@@ -88,7 +88,7 @@ def test_nonsense_goes_to_the_least_loaded_and_is_logged(
     answer: object, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = router(lambda *_: answer)
-    picked = [fleet.select_worker() for _ in range(3)]
+    picked = [fleet.select_worker(by_load=True) for _ in range(3)]
     assert sorted(decision.worker for decision in picked) == KEYS
     assert {decision.reason for decision in picked} == {"policy-error"}
     told = f"policy 'own' failed with {error}; the least loaded worker serves such requests (reason 'policy-error')"
@@ -102,7 +102,7 @@ def test_each_class_of_error_is_logged_once(caplog: pytest.LogCaptureFixture) ->
         raise errors.pop()
 
     fleet = router(fail)
-    held = [fleet.select_worker() for _ in range(4)]
+    held = [fleet.select_worker(by_load=True) for _ in range(4)]
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError, ZeroDivisionError]
     assert fleet.stats().decisions == {("own", "policy-error"): len(held)}
 
@@ -114,7 +114,7 @@ def test_interrupts_pass_and_leave_nothing_booked(error: type[BaseException]) ->
 
     fleet = router(fail)
     with pytest.raises(error):
-        fleet.select_worker(prompt_tokens=10)
+        fleet.select_worker(prompt_tokens=10, by_load=True)
     assert fleet.stats().open_requests == 0
     fleet.validate()
 
@@ -122,9 +122,9 @@ def test_interrupts_pass_and_leave_nothing_booked(error: type[BaseException]) ->
 def test_one_candidate_is_only_one_and_nobody_raises_without_asking() -> None:
     asked, choose = seeing(lambda _, fleet: len(fleet))
     fleet = router(choose)
-    assert fleet.select_worker(among=["gpu1"]).reason == "only-one"
+    assert fleet.select_worker(among=["gpu1"], by_load=True).reason == "only-one"
     with pytest.raises(cachelb.NoWorkerAvailable, match="gpu0 is not in `among`"):
-        fleet.select_worker(among=[])
+        fleet.select_worker(among=[], by_load=True)
     assert asked == [1]
     assert fleet.stats().no_worker == 1
 
@@ -133,9 +133,9 @@ def test_dry_run_and_explain_ask_and_book_nothing() -> None:
     asked, choose = seeing(lambda request, _: request.dry_run, pick=lambda request, _: request.randrange(3))
     fleet = router(choose)
     for _ in range(20):
-        explained, dry = fleet.explain(), fleet.select_worker(dry_run=True)
+        explained, dry = fleet.explain(), fleet.select_worker(dry_run=True, by_load=True)
         assert fleet.stats().open_requests == 0
-        with fleet.select_worker() as real:
+        with fleet.select_worker(by_load=True) as real:
             assert explained.key == dry.worker == real.worker
             assert dry.reason == real.reason == "custom"
     assert asked == [True, True, False] * 20
@@ -146,7 +146,7 @@ def test_equal_seeds_draw_equal_picks_and_all_of_them() -> None:
         assert 0 <= request.random() < 1
         return request.randrange(len(fleet))
 
-    picks = [[one.select_worker().worker for _ in range(60)] for one in (router(choose), router(choose))]
+    picks = [[one.select_worker(by_load=True).worker for _ in range(60)] for one in (router(choose), router(choose))]
     assert picks[0] == picks[1]
     assert set(picks[0]) == set(KEYS)
 
@@ -162,8 +162,8 @@ def test_columns_hold_loads_reports_and_weights() -> None:
     fleet.add_worker("gpu1", weight=2.0)
     fleet.update_load("gpu1", running=3, waiting=4, queued_tokens=5, kv_usage=0.5, prefill_tps=6, gen_tps=7, age_s=1)
     fleet.update_load("gpu2", running=3, age_s=5)
-    decision = fleet.select_worker(prompt_tokens=100)
-    fleet.select_worker(prompt_tokens=40, dry_run=True)
+    decision = fleet.select_worker(prompt_tokens=100, by_load=True)
+    fleet.select_worker(prompt_tokens=40, dry_run=True, by_load=True)
     nan = pytest.approx(float("nan"), nan_ok=True)
     assert seen["inflight"] == [1, 7, 0], "a fresh report tells of requests that others brought"
     assert seen["pending_prefill_tokens"] == seen["dispatched_tokens"] == [100, 0, 0]
@@ -176,7 +176,7 @@ def test_columns_hold_loads_reports_and_weights() -> None:
     assert seen["dp_rank"] == [-1, -1, -1]
     clock.advance(0.5)
     decision.on_first_token()
-    fleet.select_worker(prompt_tokens=40, dry_run=True)
+    fleet.select_worker(prompt_tokens=40, dry_run=True, by_load=True)
     assert seen["decode_blocks"] == [6, 0, 0]
     assert seen["observed_prefill_tps"] == [pytest.approx(200), nan, nan]
 
@@ -198,7 +198,7 @@ def test_request_says_what_it_is_and_never_what_it_says() -> None:
     told = {"tenant": "acme", "priority": 3, "model": "llama", "lora": "adapter", "max_output_tokens": 9}
     fleet.select_worker(text="a secret " * 40, session="chat-1", expected_output_tokens=8, **told)  # type: ignore[arg-type]
     fleet.select_worker(tokens=range(40))
-    fleet.select_worker(prompt_tokens=35)
+    fleet.select_worker(prompt_tokens=35, by_load=True)
     whole, headed, bare = views
     assert {name: getattr(whole, name) for name in told} == told
     assert (whole.expected_output_tokens, whole.attempt) == (8, 0)
@@ -214,7 +214,7 @@ def test_request_says_what_it_is_and_never_what_it_says() -> None:
 
 def test_retry_counts_attempts_and_leaves_out_the_tried() -> None:
     seen, look = seeing(lambda request, fleet: (request.attempt, fleet.keys))
-    router(look).select_worker().retry().retry()
+    router(look).select_worker(by_load=True).retry().retry()
     assert seen == [(0, ("gpu0", "gpu1", "gpu2")), (1, ("gpu1", "gpu2")), (2, ("gpu2",))]
 
 
@@ -223,14 +223,14 @@ def test_ranks_are_candidates_and_gpus_are_named() -> None:
     fleet = Router[str](policy=Own(look))
     fleet.add_worker("one", gpu="a100")
     fleet.add_worker("two", dp_size=2)
-    decision = fleet.select_worker()
+    decision = fleet.select_worker(by_load=True)
     assert seen == [(("one", "two", "two"), ("a100", None, None), [-1, 0, 1], 3)]
     assert (decision.worker, decision.dp_rank) == ("two", 1)
 
 
 def test_unknown_column_names_the_nearest() -> None:
     views, look = seeing(lambda _, fleet: fleet)
-    router(look).select_worker()
+    router(look).select_worker(by_load=True)
     with pytest.raises(KeyError, match=r"there is no column \W*inflght\W+did you mean \W+inflight\W+$"):
         views[0].column("inflght")
 
@@ -251,7 +251,7 @@ def test_columns_share_memory_are_read_only_and_outlive_the_request() -> None:
 
     fleet = router(keep)
     fleet.update_load("gpu1", kv_usage=0.25)
-    held = [fleet.select_worker() for _ in range(50)]
+    held = [fleet.select_worker(by_load=True) for _ in range(50)]
     del fleet
     gc.collect()
     assert [int(inflight[0]) for inflight in kept[::2]] == list(range(50))
@@ -262,7 +262,7 @@ def test_columns_share_memory_are_read_only_and_outlive_the_request() -> None:
 
 def test_memory_of_a_view_is_freed_with_the_last_array() -> None:
     kept, keep = seeing(lambda _, fleet: fleet.column("inflight"))
-    router(keep).select_worker().on_complete()
+    router(keep).select_worker(by_load=True).on_complete()
     base = kept[0].base
     counts = sys.getrefcount(base)
     with memoryview(base):
@@ -281,7 +281,7 @@ def test_pick_that_left_meanwhile_is_asked_for_again() -> None:
 
     seen, choose = seeing(lambda _, view: view.keys, pick=leave)
     fleet = router(choose)
-    decision = fleet.select_worker()
+    decision = fleet.select_worker(by_load=True)
     assert (decision.worker, decision.reason) == ("gpu1", "custom")
     assert seen == [("gpu0", "gpu1", "gpu2"), ("gpu1", "gpu2")]
     assert fleet.loads() == {"gpu1": 1, "gpu2": 0}
@@ -294,7 +294,7 @@ def test_picks_that_keep_leaving_end_at_the_least_loaded() -> None:
 
     asked, choose = seeing(lambda _, view: len(view), pick=leave)
     fleet = Router([f"gpu{i}" for i in range(5)], policy=Own(choose))
-    decision = fleet.select_worker()
+    decision = fleet.select_worker(by_load=True)
     assert asked == [5, 4, 3]
     assert decision.worker in {"gpu3", "gpu4"}
     assert decision.reason == "policy-error"
@@ -338,7 +338,7 @@ def test_shadow_of_your_own_decides_beside_and_books_nothing() -> None:
 def test_shadow_does_not_change_what_the_first_policy_picks() -> None:
     own = Own(lambda request, fleet: request.randrange(len(fleet)))
     alone, beside = (Router(KEYS, policy="random", shadow=shadow, seed=4) for shadow in ([], [own]))
-    picks = [[one.select_worker().worker for _ in range(40)] for one in (alone, beside)]
+    picks = [[one.select_worker(by_load=True).worker for _ in range(40)] for one in (alone, beside)]
     assert picks[0] == picks[1]
 
 
@@ -348,7 +348,7 @@ def test_pair_asks_one_policy_per_half() -> None:
     fleet = Router[str](prefill_policy=Own(second), decode_policy=Own(first))
     for key in ("p0", "p1", "d0", "d1"):
         fleet.add_worker(key, role="prefill" if key > "e" else "decode")
-    pair = fleet.select_pair(prompt_tokens=100)
+    pair = fleet.select_pair(prompt_tokens=100, by_load=True)
     assert pair.prefill is not None
     assert (pair.prefill.worker, pair.prefill.reason) == ("p1", "custom")
     assert (pair.decode.worker, pair.decode.reason) == ("d0", "custom")
@@ -405,7 +405,7 @@ def test_unknown_option_of_an_own_policy_names_the_nearest() -> None:
 def test_router_and_policy_are_collected_together() -> None:
     policy: Any = Own(lambda *_: 0)
     policy.router = Router(KEYS, policy=policy)
-    policy.router.select_worker().on_complete()
+    policy.router.select_worker(by_load=True).on_complete()
     gone = weakref.ref(policy)
     del policy
     gc.collect()
@@ -431,7 +431,7 @@ class Last:
         return len(fleet) - 1
 router = cachelb.Router(["a", "b"], policy=Last())
 for priority in (0, 1):
-    print(router.select_worker(priority=priority).worker, "numpy" in sys.modules)
+    print(router.select_worker(priority=priority, by_load=True).worker, "numpy" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "b False\nb True\n"

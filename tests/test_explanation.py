@@ -71,7 +71,7 @@ def test_a_decision_too_long_ago_says_so() -> None:
     router = Router(["a", "b"])
     first = router.select_worker(tokens=range(100))
     for _ in range(300):
-        router.select_worker().on_complete()
+        router.select_worker(by_load=True).on_complete()
     told = first.explain()
     assert told.forgotten
     assert told.prompt_tokens == 100

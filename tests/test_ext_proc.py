@@ -284,7 +284,11 @@ async def test_addresses_can_be_told_apart_from_keys() -> None:
 @in_loop
 async def test_fallbacks_are_named_in_the_order_in_which_the_router_would_pick_them(fallbacks: int, named: int) -> None:
     router = Router([f"http://10.0.0.{number}:8000" for number in range(1, 7)], policy="least-loaded", seed=1)
-    held = [router.select_worker(among=[url]) for number, url in enumerate(router.keys()) for _ in range(number)]
+    held = [
+        router.select_worker(among=[url], by_load=True)
+        for number, url in enumerate(router.keys())
+        for _ in range(number)
+    ]
     async with serve(router, fallbacks=fallbacks) as service:
         picked = await service.stream().request(body_of())
     assert picked.endpoints == [f"10.0.0.{number}:8000" for number in range(1, 1 + named)]

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import Adaptive, CacheAware, Router, hash_blocks, policies
-from cachelb.policies import POLICIES, BuiltinPolicy, Learned, OverlapCost, Random, Session
+from cachelb import Adaptive, CacheAware, Rendezvous, Router, hash_blocks, policies
+from cachelb.policies import POLICIES, BuiltinPolicy, Learned, LengthBucket, OverlapCost, Random, Session
 from cachelb.testing import ManualClock
 
+NO_PROMPT = (
+    "the request has no prompt: give text=, messages=, tokens= or blocks={}; by_load=True picks a worker by load alone"
+)
 OF_LOAD_FACTOR = "an option of CacheAware, PrefixHash, Session, KvAware: policy=CacheAware(load_factor=...)"
 BY_KEYWORD = "select_worker takes a prompt by keyword: tokens=..., messages=... or text=..."
 OTHER_SEED = "blocks= are of another seed: give hash_blocks the same secret=, or the hash_seed as seed="
@@ -97,6 +100,15 @@ PROMPTS: list[tuple[str, Any, str]] = [
         lambda r: r.explain(text="hi", sesion="s"),
         "unexpected keyword argument 'sesion'; did you mean 'session'?",
     ),
+    ("nothing", lambda r: r.select_worker(), NO_PROMPT.format("")),
+    ("None", lambda r: r.select_worker(text=None, tokens=None), NO_PROMPT.format("")),
+    ("a session", lambda r: r.select_worker(session="s"), NO_PROMPT.format("")),
+    ("a length", lambda r: r.select_worker(prompt_tokens=9, model="m"), NO_PROMPT.format("")),
+    ("headers", lambda r: r.select_worker(headers={"x-session-id": "s"}), NO_PROMPT.format("")),
+    ("nothing of a pair", lambda r: r.select_pair(), NO_PROMPT.format("")),
+    ("nothing of a batch", lambda r: r.select_batch([{"text": "hi"}, {}]), NO_PROMPT.format("")),
+    ("nothing to admit", lambda r: cachelb.Admission(r).acquire_nowait(), NO_PROMPT.format("")),
+    ("a number as by_load", lambda r: r.select_worker(by_load=1), "by_load must be bool, got int"),
     (
         "a policy, by position",
         lambda r: ALONE().select_worker(["a"], "hi"),
@@ -107,16 +119,35 @@ PROMPTS: list[tuple[str, Any, str]] = [
         lambda r: ALONE().select_worker(["a"], prompt="hi"),
         "unexpected keyword argument 'prompt'; the prompt is text=",
     ),
+    ("a policy, nothing", lambda r: CacheAware().select_worker(["a"]), NO_PROMPT.format("")),
+    ("a policy of sessions", lambda r: Rendezvous().select_worker(["a"]), NO_PROMPT.format(", or session=")),
+    ("a policy of lengths", lambda r: LengthBucket().select_worker(["a"]), NO_PROMPT.format(", or prompt_tokens=")),
+    ("an own policy of sessions", lambda r: router(policy=Own()).select_worker(), NO_PROMPT.format(", or session=")),
 ]
 
 
 @pytest.mark.parametrize(("call", "text"), [row[1:] for row in PROMPTS], ids=[row[0] for row in PROMPTS])
-def test_misnamed_prompt_names_the_keyword_and_books_nothing(call: Any, text: str) -> None:
+def test_missing_or_misnamed_prompt_names_the_keyword_and_books_nothing(call: Any, text: str) -> None:
     one = router()
     with pytest.raises(TypeError) as error:
         call(one)
     assert str(error.value) == text
     assert one.loads() == {"a": 0, "b": 0}
+
+
+def test_request_without_a_prompt_goes_by_load_where_the_caller_says_so() -> None:
+    one = router()
+    held = [one.select_worker(by_load=True) for _ in range(4)]
+    assert one.loads() == {"a": 2, "b": 2}
+    assert held[0].retry().worker != held[0].worker, "a retry is not refused"
+    pair = one.select_pair(by_load=True)
+    pair.cancel()
+    one.reserve("a", prompt_tokens=9).on_complete()
+    for policy in (Session(), Rendezvous(), Own()):
+        by_session = router(policy=policy)
+        by_session.select_worker(session="s").on_complete()
+        by_session.select_worker(headers={"x-session-id": "s"}).on_complete()
+    LengthBucket().select_worker(["a"], prompt_tokens=9).on_complete()
 
 
 HASHES: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [

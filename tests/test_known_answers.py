@@ -91,7 +91,9 @@ def test_engines_with_events_say_themselves_what_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"text": "x" * 400}, {"blocks": [1, 2]}, {}, {"tokens": PROMPT, "prompt_tokens": 90}], ids=str
+    "arguments",
+    [{"text": "x" * 400}, {"blocks": [1, 2]}, {"by_load": True}, {"tokens": PROMPT, "prompt_tokens": 90}],
+    ids=str,
 )
 def test_an_answer_behind_another_form_of_prompt_counts_but_names_no_blocks(arguments: dict[str, object]) -> None:
     router = Router(["a"], seed=1)

@@ -95,7 +95,7 @@ def test_the_page_says_what_happened(router: Router[str], registry: CollectorReg
 
 def test_buckets_add_up(router: Router[str], registry: CollectorRegistry) -> None:
     for _ in range(20):
-        router.select_worker().cancel()
+        router.select_worker(by_load=True).cancel()
     page = scrape(registry)
     histogram = router.stats().select_seconds
     cumulated = [page[of("cachelb_select_seconds_bucket", le=str(bound))] for bound in histogram.bounds]
@@ -143,7 +143,7 @@ def test_nothing_is_read_until_somebody_asks() -> None:
     reader = InMemoryMetricReader()
     instrument(counting, MeterProvider([reader]).get_meter("cachelb"))
     counting.stats.reset_mock()
-    router.select_worker().on_complete()
+    router.select_worker(by_load=True).on_complete()
     assert counting.stats.call_count == 0
     list(collector.collect())
     assert counting.stats.call_count == 1

@@ -122,7 +122,7 @@ def fail(decision: Any, error: BaseException, how: str) -> None:
 @pytest.mark.parametrize("how", ["on_error", "with", "track", "track_sync", "pair on_error", "pair with"])
 def test_only_transports_and_statuses_count_against_a_worker(error: Any, outcome: str, how: str) -> None:
     router = cachelb.Router(["a"], seed=1)
-    decision: Any = router.select_pair() if how.startswith("pair") else router.select_worker()
+    decision: Any = router.select_pair(by_load=True) if how.startswith("pair") else router.select_worker(by_load=True)
     if how.endswith("on_error") or error == 999:  # a status that HTTP does not have
         assert decision.on_error(error) == outcome
     else:
@@ -133,12 +133,12 @@ def test_only_transports_and_statuses_count_against_a_worker(error: Any, outcome
 def test_an_error_of_the_callers_own_code_counts_no_failure_of_a_worker() -> None:
     router = cachelb.Router(["a", "b"], seed=1)
     for _ in range(12):
-        with pytest.raises(KeyError), router.select_worker():
+        with pytest.raises(KeyError), router.select_worker(by_load=True):
             raise KeyError("mine")
     assert [row.state for row in router.stats().workers] == ["ready", "ready"]
     assert endings(router) == {"cancelled": 12}
     for _ in range(12):
-        with pytest.raises(ConnectionError), router.select_worker(among=["a"]):
+        with pytest.raises(ConnectionError), router.select_worker(among=["a"], by_load=True):
             raise ConnectionError
     assert [row.state for row in router.stats().workers] == ["failing", "ready"]
 
@@ -272,7 +272,7 @@ def test_a_with_block_of_a_pair_blames_the_worker_that_was_at_work() -> None:
 def test_one_429_is_a_rest_and_no_failure() -> None:
     clock = ManualClock()
     router = cachelb.Router(["a", "b"], seed=1, clock=clock)
-    assert router.select_worker(among=["a"]).on_error(429) == "backpressure"
+    assert router.select_worker(among=["a"], by_load=True).on_error(429) == "backpressure"
     assert {row.key: row.state for row in router.stats().workers} == {"a": "pushing back", "b": "ready"}
     seen = {view.key: view.state for view in router.explain().candidates}
     assert seen == {"a": "pushing back", "b": "available"}
@@ -291,20 +291,20 @@ def test_a_worker_rests_as_long_as_it_asked(told: dict[str, float], rests_s: flo
     router = cachelb.Router(["a", "b"], seed=1, clock=clock, breaker_failures=breaker_failures)
     if breaker_failures == 0 and rests_s == 0.5:
         rests_s = 0.0  # without a breaker only what a worker asks for counts
-    other = router.select_worker(among=["a"])
-    router.select_worker(among=["a"]).on_error(503, **told)
+    other = router.select_worker(among=["a"], by_load=True)
+    router.select_worker(among=["a"], by_load=True).on_error(503, **told)
     other.on_first_token()  # sent before: shows nothing of the present
     if rests_s:
         clock.advance(rests_s - 0.01)
-        assert {router.select_worker().key for _ in range(20)} == {"b"}
-        assert router.select_worker(among=["a"]).key == "a", "nobody else is there"
+        assert {router.select_worker(by_load=True).key for _ in range(20)} == {"b"}
+        assert router.select_worker(among=["a"], by_load=True).key == "a", "nobody else is there"
     clock.advance(0.02)
     assert router.stats().workers[0].state == "ready"
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", True])
 def test_a_rest_that_is_no_number_of_seconds_is_refused(wrong: Any) -> None:
-    decision = cachelb.Router(["a"]).select_worker()
+    decision = cachelb.Router(["a"]).select_worker(by_load=True)
     with pytest.raises((TypeError, ValueError), match="retry_after_s"):
         decision.on_error(429, retry_after_s=wrong)
     assert decision.is_open
@@ -314,7 +314,7 @@ def test_a_rest_that_is_no_number_of_seconds_is_refused(wrong: Any) -> None:
 def test_the_rest_is_read_from_the_answer_of_an_exception(how: str) -> None:
     clock = ManualClock()
     router = cachelb.Router(["a", "b"], seed=1, clock=clock)
-    error, decision = answered(429, **{"Retry-After": "9"}), router.select_worker(among=["a"])
+    error, decision = answered(429, **{"Retry-After": "9"}), router.select_worker(among=["a"], by_load=True)
     if how == "on_error":
         decision.on_error(error)
     else:

@@ -35,7 +35,7 @@ def branch(shared: int, length: int = 500) -> array[int]:
         ({"tokens": TURN, "boundaries": [-1]}, ValueError, r"boundaries\[0\] must be from 0"),
         ({"tokens": TURN, "boundaries": ["a"]}, TypeError, r"boundaries\[0\]"),
         ({"tokens": TURN, "boundaries": "ab"}, TypeError, "boundaries must be a buffer of uint32 or a sequence of int"),
-        ({"boundaries": [1]}, TypeError, "boundaries= goes with tokens=, text= or blocks=; "),
+        ({"boundaries": [1], "by_load": True}, TypeError, "boundaries= goes with tokens=, text= or blocks=; "),
         ({"messages": [], "boundaries": [1]}, TypeError, "those of messages= and body= are where they end"),
     ],
 )

@@ -50,7 +50,7 @@ def hold(policy: policies.BuiltinPolicy, worker: str, tokens: array[int] = PROMP
 
 def decoding(policy: policies.BuiltinPolicy, worker: str, count: int) -> list[cachelb.Decision[str]]:
     """Open `count` requests on `worker` that are past their first token and hold no block."""
-    held = [policy.select_worker([worker]) for _ in range(count)]
+    held = [policy.select_worker([worker], by_load=True) for _ in range(count)]
     for decision in held:
         decision.on_first_token()
     return held
@@ -84,7 +84,7 @@ def test_placements_age_out_and_are_bounded(name: str) -> None:
     hold(policy, "w1")
     assert policy.block_count() == 10
     now[0] = 61.0
-    policy.select_worker(PAIR)
+    policy.select_worker(PAIR, by_load=True)
     assert policy.block_count() == 0
 
 
@@ -92,9 +92,9 @@ def test_placements_age_out_and_are_bounded(name: str) -> None:
 def test_the_hash_seed_decides_which_blocks_match(name: str) -> None:
     policy = policies.make(name, seed=1, hash_seed=7)
     hold(policy, "w1")
-    for seed, matched in ((7, 1584), (1337, 0)):
+    for seed, matched in ((7, 1584), (1337, 0)):  # a list: an array of another seed is refused
         blocks = cachelb.hash_blocks(PROMPT, seed=seed)
-        decision = policy.select_worker(PAIR, blocks=blocks, dry_run=True)
+        decision = policy.select_worker(PAIR, blocks=blocks.tolist(), dry_run=True)
         assert decision.best_matched_tokens == matched
 
 
@@ -181,10 +181,10 @@ def test_sticky_uses_the_speed_it_observed() -> None:
     now = [0.0]
     policy = StickyUntilSaturated(peak_prefill_throughput="observed", seed=1, clock=lambda: now[0])
     hold(policy, "w1")
-    slow = policy.select_worker(["w1"], prompt_tokens=1_000)
+    slow = policy.select_worker(["w1"], prompt_tokens=1_000, by_load=True)
     now[0] = 1.0
     slow.on_first_token()
-    held = policy.select_worker(["w1"], prompt_tokens=20_000)
+    held = policy.select_worker(["w1"], prompt_tokens=20_000, by_load=True)
     assert picked(policy) == ("w2", "sticky-broken"), "20 s at the observed 1,000 tokens per second"
     assert held.key == "w1"
 
@@ -203,7 +203,7 @@ def test_expected_wait_counts_what_was_sent_since_the_report_and_what_is_cached(
         hold(policy, "w1")
         for worker in PAIR:
             policy.update_load(worker, queued_tokens=0, prefill_tps=1_000)
-        held = policy.select_worker(["w1"], prompt_tokens=1_000)
+        held = policy.select_worker(["w1"], prompt_tokens=1_000, by_load=True)
         assert picked(policy)[0] == expected, "1 s and 0.016 s against 0 s and 1.6 s"
         assert held.key == "w1"
 
@@ -233,7 +233,7 @@ def test_prefill_times_batch_keeps_to_busy_holders_where_all_are_busy() -> None:
         policy = PrefillTimesBatch(crowding=crowding, seed=1)
         hold(policy, "w1")
         # Each waits with 3,200 tokens, as many as twice a usual request has, and the holder answers four more.
-        waiting = [policy.select_worker([worker], prompt_tokens=3_200) for worker in PAIR]
+        waiting = [policy.select_worker([worker], prompt_tokens=3_200, by_load=True) for worker in PAIR]
         held = decoding(policy, "w1", 4)
         picks[crowding] = picked(policy)
         assert len(waiting + held) == 6

@@ -19,7 +19,7 @@ def total(policy: LeastLoaded | CacheAware) -> int:
 
 def test_a_dry_run_has_nothing_to_release() -> None:
     policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(WORKERS, dry_run=True)
+    decision = policy.select_worker(WORKERS, dry_run=True, by_load=True)
     decision.on_first_token()
     decision.on_complete()
     del decision
@@ -37,7 +37,7 @@ def test_what_a_report_cannot_take_is_refused_and_keeps_the_booking(
     call: str, value: object, kind: type[Exception], message: str | None
 ) -> None:
     policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(WORKERS)
+    decision = policy.select_worker(WORKERS, by_load=True)
     with pytest.raises(kind, match=message):
         getattr(decision, call)(value)
     assert total(policy) == 1
@@ -46,7 +46,7 @@ def test_what_a_report_cannot_take_is_refused_and_keeps_the_booking(
 @pytest.mark.parametrize("value", [-1, 1.5, "1", True, 2**63])
 def test_a_count_of_an_engine_that_is_none_is_left_out(value: object) -> None:
     policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(WORKERS)
+    decision = policy.select_worker(WORKERS, by_load=True)
     decision.on_complete(cached_tokens=value)  # type: ignore[arg-type]
     assert (total(policy), decision.cached_tokens) == (0, None)
 
@@ -54,24 +54,24 @@ def test_a_count_of_an_engine_that_is_none_is_left_out(value: object) -> None:
 @pytest.mark.parametrize(("load", "picks"), [("tokens", "baa"), ("blocks", "aba"), ("inflight", "bba")])
 def test_tokens_and_blocks_follow_the_life_of_a_request(load: str, picks: str) -> None:
     policy = policies.make("least-loaded", load=load, seed=1)
-    decision = policy.select_worker(["a"], prompt_tokens=160)
+    decision = policy.select_worker(["a"], prompt_tokens=160, by_load=True)
     # From here on "a" was picked longer ago, so it wins where the loads are equal.
-    policy.select_worker(["b"]).on_complete()
+    policy.select_worker(["b"], by_load=True).on_complete()
     seen = []
     for step in (decision.on_first_token, decision.on_complete, decision.cancel):
-        seen.append(policy.select_worker(["a", "b"], dry_run=True).key)
+        seen.append(policy.select_worker(["a", "b"], dry_run=True, by_load=True).key)
         step()
     assert "".join(seen) == picks
 
 
 def test_headers_carry_the_key_and_nothing_a_header_must_not() -> None:
     policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(["http://gpu0:8000"])
+    decision = policy.select_worker(["http://gpu0:8000"], by_load=True)
     assert decision.headers["x-cachelb-worker"] == "http://gpu0:8000"
     assert decision.headers["x-cachelb-decision"] == decision.id
     with pytest.raises(TypeError):
         decision.headers["x"] = "y"  # type: ignore[index]
-    hostile = policy.select_worker(["a\r\nset-cookie: x"])
+    hostile = policy.select_worker(["a\r\nset-cookie: x"], by_load=True)
     assert hostile.headers["x-cachelb-worker"] == "a%0D%0Aset-cookie:%20x"
 
 
@@ -108,9 +108,9 @@ def test_a_cycle_through_the_worker_is_collected() -> None:
 
     policy = LeastLoaded(seed=1)
     pod = Pod()
-    pod.last = policy.select_worker([pod])
+    pod.last = policy.select_worker([pod], by_load=True)
     gone = weakref.ref(pod)
-    policy.select_worker(["other"]).on_complete()
+    policy.select_worker(["other"], by_load=True).on_complete()
     del pod
     gc.collect()
     assert gone() is None

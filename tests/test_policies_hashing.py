@@ -54,7 +54,8 @@ def test_rendezvous_spreads_few_sessions_more_evenly_than_a_ring_of_100_points()
 
     def variation(policy: policies.BuiltinPolicy, seed: int) -> float:
         counts = Counter(
-            policy.select_worker(WORKERS[:3], session=f"session-{seed}-{i}", dry_run=True).key for i in range(512)
+            policy.select_worker(WORKERS[:3], session=f"session-{seed}-{i}", dry_run=True, by_load=True).key
+            for i in range(512)
         )
         return pstdev(counts[worker] for worker in WORKERS[:3]) / (512 / 3)
 

@@ -112,7 +112,7 @@ def test_nothing_is_saved_before_there_is_a_model(tmp_path: Path) -> None:
 def test_fallbacks_decide_until_there_is_a_model() -> None:
     for fallback in ("least-loaded", LeastLoaded(), PrefixCacheAndLoad(imbalance_threshold=1)):
         policy = Learned(fallback=fallback, seed=1)
-        busy = policy.select_worker(["a"])
+        busy = policy.select_worker(["a"], by_load=True)
         decision = policy.select_worker(["a", "b"], tokens=range(64))
         assert (decision.worker, decision.reason) == ("b", "cold-start")
         busy.cancel()

@@ -56,7 +56,7 @@ def test_a_block_counts_only_behind_what_came_before() -> None:
 
 def owners(workers: list[str], seed: int = 1337) -> list[str]:
     policy = Rendezvous(seed=seed)
-    return [policy.select_worker(workers, session=f"chat-{i}", dry_run=True).key for i in range(300)]
+    return [policy.select_worker(workers, session=f"chat-{i}", dry_run=True, by_load=True).key for i in range(300)]
 
 
 def test_rendezvous_agrees_with_routers_of_every_release() -> None:

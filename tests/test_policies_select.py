@@ -98,7 +98,7 @@ def test_lists_of_the_same_text_are_routed_alike_whoever_made_them(
 
 def test_iterators_are_read_once_and_can_still_be_retried() -> None:
     policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(iter(WORKERS), among=iter(WORKERS), exclude=iter(["gpu0"]))
+    decision = policy.select_worker(iter(WORKERS), among=iter(WORKERS), exclude=iter(["gpu0"]), by_load=True)
     assert {decision.key, decision.retry().key} == {"gpu1", "gpu2"}
 
 
@@ -119,7 +119,7 @@ def test_iterators_are_read_once_and_can_still_be_retried() -> None:
 def test_workers_that_cannot_be_told_apart_are_refused(workers: object, error: type, message: str) -> None:
     policy = LeastLoaded()
     with pytest.raises(error, match=message):
-        policy.select_worker(workers)  # type: ignore[arg-type]
+        policy.select_worker(workers, by_load=True)  # type: ignore[arg-type]
     assert sum(policy.loads().values()) == 0
 
 
@@ -148,13 +148,13 @@ def test_unhealthy_workers_are_passed_over_while_they_are(name: str) -> None:
 def test_health_of_dicts_is_read_on_every_call(entry: dict[str, Any], usable: bool) -> None:
     policy = LeastLoaded(key=lambda worker: worker["url"])
     workers: list[dict[str, Any]] = [{"url": "a"}]
-    policy.select_worker(workers)
+    policy.select_worker(workers, by_load=True)
     workers[0].update(entry)
     if usable:
-        assert policy.select_worker(workers).key == "a"
+        assert policy.select_worker(workers, by_load=True).key == "a"
     else:
         with pytest.raises(cachelb.NoWorkerAvailable, match="a is unhealthy"):
-            policy.select_worker(workers)
+            policy.select_worker(workers, by_load=True)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -162,9 +162,9 @@ def test_set_ready_and_remove_rule_workers_out(name: str) -> None:
     policy = policies.make(name, seed=1)
     policy.set_ready("gpu0", False)
     policy.set_ready(Replica("gpu1"), False)
-    assert {policy.select_worker(WORKERS, session=str(i)).key for i in range(20)} == {"gpu2"}
+    assert {policy.select_worker(WORKERS, session=str(i), by_load=True).key for i in range(20)} == {"gpu2"}
     policy.set_ready("gpu0", True)
-    assert {policy.select_worker(WORKERS, session=str(i)).key for i in range(60)} == {"gpu0", "gpu2"}
+    assert {policy.select_worker(WORKERS, session=str(i), by_load=True).key for i in range(60)} == {"gpu0", "gpu2"}
     assert policy.remove_worker("gpu0") is True
     assert policy.remove_worker("gpu0") is False
     assert "gpu0" not in policy.loads()
@@ -174,12 +174,12 @@ def test_set_ready_and_remove_rule_workers_out(name: str) -> None:
 def test_nobody_available_names_every_reason() -> None:
     policy = CacheAware()
     with pytest.raises(cachelb.NoWorkerAvailable, match="the list of workers is empty") as empty:
-        policy.select_worker([])
+        policy.select_worker([], by_load=True)
     assert empty.value.reasons == {}
     policy.set_ready("b", False)
     workers = [Replica("a", healthy=False), Replica("b"), Replica("c"), Replica("d")]
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
-        policy.select_worker(workers, among=["a", "b", workers[2], "unknown"], exclude=["c"])
+        policy.select_worker(workers, among=["a", "b", workers[2], "unknown"], exclude=["c"], by_load=True)
     assert info.value.reasons == {"a": "unhealthy", "b": "not ready", "c": "excluded", "d": "not in `among`"}
     assert info.value.retry_after_s > 0
     assert sum(policy.loads().values()) == 0
@@ -188,10 +188,10 @@ def test_nobody_available_names_every_reason() -> None:
 def test_among_and_exclude_take_keys_or_workers() -> None:
     policy = RoundRobin(start="first")
     replicas = [Replica(name) for name in "abcd"]
-    assert policy.select_worker(replicas, among=[replicas[2], "nobody"]).key == "c"
-    assert policy.select_worker(replicas, among=["a", "b"], exclude=[replicas[0]]).key == "b"
+    assert policy.select_worker(replicas, among=[replicas[2], "nobody"], by_load=True).key == "c"
+    assert policy.select_worker(replicas, among=["a", "b"], exclude=[replicas[0]], by_load=True).key == "b"
     with pytest.raises(TypeError, match="not a single str"):
-        policy.select_worker(replicas, among="a")
+        policy.select_worker(replicas, among="a", by_load=True)
 
 
 def test_clock_drives_ttl_and_must_return_usable_seconds() -> None:
@@ -205,7 +205,7 @@ def test_clock_drives_ttl_and_must_return_usable_seconds() -> None:
     assert policy.block_count() == 0
     now[0] = float("nan")
     with pytest.raises(ValueError, match="clock must return seconds"):
-        policy.select_worker(WORKERS)
+        policy.select_worker(WORKERS, by_load=True)
 
 
 def test_a_workers_code_may_call_back_into_the_policy() -> None:
@@ -214,9 +214,9 @@ def test_a_workers_code_may_call_back_into_the_policy() -> None:
     class Curious(Pod):
         def is_healthy(self) -> bool:
             policy.loads()
-            return policy.select_worker(["other"]).key == "other"
+            return policy.select_worker(["other"], by_load=True).key == "other"
 
-    assert policy.select_worker([Curious("a"), Curious("b")]).key in {"a", "b"}
+    assert policy.select_worker([Curious("a"), Curious("b")], by_load=True).key in {"a", "b"}
     gc.collect()
     policy.validate()
 

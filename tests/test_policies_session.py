@@ -16,7 +16,7 @@ WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 
 def serve(policy: Session, session: str, workers: list[str] = WORKERS) -> tuple[str, str]:
     """Route and serve one request; return the worker and the reason."""
-    decision = policy.select_worker(workers, session=session)
+    decision = policy.select_worker(workers, session=session, by_load=True)
     decision.on_first_token()
     decision.on_complete()
     return decision.key, decision.reason
@@ -57,30 +57,30 @@ def test_a_cache_aware_base_places_by_prefix_and_keeps_its_own_options() -> None
 def test_hash_mode_agrees_with_rendezvous() -> None:
     policy, draw = Session(mode="hash", seed=3), policies.make("rendezvous", seed=3)
     for i in range(50):
-        ours, theirs = (p.select_worker(WORKERS, session=str(i), dry_run=True) for p in (policy, draw))
+        ours, theirs = (p.select_worker(WORKERS, session=str(i), dry_run=True, by_load=True) for p in (policy, draw))
         assert (ours.key, ours.reason) == (theirs.key, "hash")
     assert policy.finish_session("0") is False
 
 
 def test_a_router_binds_each_model_and_role_apart_and_finishes_all() -> None:
     with cachelb.Router(WORKERS, policy="session", seed=3, models={"small": 16, "large": 32}) as router:
-        first = {model: router.select_worker(session="chat", model=model) for model in ("small", "large")}
+        first = {model: router.select_worker(session="chat", model=model, by_load=True) for model in ("small", "large")}
         assert {decision.reason for decision in first.values()} == {"least-loaded"}
-        again = {model: router.select_worker(session="chat", model=model) for model in first}
+        again = {model: router.select_worker(session="chat", model=model, by_load=True) for model in first}
         assert {model: decision.key for model, decision in again.items()} == {
             model: decision.key for model, decision in first.items()
         }
         assert router.finish_session("chat") is True
         assert router.finish_session("chat") is False
-        assert router.select_worker(session="chat", model="small").reason == "least-loaded"
+        assert router.select_worker(session="chat", model="small", by_load=True).reason == "least-loaded"
 
 
 def test_a_router_splits_a_hashing_policys_absolute_margin_among_replicas() -> None:
     def overflow(replicas: int) -> int:
         with cachelb.Router(WORKERS, policy="prefix-hash", replicas=replicas) as router:
-            held = [router.select_worker(session="chat")]
+            held = [router.select_worker(session="chat", by_load=True)]
             while held[-1].reason == "hash":
-                held.append(router.select_worker(session="chat"))
+                held.append(router.select_worker(session="chat", by_load=True))
             return len(held)
 
     assert (overflow(1), overflow(2)) == (15, 9), "margins of 10 and of 5 above the average"

@@ -154,5 +154,5 @@ def test_lowest_draws_ties_and_passes_over_unknown_costs() -> None:
 
     router = Router(["a", "b"], policy=Look(), seed=1)
     for _ in range(40):
-        assert router.select_worker().reason == "custom"
+        assert router.select_worker(by_load=True).reason == "custom"
     assert set(drawn) == {2, 3}

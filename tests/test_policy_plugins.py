@@ -68,7 +68,7 @@ def test_registered_policy_is_made_by_name_with_its_options(install: Install) ->
     install("acme", "my_last = acme:Last", "my-tokens = acme:Tokens")
     assert policies.make("my-last").name == "last"
     router = Router(["a", "b", "c"], policy="my_last", offset=2)  # type: ignore[call-arg]
-    decision = router.select_worker()
+    decision = router.select_worker(by_load=True)
     assert (decision.worker, decision.reason, router.policy) == ("b", "custom", "last")
     own = policies.make("my_tokens", load="tokens")
     assert isinstance(own, policies.LeastLoaded)
@@ -78,7 +78,7 @@ def test_registered_policy_is_made_by_name_with_its_options(install: Install) ->
 def test_registered_policy_may_be_configured(install: Install) -> None:
     install("acme", "my-last = acme:Last")
     config = {"router": {"policy": "my-last"}, "policy": {"offset": 3}, "workers": ["a", "b", "c"]}
-    assert Router.from_config(config).select_worker().worker == "a"
+    assert Router.from_config(config).select_worker(by_load=True).worker == "a"
 
 
 def test_built_in_names_are_not_taken_over_and_look_up_nothing(
@@ -139,11 +139,11 @@ def test_name_that_two_distributions_register_is_refused(install: Install) -> No
 
 def test_module_and_class_name_a_policy_wherever_one_is_named(install: Install) -> None:
     install("acme")
-    decision = Router(["a", "b", "c"], policy="acme:Last", offset=2).select_worker()  # type: ignore[call-arg]
+    decision = Router(["a", "b", "c"], policy="acme:Last", offset=2).select_worker(by_load=True)  # type: ignore[call-arg]
     assert (decision.worker, decision.reason) == ("b", "custom")
     written = {"router": {"policy": "acme:Last", "shadow": ["acme:Tokens"]}, "policy": {"offset": 3}}
     router = Router.from_config({**written, "workers": ["a", "b", "c"]})
-    assert (router.select_worker().worker, router.shadows) == ("a", ("least-loaded",))
+    assert (router.select_worker(by_load=True).worker, router.shadows) == ("a", ("least-loaded",))
     assert router.config is not None
     assert [router.config.policy.name, *(each.name for each in router.config.shadow)] == ["acme:Last", "acme:Tokens"]
 

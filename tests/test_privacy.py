@@ -43,7 +43,7 @@ def shown_by(router: Router[str], path: Path) -> list[str]:
         decision.on_first_token()
         other = decision.retry()
         other.on_complete(cached_tokens=1)
-        pair = router.select_pair(**request)
+        pair = router.select_pair(**request, by_load=True)
         shown += [repr(pair), str(dict(pair.headers))]
         pair.cancel()
         with pytest.raises(NoWorkerAvailable) as caught:

@@ -305,9 +305,9 @@ from cachelb.records import JsonlRecords
 router = Router(["a"])
 records = JsonlRecords(sys.argv[1] + "/d-{pid}.jsonl", interval_s=3600.0)
 router.attach(records)
-router.select_worker().on_complete(output_tokens=1)
+router.select_worker(by_load=True).on_complete(output_tokens=1)
 child = os.fork()
-router.select_worker().on_complete(output_tokens=2 if child else 3)
+router.select_worker(by_load=True).on_complete(output_tokens=2 if child else 3)
 router.close()
 os.write(1, b"%d\\n" % records.stats().written)  # at once, as both write
 if child:

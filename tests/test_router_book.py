@@ -47,7 +47,7 @@ def test_s6_a_request_that_streams_for_hours_is_never_freed_and_a_silent_one_exp
     for _ in range(5 * 60):
         clock.advance(60)
         streaming.on_tokens(1)
-        router.select_worker().cancel()
+        router.select_worker(by_load=True).cancel()
     assert streaming.is_open
     assert not silent.is_open
     assert endings(router) == {"expired": 1, "cancelled": 300}
@@ -92,13 +92,13 @@ def test_reports_drop_nothing(grace: float | None, report: dict[str, Any]) -> No
 def test_a_report_above_the_bookings_raises_the_load_while_it_is_fresh() -> None:
     router, clock = make(max_report_age_s=2.0)
     router.update_load("a", running=3, waiting=2)
-    picks = [router.select_worker() for _ in range(6)]
+    picks = [router.select_worker(by_load=True) for _ in range(6)]
     assert [pick.key for pick in picks[:5]] == ["b"] * 5
     assert router.loads()["a"] <= 1, "a report never creates bookings"
     for pick in picks:
         pick.cancel()
     clock.advance(2.1)
-    picks = [router.select_worker() for _ in range(4)]
+    picks = [router.select_worker(by_load=True) for _ in range(4)]
     assert router.loads() == {"a": 2, "b": 2}
 
 
@@ -129,7 +129,7 @@ def break_once(router: Router[str], error: BaseException | int) -> None:
 
 
 def picks(router: Router[str], n: int = 6) -> set[str]:
-    decisions = [router.select_worker() for _ in range(n)]
+    decisions = [router.select_worker(by_load=True) for _ in range(n)]
     keys = {decision.key for decision in decisions}
     for decision in decisions:
         decision.cancel()

@@ -78,7 +78,7 @@ def test_a_second_retry_of_one_decision_raises_and_books_nothing(select: Callabl
 
 def test_retry_after_an_end_raises_for_a_bare_policy_too() -> None:
     policy = LeastLoaded(seed=1)
-    decision = policy.select_worker(["a", "b"])
+    decision = policy.select_worker(["a", "b"], by_load=True)
     decision.on_complete()
     before = policy.stats()
     with pytest.raises(ValueError, match="was completed"):
@@ -90,7 +90,7 @@ def test_retry_after_an_end_raises_for_a_bare_policy_too() -> None:
 def test_retry_may_be_called_again_when_it_found_nobody() -> None:
     router = make(("a", "b"))
     router.set_ready("b", False)
-    failed = router.select_worker()
+    failed = router.select_worker(by_load=True)
     for _ in range(2):
         with pytest.raises(cachelb.NoWorkerAvailable):
             failed.retry()
@@ -135,7 +135,7 @@ def test_an_exhausted_retry_names_what_came_of_each_worker() -> None:
 
 
 def test_an_exhausted_retry_of_a_bare_policy_and_of_a_pair_names_it_too() -> None:
-    exhaust(LeastLoaded(seed=1).select_worker(["a", "b"]), [404, None])
+    exhaust(LeastLoaded(seed=1).select_worker(["a", "b"], by_load=True), [404, None])
     router = make((), pd_uncached_token_threshold=0)
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")

@@ -103,7 +103,7 @@ def picks(policy: str, seed: int, hash_seed: int | None = None) -> list[str]:
     router = Router([f"gpu{n}" for n in range(8)], policy=policy, seed=seed, hash_seed=hash_seed)
     prompts_ = prompts(40)
     by_prompt = [router.select_worker(tokens=tokens).worker for tokens in prompts_]
-    return by_prompt + [router.select_worker(session=f"chat-{n}").worker for n in range(40)]
+    return by_prompt + [router.select_worker(session=f"chat-{n}", by_load=True).worker for n in range(40)]
 
 
 @pytest.mark.parametrize("policy", HASHING)

@@ -87,10 +87,10 @@ def test_events_of_the_fleet(event: Callable[[Router[str]], object], after: Afte
     router.validate()
 
     router, _ = make("a", "b", policy="session")
-    bound = router.select_worker(session="s", among=["a"])
+    bound = router.select_worker(session="s", among=["a"], by_load=True)
     bound.on_complete()
     event(router)
-    again = [router.select_worker(session="s") for _ in range(4)]
+    again = [router.select_worker(session="s", by_load=True) for _ in range(4)]
     if after.session_stays:
         assert {pick.key for pick in again} == {"a"}
     elif not after.candidate:
@@ -120,7 +120,7 @@ def test_slow_start_gives_a_new_worker_a_quarter_and_then_more() -> None:
     router.add_worker("new", slow_start_s=60)
     shares = []
     for _ in range(3):
-        decisions = [router.select_worker() for _ in range(100)]
+        decisions = [router.select_worker(by_load=True) for _ in range(100)]
         shares.append(sum(decision.key == "new" for decision in decisions))
         for decision in decisions:
             decision.cancel()
@@ -175,7 +175,7 @@ def test_nobody_ready_names_every_worker_and_why() -> None:
     router.add_worker("other", models=["m"])
     router.set_ready("off", False)
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
-        router.select_worker(exclude=["tried"])
+        router.select_worker(exclude=["tried"], by_load=True)
     assert info.value.reasons == {
         "off": "not ready",
         "tried": "excluded",
@@ -197,7 +197,7 @@ def test_ranks_have_loads_and_prefixes_of_their_own_and_share_readiness() -> Non
     assert again.headers["x-data-parallel-rank"] == str(ranks[3])
     router.set_ready("a", False)
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
-        router.select_worker()
+        router.select_worker(by_load=True)
     assert set(info.value.reasons.values()) == {"not ready"}
 
 
@@ -207,7 +207,7 @@ def test_changing_the_number_of_ranks_voids_those_that_are_gone() -> None:
     decisions = [router.select_worker(tokens=PROMPT) for _ in range(4)]
     router.add_worker("a", dp_size=1)
     assert router.loads() == {"a": 0}
-    assert router.select_worker().dp_rank is None
+    assert router.select_worker(by_load=True).dp_rank is None
     for decision in decisions:
         decision.on_complete()
     assert router.loads() == {"a": 0}
@@ -239,13 +239,13 @@ def test_models_have_indexes_of_their_own_and_only_their_workers() -> None:
 def test_a_worker_over_the_veto_is_passed_over_unless_all_are_or_the_report_is_old() -> None:
     router, clock = make("a", "b", policy="least-loaded", veto_kv_usage=0.8, veto_waiting=8)
     router.update_load("a", kv_usage=0.8)
-    assert {router.select_worker().key for _ in range(10)} == {"b"}
+    assert {router.select_worker(by_load=True).key for _ in range(10)} == {"b"}
     router.update_load("b", waiting=8)
-    assert {router.select_worker().key for _ in range(30)} == {"a", "b"}
+    assert {router.select_worker(by_load=True).key for _ in range(30)} == {"a", "b"}
     router.update_load("b", waiting=7)
-    assert {router.select_worker().key for _ in range(10)} == {"b"}
+    assert {router.select_worker(by_load=True).key for _ in range(10)} == {"b"}
     clock.advance(2.1)
-    assert {router.select_worker().key for _ in range(50)} == {"a", "b"}
+    assert {router.select_worker(by_load=True).key for _ in range(50)} == {"a", "b"}
 
 
 def test_sync_registers_removes_keeps_and_replaces() -> None:

@@ -113,9 +113,9 @@ class Counting:
 
 
 USES: dict[str, Callable[[Router[str]], object]] = {
-    "select_worker": lambda router: router.select_worker(),
-    "select_pair": lambda router: router.select_pair(dry_run=True),
-    "select_batch": lambda router: router.select_batch([{}]),
+    "select_worker": lambda router: router.select_worker(by_load=True),
+    "select_pair": lambda router: router.select_pair(dry_run=True, by_load=True),
+    "select_batch": lambda router: router.select_batch([{"by_load": True}]),
     "explain": lambda router: router.explain(),
     "stats": lambda router: router.stats(),
     "attach": lambda router: router.attach(Counting()),
@@ -144,7 +144,7 @@ def test_a_source_that_cannot_start_in_a_child_fails_no_selection(caplog: pytest
     router.attach(sound)
 
     def check() -> None:
-        assert router.select_worker().worker == "a"
+        assert router.select_worker(by_load=True).worker == "a"
         assert len(broken.starts) == len(sound.starts) == 2
         assert caplog.text.count("Counting could not start anew in process") == 2
         assert "no thread is to be had" in caplog.text
@@ -157,14 +157,14 @@ def test_children_and_their_parent_give_out_different_ids() -> None:
     reading, writing = os.pipe()
 
     def tell() -> None:
-        os.write(writing, router.select_worker().id.encode() + b"\n")
+        os.write(writing, router.select_worker(by_load=True).id.encode() + b"\n")
 
     for _ in range(2):
         in_child(tell)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         ids = pipe.read().split()
-    assert len({*ids, router.select_worker().id}) == 3
+    assert len({*ids, router.select_worker(by_load=True).id}) == 3
 
 
 def check_loads(router: Router[str], held: list[Decision[str]]) -> None:
@@ -208,7 +208,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
         assert pair.prefill is not None
         assert (pair.prefill.key, pair.decode.key) == ("p", "d")
         with pytest.raises(cachelb.NoWorkerAvailable):
-            router.select_worker(exclude=others)
+            router.select_worker(exclude=others, by_load=True)
         pair.cancel()
         assert set(router.loads().values()) == {0}
         router.validate()

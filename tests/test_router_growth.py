@@ -101,13 +101,13 @@ def test_a_fleet_keeps_the_order_of_registration_while_workers_come_and_go() -> 
             expected += [f"more{round_}-{number}" for number in range(6)]
             router.sync_workers(expected)
         assert router.keys() == router.workers() == expected
-        assert {router.select_worker(among=[key]).key for key in expected} == set(expected)
+        assert {router.select_worker(among=[key], by_load=True).key for key in expected} == set(expected)
     router.validate()
 
 
 def test_a_decision_made_before_a_change_keeps_its_worker() -> None:
     router = Router(["a"], seed=1)
-    decision = router.select_worker()
+    decision = router.select_worker(by_load=True)
     router.add_worker("b")
     router.remove_worker("a")
     assert (decision.worker, decision.retry().worker, router.keys()) == ("a", "b", ["b"])

@@ -31,13 +31,13 @@ def states(router: Router[str]) -> dict[str, str]:
 
 
 def give_up(router: Router[str], clock: ManualClock, key: str, wait_s: float = 8.0, **request: Any) -> None:
-    decision = router.select_worker(among=[key], **request)
+    decision = router.select_worker(among=[key], **request, by_load=True)
     clock.advance(wait_s)
     decision.cancel()
 
 
 def answer(router: Router[str], clock: ManualClock, key: str, took_s: float = 0.1, **request: Any) -> None:
-    with router.select_worker(among=[key], **request) as decision:
+    with router.select_worker(among=[key], **request, by_load=True) as decision:
         clock.advance(took_s)
         decision.on_first_token()
 
@@ -47,20 +47,20 @@ def answer(router: Router[str], clock: ManualClock, key: str, took_s: float = 0.
 
 def test_two_requests_given_up_in_a_row_make_a_worker_unreachable_until_a_token_comes(clock: ManualClock) -> None:
     router = make(clock)
-    older = router.select_worker(among=["a"])
+    older = router.select_worker(among=["a"], by_load=True)
     give_up(router, clock, "a")
     assert states(router)["a"] == "ready"
     give_up(router, clock, "a")
     assert states(router) == {"a": "unreachable", "b": "ready", "c": "ready"}
     assert {view.key: view.state for view in router.explain().candidates}["a"] == "unreachable"
-    assert {router.select_worker().key for _ in range(20)} == {"b", "c"}
+    assert {router.select_worker(by_load=True).key for _ in range(20)} == {"b", "c"}
     older.on_tokens(1)
     assert states(router)["a"] == "ready"
 
 
 def test_a_token_in_between_clears_what_was_given_up(clock: ManualClock) -> None:
     router = make(clock)
-    stream = router.select_worker(among=["a"])
+    stream = router.select_worker(among=["a"], by_load=True)
     stream.on_first_token()
     for _ in range(5):
         give_up(router, clock, "a")
@@ -70,9 +70,9 @@ def test_a_token_in_between_clears_what_was_given_up(clock: ManualClock) -> None
 
 def test_a_worker_that_generates_for_others_is_not_silent(clock: ManualClock) -> None:
     router = make(clock)
-    stream = router.select_worker(among=["a"])
+    stream = router.select_worker(among=["a"], by_load=True)
     stream.on_first_token()
-    waiting = [router.select_worker(among=["a"]) for _ in range(4)]
+    waiting = [router.select_worker(among=["a"], by_load=True) for _ in range(4)]
     clock.advance(60.0)
     stream.on_tokens(1)
     for decision in waiting:
@@ -85,9 +85,9 @@ def test_however_a_host_gives_up_it_counts(clock: ManualClock, how: str) -> None
     router = make(clock)
     answer(router, clock, "b")
     for _ in range(2):
-        decision: Any = router.select_worker(among=["a"])
+        decision: Any = router.select_worker(among=["a"], by_load=True)
         clock.advance(8.0)
-        router.select_worker(dry_run=True)  # the time that a dropped decision is ended at
+        router.select_worker(dry_run=True, by_load=True)  # the time that a dropped decision is ended at
         match how:
             case "cancel":
                 decision.cancel()
@@ -108,9 +108,9 @@ def test_however_a_host_gives_up_it_counts(clock: ManualClock, how: str) -> None
 def test_decisions_dropped_by_an_owner_that_reports_nothing_show_nothing(clock: ManualClock) -> None:
     router = make(clock)
     for _ in range(9):
-        decision = router.select_worker(among=["a"])
+        decision = router.select_worker(among=["a"], by_load=True)
         clock.advance(8.0)
-        router.select_worker(dry_run=True)
+        router.select_worker(dry_run=True, by_load=True)
         del decision
         gc.collect()
     assert states(router)["a"] == "ready"
@@ -121,7 +121,7 @@ def test_clients_that_leave_early_and_their_faults_show_nothing(clock: ManualClo
     router = make(clock)
     give_up(router, clock, "a")
     for _ in range(9):
-        decision = router.select_worker(among=["a"])
+        decision = router.select_worker(among=["a"], by_load=True)
         clock.advance(1.9)
         if status is None:
             decision.cancel()
@@ -135,9 +135,9 @@ def test_clients_that_leave_early_and_their_faults_show_nothing(clock: ManualClo
 
 def test_a_status_of_clients_that_left_is_no_sign_of_life_of_a_worker_that_is_tried_again(clock: ManualClock) -> None:
     router = make(clock, breaker_failures=1)
-    router.select_worker(among=["a"]).on_error(500)
+    router.select_worker(among=["a"], by_load=True).on_error(500)
     clock.advance(5.0)
-    assert router.select_worker(among=["a"]).on_error(499) == "cancelled"
+    assert router.select_worker(among=["a"], by_load=True).on_error(499) == "cancelled"
     assert states(router)["a"] == "failing"
 
 
@@ -170,7 +170,7 @@ def test_what_waits_before_a_request_is_waited_for(clock: ManualClock) -> None:
     router = make(clock)
     for _ in range(9):
         answer(router, clock, "a", took_s=1.0, prompt_tokens=10_000)
-    queue = [router.select_worker(among=["a"], prompt_tokens=10_000) for _ in range(8)]
+    queue = [router.select_worker(among=["a"], prompt_tokens=10_000, by_load=True) for _ in range(8)]
     clock.advance(25.0)
     for decision in queue[-2:]:  # seven and eight seconds of prefill
         decision.cancel()
@@ -186,7 +186,7 @@ def test_requests_of_other_routers_are_waited_for_while_reports_are_fresh(clock:
         for _ in range(9):
             answer(router, clock, "a", took_s=1.0, prompt_tokens=10_000)
         for _ in range(2):
-            decision = router.select_worker(among=["a"], prompt_tokens=10_000)
+            decision = router.select_worker(among=["a"], prompt_tokens=10_000, by_load=True)
             clock.advance(8.0)
             router.update_load("a", running=8, waiting=8, age_s=report_age_s)
             decision.cancel()
@@ -199,7 +199,7 @@ def test_requests_of_other_routers_are_waited_for_while_reports_are_fresh(clock:
 def test_answers_that_are_not_streamed_are_waited_for(clock: ManualClock) -> None:
     router = make(clock)
     for _ in range(9):
-        decision = router.select_worker(among=["b"])
+        decision = router.select_worker(among=["b"], by_load=True)
         clock.advance(30.0)
         decision.on_complete()
     for _ in range(2):
@@ -238,13 +238,13 @@ def test_one_request_at_a_time_tries_it_after_pauses_that_double(clock: ManualCl
     give_up(router, clock, "a")
     for pause_s in (20.0, 40.0, 80.0, 160.0, 160.0):
         clock.advance(pause_s - 0.01)
-        assert {router.select_worker(dry_run=True).key for _ in range(9)} == {"b"}
+        assert {router.select_worker(dry_run=True, by_load=True).key for _ in range(9)} == {"b"}
         clock.advance(0.02)
         candidates = {view.key: view.state for view in router.explain().candidates}
         assert candidates == {"a": "available", "b": "available"}
-        tried = router.select_worker(among=["a"])
+        tried = router.select_worker(among=["a"], by_load=True)
         clock.advance(300.0)
-        assert {router.select_worker().key for _ in range(9)} == {"b"}, "one at a time"
+        assert {router.select_worker(by_load=True).key for _ in range(9)} == {"b"}, "one at a time"
         tried.cancel()
         assert states(router)["a"] == "unreachable"
 
@@ -255,10 +255,10 @@ def test_if_all_are_unreachable_requests_go_as_if_none_were(clock: ManualClock) 
         give_up(router, clock, key, 3.0)
         give_up(router, clock, key, 3.0)
     assert set(states(router).values()) == {"unreachable"}
-    assert {router.select_worker().key for _ in range(30)} == {"a", "b", "c"}
-    with router.select_worker(among=["b"]) as decision:
+    assert {router.select_worker(by_load=True).key for _ in range(30)} == {"a", "b", "c"}
+    with router.select_worker(among=["b"], by_load=True) as decision:
         decision.on_first_token()
-    assert {router.select_worker().key for _ in range(30)} == {"b"}
+    assert {router.select_worker(by_load=True).key for _ in range(30)} == {"b"}
 
 
 def test_without_a_breaker_nothing_counts(clock: ManualClock) -> None:
@@ -292,7 +292,7 @@ def test_every_change_is_logged_once(clock: ManualClock, caplog: pytest.LogCaptu
 
 
 def poison(router: Router[str], key: str, prompt: dict[str, Any]) -> None:
-    router.select_worker(among=[key], **prompt).on_error(500)
+    router.select_worker(among=[key], **prompt, by_load=True).on_error(500)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_page_that_was_silent_while_clients_gave_up_lets_one_request_try_at_on
     give_up(router, clock, "a")
     router.update_health("a", answered=True)
     assert states(router) == {"a": "ready", "b": "ready"}
-    held = [router.select_worker() for _ in range(9)]
+    held = [router.select_worker(by_load=True) for _ in range(9)]
     assert [decision.key for decision in held].count("a") == 1
 
 

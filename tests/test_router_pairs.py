@@ -34,7 +34,7 @@ def test_few_uncached_tokens_are_prefilled_where_they_are_decoded(
     threshold: int, request_: dict[str, Any], local: bool
 ) -> None:
     router = make(pd_uncached_token_threshold=threshold)
-    with router.select_pair(**request_) as pair:
+    with router.select_pair(**request_, by_load=True) as pair:
         assert (pair.prefill is None) is local
         assert (pair.decode.reason == "local-decode") is local
         assert sum(router.loads().values()) == (1 if local else 2)
@@ -55,7 +55,7 @@ def test_each_role_has_a_turn_of_its_own() -> None:
     router = make(prefill_policy="round-robin", decode_policy="round-robin")
     picks: Counter[str] = Counter()
     for _ in range(100):
-        with router.select_pair(prompt_tokens=1000) as pair:
+        with router.select_pair(prompt_tokens=1000, by_load=True) as pair:
             assert pair.prefill is not None
             picks[pair.prefill.key] += 1
             picks[pair.decode.key] += 1
@@ -66,14 +66,14 @@ def test_each_role_binds_sessions_of_its_own() -> None:
     router = make(prefill_policy="session", decode_policy="session")
     pairs = []
     for _ in range(3):
-        with router.select_pair(prompt_tokens=1000, session="chat") as pair:
+        with router.select_pair(prompt_tokens=1000, session="chat", by_load=True) as pair:
             pair.decode.on_first_token()
             assert pair.prefill is not None
             pairs.append((pair.prefill.key, pair.decode.key))
     assert len(set(pairs)) == 1
     prefill, decode = pairs[0]
     router.set_ready(prefill, False)
-    with router.select_pair(prompt_tokens=1000, session="chat") as pair:
+    with router.select_pair(prompt_tokens=1000, session="chat", by_load=True) as pair:
         assert pair.prefill is not None
         assert (pair.prefill.key != prefill, pair.decode.key) == (True, decode)
 
@@ -84,11 +84,11 @@ def test_without_a_prefill_worker_the_fallback_decides(fallback: bool) -> None:
     for key in ("p0", "p1"):
         router.set_ready(key, False)
     if fallback:
-        with router.select_pair(prompt_tokens=1000) as pair:
+        with router.select_pair(prompt_tokens=1000, by_load=True) as pair:
             assert (pair.prefill, pair.decode.reason) == (None, "local-decode")
     else:
         with pytest.raises(cachelb.NoWorkerAvailable) as info:
-            router.select_pair(prompt_tokens=1000)
+            router.select_pair(prompt_tokens=1000, by_load=True)
         assert info.value.reasons["p0"] == "not ready"
     assert set(router.loads().values()) == {0}
 
@@ -98,7 +98,7 @@ def test_without_a_prefill_worker_the_fallback_decides(fallback: bool) -> None:
 
 def busy(router: Router[str], *, count: int = 8) -> list[cachelb.Decision[str]]:
     """Have every decode worker generate for some requests, as long as the decisions are kept."""
-    decisions = [router.select_worker(prompt_tokens=16, among=[f"d{n % 2}"]) for n in range(count)]
+    decisions = [router.select_worker(prompt_tokens=16, among=[f"d{n % 2}"], by_load=True) for n in range(count)]
     for decision in decisions:
         decision.on_tokens(1)
     return decisions

@@ -79,7 +79,10 @@ def test_peer_has_the_loads_and_prefixes_of_the_selector_after_every_step(seed: 
     peer.validate()
     for family in range(5):
         asked: dict[str, Any] = {"tokens": range(family * 1_000, family * 1_000 + 400), "among": ["a"], "dry_run": True}
-        assert router.select_worker(**asked).matched_tokens == peer.select_worker(**asked).matched_tokens
+        assert (
+            router.select_worker(**asked, by_load=True).matched_tokens
+            == peer.select_worker(**asked, by_load=True).matched_tokens
+        )
 
 
 def test_halves_of_a_pair_are_booked_as_halves() -> None:
@@ -124,7 +127,7 @@ def test_hashes_carry_adapter_and_salt(name: str) -> None:
 def test_without_blocks_of_an_engine_the_length_alone_is_booked(
     options: dict[str, Any], request_: dict[str, Any], tokens: int
 ) -> None:
-    decision = make(**options).select_worker(**request_)
+    decision = make(**options).select_worker(**request_, by_load=True)
     assert decision.reservation() == {"sequence_hashes": [], "isl_tokens": tokens, "track_prefill_tokens": True}
     peer = make()
     kept = replay(peer, decision)

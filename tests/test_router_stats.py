@@ -16,7 +16,7 @@ NONE = Funnel(0, 0, 0, 0, 0, 0, 0)
 
 
 def serve(router: Router[str], *, cached: int | None, **request: Any) -> None:
-    router.select_worker(**request).on_complete(cached_tokens=cached)
+    router.select_worker(**request, by_load=True).on_complete(cached_tokens=cached)
 
 
 # --- funnel ---
@@ -150,8 +150,8 @@ def test_decisions_are_counted_under_the_policy_that_took_them() -> None:
 def test_every_eighth_selection_is_timed_and_nothing_else() -> None:
     router = pair_router()
     for _ in range(8):
-        router.select_worker().cancel()
-        router.select_worker(dry_run=True)
+        router.select_worker(by_load=True).cancel()
+        router.select_worker(dry_run=True, by_load=True)
         router.explain()
     router.select_pair(tokens=range(64)).cancel()
     histogram = router.stats().select_seconds
@@ -171,9 +171,9 @@ def test_the_state_of_a_worker_is_what_keeps_it_out_now() -> None:
         router.add_worker(key, role=role)  # type: ignore[arg-type]  # one of the three
     router.set_ready("n", False)
     for _ in range(2):
-        router.select_worker(among=["f"]).on_error(500)
+        router.select_worker(among=["f"], by_load=True).on_error(500)
     router.update_load("v", waiting=7)
-    held = router.select_worker(among=["x"])
+    held = router.select_worker(among=["x"], by_load=True)
     router.remove_worker("x", drain=True)
 
     def states() -> dict[str, str]:

@@ -27,7 +27,7 @@ def make(*keys: str, ready: bool = False) -> Router[str]:
 
 
 def wait(router: Router[str], **request: Any) -> asyncio.Task[Decision[str]]:
-    return asyncio.create_task(router.select_worker_when_ready(timeout_s=LONG, **request))
+    return asyncio.create_task(router.select_worker_when_ready(timeout_s=LONG, **{"by_load": True, **request}))
 
 
 async def queued(router: Router[str], n: int) -> None:
@@ -45,7 +45,7 @@ async def ended(tasks: list[asyncio.Task[Decision[str]]]) -> list[Decision[str]]
 
 def test_a_ready_worker_is_picked_at_once() -> None:
     router = make("a", ready=True)
-    decision = asyncio.run(router.select_worker_when_ready(timeout_s=0))
+    decision = asyncio.run(router.select_worker_when_ready(timeout_s=0, by_load=True))
     assert (decision.key, len(router._waiting)) == ("a", 0)
 
 
@@ -53,7 +53,7 @@ def test_a_ready_worker_is_picked_at_once() -> None:
 def test_a_wait_that_ends_without_a_worker_tells_why(timeout_s: float) -> None:
     router = make("a")
     with pytest.raises(cachelb.NoWorkerAvailable) as info:
-        asyncio.run(router.select_worker_when_ready(timeout_s=timeout_s))
+        asyncio.run(router.select_worker_when_ready(timeout_s=timeout_s, by_load=True))
     assert info.value.reasons == {"a": "not ready"}
     assert info.value.retry_after_s > 0
     assert len(router._waiting) == 0
@@ -62,7 +62,7 @@ def test_a_wait_that_ends_without_a_worker_tells_why(timeout_s: float) -> None:
 @pytest.mark.parametrize("timeout_s", [-1, float("nan")])
 def test_a_timeout_that_is_none_is_refused(timeout_s: float) -> None:
     with pytest.raises(ValueError, match="timeout_s must be"):
-        asyncio.run(make("a").select_worker_when_ready(timeout_s=timeout_s))
+        asyncio.run(make("a").select_worker_when_ready(timeout_s=timeout_s, by_load=True))
 
 
 @pytest.mark.parametrize("how", ["set_ready", "add_worker", "sync_workers"])
@@ -98,7 +98,7 @@ async def test_the_highest_priority_is_served_first_then_who_came_first() -> Non
     served: list[str] = []
 
     async def one(name: str, priority: int) -> None:
-        await router.select_worker_when_ready(timeout_s=LONG, priority=priority)
+        await router.select_worker_when_ready(timeout_s=LONG, priority=priority, by_load=True)
         served.append(name)
 
     tasks = []
@@ -157,7 +157,7 @@ def one_at_a_time() -> Router[str]:
 
 async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
     router = one_at_a_time()
-    holder = router.select_worker()
+    holder = router.select_worker(by_load=True)
     tasks = [wait(router) for _ in range(3)]
     await queued(router, 3)
     served: list[Decision[str]] = []
@@ -175,7 +175,7 @@ async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
 
 async def test_a_first_token_wakes_them_too() -> None:
     router = one_at_a_time()
-    holder = router.select_worker()
+    holder = router.select_worker(by_load=True)
     task = wait(router)
     await queued(router, 1)
     holder.on_first_token()
@@ -194,7 +194,7 @@ async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_ol
     served: list[str] = []
 
     async def one(name: str, priority: int) -> None:
-        await router.select_worker_when_ready(timeout_s=10 * LONG, priority=priority)
+        await router.select_worker_when_ready(timeout_s=10 * LONG, priority=priority, by_load=True)
         served.append(name)
 
     tasks = [asyncio.create_task(one(name, priority)) for name, priority in (("low", 0), ("high", 1))]
@@ -207,7 +207,7 @@ async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_ol
 
 async def test_an_abandoned_decision_wakes_them_too() -> None:
     router = one_at_a_time()
-    holder = [router.select_worker()]
+    holder = [router.select_worker(by_load=True)]
     task = wait(router)
     await queued(router, 1)
     holder.clear()
@@ -217,7 +217,7 @@ async def test_an_abandoned_decision_wakes_them_too() -> None:
 
 async def test_a_release_wakes_nobody_whom_it_cannot_help() -> None:
     router = make("a", "b", ready=True)
-    holder = router.select_worker(among=["b"])
+    holder = router.select_worker(among=["b"], by_load=True)
     router.set_ready("a", False)
     tried = 0
     select = router.select_worker
@@ -263,7 +263,7 @@ def test_several_event_loops_in_threads_are_all_served() -> None:
 def test_a_loop_that_was_closed_under_its_requests_holds_nobody_up() -> None:
     router = make("a")
     loop = asyncio.new_event_loop()
-    task = loop.create_task(router.select_worker_when_ready(timeout_s=LONG))
+    task = loop.create_task(router.select_worker_when_ready(timeout_s=LONG, by_load=True))
     for _ in range(5):
         loop.run_until_complete(asyncio.sleep(0))
     assert len(router._waiting) == 1

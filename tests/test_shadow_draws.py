@@ -11,7 +11,7 @@ REQUESTS = 2_000
 def picks(router: Router[str]) -> list[tuple[str, ...]]:
     """What the policy and its shadows picked for one request after the other."""
     for _ in range(REQUESTS):
-        with router.select_worker():
+        with router.select_worker(by_load=True):
             pass
     records, _, lost = router.records_since(0)
     assert lost == 0

@@ -55,7 +55,7 @@ def test_a_name_is_the_key_without_credentials(key: str, name: str) -> None:
     assert decision.worker is router.workers()[0] is key
     assert [decision.key, *router.keys(), *router.loads(), worker_name(key)] == [name] * 4
     policy = policies.LeastLoaded(seed=1)
-    assert policy.select_worker([key]).key == name
+    assert policy.select_worker([key], by_load=True).key == name
     assert list(policy.loads()) == [name]
 
 
@@ -64,8 +64,8 @@ def test_the_callers_own_object_and_key_function_keep_the_credentials() -> None:
     for router in (Router(workers, seed=1), Router(workers, key=lambda worker: worker.url, seed=1)):
         assert router.workers() == workers
         assert router.keys() == ["http://gpu0:8000", "http://gpu1:8000/v1"]
-        assert router.select_worker(exclude=[workers[0]]).worker is workers[1]
-        assert router.select_worker(among=[LOGIN]).worker is workers[0]
+        assert router.select_worker(exclude=[workers[0]], by_load=True).worker is workers[1]
+        assert router.select_worker(among=[LOGIN], by_load=True).worker is workers[0]
 
 
 def test_workers_that_differ_only_in_credentials_have_names_of_their_own() -> None:
@@ -75,17 +75,17 @@ def test_workers_that_differ_only_in_credentials_have_names_of_their_own() -> No
     assert all(name.startswith("http://gpu0:8000/~") for name in (first, second))
     assert Router([OTHER, LOGIN], seed=1).keys() == [second, first], "routers that share a seed agree, in any order"
     assert Router([LOGIN, OTHER], seed=2).keys() != [first, second], "a tag is a keyed hash"
-    assert router.select_worker(exclude=[LOGIN]).worker == OTHER
-    assert router.select_worker(among=[first]).worker == LOGIN
+    assert router.select_worker(exclude=[LOGIN], by_load=True).worker == OTHER
+    assert router.select_worker(among=[first], by_load=True).worker == LOGIN
     router.set_ready(OTHER, ready=False)
     assert {row.key: row.state for row in router.stats().workers} == {first: "ready", second: "not ready"}
     router.remove_worker(OTHER)
     assert router.workers() == [LOGIN]
     policy = policies.LeastLoaded(seed=1)
-    decisions = [policy.select_worker([LOGIN, OTHER]) for _ in range(2)]
+    decisions = [policy.select_worker([LOGIN, OTHER], by_load=True) for _ in range(2)]
     assert {decision.worker for decision in decisions} == {LOGIN, OTHER}
     assert sorted(policy.loads().values()) == [1, 1]
-    assert policy.select_worker([LOGIN, OTHER], exclude=[LOGIN]).worker == OTHER
+    assert policy.select_worker([LOGIN, OTHER], exclude=[LOGIN], by_load=True).worker == OTHER
 
 
 def test_a_worker_that_is_added_beside_another_gets_a_tag_and_the_other_keeps_its_name() -> None:
@@ -125,7 +125,7 @@ def test_a_trailing_slash_makes_no_second_worker() -> None:
     assert router.workers() == ["http://a", "http://b/"]
     for name in ("http://a", "http://a/"):
         assert router.select_worker(tokens=range(64), among=[name]).matched_tokens == 48
-        assert router.select_worker(exclude=[name]).key == "http://b"
+        assert router.select_worker(exclude=[name], by_load=True).key == "http://b"
         router.update_load(name, running=1)
         assert router.apply_kv_events(name, b"\x92\x01\x91\x91\xb0AllBlocksCleared") == 1
         router.select_worker(tokens=range(64), among=[name]).on_complete()
@@ -152,9 +152,9 @@ def test_a_single_str_is_no_collection_of_workers(wrong: str, where: str) -> Non
     call: Any = {
         "Router": lambda: Router(wrong),
         "sync_workers": lambda: router.sync_workers(wrong),
-        "policy": lambda: policies.LeastLoaded().select_worker(wrong),
-        "among": lambda: router.select_worker(among=wrong),
-        "exclude": lambda: router.select_worker(exclude=wrong),
+        "policy": lambda: policies.LeastLoaded().select_worker(wrong, by_load=True),
+        "among": lambda: router.select_worker(among=wrong, by_load=True),
+        "exclude": lambda: router.select_worker(exclude=wrong, by_load=True),
     }[where]
     with pytest.raises(TypeError, match=rf'not a single str: pass \["{wrong}"\]'):
         call()
@@ -172,7 +172,7 @@ def test_no_output_shows_credentials_of_workers(policy: str, tmp_path: Path, cap
         for name in (LOGIN, OTHER, QUERY):
             router.set_ready(name, ready=False)
         with pytest.raises(NoWorkerAvailable) as none:
-            router.select_worker()
+            router.select_worker(by_load=True)
         shown += [str(none.value), repr(none.value), repr(none.value.reasons)]
         for call in (router.set_ready, router.update_load, router.reset_cache):
             router.sync_workers([])
@@ -190,12 +190,12 @@ def test_no_output_shows_credentials_of_workers(policy: str, tmp_path: Path, cap
 
 def test_a_policy_shows_no_credentials() -> None:
     policy = policies.LeastLoaded(seed=1)
-    decision = policy.select_worker([LOGIN, OTHER])
+    decision = policy.select_worker([LOGIN, OTHER], by_load=True)
     shown = [repr(decision), str(dict(decision.headers)), repr(decision.explain()), repr(policy.loads())]
     with pytest.raises(NoWorkerAvailable) as none:
-        policy.select_worker([LOGIN, OTHER], among=[])
+        policy.select_worker([LOGIN, OTHER], among=[], by_load=True)
     with pytest.raises(ValueError, match="http://gpu0:8000/~") as twice:
-        policies.LeastLoaded().select_worker([LOGIN, LOGIN])
+        policies.LeastLoaded().select_worker([LOGIN, LOGIN], by_load=True)
     assert "xyzzy" not in "\n".join([*shown, str(none.value), str(twice.value)])
 
 

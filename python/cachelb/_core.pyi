@@ -273,7 +273,7 @@ class RequestView:
     Example:
         >>> from cachelb import Router
         >>> class LongOnesFirst:
-        ...     name, needs = "long-ones-first", frozenset()
+        ...     name, needs = "long-ones-first", frozenset({"prompt_tokens"})
         ...
         ...     def choose(self, request, fleet):
         ...         return 0 if request.prompt_tokens > 1000 else len(fleet) - 1
@@ -364,7 +364,7 @@ class FleetView:
         >>> router = Router(["gpu0", "gpu1"], policy=Emptiest())
         >>> router.update_load("gpu0", kv_usage=0.9)
         >>> router.update_load("gpu1", kv_usage=0.2)
-        >>> router.select_worker().worker
+        >>> router.select_worker(by_load=True).worker
         'gpu1'
     """
 
@@ -421,11 +421,12 @@ class Policy:
         cache_salt: str | None = None,
         among: Iterable[object] | None = None,
         exclude: Iterable[object] | None = None,
+        by_load: bool = False,
         dry_run: bool = False,
     ) -> Decision[_W]:
         """Pick a worker, book its load and record the placement, in one step.
 
-        At most one of `tokens`, `text`, `messages` and `blocks` describes the prompt; without any, load decides.
+        One of `tokens`, `text`, `messages` and `blocks` describes the prompt.
 
         Args:
             workers: Your workers, in any order; each key once.
@@ -442,6 +443,8 @@ class Policy:
             cache_salt: Salt; caches of different salts never match.
             among: Workers or keys to choose from; unknown ones are ignored. None means all.
             exclude: Workers or keys to leave out.
+            by_load: Pick by load if there is no prompt, which is an error otherwise. Policies that need a `session` or
+                `prompt_tokens` take these in its place.
             dry_run: Tell what the next call would pick, and change nothing.
 
         Returns:
@@ -449,7 +452,7 @@ class Policy:
 
         Raises:
             NoWorkerAvailable: The list is empty or no worker in it may be picked.
-            TypeError: An argument or a worker has the wrong type, or the prompt is given twice.
+            TypeError: An argument or a worker has the wrong type, there is no prompt, or it is given twice.
             ValueError: An argument is out of range, or two workers have the same key.
         """
     def _learned(self) -> list[dict[str, Any]]: ...
@@ -559,11 +562,12 @@ class Router(Generic[_W]):
         cache_ttl_s: float | None = None,
         among: Iterable[object] | None = None,
         exclude: Iterable[object] | None = None,
+        by_load: bool = False,
         dry_run: bool = False,
     ) -> Decision[_W]:
         """Pick a worker, book its load and record the placement, in one step.
 
-        At most one of `tokens`, `text`, `messages` and `blocks` describes the prompt; without any, load decides.
+        One of `tokens`, `text`, `messages`, `blocks` and `body` describes the prompt.
 
         Args:
             tokens: Token ids: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
@@ -589,6 +593,8 @@ class Router(Generic[_W]):
                 workers with KV events announce it themselves. None is as long as the policy's `ttl_s`, which limits it.
             among: Workers or keys to choose from; unknown ones are ignored. None means all.
             exclude: Workers or keys to leave out.
+            by_load: Pick by load if there is no prompt, which is an error otherwise. Policies that need a `session` or
+                `prompt_tokens` take these in its place.
             dry_run: Tell what the next call would pick, and change nothing.
 
         Returns:
@@ -597,7 +603,7 @@ class Router(Generic[_W]):
         Raises:
             BodyError: The body is no JSON object, and `RequestBodies.strict` is set.
             NoWorkerAvailable: No worker may be picked; the error has the reason per worker.
-            TypeError: An argument has the wrong type, or the prompt is given twice.
+            TypeError: An argument has the wrong type, there is no prompt, or it is given twice.
             ValueError: An argument is out of range.
         """
     def _released(self) -> None: ...
@@ -704,7 +710,7 @@ class Router(Generic[_W]):
             >>> router = Router(["gpu0", "gpu1"])
             >>> for _ in range(3):
             ...     router.update_health("gpu0", answered=False)
-            >>> [worker.state for worker in router.stats().workers], router.select_worker().key
+            >>> [worker.state for worker in router.stats().workers], router.select_worker(by_load=True).key
             (['unreachable', 'ready'], 'gpu1')
             >>> router.update_health("gpu0", answered=True, took_s=0.1)
             >>> router.stats().workers[0].state

@@ -83,7 +83,7 @@ def header_filter(expose: Iterable[str] = ()) -> Callable[[Mapping[str, str]], d
     Example:
         >>> import cachelb
         >>> from cachelb.answers import header_filter
-        >>> decision = cachelb.Router(["gpu0"]).select_worker()
+        >>> decision = cachelb.Router(["gpu0"]).select_worker(by_load=True)
         >>> header_filter()(decision.headers), header_filter(["x-cachelb-reason"])(decision.headers)
         ({}, {'x-cachelb-reason': 'only-one'})
     """

@@ -92,7 +92,7 @@ class Explanation:
 
     Example:
         >>> from cachelb.policies import LeastLoaded
-        >>> with LeastLoaded(seed=1).select_worker(["gpu0", "gpu1"]) as decision:
+        >>> with LeastLoaded(seed=1).select_worker(["gpu0", "gpu1"], by_load=True) as decision:
         ...     explanation = decision.explain()
         >>> print(explanation)
         gpu1: least-loaded by least-loaded, 0 of 0 prompt tokens matched (best 0), 2 of 2 workers available, \

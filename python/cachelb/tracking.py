@@ -129,7 +129,7 @@ class TrackedStream(Generic[_T]):
         ...     yield b"Hello"
         ...     yield b" world"
         >>> async def answer():
-        ...     return [part async for part in router.select_worker().track(upstream())]
+        ...     return [part async for part in router.select_worker(by_load=True).track(upstream())]
         >>> asyncio.run(answer()), router.loads()
         ([b'Hello', b' world'], {'gpu0': 0})
     """
@@ -214,7 +214,7 @@ class TrackedIterator(Generic[_T]):
     Example:
         >>> from cachelb import Router
         >>> router = Router(["gpu0"])
-        >>> list(router.select_worker().track_sync([b"Hello", b" world"])), router.loads()
+        >>> list(router.select_worker(by_load=True).track_sync([b"Hello", b" world"])), router.loads()
         ([b'Hello', b' world'], {'gpu0': 0})
     """
 

@@ -99,14 +99,14 @@ class RequestArguments(TypedDict, total=False):
     cache_ttl_s: float | None
     among: Iterable[object] | None
     exclude: Iterable[object] | None
+    by_load: bool
 
 
 class Reservation(TypedDict):
     """What another router needs to book the same request, in the names of Dynamo's and Ray's selectors.
 
     Attributes:
-        sequence_hashes: Chained hashes of the prompt's full blocks, for `blocks=`, as `hash_blocks` returns them. Empty
-            if only its text is known, whose blocks no engine has, or if the policy keeps none.
+        sequence_hashes: Chained hashes of the prompt's full blocks, for `blocks=`. Empty if only text is known.
         isl_tokens: Length of the prompt, for `prompt_tokens=`.
         track_prefill_tokens: Whether the worker computes the prompt; the decode worker of a pair does not.
 

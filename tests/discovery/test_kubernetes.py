@@ -58,7 +58,7 @@ def watched(router: Router[str], api: FakeKubernetes, **options: Any) -> Kuberne
 def picks(router: Router[str]) -> set[str]:
     found = set()
     for _ in range(12):
-        decision = router.select_worker()
+        decision = router.select_worker(by_load=True)
         found.add(decision.worker)
         decision.on_complete()
     return found
@@ -80,7 +80,7 @@ def test_what_is_gone_or_unready_is_not_picked_a_second_after_the_event(
     router: Router[str], api: FakeKubernetes, conditions: dict[str, bool] | None
 ) -> None:
     watched(router, api)
-    open_request = router.select_worker(among=[C])
+    open_request = router.select_worker(among=[C], by_load=True)
     last = [] if conditions is None else [endpoint("10.0.0.3", **conditions)]
     api.put(endpoint_slice("s", endpoint("10.0.0.1"), endpoint("10.0.0.2"), *last))
     begun_s = time.monotonic()
@@ -192,7 +192,7 @@ def test_most_workers_gone_are_dropped_by_another_list_only(router: Router[str],
     wait_until(lambda: keys(router) == set())
     assert api.lists == 2
     with pytest.raises(NoWorkerAvailable):
-        router.select_worker()
+        router.select_worker(by_load=True)
 
 
 def test_a_server_that_is_gone_confirms_nothing(router: Router[str], api: FakeKubernetes) -> None:

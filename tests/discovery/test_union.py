@@ -164,7 +164,7 @@ def test_workers_that_a_request_waits_for_wake_it() -> None:
         with Router[str]() as router:
             source = Scripted()
             router.attach(source)
-            asked = asyncio.create_task(router.select_worker_when_ready(timeout_s=60))
+            asked = asyncio.create_task(router.select_worker_when_ready(timeout_s=60, by_load=True))
             await asyncio.sleep(0)
             await asyncio.to_thread(source.finds, WORKERS[:1])
             return (await asked).worker
@@ -238,7 +238,7 @@ def test_a_forked_child_goes_on_with_what_its_parent_found(router: Router[str]) 
     source.ready.clear()
 
     def child() -> None:
-        router.select_worker().on_complete()
+        router.select_worker(by_load=True).on_complete()
         source.finds(WORKERS[1:2])
         assert router.keys() == WORKERS[:4], "most workers gone: it waits, as its parent would"
         assert router.stats().discovery[0].waits == 1

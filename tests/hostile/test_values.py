@@ -166,7 +166,7 @@ DECISION_CALLS: dict[str, dict[str, Any]] = {"on_tokens": {}, "on_complete": {},
 @pytest.mark.parametrize("call", DECISION_CALLS)
 def test_call_of_a_decision_refuses_an_argument_or_takes_it(call: str) -> None:
     router = Router(["a", "b"], seed=1)
-    for argument, value in itertools.product(options(getattr(router.select_worker(), call)), HOSTILE):
+    for argument, value in itertools.product(options(getattr(router.select_worker(by_load=True), call)), HOSTILE):
         decision = router.select_worker(tokens=PROMPT)
         survives(getattr(decision, call), {argument: value})
         decision.cancel()
@@ -243,15 +243,15 @@ ENDLESS: dict[str, Callable[[], Any]] = {
     "message_boundaries": lambda: message_boundaries(range(10**12)),
     "workers": lambda: Router(Endless("a")),
     "sync_workers": lambda: Router[Any]().sync_workers(Endless("a")),
-    "policy's workers": lambda: policies.RoundRobin().select_worker(Endless("a")),
-    "among": lambda: Router(["a"]).select_worker(among=Endless("a")),
-    "exclude": lambda: Router(["a"]).select_worker(exclude=Endless("a")),
+    "policy's workers": lambda: policies.RoundRobin().select_worker(Endless("a"), by_load=True),
+    "among": lambda: Router(["a"]).select_worker(among=Endless("a"), by_load=True),
+    "exclude": lambda: Router(["a"]).select_worker(exclude=Endless("a"), by_load=True),
     "index's among": lambda: BlockTracker().overlaps(PROMPT, among=Endless("a")),
     "mm": lambda: Router(["a"]).select_worker(tokens=PROMPT, mm=Endless((1, 2, 3))),
     "models": lambda: Router[str]().add_worker("a", models=Endless("m")),
     "select_batch": lambda: Router(["a"]).select_batch(Endless({})),
     "cache_boundaries": lambda: policies.PrefixHash(cache_boundaries=cast("Any", Endless(64))),
-    "headers": lambda: Router(["a"]).select_worker(headers=Endless(("x-y", "z"))),
+    "headers": lambda: Router(["a"]).select_worker(headers=Endless(("x-y", "z")), by_load=True),
     "expose": lambda: header_filter(Endless("x-y")),
     "shadow": lambda: Router(["a"], shadow=cast("Any", Endless("random"))),
     "markers": lambda: message_boundaries(PROMPT, markers=cast("Any", Endless("llama3"))),

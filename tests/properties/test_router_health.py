@@ -107,7 +107,7 @@ class World:
 
     def send(self) -> None:
         before = self.states()
-        decision = self.router.select_worker()
+        decision = self.router.select_worker(by_load=True)
         assert before[decision.key] == "ready" or "ready" not in before.values()
         self.waiting.append((decision, self.clock()))
 

@@ -45,7 +45,7 @@ def build(policy: str, seed: int) -> Router[str]:
     ids=lambda value: value if isinstance(value, str) else "prompt" if value else "nothing",
 )
 def test_idle_workers_are_drawn_evenly(policy: str, request_: dict[str, Any]) -> None:
-    picks = Counter(build(policy, seed).select_worker(**request_).key for seed in SEEDS)
+    picks = Counter(build(policy, seed).select_worker(**request_, by_load=True).key for seed in SEEDS)
     assert even(picks, WORKERS), picks
 
 
@@ -67,7 +67,7 @@ def test_equal_holders_are_drawn_evenly(policy: str) -> None:
 @pytest.mark.parametrize("policy", sorted(KEYED))
 def test_sessions_are_drawn_evenly(policy: str) -> None:
     router = Router(WORKERS, policy=policy, seed=1, hash_seed=1)
-    picks = Counter(router.select_worker(session=f"chat-{n}", dry_run=True).key for n in range(2000))
+    picks = Counter(router.select_worker(session=f"chat-{n}", dry_run=True, by_load=True).key for n in range(2000))
     # A ring's arcs differ by design, of 150 points each by 8 %.
     if policy in {"consistent-hash", "prefix-hash", "boundary-learning"}:
         assert min(picks.values()) > 0.7 * 400, picks

@@ -336,7 +336,7 @@ class LeastLoaded(BuiltinPolicy):
 
     Example:
         >>> policy = LeastLoaded(seed=1)
-        >>> decisions = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(4)]
+        >>> decisions = [policy.select_worker(["gpu0", "gpu1"], by_load=True) for _ in range(4)]
         >>> policy.loads()
         {'gpu0': 2, 'gpu1': 2}
         >>> for decision in decisions:
@@ -366,8 +366,8 @@ class PowerOfTwo(BuiltinPolicy):
 
     Example:
         >>> policy = PowerOfTwo(seed=1)
-        >>> busy = [policy.select_worker(["gpu0"]) for _ in range(9)]
-        >>> policy.select_worker(["gpu0", "gpu1"]).worker
+        >>> busy = [policy.select_worker(["gpu0"], by_load=True) for _ in range(9)]
+        >>> policy.select_worker(["gpu0", "gpu1"], by_load=True).worker
         'gpu1'
     """
 
@@ -704,7 +704,7 @@ class RoundRobin(BuiltinPolicy):
 
     Example:
         >>> policy = RoundRobin(start="first")
-        >>> [policy.select_worker(["gpu0", "gpu1", "gpu2"]).worker for _ in range(4)]
+        >>> [policy.select_worker(["gpu0", "gpu1", "gpu2"], by_load=True).worker for _ in range(4)]
         ['gpu0', 'gpu1', 'gpu2', 'gpu0']
     """
 
@@ -728,7 +728,7 @@ class Random(BuiltinPolicy):
 
     Example:
         >>> policy = Random(seed=1)
-        >>> policy.select_worker(["gpu0", "gpu1"]).reason
+        >>> policy.select_worker(["gpu0", "gpu1"], by_load=True).reason
         'random'
     """
 
@@ -847,7 +847,7 @@ class PrefixCacheAndLoad(BuiltinPolicy):
         >>> first.on_complete()
         >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).reason
         'prefix'
-        >>> busy = [policy.select_worker([first.worker]) for _ in range(9)]
+        >>> busy = [policy.select_worker([first.worker], by_load=True) for _ in range(9)]
         >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).reason
         'imbalance'
     """
@@ -1067,7 +1067,7 @@ class QueueOverThroughput(BuiltinPolicy):
 
     Example:
         >>> policy = QueueOverThroughput(throughput={"gpu0": 3.0, "gpu1": 1.0}, seed=1)
-        >>> held = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(2)]
+        >>> held = [policy.select_worker(["gpu0", "gpu1"], by_load=True) for _ in range(2)]
         >>> [decision.worker for decision in held]
         ['gpu0', 'gpu0']
     """

@@ -105,8 +105,8 @@ def lowest(cost: NDArray[Any], request: RequestView) -> int:
         ...     def choose(self, request, fleet):
         ...         return lowest(fleet.column("inflight"), request)
         >>> router = Router(["gpu0", "gpu1"], policy=Shortest())
-        >>> busy = router.select_worker()
-        >>> busy.worker == router.select_worker().worker
+        >>> busy = router.select_worker(by_load=True)
+        >>> busy.worker == router.select_worker(by_load=True).worker
         False
     """
     best = cost.min()

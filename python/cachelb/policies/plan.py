@@ -33,6 +33,7 @@ class Plan:
         shadows: Rules that decide beside the first, by name.
         customs: The caller's own policies, where there are any.
         is_native: There are none.
+        needs: What the policy for whole requests needs.
         replicas: Routers that serve the same fleet.
     """
 
@@ -45,6 +46,7 @@ class Plan:
     shadows: tuple[tuple[str, NativePolicy], ...]
     customs: dict[str, Any]
     is_native: bool
+    needs: list[str]
     replicas: int
 
     @classmethod
@@ -99,6 +101,7 @@ class Plan:
             shadows=tuple((slot.name, slot.rule) for slot in beside),
             customs={**customs, "shadows": [slot.custom for slot in beside]},
             is_native=all(slot.custom is None for slot in (whole, *halves.values(), *beside)),
+            needs=sorted(getattr(whole.custom.policy if whole.custom else whole.rule, "needs", ())),
             replicas=replicas,
         )
 

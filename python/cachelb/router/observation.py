@@ -49,7 +49,7 @@ class Observation(Snapshots[W]):
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
-        return self._explain(**request)
+        return self._explain(**{"by_load": True, **request})
 
     @property
     def policy(self) -> str:

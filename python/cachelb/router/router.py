@@ -169,6 +169,7 @@ class Router(Reservations[W]):
             "veto_waiting": veto_waiting,
             "breaker_failures": breaker_failures,
             "bodies": settings_of(bodies),
+            "needs": plan.needs,
             "breaker_cooldown_s": breaker_cooldown_s,
             "pd_uncached_token_threshold": pd_uncached_token_threshold,
             "pd_fallback": pd_fallback,

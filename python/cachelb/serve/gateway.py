@@ -256,7 +256,7 @@ class Gateway:
 
     async def _select(self, call: _Call) -> Decision[str]:
         """Pick a worker, by the body where it holds a prompt."""
-        request: dict[str, Any] = {"path": call.path, "headers": call.headers}
+        request: dict[str, Any] = {"path": call.path, "headers": call.headers, "by_load": not call.is_prompt}
         if call.is_prompt:
             request["body"] = call.body
         try:

@@ -120,7 +120,7 @@ class _Fleet:
         )
 
     def select(self, **request: Any) -> Decision[str]:  # noqa: ANN401 - as the router's
-        decision = self.router.select_worker(**request)
+        decision = self.router.select_worker(**request, by_load=True)
         problem = self.watch and self.watch.problem
         shown = {name: value for name, value in request.items() if name not in {"tokens", "text"}}
         if problem or decision.reason == "policy-error":
@@ -244,7 +244,7 @@ def _ordered(subject: _Subject, order: Sequence[str], seed: int) -> Callable[...
     if not isinstance(policy, BuiltinPolicy):
         return subject.fleet(order, seed).select
     own = subject.make(seed=seed, clock=ManualClock(1000.0))
-    return lambda **request: own.select_worker(order, **request)
+    return lambda **request: own.select_worker(order, **request, by_load=True)
 
 
 def _only_candidates_are_picked(subject: _Subject) -> None:

@@ -20,7 +20,7 @@ options! {
     ///
     /// Example:
     ///     >>> policy = LeastLoaded(seed=1)
-    ///     >>> decisions = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(4)]
+    ///     >>> decisions = [policy.select_worker(["gpu0", "gpu1"], by_load=True) for _ in range(4)]
     ///     >>> policy.loads()
     ///     {'gpu0': 2, 'gpu1': 2}
     ///     >>> for decision in decisions:

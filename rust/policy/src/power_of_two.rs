@@ -19,8 +19,8 @@ options! {
     ///
     /// Example:
     ///     >>> policy = PowerOfTwo(seed=1)
-    ///     >>> busy = [policy.select_worker(["gpu0"]) for _ in range(9)]
-    ///     >>> policy.select_worker(["gpu0", "gpu1"]).worker
+    ///     >>> busy = [policy.select_worker(["gpu0"], by_load=True) for _ in range(9)]
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], by_load=True).worker
     ///     'gpu1'
     pub struct PowerOfTwo {
         /// Workers drawn per request.

@@ -15,7 +15,7 @@ options! {
     ///
     /// Example:
     ///     >>> policy = Random(seed=1)
-    ///     >>> policy.select_worker(["gpu0", "gpu1"]).reason
+    ///     >>> policy.select_worker(["gpu0", "gpu1"], by_load=True).reason
     ///     'random'
     pub struct RandomOptions {
     }

@@ -39,7 +39,7 @@ options! {
     ///
     /// Example:
     ///     >>> policy = RoundRobin(start="first")
-    ///     >>> [policy.select_worker(["gpu0", "gpu1", "gpu2"]).worker for _ in range(4)]
+    ///     >>> [policy.select_worker(["gpu0", "gpu1", "gpu2"], by_load=True).worker for _ in range(4)]
     ///     ['gpu0', 'gpu1', 'gpu2', 'gpu0']
     pub struct RoundRobinOptions {
         /// Who is first: drawn, so that several routers do not begin alike, or the first registered.

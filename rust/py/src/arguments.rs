@@ -14,7 +14,7 @@ use crate::options::read::{ABOVE_ZERO, millis};
 /// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
 pub const MAX_TOKENS: u64 = 1 << 40;
 
-/// Calls a macro with `name: Kind,` for all of them; `priority` and `dry_run`, which are never None, come behind.
+/// Calls a macro with `name: Kind,` for all of them; `priority`, `by_load` and `dry_run`, which are never None, come behind.
 macro_rules! arguments {
     ($with:ident) => {
         $with! {
@@ -161,18 +161,21 @@ macro_rules! call {
             pub workers: Option<Py<PyAny>>,
             $(pub $name: <$kind as Kind>::Held,)*
             pub priority: i64,
+            /// There may be no prompt.
+            pub by_load: bool,
             /// What body and headers said, which have filled the others.
             pub read: Option<Box<Read>>,
         }
 
         impl Call {
-            pub const NAMES: &[&str] = &[$(stringify!($name),)* "priority"];
+            pub const NAMES: &[&str] = &[$(stringify!($name),)* "priority", "by_load"];
 
             pub fn clone_ref(&self, py: Python<'_>) -> Self {
                 Self {
                     workers: Kept::clone_ref(&self.workers, py),
                     $($name: Kept::clone_ref(&self.$name, py),)*
                     priority: self.priority,
+                    by_load: self.by_load,
                     read: None,
                 }
             }
@@ -189,6 +192,7 @@ macro_rules! call {
                 match name {
                     $(stringify!($name) => self.$name = $kind::given(name, given)?,)*
                     "priority" => self.priority = given.as_ref().map_or(Ok(0), named::priority)?,
+                    "by_load" => self.by_load = given.as_ref().map_or(Ok(false), named::by_load)?,
                     _ => return Ok(false),
                 }
                 Ok(true)
@@ -222,6 +226,27 @@ impl Call {
             || self.text.is_some()
             || self.messages.is_some()
             || self.blocks.is_some()
+    }
+
+    /// Refuses a request without a prompt, unless the caller said so or gave another argument that the policy `needs`.
+    pub fn check_prompt<S: AsRef<str>>(&self, needs: &[S]) -> PyResult<()> {
+        let needs = |name: &&str| needs.iter().any(|need| need.as_ref() == *name);
+        let has_session = self.session.is_some() || self.headers.is_some();
+        if self.by_load
+            || self.has_prompt()
+            || self.body.is_some()
+            || has_session && needs(&"session")
+            || self.prompt_tokens.is_some() && needs(&"prompt_tokens")
+        {
+            return Ok(());
+        }
+        let others = ["session", "prompt_tokens"].into_iter().filter(needs);
+        let others: Vec<_> = others.map(|name| format!(", or {name}=")).collect();
+        let others = others.concat();
+        Err(PyTypeError::new_err(format!(
+            "the request has no prompt: give text=, messages=, tokens= or blocks={others}; by_load=True picks a worker \
+             by load alone"
+        )))
     }
 }
 

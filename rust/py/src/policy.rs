@@ -64,6 +64,7 @@ impl NativePolicy {
         dry_run: bool,
         scratch: &mut Scratch,
     ) -> PyResult<Selected> {
+        call.check_prompt(self.configured.policy.about.needs)?;
         self.fill(py, call, scratch)?;
         let now = self.engine.now(py)?;
         let (hints, scales) = (call.hints(py)?, &self.engine.scales);
@@ -265,11 +266,11 @@ impl NativePolicy {
     #[pyo3(
         signature = (
             workers, *positional, tokens=None, text=None, messages=None, blocks=None, boundaries=None,
-            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None,
+            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None, by_load=false,
             dry_run=false, **unknown
         ),
         text_signature = "($self, workers, *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, \
-            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None, \
+            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None, by_load=False, \
             dry_run=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
@@ -288,6 +289,7 @@ impl NativePolicy {
         cache_salt: Option<Bound<'_, PyAny>>,
         among: Option<Bound<'_, PyAny>>,
         exclude: Option<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = named::by_load)] by_load: bool,
         #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Decision> {
@@ -305,6 +307,7 @@ impl NativePolicy {
             cache_salt: Text::given("cache_salt", cache_salt)?,
             among: Again::given("among", among)?,
             exclude: Again::given("exclude", exclude)?,
+            by_load,
             ..Call::default()
         };
         slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)

@@ -276,6 +276,7 @@ class CachelbCallback:
             before.decision.cancel()
         asked = self._asked(messages, request)
         asked["model"] = model
+        asked["by_load"] = True
         asked["among"] = tuple(pool)
         if (cache_ttl_s := lifetimes.shortest(pool.values(), messages, request)) is not None:
             asked["cache_ttl_s"] = cache_ttl_s

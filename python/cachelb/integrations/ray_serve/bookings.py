@@ -302,7 +302,7 @@ class Bookings:
         self, arguments: dict[str, Any], among: Sequence[str], *, exclude: Sequence[str] = (), dry_run: bool = False
     ) -> Decision[str] | None:
         try:
-            return self._router.select_worker(**arguments, among=among, exclude=exclude, dry_run=dry_run)
+            return self._router.select_worker(**arguments, among=among, exclude=exclude, by_load=True, dry_run=dry_run)
         except NoWorkerAvailable:
             return None
         except (TypeError, ValueError):

@@ -140,7 +140,7 @@ class Sharing:
                 self.counters.strangers += 1
                 continue
             try:
-                decision = self._router.select_worker(**placement.arguments(), among=(placement.worker,))
+                decision = self._router.select_worker(**placement.arguments(), among=(placement.worker,), by_load=True)
             except NoWorkerAvailable:
                 self.counters.strangers += 1
                 continue

@@ -42,7 +42,7 @@ options! {
     ///     >>> first.on_complete()
     ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).reason
     ///     'prefix'
-    ///     >>> busy = [policy.select_worker([first.worker]) for _ in range(9)]
+    ///     >>> busy = [policy.select_worker([first.worker], by_load=True) for _ in range(9)]
     ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(100)).reason
     ///     'imbalance'
     pub struct PrefixCacheAndLoadOptions {

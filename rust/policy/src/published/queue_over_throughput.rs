@@ -24,7 +24,7 @@ options! {
     ///
     /// Example:
     ///     >>> policy = QueueOverThroughput(throughput={"gpu0": 3.0, "gpu1": 1.0}, seed=1)
-    ///     >>> held = [policy.select_worker(["gpu0", "gpu1"]) for _ in range(2)]
+    ///     >>> held = [policy.select_worker(["gpu0", "gpu1"], by_load=True) for _ in range(2)]
     ///     >>> [decision.worker for decision in held]
     ///     ['gpu0', 'gpu0']
     pub struct QueueOverThroughputOptions {

@@ -209,6 +209,7 @@ pub(crate) mod named {
         model_or_none: Option<&'a str> = |value, name| or_none(value, |value| text(value, name));
         part: &'a str = text;
         dry_run: bool = flag;
+        by_load: bool = flag;
         drain: bool = flag;
         ready: bool = flag;
         answered: bool = flag;

@@ -33,6 +33,7 @@ impl<'py> Interpreted<'py> {
             tenant: asked.tenant.as_deref().map(text),
             model: asked.model.as_deref().map(text),
             priority: asked.priority.unwrap_or(0),
+            by_load: true,
             ..Call::default()
         };
         Ok(Self { router, call })

@@ -76,6 +76,8 @@ pub struct NativeRouter {
     #[pyo3(get, name = "_readings")]
     readings: Py<Readings>,
     pub customs: Customs,
+    /// Arguments that the policy works by.
+    pub needs: Vec<String>,
     /// When a request goes to two workers.
     pub terms: PairTerms,
     pub bodies: Bodies,
@@ -140,6 +142,7 @@ impl NativeRouter {
             engine,
             fleet,
             bodies,
+            needs: given.required("needs")?.extract()?,
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
                 uncached_token_threshold: given

@@ -390,6 +390,7 @@ impl Ready {
         scratch: &mut Scratch,
         dry_run: bool,
     ) -> PyResult<Self> {
+        call.check_prompt(&router.needs)?;
         let fleet = router.fleet.get();
         let now = fleet.engine.now(py)?;
         let hints = call.hints(py)?;
@@ -478,11 +479,11 @@ macro_rules! select_worker {
         impl NativeRouter {
             #[doc = stub!("Router.select_worker")]
             #[pyo3(
-                signature = (*positional, $($name=None,)* priority=0, dry_run=false, **unknown),
+                signature = (*positional, $($name=None,)* priority=0, by_load=false, dry_run=false, **unknown),
                 text_signature = "($self, *, tokens=None, text=None, messages=None, blocks=None, body=None, path=None, \
                     headers=None, boundaries=None, prompt_tokens=None, model=None, lora=None, cache_salt=None, mm=None, \
                     session=None, tenant=None, max_output_tokens=None, expected_output_tokens=None, cache_ttl_s=None, \
-                    among=None, exclude=None, priority=0, dry_run=False)"
+                    among=None, exclude=None, priority=0, by_load=False, dry_run=False)"
             )]
             #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
             fn select_worker(
@@ -490,6 +491,7 @@ macro_rules! select_worker {
                 positional: &Bound<'_, PyTuple>,
                 $($name: Option<Bound<'_, PyAny>>,)*
                 #[pyo3(from_py_with = named::priority)] priority: i64,
+                #[pyo3(from_py_with = named::by_load)] by_load: bool,
                 #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
                 unknown: Option<&Bound<'_, PyDict>>,
             ) -> PyResult<Decision> {
@@ -498,6 +500,7 @@ macro_rules! select_worker {
                     workers: None,
                     $($name: $kind::given(stringify!($name), $name)?,)*
                     priority,
+                    by_load,
                     read: None,
                 };
                 slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
@@ -528,6 +531,7 @@ impl NativeRouter {
         };
         let mut call = Call::from_keywords(arguments)?;
         call.among = Some(PyTuple::new(py, [key])?.into_any().unbind());
+        call.by_load = true;
         let kind = Kind {
             wanted,
             ..Kind::whole(false)

@@ -53,7 +53,8 @@ fn main() -> Result<()> {
     let gpus = ["H100".to_owned()];
     let never = AtomicBool::new(false);
     let clock = format!("clock {:.0} ns included", clock_cost());
-    for (kind, name) in Kind::ALL.into_iter().zip(Kind::NAMES) {
+    for kind in Kind::ALL {
+        let name = kind.name();
         let fitting = Fitting {
             kind,
             ..Fitting::default()

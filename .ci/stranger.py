@@ -27,6 +27,7 @@ class Line(NamedTuple):
     """Regular expression of all of it, errors too."""
     development: bool = False
     """Python's development mode."""
+    extras: str = "cli"
 
 
 def error(program: str) -> str:
@@ -40,6 +41,55 @@ def exactly(text: str) -> str:
     return re.escape(text) + "\n"
 
 
+TOOLS = """
+import json, os, re, subprocess, time, urllib.request
+from pathlib import Path
+from cachelb.testing import FakeFleet
+
+def run(*words):
+    # As on a terminal.
+    environment = os.environ | {"FORCE_COLOR": "1"}
+    output = subprocess.PIPE, subprocess.STDOUT
+    ran = subprocess.run(["cachelb", *words], text=True, stdout=output[0], stderr=output[1], env=environment)
+    return re.sub(r"\\x1b[^a-zA-Z]*[a-zA-Z]", "", ran.stdout)
+
+def post(url, **body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
+"""
+COMMAND = TOOLS.replace("from cachelb.testing import FakeFleet", "")
+GATEWAY = """
+with FakeFleet(2) as fleet, open("log", "w") as log:
+    Path("gateway.toml").write_text(f"workers = {json.dumps(list(fleet.urls))}")
+    command = ["cachelb", "serve", "--config", "gateway.toml", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as gateway:
+        client, admin = (gateway.stdout.readline().split()[-1] for _ in range(2))
+        user = [{"role": "user", "content": "hello " * 99}]
+        print(post(f"{client}/v1/chat/completions", model="m", messages=user, max_tokens=2)["choices"][0]["index"])
+        polls, end = 0, time.monotonic() + 30
+        while not polls and time.monotonic() < end:
+            with urllib.request.urlopen(f"{admin}/metrics") as page:
+                polls = sum(map(float, re.findall(r"(?m)^cachelb_polls_total.* (\\S+)$", page.read().decode())))
+        shown = run("watch", admin, "--once")
+        print("polls", polls > 0, "width", max(map(len, shown.splitlines())) <= 80)
+        print(all(url.partition("//")[2] in shown for url in fleet.urls) or shown)
+        gateway.terminate()
+lines = Path("log").read_text().splitlines()
+print(all(re.match(r"\\d{4}-\\d\\d-\\d\\d[T ]\\d\\d:\\d\\d:\\d\\d\\S* +[A-Z]+ ", line) for line in lines) or lines)
+"""
+AGENT = """
+with FakeFleet(1) as fleet:
+    url, user = fleet.urls[0], [{"role": "user", "content": "hello"}]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    answer = post(f"{url}/v1/chat/completions", model="m", messages=user, tools=[tool], max_tokens=9)
+    message = answer["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "done"}
+    chat = [*user, message, result]
+    answer = post(f"{url}/v1/chat/completions", model="m", messages=chat, tools=[tool], max_tokens=9)
+    print(message["tool_calls"][0]["function"]["name"], answer["choices"][0]["finish_reason"] != "tool_calls")
+    print(len(post(f"{url}/v1/embeddings", model="m", input=["hello", "you"])["data"]))
+"""
 ROUTER = 'from cachelb import Router\nrouter = Router(["gpu0", "gpu1"])\n'
 LINES = [
     Line(
@@ -92,6 +142,43 @@ LINES = [
         "    print(first.reason, again.reason, first.worker == again.worker)",
         exactly("True\ncold prefix True\ncold prefix True"),
     ),
+    Line(
+        "the list of commands at 80 columns",
+        COMMAND
+        + "shown = run('--help')\nprint(max(len(line) for line in shown.partition('Examples')[0].splitlines()) <= 80)\n"
+        "print(re.findall(r'\\S*\\.\\.\\.', shown.partition('Commands')[2]))",
+        exactly("True\n[]"),
+    ),
+    Line(
+        "a missing extra",
+        COMMAND + "print(run('serve', '--worker', 'http://gpu0:8000'))",
+        r"(?s).*cachelb\[serve\].*",
+    ),
+    Line(
+        "a CSV with other columns",
+        COMMAND + "Path('own.csv').write_text('when,length\\n1,2\\n')\nprint(run('replay', 'own.csv'))",
+        r"(?s).*own\.csv.*TIMESTAMP.*",
+    ),
+    Line(
+        "a gateway of a configuration, and watch",
+        TOOLS + GATEWAY,
+        exactly("0\npolls True width True\nTrue\nTrue"),
+        extras="serve",
+    ),
+    Line("an agent and embeddings at fake engines", TOOLS + AGENT, exactly("look True\n2"), extras="serve"),
+    Line(
+        "options that engines lack",
+        TOOLS + "with FakeFleet(1, report_cached_tokens=False) as fleet:\n    print(run('doctor', *fleet.urls))",
+        r"(?s).*--kv-events-config.*--enable-prompt-tokens-.*",
+        extras="serve",
+    ),
+    Line(
+        "the report of all policies",
+        TOOLS + "run('replay', 'chat', '--count', '200', '--fleet', '2xa30', '--policy', 'all', '--html', 'all.html')\n"
+        "print(Path('all.html').stat().st_size <= 500_000)",
+        exactly("True"),
+        extras="serve",
+    ),
 ]
 
 
@@ -122,9 +209,12 @@ def main(folder: Path) -> int:
     with tempfile.TemporaryDirectory() as environment:
         venv.create(environment, with_pip=True)
         programs = Path(environment, "bin")
-        wanted = f"cachelb[cli] @ {wheel.resolve().as_uri()}"
-        subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", wanted], check=True)
-        problems = [problem for line in LINES if (problem := wrong(line, programs))]
+        problems: list[str] = []
+        for extras, more in (("cli", ""), ("serve", ",plots,testing")):
+            wanted = f"cachelb[{extras}{more}] @ {wheel.resolve().as_uri()}"
+            subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", wanted], check=True)
+            lines = (line for line in LINES if line.extras == extras)
+            problems += [problem for line in lines if (problem := wrong(line, programs))]
     print("\n".join(problems) or f"stranger: {len(LINES)} lines of the first hour work from the wheel")
     return 1 if problems else 0
 

@@ -394,6 +394,7 @@ def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
         body = {"prompt": prompt, "gate": gate}
         streams = [handle.options(stream=True).stream.remote(body) for _ in range(2)]
         assert [next(stream) for stream in streams] == [replica] * 2
+        wait_until(lambda: ray.get(gate.inside.remote()) == 2)
         give_up(streams, time.monotonic())
         app.wait_idle()
         assert states() == ["ready", "ready"], "both streams had begun"

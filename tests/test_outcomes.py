@@ -196,7 +196,7 @@ def failures_until_out(fail: Callable[[], object]) -> int:
     router = cachelb.Router(["a", "b"], seed=1)
     count = 0
     while router.stats().workers[0].state == "ready":
-        decision = router.select_worker(among=["a"])
+        decision = router.select_worker(among=["a"], by_load=True)
         try:
             fail()
         except Exception as error:  # noqa: BLE001 - each client has its own
@@ -235,24 +235,24 @@ def test_a_lost_connection_is_half_of_any_limit(breaker_failures: int, most: int
     router = cachelb.Router(["a", "b"], seed=1, clock=clock, breaker_failures=breaker_failures)
     for left in reversed(range(most)):
         assert router.stats().workers[0].state == "ready"
-        router.select_worker(among=["a"]).on_error(ConnectionRefusedError())
-        assert {router.select_worker().key for _ in range(8)} == ({"a", "b"} if left else {"b"})
+        router.select_worker(among=["a"], by_load=True).on_error(ConnectionRefusedError())
+        assert {router.select_worker(by_load=True).key for _ in range(8)} == ({"a", "b"} if left else {"b"})
     clock.advance(5.0)  # it restarted
-    with router.select_worker(among=["a"]) as decision:
+    with router.select_worker(among=["a"], by_load=True) as decision:
         decision.on_first_token()
-        router.select_worker(among=["a"]).on_error(ConnectionRefusedError())
+        router.select_worker(among=["a"], by_load=True).on_error(ConnectionRefusedError())
     assert router.stats().workers[0].state == ("failing" if most == 1 else "ready")
 
 
 def test_a_connection_lost_after_the_first_token_or_without_a_breaker_counts_nothing() -> None:
     router = cachelb.Router(["a", "b"], seed=1)
     for _ in range(8):
-        decision = router.select_worker(among=["a"])
+        decision = router.select_worker(among=["a"], by_load=True)
         decision.on_first_token()
         decision.on_error(ConnectionResetError())
     without = cachelb.Router(["a", "b"], seed=1, breaker_failures=0)
     for _ in range(8):
-        without.select_worker(among=["a"]).on_error(ConnectionRefusedError())
+        without.select_worker(among=["a"], by_load=True).on_error(ConnectionRefusedError())
     assert [row.state for each in (router, without) for row in each.stats().workers] == ["ready"] * 4
 
 

@@ -88,7 +88,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
             "path": CHAT,
         },
         {"body": b"{" + LONG.encode(), "path": CHAT},
-        {"prompt_tokens": 3_000, "model": "m"},
+        {"prompt_tokens": 3_000, "model": "m", "by_load": True},
     ],
     ids=["answers", "image", "unread", "no text"],
 )

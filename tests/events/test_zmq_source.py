@@ -206,7 +206,7 @@ def test_malformed_messages_between_good_ones_do_no_harm(caplog: pytest.LogCaptu
         assert sink.of(W).unreadable == 1, "what a payload holds is the sink's to judge"
         stats = source.stats()
         assert (stats.messages, stats.malformed, stats.streams[W, None].last_error) == (7, 4, "malformed message")
-        assert sum("none of an engine" in record.message for record in caplog.records) == 1
+        assert sum("not in the format of an engine" in record.message for record in caplog.records) == 1
         assert "secret" not in caplog.text
 
 

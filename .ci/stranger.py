@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """What a stranger types, and reads."""
+    """Words that a stranger types, and reads."""
 
     about: str
     typed: str | tuple[str, ...]

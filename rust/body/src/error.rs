@@ -3,7 +3,7 @@
 use std::fmt;
 
 cachelb_core::named! {
-    /// What is wrong with a body.
+    /// A fault of a body.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[non_exhaustive]
     ErrorKind {

@@ -1,7 +1,7 @@
 //! What a body asks for, and its figures.
 
 cachelb_core::named! {
-    /// What a body asks for.
+    /// The work that a body asks for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     Kind {
         /// A conversation; its prompt is canonical bytes.

@@ -63,7 +63,7 @@ crate::named! {
     Medium {
         /// Device memory.
         Gpu = "gpu",
-        /// Believed to be on its way into device memory: no engine said so.
+        /// Assumed to be on its way into device memory, without an event of the engine.
         Speculative = "speculative",
         /// Host memory.
         Cpu = "cpu",

@@ -8,13 +8,13 @@ cachelb_core::named! {
         Undecodable = "undecodable",
         /// A message names a data-parallel rank the worker does not have.
         UnknownRank = "unknown-rank",
-        /// An event of a type nobody here knows.
+        /// An event of an unknown type.
         UnknownEvent = "unknown-event",
         /// An event of a known type without what it needs.
         MalformedEvent = "malformed-event",
         /// A field that is not known, or of a type that is not; the rest of its event was used.
         UnknownField = "unknown-field",
-        /// A store in a medium nobody here knows.
+        /// A store in an unknown medium.
         UnknownMedium = "unknown-medium",
         /// A store in a pool that workers share.
         SharedPool = "shared-pool",
@@ -26,7 +26,7 @@ cachelb_core::named! {
         TokenCount = "token-count",
         /// Blocks of a size that cannot be mapped to the router's.
         BlockSize = "block-size",
-        /// Names without tokens, of blocks nobody announced.
+        /// Names without tokens, of blocks that were not announced.
         Placeholder = "placeholder",
         /// Blocks whose parent did not show up in time, or for which there was no room.
         Orphan = "orphan",

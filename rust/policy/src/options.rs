@@ -220,7 +220,7 @@ pub struct Declared {
 
 /// A struct made by `options!`.
 pub trait Options: Debug + Sized {
-    /// What the declaration says of all of them.
+    /// The properties that the declaration gives all of them.
     const ABOUT: &str;
 
     /// Its options in order.

@@ -69,7 +69,7 @@ cachelb_core::named! {
         OnlyOne = "only-one",
         /// No worker can meet the objective.
         SloUnattainable = "slo-unattainable",
-        /// Every worker has as many requests waiting as it may; nobody is picked.
+        /// Every worker has as many requests waiting as it may; none is picked.
         Full = "full",
         /// Decoded where the prompt is cached, without a prefill worker.
         LocalDecode = "local-decode",

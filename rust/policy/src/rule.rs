@@ -123,7 +123,7 @@ pub trait Rule: Debug + Send {
         None
     }
 
-    /// The same, to be changed.
+    /// As above, to be changed.
     fn inner_mut(&mut self) -> Option<&mut Box<dyn Rule>> {
         None
     }
@@ -133,7 +133,7 @@ pub trait Rule: Debug + Send {
         None
     }
 
-    /// The same, to be changed.
+    /// As above, to be changed.
     fn state_mut(&mut self) -> Option<&mut dyn State> {
         None
     }
@@ -143,7 +143,7 @@ pub trait Rule: Debug + Send {
         self.inner()?.routed()
     }
 
-    /// The same, to be changed.
+    /// As above, to be changed.
     fn routed_mut(&mut self) -> Option<&mut dyn Routed> {
         self.inner_mut()?.routed_mut()
     }

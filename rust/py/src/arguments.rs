@@ -220,7 +220,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Whether the caller gave the prompt, beside what a body says.
+    /// Whether the caller gave the prompt, beside that of a body.
     pub fn has_prompt(&self) -> bool {
         self.tokens.is_some()
             || self.text.is_some()
@@ -228,7 +228,7 @@ impl Call {
             || self.blocks.is_some()
     }
 
-    /// Refuses a request without a prompt, unless the caller said so or gave another argument that the policy `needs`.
+    /// Refuses a request without a prompt, unless `by_load` is set or another argument is given that the policy `needs`.
     pub fn check_prompt<S: AsRef<str>>(&self, needs: &[S]) -> PyResult<()> {
         let needs = |name: &&str| needs.iter().any(|need| need.as_ref() == *name);
         let has_session = self.session.is_some() || self.headers.is_some();

@@ -86,7 +86,7 @@ pub struct Seen {
     pub name: Arc<str>,
     /// What was seen of it.
     pub row: TraceRow,
-    /// What its score is made of: see `policy::Rule::terms`. Only previews take scores apart.
+    /// The terms of its score: see `policy::Rule::terms`. Only previews take scores apart.
     pub terms: Vec<(&'static str, f64)>,
 }
 

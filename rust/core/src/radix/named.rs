@@ -179,7 +179,7 @@ impl NamedTree {
         sleep()
     }
 
-    /// Repeats `part` under the write lock until it says that it is done; in between, a call that waits goes first.
+    /// Repeats `part` under the write lock until it is done; in between, a call that waits goes first.
     ///
     /// # Errors
     /// Those of `part`.

@@ -65,7 +65,7 @@ pub enum Due {
 }
 
 cachelb_core::named! {
-    /// How far a stream can be believed.
+    /// How far a stream can be trusted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     FeedState {
         /// The first replay is not over.
@@ -75,7 +75,7 @@ cachelb_core::named! {
         Live = "live",
         /// Messages are missing and asked for; what was announced may be gone.
         Suspect = "suspect",
-        /// What was announced since it started over is known, what was before is not.
+        /// Announcements since it started over are known, earlier ones are not.
         Degraded = "degraded",
     }
 }

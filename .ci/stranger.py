@@ -21,8 +21,8 @@ class Line(NamedTuple):
     """Words that a stranger types, and reads."""
 
     about: str
-    typed: str | tuple[str, ...]
-    """A program in Python, or a command of the environment with its arguments."""
+    typed: str
+    """A program in Python."""
     prints: str
     """Regular expression of all of it, errors too."""
     development: bool = False
@@ -41,24 +41,26 @@ def exactly(text: str) -> str:
     return re.escape(text) + "\n"
 
 
-TOOLS = """
-import json, os, re, subprocess, time, urllib.request
+COMMAND = """
+import os, re, subprocess
 from pathlib import Path
-from cachelb.testing import FakeFleet
 
 def run(*words):
     # As on a terminal.
     environment = os.environ | {"FORCE_COLOR": "1"}
-    output = subprocess.PIPE, subprocess.STDOUT
-    ran = subprocess.run(["cachelb", *words], text=True, stdout=output[0], stderr=output[1], env=environment)
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    ran = subprocess.run(["cachelb", *words], text=True, env=environment, **output)
     return re.sub(r"\\x1b[^a-zA-Z]*[a-zA-Z]", "", ran.stdout)
+"""
+TOOLS = f"""{COMMAND}
+import json, time, urllib.request
+from cachelb.testing import FakeFleet
 
 def post(url, **body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    request = urllib.request.Request(url, json.dumps(body).encode(), {{"content-type": "application/json"}})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.load(answer)
 """
-COMMAND = TOOLS.replace("from cachelb.testing import FakeFleet", "")
 GATEWAY = """
 with FakeFleet(2) as fleet, open("log", "w") as log:
     Path("gateway.toml").write_text(f"workers = {json.dumps(list(fleet.urls))}")
@@ -184,12 +186,11 @@ LINES = [
 
 def wrong(line: Line, programs: Path) -> str | None:
     """Run a line; say what was wrong."""
-    program, *arguments = ("python", "-c", line.typed) if isinstance(line.typed, str) else line.typed
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as folder:
         environment = {"HOME": home, "COLUMNS": "80", "PATH": f"{programs}:{os.defpath}", "LANG": "C.UTF-8"}
         environment |= {"PYTHONDEVMODE": "1"} if line.development else {}
         run = subprocess.run(
-            [programs / program, *arguments],
+            [programs / "python", "-c", line.typed],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,

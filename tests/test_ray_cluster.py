@@ -392,8 +392,10 @@ def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
         replica = app.ask(prompt)
         handle: Any = app.handle
         body = {"prompt": prompt, "gate": gate}
+        began = time.monotonic()
         streams = [handle.options(stream=True).stream.remote(body) for _ in range(2)]
         assert [next(stream) for stream in streams] == [replica] * 2
+        took_s.append(4 * (time.monotonic() - began))  # so long are four prompts expected to take, half of a round
         wait_until(lambda: ray.get(gate.inside.remote()) == 2)
         give_up(streams, time.monotonic())
         app.wait_idle()

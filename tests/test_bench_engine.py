@@ -344,7 +344,7 @@ def test_goals_that_do_not_hold_come_first() -> None:
 
 
 def test_engines_that_run_are_measured_in_turns_and_the_best_comes_first(fleet: Fleet) -> None:
-    rounds = gpu.measure(fleet, ["round-robin", "adaptive+events"], SMALL, rounds=2)
+    rounds = gpu.measure(fleet, ["round-robin", "adaptive+events"], replace(SMALL, in_flight=1), rounds=2)
     assert [list(each) for each in rounds] == [["round-robin", "adaptive+events"], ["adaptive+events", "round-robin"]]
     cached = {policy: figures.spread(rounds, policy, "cached").values for policy in rounds[0]}
     assert all(aware > blind for aware, blind in zip(cached["adaptive+events"], cached["round-robin"], strict=True))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -62,6 +63,7 @@ class Worker:
 
     def hang(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then it may answer
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 
 # Below what systems give to outgoing connections: a port stays free until somebody listens there, and while a killed
-# server is restarted.
-PORTS = range(20_000, 32_000)
+# server is restarted. Each process of pytest-xdist has a part of its own: a router goes on calling peers that are not
+# there, and must not find one of another test.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_EACH = 12_000 // _WORKERS
+PORTS = range(20_000 + _WORKER * _EACH, 20_000 + (_WORKER + 1) * _EACH - 1)
 
 
 def free_ports(count: int, *, together: int = 1) -> list[int]:

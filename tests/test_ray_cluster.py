@@ -388,12 +388,10 @@ def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
     gate = remote(Gate).remote()
     process = None
     try:
-        prompt = f"hung {STORY}"
-        replica = app.ask(prompt)
+        body = {"prompt": f"hung {STORY}", "gate": gate}
+        replica = app.ask(body["prompt"])
         handle: Any = app.handle
-        body = {"prompt": prompt, "gate": gate}
-        began = time.monotonic()
-        streams = [handle.options(stream=True).stream.remote(body) for _ in range(2)]
+        began, streams = time.monotonic(), [handle.options(stream=True).stream.remote(body) for _ in range(2)]
         assert [next(stream) for stream in streams] == [replica] * 2
         took_s.append(4 * (time.monotonic() - began))  # so long are four prompts expected to take, half of a round
         wait_until(lambda: ray.get(gate.inside.remote()) == 2)
@@ -408,7 +406,7 @@ def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
         app.router.fleet.update_health(hung, answered=True, restarted=True)
         with ThreadPoolExecutor(8) as pool:
             assert [a_round(pool) for _ in range(2)] == [0, 0]
-            process = handle.process.remote({"prompt": prompt}).result(timeout_s=180)
+            process = handle.process.remote({"prompt": body["prompt"]}).result(timeout_s=180)
             app.wait_idle()
             os.kill(process, signal.SIGSTOP)
             lost = [a_round(pool) for _ in range(3)]

@@ -43,7 +43,7 @@ _TRACES = ("chat(count=8000)", "agent(count=6000)", "tool-agent(count=4000)", "r
 _QUICK_TRACES = ("chat(count=4000)", "agent(count=3000)", "tool-agent(count=2000)", "rag(count=2000)")
 _FLEET, _QUICK_FLEET = "8xa100-80", "4xl40s"
 _QUICK_LOADS = (0.5, 0.85, 1.05)
-_LEAST = ("good", "hits", "session", "TPOT", "unserved", "preempted", "E2E")
+_LEAST = ("good", "hits", "TTFT p90", "preempted", "session", "unserved", "within 3 %", "TPOT", "E2E")
 _SWITCHES = "\n".join(f"  {switch.name:16} {switch.summary}" for switch in REALISM.values())
 _EXAMPLES = f"""\b
 Examples:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cachelb.sim.league import Standings
     from cachelb.sim.league.figures import Compared
 
-_PANELS = COMPARED[:2]
+_PANELS = tuple(figure for figure in COMPARED if figure.name in ("ttft_mean_s", "ttft_p99_s"))
 _WIDTH, _ROW_HEIGHT, _MARGIN = 7.0, 0.28, 1.0
 _SPREAD = 0.28
 """Distance between the points of a row, in rows."""

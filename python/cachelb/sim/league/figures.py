@@ -20,6 +20,7 @@ NAMES = (
     "unserved",
     "ttft_mean_s",
     "ttft_p50_s",
+    "ttft_p90_s",
     "ttft_p99_s",
     "tpot_mean_s",
     "e2e_mean_s",
@@ -44,6 +45,8 @@ class Compared:
 
 COMPARED = (
     Compared("ttft_mean_s", "TTFT mean", 1e-3),
+    Compared("ttft_p50_s", "TTFT p50", 1e-3),
+    Compared("ttft_p90_s", "TTFT p90", 1e-3),
     Compared("ttft_p99_s", "TTFT p99", 1e-3),
     Compared("tpot_mean_s", "TPOT", 1e-4),
     Compared("e2e_mean_s", "E2E", 1e-3),
@@ -66,7 +69,7 @@ def figures_of(metrics: Metrics) -> dict[str, float | None]:
     values: tuple[float | None, ...] = (
         metrics.offered,
         metrics.offered - metrics.finished,
-        *(table["ttft_s"][key] for key in ("mean", "p50", "p99")),
+        *(table["ttft_s"][key] for key in ("mean", "p50", "p90", "p99")),
         *(table[key]["mean"] for key in ("tpot_s", "e2e_s", "session_s")),
         metrics.goodput_per_s,
         metrics.attained,

@@ -203,14 +203,15 @@ class Standings(Tabular):
             cells: Keys of the cells; all by default.
 
         Returns:
-            By cell, those that the policy ran in and in which the best has the figure. Infinite where it lacks it.
+            By cell, those that the policy ran in and in which the best has the figure. Infinite where it is None;
+            without the cells of runs that were made before the figure was kept.
         """
         found: dict[str, float] = {}
         for cell in self._cells if cells is None else cells:
             row = self._cells[cell].get(policy)
             best = self._best(cell, figure)
-            if row is not None and best is not None:
-                value = row.figures.get(figure.name)
+            if row is not None and best is not None and figure.name in row.figures:
+                value = row.figures[figure.name]
                 found[cell] = math.inf if value is None else max(value, figure.floor) / max(best, figure.floor)
         return found
 

@@ -57,7 +57,7 @@ def test_policies_take_options_in_parentheses() -> None:
     alone = simulate(build("chat", seed=0, count=200), FleetSpec.parse("2xa30"), "prefill-times-batch", crowding=1.0)
     assert document["cells"][0]["policy"] == "prefill-times-batch(crowding=1)"
     assert ttft(document) == float(alone.ttft_s.mean())
-    assert "has no argument 'crowd'; did you mean 'crowding'" in refusal_of(
+    assert "-batch(crowd=1): Router has no argument 'crowd'; did you mean 'crowding'" in refusal_of(
         "chat", "--policy", "prefill-times-batch(crowd=1)"
     )
     assert "write NAME(KEY=VALUE,KEY=VALUE)" in refusal_of("chat", "--policy", "random(1)")

@@ -83,7 +83,10 @@ class Contender:
     def check(self) -> None:
         """Refuse options that nothing takes."""
         options, own = admission_apart(self.options)
-        Router(policy=self.name, **options)
+        try:
+            Router(policy=self.name, **options)
+        except TypeError as error:
+            raise TypeError(f"{self}: {error}") from error
         AdmissionOptions(**own)
 
     def __str__(self) -> str:

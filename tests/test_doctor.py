@@ -165,7 +165,10 @@ NO_STREAM = dict.fromkeys(["stream", "shape", "cache-groups", "sequence", "repla
 )
 def test_what_is_off_is_named_and_the_rest_is_still_checked(made: Any, found: Any, words: str) -> None:
     with FakeFleet(1, **{"kv_events": True} | made) as fleet:
-        checks = checks_of(fleet)
+        for _ in range(5):  # without a replay, events are lost that come before the subscription
+            checks = checks_of(fleet)
+            if "stream" in found or checks["stream"].verdict == "ok":
+                break
         off = {name: check.verdict for name, check in checks.items() if check.verdict != "ok"}
         assert off == {"template": "skip", **found}
         assert words in checks[next(iter(found))].fix

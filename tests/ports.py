@@ -13,6 +13,7 @@ import socket
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
 _EACH = 12_000 // _WORKERS
+# Short of the last one, which belongs to the port below it where two are taken together.
 PORTS = range(20_000 + _WORKER * _EACH, 20_000 + (_WORKER + 1) * _EACH - 1)
 
 

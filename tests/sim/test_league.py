@@ -89,6 +89,14 @@ def test_best_of_a_cell_served_most_and_is_no_oracle() -> None:
     assert "| 3* |" in markdown(found)
 
 
+def test_runs_from_before_a_figure_was_kept_have_no_ratio_of_it() -> None:
+    mean, p50 = COMPARED[:2]
+    old, new, unserved = {mean.name: 0.2}, {mean.name: 0.4, p50.name: 0.3}, {mean.name: None, p50.name: None}
+    found = standings({("w", "old"): old, ("w", "new"): new, ("w", "unserved"): unserved})
+    assert [found.ratios(policy, p50) for policy in ("old", "new", "unserved")] == [{}, {"w": 1.0}, {"w": math.inf}]
+    assert found.ratios("old", mean) == {"w": 1.0}
+
+
 def test_values_below_the_floor_are_equal() -> None:
     found = standings({("w", "a"): {"ttft_mean_s": 1e-9}, ("w", "b"): {"ttft_mean_s": 9e-4}})
     assert found.ratios("b", COMPARED[0]) == {"w": 1.0}

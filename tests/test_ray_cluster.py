@@ -353,34 +353,45 @@ def test_load_and_placements_are_shared_through_an_actor_that_may_be_lost(cluste
         ray.kill(ray.get_actor("state:loads:Model", namespace="cachelb"))
 
 
-GIVEN_UP_S = 2.5
-"""How long callers wait at least: a wait of less than two seconds shows nothing."""
+class Callers:
+    """Callers that wait several times as long as answers took so far, and over two seconds, as less shows nothing."""
 
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._took_s = [0.0]
+        self._prompts = (f"{number} {STORY}" for number in itertools.count())
 
-def give_up(responses: list[Any], began: float) -> None:
-    wait_until(lambda: time.monotonic() > began + GIVEN_UP_S)
-    for response in responses:
-        response.cancel()
+    def patience_s(self) -> float:
+        return max(2.5, 8 * max(self._took_s))
+
+    def timed(self, began: float, prompts: int = 1) -> None:
+        """Note how long an answer took that began then, for so many prompts before a worker."""
+        self._took_s.append(prompts * (time.monotonic() - began))
+
+    def give_up(self, responses: list[Any]) -> None:
+        time.sleep(self.patience_s())
+        for response in responses:
+            response.cancel()
+
+    def ask(self, pool: ThreadPoolExecutor) -> int:
+        """Ask eight times at once, give up once no answer came for long, and return how often."""
+        began = time.monotonic()
+        responses: list[Any] = [self._app.handle.remote({"prompt": next(self._prompts)}) for _ in range(8)]
+        waiting = {pool.submit(response.result, timeout_s=180): response for response in responses}
+        while done := wait(waiting, timeout=self.patience_s(), return_when=FIRST_COMPLETED).done:
+            self.timed(began)
+            for future in done:
+                future.result()
+                del waiting[future]
+        for response in waiting.values():
+            response.cancel()
+        return sum(future.exception() is not None for future in waiting)
 
 
 def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
     config = {"request_router_class": CachelbRequestRouter, "request_router_kwargs": {"seed": 1}}
     app = App("hung", num_replicas=2, max_ongoing_requests=200, request_router_config=config)
-    numbers, took_s = itertools.count(), [0.1]
-
-    def a_round(pool: ThreadPoolExecutor) -> int:
-        """Let eight callers ask, and give up once none had an answer for long; return how many did."""
-        began = time.monotonic()
-        responses: list[Any] = [app.handle.remote({"prompt": f"{next(numbers)} {STORY}"}) for _ in range(8)]
-        asked = waiting = {pool.submit(response.result, timeout_s=180): response for response in responses}
-        while waiting:
-            done, _ = wait(waiting, timeout=max(GIVEN_UP_S, 5 * max(took_s)), return_when=FIRST_COMPLETED)
-            waiting = {future: response for future, response in waiting.items() if future not in done}
-            if done:
-                took_s.append(time.monotonic() - began)
-            else:
-                give_up(list(waiting.values()), began)
-        return sum(future.exception() is not None for future in asked)
+    callers = Callers(app)
 
     def states() -> list[str]:
         return sorted(row.state for row in app.router.fleet.stats().workers)
@@ -389,27 +400,29 @@ def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
     process = None
     try:
         body = {"prompt": f"hung {STORY}", "gate": gate}
+        began = time.monotonic()
         replica = app.ask(body["prompt"])
+        callers.timed(began)
         handle: Any = app.handle
         began, streams = time.monotonic(), [handle.options(stream=True).stream.remote(body) for _ in range(2)]
         assert [next(stream) for stream in streams] == [replica] * 2
-        took_s.append(4 * (time.monotonic() - began))  # so long are four prompts expected to take, half of a round
+        callers.timed(began, prompts=4)  # half of a round
         wait_until(lambda: ray.get(gate.inside.remote()) == 2)
-        give_up(streams, time.monotonic())
+        callers.give_up(streams)
         app.wait_idle()
         assert states() == ["ready", "ready"], "both streams had begun"
         held = [handle.remote(body) for _ in range(2)]
         wait_until(lambda: ray.get(gate.inside.remote()) == 4)
-        give_up(held, time.monotonic())
+        callers.give_up(held)
         wait_until(lambda: states() == ["ready", "unreachable"])
         hung = next(row.key for row in app.router.fleet.stats().workers if row.state == "unreachable")
         app.router.fleet.update_health(hung, answered=True, restarted=True)
         with ThreadPoolExecutor(8) as pool:
-            assert [a_round(pool) for _ in range(2)] == [0, 0]
+            assert [callers.ask(pool) for _ in range(2)] == [0, 0]
             process = handle.process.remote({"prompt": body["prompt"]}).result(timeout_s=180)
             app.wait_idle()
             os.kill(process, signal.SIGSTOP)
-            lost = [a_round(pool) for _ in range(3)]
+            lost = [callers.ask(pool) for _ in range(3)]
         assert 2 <= lost[0] <= 5, lost
         assert lost[1:] == [0, 0], lost
         assert states() == ["ready", "unreachable"]

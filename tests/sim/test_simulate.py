@@ -40,6 +40,17 @@ def test_the_default_is_the_routers_which_is_adaptive(chats: Workload) -> None:
     assert columns(result) == columns(simulate(chats, FLEET, "adaptive", seed=1))
 
 
+def test_few_very_long_prompts_do_not_delay_the_typical_one() -> None:
+    """Prompts that wait hold no memory: counted as if they did, they left one worker for all others."""
+    requests, fleet = build("giants", seed=5, count=1000).speed_up(2), FleetSpec.parse("8xl40s")
+    waits = []
+    for policy in ("adaptive", "prefill-times-batch(crowding=1)"):
+        run = simulate(requests, fleet, policy, seed=1)
+        waits.append(run.first_token_s - run.arrival_s)
+    assert np.median(waits[0]) < 1.5 * np.median(waits[1])
+    assert np.mean(waits[0]) < np.mean(waits[1])
+
+
 def test_policy_written_in_python_runs_the_same_router(chats: Workload) -> None:
     own = simulate(chats, FLEET, Own(lambda fleet: int(np.argmin(fleet.column("inflight")))), seed=1)
     assert own.policy == "own"

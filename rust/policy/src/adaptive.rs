@@ -1,8 +1,9 @@
 //! The default: the worker on which a request costs the fleet the least time.
 //!
 //! ```text
-//! cost = ((waiting + copied * 2.5 + own * (f * queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
-//!        / (1 - 0.75 * kv use);  argmin
+//! cost = waiting / speed + 10 * lack * output * step
+//!        + ((copied * 2.5 + own * (f * queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//!          / (1 - 0.5 * kv use);  argmin
 //! ```
 //!
 //! | term | what it is | where from |
@@ -15,7 +16,11 @@
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
 //! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
-//! | kv use | blocks of requests in flight and of this one, shared ones once, in those there are: what does not fit waits, or pushes others out | bookings, `kv_blocks`; without, a fresh report |
+//! | kv use | blocks of requests that run and of this one, shared ones once, in those there are: what does not fit pushes others out | bookings, `kv_blocks`; without, a fresh report |
+//! | lack | blocks of all in flight and of this one beyond those there are, in these: it waits until so many are freed, and so do those behind | bookings, `kv_blocks` |
+//!
+//! A request that is computed after a wait longer than answers take finds only those that began in between: the blocks of
+//! the others count by `output * step` in that wait.
 //! | speed | prefill per millisecond | first tokens |
 //!
 //! Prefill is counted in tokens, each of which takes longer the more context it attends to; by how much is learned from
@@ -132,10 +137,14 @@ const ASKED_AGAIN: f64 = 1.5;
 const POPULAR: u32 = 24;
 /// For each child of a conversation that waits on a worker, so many more will wait there: agents begin several at once.
 const SIBLINGS: f64 = 3.0;
-/// How steeply the cost rises with KV use: four times at the end of the room.
-const PRESSURE: f64 = 0.75;
-/// Of what would not fit, so much more costs no more.
+/// How steeply the cost rises with KV use: twice at the end of the room.
+const PRESSURE: f64 = 0.5;
+/// What runs and this request may be more than there is; so much more costs no more.
 const MOST_PRESSURE: f64 = 20.0;
+/// How often the wait for room counts: for this request and for those behind it.
+const WAITS_FOR_ROOM: f64 = 10.0;
+/// Milliseconds of a prompt larger than the memory.
+const NO_ROOM_MS: f64 = 1e12;
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Adaptive {
@@ -204,17 +213,38 @@ impl Adaptive {
     }
 }
 
-/// By how much the cost of a row rises with the share of its KV cache that requests would hold, this one included; 1 if
-/// that is not known.
+/// By how much the cost of a row rises with the share of its KV cache that is in use, 1 if that is not known; and the
+/// milliseconds until there is room for a request that is computed after `wait_ms` and stays for `stay_ms`.
 #[inline]
-fn memory_factor(view: &View<'_>, row: &Candidate, own_blocks: f64) -> f64 {
-    let (held, all) = if row.kv_blocks == 0 {
-        (view.report(row).kv_usage.get().unwrap_or(0.0), 1.0)
+fn room(
+    view: &View<'_>,
+    row: &Candidate,
+    own_blocks: f64,
+    (wait_ms, stay_ms): (f64, f64),
+) -> (f64, f64) {
+    let factor = |used: f64| 1.0 / (1.0 - PRESSURE * used).max(1.0 / MOST_PRESSURE);
+    if row.kv_blocks == 0 {
+        return (factor(view.report(row).kv_usage.get().unwrap_or(0.0)), 0.0);
+    }
+    let (load, all) = (view.load(row), f64::from(row.kv_blocks));
+    let still_there = if stay_ms > 0.0 && stay_ms < wait_ms {
+        stay_ms / wait_ms
     } else {
-        let held = view.active_blocks(row) + view.load(row).output_blocks;
-        (held as f64 + own_blocks, f64::from(row.kv_blocks))
+        1.0
     };
-    all / (all - PRESSURE * held).max(all / MOST_PRESSURE)
+    let prompts = view.active_blocks(row) as f64;
+    let outputs = load.output_blocks as f64;
+    // By the counts of each request, which share blocks.
+    let waiting = load.prompt_blocks as f64;
+    let running = load.decode_blocks.saturating_sub(load.output_blocks) as f64;
+    let begun = prompts * (1.0 - waiting / (waiting + running).max(1.0));
+    let used = (still_there * (begun + outputs) + own_blocks) / all;
+    let lack = (still_there * (prompts + outputs) + own_blocks) / all - 1.0;
+    let refused = if own_blocks > all { NO_ROOM_MS } else { 0.0 };
+    (
+        factor(used),
+        WAITS_FOR_ROOM * lack.max(0.0) * stay_ms + refused,
+    )
 }
 
 /// What the cost of a row is made of, in tokens.
@@ -231,7 +261,10 @@ struct Parts {
     running: f64,
     /// What its own output tokens delay all of them.
     beside: f64,
+    /// By how much all but waiting costs more the less room there is.
     memory_factor: f64,
+    /// Milliseconds until there is room, as often as they count.
+    room_ms: f64,
     /// Milliseconds of a token of prefill.
     token_ms: f64,
     /// Milliseconds of its own tokens after the first, by what they count.
@@ -255,17 +288,27 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     let token = 1.0 + common.per_context * context;
     let cached = view.prompt_tokens as f64 - tokens;
     let popular = (common.popular - cached).clamp(0.0, tokens);
+    let waiting = waiting.work(common.per_context);
+    let token_ms = common.speeds.token_ms(row, load);
+    let answer_ms = common.output * common.speeds.step_ms(row, load);
+    let (memory_factor, room_ms) = room(
+        view,
+        row,
+        common.own_blocks,
+        (waiting * token_ms, answer_ms),
+    );
     Parts {
-        waiting: waiting.work(common.per_context),
+        waiting,
         own: tokens * token,
         copied: (tokens - popular * (1.0 - 1.0 / f64::from(POPULAR))) * token,
         queued: f64::from(queued),
         followers: common.followers,
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
-        memory_factor: memory_factor(view, row, common.own_blocks),
-        token_ms: common.speeds.token_ms(row, load),
-        decoding: common.running_weight * common.output * common.speeds.step_ms(row, load),
+        memory_factor,
+        room_ms,
+        token_ms,
+        decoding: common.running_weight * answer_ms,
     }
 }
 
@@ -286,12 +329,13 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
         running,
         beside,
         memory_factor,
+        room_ms,
         token_ms,
         decoding,
     } = *parts;
-    let work =
-        waiting + copied * (1.0 + ASKED_AGAIN) + own * (followers * queued + running) + beside;
-    let cost = per_weight((work * token_ms + decoding) * memory_factor, row.weight);
+    let work = copied * (1.0 + ASKED_AGAIN) + own * (followers * queued + running) + beside;
+    let ms = waiting * token_ms + (work * token_ms + decoding) * memory_factor + room_ms;
+    let cost = per_weight(ms, row.weight);
     cost.min(f64::MAX) // by the smallest weights it would be infinite, and an infinite one is never picked
 }
 
@@ -341,21 +385,28 @@ impl Rule for Adaptive {
         Box::new(*self)
     }
 
-    /// The sum of all but the last, times the last, is the score.
+    /// Their sum is the score.
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         let common = self.common(view);
         let terms = |row: &Candidate| {
             let parts = parts(view, &common, row);
             let ms = |work: f64| per_weight(work * parts.token_ms, row.weight);
-            vec![
-                ("waiting_ms", ms(parts.waiting)),
+            let waiting = ms(parts.waiting);
+            let mut terms = vec![
+                ("waiting_ms", waiting),
                 ("own_ms", ms(parts.copied)),
                 ("cache_ms", ms(ASKED_AGAIN * parts.copied)),
                 ("queued_ms", ms(parts.own * parts.followers * parts.queued)),
                 ("running_ms", ms(parts.own * parts.running + parts.beside)),
                 ("decoding_ms", per_weight(parts.decoding, row.weight)),
-                ("memory_factor", parts.memory_factor),
-            ]
+            ];
+            let sum: f64 = terms.iter().map(|(_, ms)| ms).sum();
+            let room_ms = per_weight(parts.room_ms, row.weight);
+            terms.push((
+                "memory_ms",
+                (sum - waiting) * (parts.memory_factor - 1.0) + room_ms,
+            ));
+            terms
         };
         view.rows.iter().map(terms).collect()
     }

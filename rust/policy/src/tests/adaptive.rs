@@ -29,8 +29,10 @@ pub(in crate::adaptive) struct Plain {
     pub queued: f64,
     pub running: f64,
     pub kv_blocks: f64,
-    /// Prompt blocks of others in flight and blocks of outputs.
-    pub held_blocks: f64,
+    /// Prompt blocks of others in flight, each once, and which share of them waits.
+    pub prompt_blocks: f64,
+    pub waiting_share: f64,
+    pub output_blocks: f64,
     /// Of a report that is fresh.
     pub kv_usage: Option<f64>,
     pub kind: u32,
@@ -39,6 +41,32 @@ pub(in crate::adaptive) struct Plain {
     /// The same of output tokens.
     pub decode: Option<(f64, f64)>,
     pub weight: f64,
+}
+
+/// What a request of so many blocks, computed after `wait_ms` and answered within `answer_ms`, pays for memory: a factor of
+/// all but its wait, and milliseconds.
+pub(in crate::adaptive) fn model_room(
+    worker: &Plain,
+    blocks: f64,
+    (wait_ms, answer_ms): (f64, f64),
+) -> (f64, f64) {
+    let all = worker.kv_blocks;
+    if all == 0.0 {
+        return (1.0 / (1.0 - 0.5 * worker.kv_usage.unwrap_or(0.0)), 0.0);
+    }
+    let mut others = [
+        worker.prompt_blocks * (1.0 - worker.waiting_share) + worker.output_blocks,
+        worker.prompt_blocks + worker.output_blocks,
+    ];
+    if answer_ms > 0.0 && wait_ms > answer_ms {
+        others = others.map(|blocks| blocks / wait_ms * answer_ms);
+    }
+    let [running, in_flight] = others.map(|others| (others + blocks) / all);
+    let mut ms = f64::max(in_flight - 1.0, 0.0) * 10.0 * answer_ms;
+    if blocks > all {
+        ms += 1e12;
+    }
+    (1.0 / f64::max(1.0 - 0.5 * running, 0.05), ms)
 }
 
 /// What a request of `prompt` tokens in `blocks` blocks, with `output` tokens to come, costs on every worker.
@@ -57,14 +85,9 @@ fn model(
         let delayed = own * worker.queued * followers
             + running * own * worker.running
             + running * output * (worker.queued + worker.running);
-        let kv_use = if worker.kv_blocks > 0.0 {
-            (worker.held_blocks + blocks) / worker.kv_blocks
-        } else {
-            worker.kv_usage.unwrap_or(0.0)
-        };
-        let free = f64::max(1.0 - 0.75 * kv_use, 0.05);
-        let ms = (waiting + own + pushed_out + delayed) / speed + running * output * step;
-        ms / free / worker.weight
+        let (factor, room) = model_room(worker, blocks, (waiting / speed, output * step));
+        let ms = (own + pushed_out + delayed) / speed + running * output * step;
+        (waiting / speed + ms * factor + room) / worker.weight
     };
     fleet.iter().zip(model_speeds(fleet)).map(cost).collect()
 }
@@ -185,19 +208,20 @@ pub(in crate::adaptive) fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
 }
 
-/// The memory factor, and the sum of all other terms.
+/// What memory adds, and the sum of all terms.
 fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
     let names: Vec<&str> = terms.iter().map(|(name, _)| *name).collect();
-    let sums = [
+    let expected = [
         "waiting_ms",
         "own_ms",
         "cache_ms",
         "queued_ms",
         "running_ms",
         "decoding_ms",
+        "memory_ms",
     ];
-    assert_eq!(names, [&sums[..], &["memory_factor"]].concat());
-    (terms[6].1, terms[..6].iter().map(|(_, ms)| ms).sum())
+    assert_eq!(names, expected);
+    (terms[6].1, terms.iter().map(|(_, ms)| ms).sum())
 }
 
 /// A speed of `rate` tokens per millisecond, seen on so many of them.
@@ -213,7 +237,7 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
     let queue = (0_u64..200_000, 0_u64..1 << 34, (0_u32..200, 0_u32..20));
     let cache = (
         prop_oneof![Just(0_u32), 1_u32..50_000],
-        (0_u64..60_000, 0_u64..20_000),
+        (0_u64..60_000, 0_u64..20_000, (0_u64..60_000, 0_u64..60_000)),
         prop::option::of((0.0_f64..=1.0, any::<bool>())),
     );
     let pace = || prop::option::of((0.1_f64..100.0, 1.0_f64..1e6));
@@ -221,8 +245,10 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
         |(cached, (tokens, pairs, (running, queued)), (kv_blocks, blocks, report), kind, paces)| {
             let mut load = Load::VACANT;
             load.pending = queued;
+            let (prompts, outputs, (waits, runs)) = blocks;
             (load.pending_pairs, load.active_blocks, load.output_blocks) =
-                (pairs, blocks.0, blocks.1);
+                (pairs, prompts, outputs);
+            (load.prompt_blocks, load.decode_blocks) = (waits, runs + outputs);
             if let Some((share, fresh)) = report {
                 load.report.kv_usage = Some(share).into();
                 load.report.at = Millis(if fresh { 8_000 } else { 7_999 });
@@ -248,7 +274,9 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
                 queued: f64::from(queued),
                 running: f64::from(running),
                 kv_blocks: f64::from(kv_blocks),
-                held_blocks: (blocks.0 + blocks.1) as f64,
+                prompt_blocks: prompts as f64,
+                waiting_share: waits as f64 / ((waits + runs) as f64).max(1.0),
+                output_blocks: outputs as f64,
                 kv_usage: report.and_then(|(share, fresh)| fresh.then_some(share)),
                 kind,
                 speed: prefill.map(|_| (load.speed.squares, load.speed.products)),
@@ -311,8 +339,8 @@ proptest! {
                 prop_assert!(close(*got, *expected), "{at}: {got} and {expected} of {case:?}");
                 let one = rule.score(&case.scene.view(), at).unwrap();
                 prop_assert_eq!(one.to_bits(), got.to_bits());
-                let (factor, sum) = put_together(&rule.terms(&case.scene.view())[at]);
-                prop_assert!(factor >= 1.0 && close(sum * factor, *got), "{sum} * {factor} is not {got}");
+                let (memory, sum) = put_together(&rule.terms(&case.scene.view())[at]);
+                prop_assert!(memory >= 0.0 && close(sum, *got), "{sum} is not {got}");
             }
             let picked = case.scene.choose(&rule, 1).0;
             let least = expected.iter().copied().fold(f64::INFINITY, f64::min);

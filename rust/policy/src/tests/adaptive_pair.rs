@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::tests::{Case, OBJECTIVES, Plain, case, close, model_speeds, speed};
+use super::super::tests::{Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, speed};
 use super::*;
 use crate::pair::Handover;
 use crate::testing::Scene;
@@ -71,17 +71,19 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     let beside = worker.running + elsewhere;
     let all = worker.running + worker.queued;
     let delay = f64::max(own - 128.0, 0.0) * terms.weight * beside;
-    let prompt = waiting + own * 2.5 + own * behind * terms.followers + delay;
-    let context = worker.held_blocks * 16.0 + terms.prompt * all;
+    let prompt = own * 2.5 + own * behind * terms.followers + delay;
+    let context = (worker.prompt_blocks + worker.output_blocks) * 16.0 + terms.prompt * all;
     let answer = terms.weight * terms.output * (all + context / 1_000.0 + step * speed);
-    let kv_use = if worker.kv_blocks > 0.0 {
-        (worker.held_blocks + terms.blocks) / worker.kv_blocks
-    } else {
-        worker.kv_usage.unwrap_or(0.0)
-    };
-    let ms = |work: f64| work / f64::max(1.0 - 0.75 * kv_use, 0.05) / speed / worker.weight;
+    let times = (waiting / speed, terms.output * step);
+    let (factor, room) = model_room(worker, terms.blocks, times);
+    let ms =
+        |waiting: f64, work: f64| (waiting / speed + work * factor / speed + room) / worker.weight;
     let handover = terms.handover.ms + terms.handover.ms_per_token * worker.uncached;
-    [ms(prompt + answer), ms(prompt), ms(answer) + handover]
+    [
+        ms(waiting, prompt + answer),
+        ms(waiting, prompt),
+        ms(0.0, answer) + handover,
+    ]
 }
 
 /// Of every worker that decodes, the least that a request costs with it, and whether by itself: `None` if it may not.

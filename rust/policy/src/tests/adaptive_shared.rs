@@ -8,7 +8,7 @@ use super::*;
 use crate::Active;
 use crate::testing::Scene;
 
-/// Books a request that holds `path` in namespace 3.
+/// Books a request that holds `path` in namespace 3 and runs.
 fn hold(book: &mut LoadBook, path: &[SequenceHash]) {
     let worker = WorkerId {
         slot: 0,
@@ -25,6 +25,7 @@ fn hold(book: &mut LoadBook, path: &[SequenceHash]) {
     };
     let id = book.book(worker, work, Millis(0)).unwrap();
     book.hold(id, 3, path);
+    book.first_token(id, Millis(0));
 }
 
 fn score(
@@ -54,7 +55,7 @@ fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
     let mut book = LoadBook::default();
     hold(&mut book, &path);
     for (namespace, is_shared, used) in [(3, true, 0.1), (4, true, 0.2), (3, false, 0.2)] {
-        let expected = 160.0 * 2.5 / (1.0 - 0.75 * used) / 10.0;
+        let expected = 160.0 * 2.5 / (1.0 - 0.5 * used) / 10.0;
         let got = score(&mut scene, &book, (namespace, is_shared), 0);
         assert!(close(got, expected), "{namespace} {is_shared}: {got}");
     }

@@ -230,7 +230,6 @@ class SimResult(Tabular):
 
 
 def sessions_of(result: SimResult) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Return the session of each request by number, and of each session whether it was served whole."""
-    _, session = np.unique(result.workload.session or [], return_inverse=True)
-    count = int(session.max(initial=-1)) + 1
-    return session, np.bincount(session[~result.finished], minlength=count) == 0
+    """Return the session of each request by number, and of each whether it was served whole; no session never is."""
+    names, session = np.unique(np.array(result.workload.session or (), dtype=str), return_inverse=True)
+    return session, (np.bincount(session[~result.finished], minlength=len(names)) == 0) & (names != "")

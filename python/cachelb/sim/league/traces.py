@@ -204,7 +204,7 @@ def copied(copies: Sequence[Workload]) -> Workload:
                 each,
                 hashes=own(each.hashes, copy),
                 output_hashes=own(each.output_hashes, copy),
-                session=[f"{name}#{copy}" for name in each.session or ()],
+                session=[name and f"{name}#{copy}" for name in each.session or ()],
             )
             for copy, each in enumerate(copies)
         ],

@@ -56,7 +56,7 @@ class Workload:
         output_hashes: Of the blocks that the answers fill, from the one that the prompt left
             partial on; none where they are unknown.
         output_offsets: As ``offsets``.
-        session: Session ids, or None where they are unknown.
+        session: Session ids, "" of a request without one; None where they are unknown.
         abort_s: Seconds after its arrival at which each client goes away, NaN for one that waits;
             None if all do.
         boundaries: Where the messages of the prompts end, in tokens, row after row; None where
@@ -481,7 +481,7 @@ class Workload:
             "block_size": self.block_size,
             "requests": len(self),
             "follow_up_requests": int((self.parent >= 0).sum()),
-            "sessions": None if self.session is None else len(set(self.session)),
+            "sessions": None if self.session is None else len({*self.session} - {""}),
             "duration_s": duration_s,
             "arrivals_per_s": (len(arrival_s) - 1) / duration_s if duration_s else None,
             "prompt_tokens": summary(self.prompt_tokens),

@@ -51,6 +51,16 @@ def test_demo_prints_a_table_and_a_verdict_of_one_line(words: tuple[str, ...], p
     assert verdict.startswith(f"{first} is first: the mean time to the first token is ")
     assert ("round-robin's " in verdict) == ("round-robin" in policies)
     assert verdict.count("over 3 seeds") == 1 + ("round-robin" in policies)
+    cells = json.loads(run("demo", "--requests", 300, *words, "--json").stdout)["cells"]
+    others = {
+        "median": "ttft_s.p50",
+        "P90": "ttft_s.p90",
+        "P99": "ttft_s.p99",
+        "TPOT": "tpot_s.mean",
+        "E2E": "e2e_s.mean",
+    }
+    for title, key in others.items():
+        assert f"by {title} {min(cells, key=lambda cell: cell['spread'][key]['mean'])['policy']}" in verdict
 
 
 def test_demo_runs_as_a_command_and_repeats_itself() -> None:

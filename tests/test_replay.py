@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from cachelb.cli.app import app
+from cachelb.cli.table import seconds
 from cachelb.policies import POLICIES
 from cachelb.sim import FleetSpec, Status, build, simulate
 from cachelb.sim.workloads import WORKLOADS, read_workload
@@ -125,12 +127,56 @@ def test_admission_holds_for_every_policy_but_what_a_policy_names_itself() -> No
     assert "admission, where a policy names no other: max_pending_tokens=2048, max_wait_s=5" in table
 
 
-def test_narrow_terminal_loses_columns_and_not_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+TIMES = ["TTFT mean", "TTFT p50", "TTFT p90", "TTFT p99", "TPOT mean", "E2E mean", "session mean"]
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    """Read a table: a row per policy, with headers in one line."""
+    lines = [line.replace("┃", "│").split("│")[1:-1] for line in table.splitlines() if line[:1] in ("┃", "│")]
+    heads = [" ".join(f"{upper.strip()} {lower.strip()}".split()) for upper, lower in zip(*lines[:2], strict=True)]
+    return [dict(zip(heads, map(str.strip, row), strict=True)) for row in lines[2:]]
+
+
+@pytest.mark.parametrize(
+    ("options", "heads"),
+    [
+        (("chat", "--policy", "random"), ["done", *TIMES[:2], *TIMES[3:]]),
+        (("rag", "--policy", "random"), ["done", *TIMES[:2], *TIMES[3:6], "token hits"]),
+        (
+            ("chat", "--policy", "cache-aware+events", "--seeds", 3, "--slo", "ttft=1"),
+            ["done", *TIMES[:2], TIMES[3], TIMES[5], "good req/s"],
+        ),
+        (("rag", "--policy", "prefill-times-batch(crowding=1)+events"), ["done", *TIMES[:2], TIMES[3]]),
+        (
+            ("rag", "--policy", "prefill-times-batch(crowding=1,max_pending_tokens=1048576,max_wait_s=12.5)+events"),
+            ["done", TIMES[0]],
+        ),
+    ],
+)
+def test_80_columns_keep_what_matters_most_uncut(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], heads: list[str]
+) -> None:
     monkeypatch.setattr("cachelb.cli.table._PIPE_WIDTH", 80)
-    result = run("chat", *SMALL, "--slo", "ttft=1", "--seeds", 2)
+    result = run(*options, *SMALL[:4])
     assert "…" not in result.stdout
-    assert "no room here for decide p50, preempted" in " ".join(result.stdout.split())
-    assert "TTFT" in result.stdout
+    assert list(rows_of(result.stdout)[0]) == ["policy", *heads]
+    named = " ".join(result.stdout.split()).partition("no room here for ")[2].partition(";")[0].split(", ")
+    gone = [time for time in TIMES if time not in heads and not (time == "session mean" and "rag" in options)]
+    assert [name for name in named if name in TIMES] == sorted(gone, key=named.index)
+    assert ("±" in named) == ("--seeds" in options)
+
+
+@pytest.mark.parametrize("name", ["chat", "rag"])
+def test_times_are_those_of_numpy_and_of_sessions_only_where_there_are_some(name: str) -> None:
+    (row,) = rows_of(run(name, *SMALL[:4], "--policy", "cache-aware").stdout)
+    alone = simulate(build(name, seed=0, count=60), FleetSpec.parse("2xa30"), "cache-aware")
+    p50, p90, p99 = np.percentile(alone.ttft_s, (50, 90, 99))
+    times = [alone.ttft_s.mean(), p50, p90, p99, alone.tpot_s.mean(), alone.e2e_s.mean()]
+    if name == "chat":
+        times.append(alone.session_s.mean())
+    assert {head: text for head, text in row.items() if head in TIMES} == dict(
+        zip(TIMES, map(seconds, times), strict=False)
+    )
 
 
 def test_equal_seeds_give_equal_bytes_with_one_thread_and_with_two() -> None:
@@ -241,6 +287,7 @@ def test_page_shows_table_and_pictures(tmp_path: Path) -> None:
     result = run("chat", *SMALL, "--html", file, "--sweep", "speed=1,2")
     assert result.exit_code == 0, result.output
     page = file.read_text("utf-8")
+    assert [head for head in rows_of(page.partition("<pre>")[2].partition("</pre>")[0])[0] if head in TIMES] == TIMES
     assert "cache-aware, speed 2" in page
     assert "one LRU pool of all KV hits" in page
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from cachelb.cli.app import app
 from cachelb.sim import FleetSpec, Workload, build, simulate
 from cachelb.sim.agentic import SessionFigures, measure_sessions
+from cachelb.sim.league.traces import copied
+from cachelb.sim.metrics import Quantiles
 
 FLEET = FleetSpec.parse("2xa30+1xh100:tp2")
 
@@ -53,6 +55,12 @@ def test_figures_equal_a_recount(seed: int, rate: float, within: float, options:
     assert found.on_time == on_time / len(took_s)
     if slowdowns:
         assert found.slowdown.p50 == pytest.approx(np.median(slowdowns))
+    for figures, times in (
+        (found.tpot_s, result.tpot_s),
+        (found.e2e_s, result.e2e_s),
+        (found.session_s, result.session_s),
+    ):
+        assert figures == Quantiles.of(times)
     gpu_s = float(result.busy_s[0] + result.busy_s[1] + 2 * result.busy_s[2])
     assert found.gpu_h_per_session == pytest.approx(gpu_s / 3600 / on_time if on_time else math.inf)
 
@@ -76,6 +84,26 @@ def test_runs_and_their_order_do_not_depend_on_threads() -> None:
     assert one["round-robin"][1:] == alone["round-robin"]
 
 
+def test_requests_without_a_session_are_no_session() -> None:
+    mixed = Workload.concat([agents(1), build("rag", seed=1, count=20)])
+    assert mixed.describe()["sessions"] == agents(1).describe()["sessions"]
+    with pytest.raises(ValueError, match="has requests without a session"):
+        measure_sessions(lambda _: mixed, FLEET, ["random"])
+    assert mixed.session is not None
+    assert [name for name in copied([mixed, mixed]).session or () if not name.endswith(("#0", "#1"))] == [""] * 40
+
+
+def test_narrow_terminal_loses_columns_and_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachelb.cli.table._PIPE_WIDTH", 80)
+    words = ["bench", "agentic", "agent", "--count", "60", "--fleet", "4xa30", "--policy", "sticky-until-saturated"]
+    for seeds, least in (("1", "slowdown p50, token hits, TPOT mean"), ("2", "slowdown p50, token hits, TPOT mean, ±")):
+        found = CliRunner().invoke(app, [*words, "--seeds", seeds]).output
+        assert "…" not in found
+        assert f"no room here for TTFT p90, {least}" in " ".join(found.split())
+        assert found.count("±") == 2 * (seeds == "2") + (seeds == "1")
+        assert "session" in found
+
+
 def test_command_prints_the_best_first_and_all_figures_as_json() -> None:
     words = ["bench", "agentic", "agent", "--count", "300", "--rate", "3", "--fleet", "4xa30", "--seeds", "2"]
     words += ["--policy", "round-robin,adaptive"]
@@ -95,7 +123,7 @@ def test_command_prints_the_best_first_and_all_figures_as_json() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rag"], "'rag' has no sessions; take a generator such as coding-agent, or such a file"),
+        (["rag"], "'rag' has requests without a session; take a workload such as coding-agent"),
         (["--within", "0.9"], "0.9 is not in the range x>=1"),
         (["--fleet", "8xh1000"], "no GPU 'h1000'; did you mean"),
     ],

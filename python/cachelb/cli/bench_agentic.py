@@ -12,7 +12,7 @@ import click
 from cachelb.cli.options import COUNT, NOT_NEGATIVE, POSITIVE, json_option, option, policy_option, threads_option
 from cachelb.cli.progress import progress_bar
 from cachelb.cli.source import Source
-from cachelb.cli.table import console, new_table, printable, seconds
+from cachelb.cli.table import SPREAD, console, fitted, new_table, printable, seconds
 from cachelb.errors import CachelbError
 from cachelb.sim.agentic import measure_sessions
 from cachelb.sim.comparison import Spread
@@ -21,6 +21,8 @@ from cachelb.sim.metrics import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from rich.table import Table
 
     from cachelb.sim.agentic import SessionFigures
 
@@ -107,11 +109,16 @@ def _document(found: Found, **settings: object) -> str:
 
 def _print(found: Found, *, title: str, within: float) -> None:
     """Print a row per policy, the most sessions on time first."""
-    table = new_table(title, ["policy"], list(_COLUMNS))
-    for policy, runs in sorted(found.items(), key=lambda row: -_mean(row[1], "on time")):
-        table.add_row(policy, *(_cell(runs, column) for column in _COLUMNS))
+
+    def build(dropped: Sequence[str]) -> Table:
+        columns = [column for column in _COLUMNS if column not in dropped]
+        table = new_table(title, ["policy"], columns)
+        for policy, runs in sorted(found.items(), key=lambda row: -Spread.of([run.on_time for run in row[1]]).mean):
+            table.add_row(policy, *(_cell(runs, column, dropped) for column in columns))
+        return table
+
     out = console()
-    out.print(table)
+    out.print(fitted(out, build, _LEAST))
     out.print(
         f"on time: completed in at most {within:g} times the engine time of the same session on an idle fleet\n"
         "slowdown: that multiple; GPU h: hours at work of all GPUs, per session on time\n"
@@ -126,19 +133,26 @@ _COLUMNS: dict[str, tuple[Callable[[SessionFigures], float], Callable[[float], s
     "slowdown\np50": (lambda run: run.slowdown.p50, "{:.2f}".format),
     "slowdown\np90": (lambda run: run.slowdown.p90, "{:.2f}".format),
     "TTFT\nmean": (lambda run: run.ttft_s.mean, seconds),
+    "TTFT\np50": (lambda run: run.ttft_s.p50, seconds),
+    "TTFT\np90": (lambda run: run.ttft_s.p90, seconds),
     "TTFT\np99": (lambda run: run.ttft_s.p99, seconds),
+    "TPOT\nmean": (lambda run: run.tpot_s.mean, seconds),
+    "E2E\nmean": (lambda run: run.e2e_s.mean, seconds),
+    "session\nmean": (lambda run: run.session_s.mean, seconds),
     "token\nhits": (lambda run: run.hit_rate, "{:.1%}".format),
     "GPU h per\nsession": (lambda run: run.gpu_h_per_session, "{:.3f}".format),
 }
 
 
-def _mean(runs: Sequence[SessionFigures], column: str) -> float:
-    return Spread.of([_COLUMNS[column][0](run) for run in runs]).mean
-
-
-def _cell(runs: Sequence[SessionFigures], column: str) -> str:
+def _cell(runs: Sequence[SessionFigures], column: str, dropped: Sequence[str]) -> str:
     figure, shown = _COLUMNS[column]
     spread = Spread.of([figure(run) for run in runs])
-    if len(runs) == 1 or not math.isfinite(spread.mean) or not spread.mean:
+    if len(runs) == 1 or not math.isfinite(spread.mean) or not spread.mean or SPREAD in dropped:
         return shown(spread.mean)
-    return f"{shown(spread.mean)} ±{(spread.high - spread.low) / 2 / spread.mean:.0%}"
+    return f"{shown(spread.mean)} {SPREAD}{(spread.high - spread.low) / 2 / spread.mean:.0%}"
+
+
+_LEAST = (
+    *("TTFT\np90", "slowdown\np50", "token\nhits", "TPOT\nmean", SPREAD, "GPU h per\nsession", "TTFT\np99"),
+    *("E2E\nmean", "completed", "TTFT\np50", "slowdown\np90", "session\nmean"),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from cachelb.cli.options import (
     threads_option,
 )
 from cachelb.cli.progress import progress_bar
-from cachelb.cli.table import console, fits
+from cachelb.cli.table import console, fitted
 from cachelb.errors import CachelbError
 from cachelb.sim.contender import Contender
 from cachelb.sim.fleet import DEFAULT_MODEL
@@ -209,21 +210,18 @@ def _draw(file: Path, standings: Standings) -> None:
 
 def _print(standings: Standings) -> None:
     """Print the table of all cells, and those of groups."""
-    out, dropped = console(), 0
-    # A truncated figure is useless; the JSON document has all columns.
-    while dropped < len(_LEAST) and not fits(out, _whole(standings, dropped)):
-        dropped += 1
-    out.print(_whole(standings, dropped))
+    out = console()
+    out.print(fitted(out, partial(_whole, standings), _LEAST))
     for by, groups, rows in group_tables(standings):
         out.print(_table(f"{COMPARED[0].title} by {by}", groups, rows))
     for bound, heads, rows in bound_tables(standings):
         out.print(_table(f"{COMPARED[0].title} over {bound}", heads, rows))
 
 
-def _whole(standings: Standings, dropped: int) -> Table:
+def _whole(standings: Standings, dropped: Sequence[str]) -> Table:
     """Build the table of all cells, without some of the least columns."""
     heads = [*(figure.title for figure in COMPARED), *HEADS]
-    kept = [at for at, head in enumerate(heads) if head not in _LEAST[:dropped]]
+    kept = [at for at, head in enumerate(heads) if head not in dropped]
     rows = []
     for score in standings.scores():
         texts = [*(ratio_text(score.figures[figure.name]) for figure in COMPARED), *rest_texts(score)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from cachelb.sim.comparison import Cell, Comparison
     from cachelb.sim.worst import WorstRequest
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH, _UNBOUNDED = 200, 10_000
+SPREAD = "±"
 _SECOND = 1.0
 _TENFOLD_S = 10.0
 
@@ -50,16 +52,12 @@ def seconds(value: float | None) -> str:
 def print_comparison(comparison: Comparison) -> None:
     """Print one row per policy, the fastest to the first token first; a section per swept value."""
     out = console()
-    dropped = 0
-    # A truncated figure is useless; the JSON document has all columns.
-    while dropped < len(_LEAST) and not fits(out, _table(comparison, dropped)):
-        dropped += 1
-    out.print(_table(comparison, dropped))
+    out.print(fitted(out, partial(_table, comparison), _LEAST))
 
 
 def table_text(comparison: Comparison) -> str:
-    """Return what `print_comparison` prints, as plain text."""
-    out = Console(width=_PIPE_WIDTH, record=True, file=io.StringIO())
+    """Return what `print_comparison` prints, as plain text with all columns."""
+    out = Console(width=_UNBOUNDED, record=True, file=io.StringIO())
     out.print(_table(comparison))
     return out.export_text()
 
@@ -67,18 +65,14 @@ def table_text(comparison: Comparison) -> str:
 def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
     """Print the slowest requests of a run."""
     value = "" if cell.value is None else f" at {cell.value}"
-    table = Table(title=f"slowest with {cell.policy}{value}, seed {cell.runs[0].seed}", title_justify="left")
-    for header in ("row", "arrives", "TTFT", "all"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for header in ("worker", "reason"):
-        table.add_column(header, no_wrap=True)
-    for header in ("prompt\ntokens", "predicted\ncached", "cached"):
-        table.add_column(header, justify="right", no_wrap=True)
+    title = f"slowest with {cell.policy}{value}, seed {cell.runs[0].seed}"
+    numbers = ("arrives", "TTFT", "E2E", "prompt\ntokens", "predicted\ncached", "cached")
+    table = new_table(title, ("row", "worker", "reason"), numbers)
     table.add_column("why", overflow="fold")
     for one in worst:
         table.add_row(
-            *(str(one.row), seconds(one.arrival_s), seconds(one.ttft_s), seconds(one.e2e_s)),
-            *(one.worker or "-", one.reason or "-"),
+            *(str(one.row), one.worker or "-", one.reason or "-"),
+            *map(seconds, (one.arrival_s, one.ttft_s, one.e2e_s)),
             *(f"{one.prompt_tokens:,}", f"{one.predicted_tokens:,}", f"{one.cached_tokens:,}"),
             "; ".join(one.why),
         )
@@ -87,7 +81,7 @@ def print_worst(cell: Cell, worst: Sequence[WorstRequest]) -> None:
 
 def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     """Begin a table: text columns, then number columns."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left")
     for header in texts:
         table.add_column(header, overflow="fold")
     for header in numbers:
@@ -95,9 +89,26 @@ def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str]) -
     return table
 
 
-def fits(out: Console, table: Table) -> bool:
-    """Return whether a table fits the width of a console without a cut or a fold."""
-    return out.measure(table, options=out.options.update(width=10 * _PIPE_WIDTH)).maximum <= out.width
+def fitted(out: Console, build: Callable[[Sequence[str]], Table], least: Sequence[str]) -> Table:
+    """Build a table without the first of its least columns, as many as there is no room for, and name those below it.
+
+    A truncated figure is useless; the JSON document has all columns.
+    """
+    table, named = build(()), []
+    for nth, header in enumerate(least, 1):
+        if (width := _width(out, table)) <= out.width:
+            break
+        table = build(least[:nth])
+        named += [header] * (_width(out, table) < width)  # not those that the table never had
+    if named:
+        headers = ", ".join(named).replace("-\n", "").replace("\n", " ")
+        table.caption = f"{table.caption or ''}\nno room here for {headers}; --json has all".strip()
+    return table
+
+
+def _width(out: Console, table: Table) -> int:
+    """Return the width of a table without a cut or a fold."""
+    return out.measure(table, options=out.options.update(width=_UNBOUNDED)).maximum
 
 
 def console() -> Console:
@@ -106,37 +117,39 @@ def console() -> Console:
     return out if out.is_terminal else Console(width=_PIPE_WIDTH)
 
 
-def _table(comparison: Comparison, dropped: int = 0) -> Table:
+def _table(comparison: Comparison, dropped: Sequence[str] = ()) -> Table:
     """Build the table, without some of the least columns."""
     source, fleet, sweep = comparison.workload, comparison.fleet, comparison.sweep
-    slo = comparison.settings["slo"]
     table = Table(
         title=Text(
             f"{printable(source['name'])}: {source['requests']:,} requests in {source['duration_s']:,.0f} s on "
             f"{fleet['description']}, {fleet['cache_tokens']:,} tokens of KV in all, block {source['block_size']}"
         ),
-        caption=_caption(comparison, dropped),
+        caption=_caption(comparison),
         caption_justify="left",
     )
     if sweep is not None:
         table.add_column(sweep.name, no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    without = {*_LEAST[:dropped], *(() if slo else ("good\nreq/s",))}
-    columns = {key: column for key, column in _COLUMNS.items() if key not in without}
+    table.add_column("policy", overflow="fold")
+    known = {key: column for key, column in _COLUMNS.items() if any(column(cell) != "-" for cell in comparison.cells)}
+    columns = {key: column for key, column in known.items() if key not in dropped}
     for header in columns:
         table.add_column(header, justify="right", no_wrap=True)
     for value in (None,) if sweep is None else sweep.values:
-        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=mean_ttft)
+        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=over_seeds)
         whole = [cell for cell in cells if _served_all(cell)]
         for cell in cells:
             first = () if sweep is None else (str(value) if cell is cells[0] else "",)
             style = "bold" if whole and cell is whole[0] else None
-            table.add_row(*first, cell.policy, *(column(cell) for column in columns.values()), style=style)
+            texts = [column(cell) for column in columns.values()]
+            if SPREAD in dropped:
+                texts = [text.partition(f" {SPREAD}")[0] for text in texts]
+            table.add_row(*first, cell.policy, *texts, style=style)
         table.add_section()
     return table
 
 
-def _caption(comparison: Comparison, dropped: int) -> str:
+def _caption(comparison: Comparison) -> str:
     """Return the caption: facts beyond the columns."""
     metrics = comparison.cells[0].runs[0].metrics
     pool, infinite = f"{metrics.bound_rate:.1%}", f"{metrics.infinite_rate:.1%}"
@@ -153,15 +166,12 @@ def _caption(comparison: Comparison, dropped: int) -> str:
         lines.append(f"admission, where a policy names no other: {given}")
     if len(comparison.seeds) > 1:
         lines.append(f"mean of {len(comparison.seeds)} seeds; ± half the distance from the lowest to the highest")
-    if dropped:
-        left_out = ", ".join(key.replace("-\n", "").replace("\n", " ") for key in _LEAST[:dropped])
-        lines.append(f"no room here for {left_out}; --json has all")
     return "\n".join(lines)
 
 
-def mean_ttft(cell: Cell) -> float:
-    """Return the sort key of cells; those that served no request come last."""
-    spread = cell.spreads.get("ttft_s.mean")
+def over_seeds(cell: Cell, key: str = "ttft_s.mean") -> float:
+    """Return a figure to sort cells by; those without it, as of no request served, come last."""
+    spread = cell.spreads.get(key)
     return float("inf") if spread is None else spread.mean
 
 
@@ -180,25 +190,15 @@ def _done(cell: Cell) -> str:
     return "\n".join([text, *(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)])
 
 
-def _time(key: str, *, spread: bool = False) -> Callable[[Cell], str]:
-    """Return a column of a time."""
+def _figure(key: str, write: Callable[[float], str] = seconds, *, spread: bool = False) -> Callable[[Cell], str]:
+    """Return a column of a figure, a time by default."""
 
     def column(cell: Cell) -> str:
         found = cell.spreads.get(key)
         if found is None:
             return "-"
-        half = f" ±{(found.high - found.low) / 2 / found.mean:.0%}" if spread and len(cell.runs) > 1 else ""
-        return f"{seconds(found.mean)}{half}"
-
-    return column
-
-
-def _number(key: str, form: str) -> Callable[[Cell], str]:
-    """Return a column of a figure."""
-
-    def column(cell: Cell) -> str:
-        spread = cell.spreads.get(key)
-        return "-" if spread is None else format(spread.mean, form)
+        half = f" {SPREAD}{(found.high - found.low) / 2 / found.mean:.0%}" if spread and len(cell.runs) > 1 else ""
+        return f"{write(found.mean)}{half}"
 
     return column
 
@@ -210,18 +210,24 @@ def _decision(cell: Cell) -> str:
 
 _COLUMNS: dict[str, Callable[[Cell], str]] = {
     "done": _done,
-    "TTFT\nmean": _time("ttft_s.mean", spread=True),
-    "TTFT\np50": _time("ttft_s.p50"),
-    "TTFT\np99": _time("ttft_s.p99", spread=True),
-    "TPOT\nmean": _time("tpot_s.mean"),
-    "E2E\nmean": _time("e2e_s.mean"),
-    "token\nhits": _number("hit_rate", ".1%"),
-    "of\nbound": _number("of_bound", ".1%"),
-    "busy\nmax/mean": _number("busy.max_over_mean", ".2f"),
-    "pre-\nempted": _number("preemptions", ",.0f"),
-    "output\ntok/s": _number("output_tokens_per_s", ",.0f"),
-    "good\nreq/s": _number("goodput_per_s", ".2f"),
+    "TTFT\nmean": _figure("ttft_s.mean", spread=True),
+    "TTFT\np50": _figure("ttft_s.p50"),
+    "TTFT\np90": _figure("ttft_s.p90"),
+    "TTFT\np99": _figure("ttft_s.p99", spread=True),
+    "TPOT\nmean": _figure("tpot_s.mean"),
+    "E2E\nmean": _figure("e2e_s.mean"),
+    "session\nmean": _figure("session_s.mean"),
+    "token\nhits": _figure("hit_rate", "{:.1%}".format),
+    "of\nbound": _figure("of_bound", "{:.1%}".format),
+    "busy\nmax/mean": _figure("busy.max_over_mean", "{:.2f}".format),
+    "pre-\nempted": _figure("preemptions", "{:,.0f}".format),
+    "output\ntok/s": _figure("output_tokens_per_s", "{:,.0f}".format),
+    "good\nreq/s": _figure("goodput_per_s", "{:.2f}".format),
     "decide\np50": _decision,
 }
 
-_LEAST = ("decide\np50", "pre-\nempted", "E2E\nmean", "output\ntok/s", "TTFT\np50", "TPOT\nmean", "busy\nmax/mean")
+_LEAST = (
+    *("decide\np50", "pre-\nempted", "busy\nmax/mean", "output\ntok/s", "of\nbound", "TTFT\np90", SPREAD),
+    *("token\nhits", "session\nmean", "TPOT\nmean", "E2E\nmean", "TTFT\np50", "TTFT\np99"),
+)
+"""The first of these leave a narrow table; the mean TTFT, which rows are sorted by, and the requests served stay."""

@@ -18,13 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cachelb.cli.options import COUNT, FILE, option
-from cachelb.cli.table import console, fits, new_table, printable
+from cachelb.cli.table import console, fitted, new_table, printable
 from cachelb.extras import need
 from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
 from cachelb.sources.http import PageError, metrics_address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
@@ -263,14 +263,10 @@ class _Workers:
         self._workers = figures.workers
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        left_out = next((n for n in range(len(_LEAST)) if fits(console, self._table(n))), len(_LEAST))
-        yield self._table(left_out)
+        yield fitted(console, self._table, _LEAST)
 
-    def _table(self, left_out: int) -> Table:
-        hidden = _LEAST[:left_out]
+    def _table(self, hidden: Sequence[str]) -> Table:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
-        if hidden:
-            table.caption = f"no room here for {', '.join(map(_in_a_line, hidden))}; --json has all"
         table.add_column("worker", overflow="fold")
         columns = {name: cell for name, cell in _COLUMNS.items() if name not in hidden}
         for header in columns:
@@ -280,10 +276,6 @@ class _Workers:
             cells = (printable(worker.worker + rank), *(cell(worker) for cell in columns.values()))
             table.add_row(*map(Text, cells), style=None if worker.state == "ready" else "yellow")
         return table
-
-
-def _in_a_line(header: str) -> str:
-    return header.replace("-\n", "").replace("\n", " ")
 
 
 def _shared(look: _Look, sharing: SharingFigures) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cachelb.arguments import number
 from cachelb.sim.league.traces import NO_REPORTS
-from cachelb.sim.metrics import Quantiles, hit_rate
+from cachelb.sim.metrics import Quantiles, hit_rate, latencies
 from cachelb.sim.result import sessions_of
 from cachelb.sim.shared import Shared
 from cachelb.sim.simulation import prepare, simulate
@@ -42,6 +42,9 @@ class SessionFigures:
         on_time: Share of all sessions that completed with no more than the slowdown allowed.
         gpu_h_per_session: Hours at work of all GPUs, per session on time; infinite if there is none.
         ttft_s: Time to the first token of requests served whole.
+        tpot_s: Per token after the first.
+        e2e_s: From arrival to the end.
+        session_s: From the first arrival of a session to the end of its last request, pauses included.
         hit_rate: Cached by all prompt tokens at the first admission.
 
     Example:
@@ -58,6 +61,9 @@ class SessionFigures:
     on_time: float
     gpu_h_per_session: float
     ttft_s: Quantiles
+    tpot_s: Quantiles
+    e2e_s: Quantiles
+    session_s: Quantiles
     hit_rate: float
 
     @classmethod
@@ -74,8 +80,8 @@ class SessionFigures:
             slowdown=Quantiles.of(slowdown),
             on_time=on_time / len(is_whole),
             gpu_h_per_session=gpu_h / on_time if on_time else float("inf"),
-            ttft_s=Quantiles.of(result.ttft_s),
             hit_rate=hit_rate(result),
+            **latencies(result),
         )
 
 
@@ -116,8 +122,8 @@ def measure_sessions(
 
     def requests(seed: int) -> tuple[Workload, SimWorkload, SimResult]:
         found = workload(seed)
-        if found.session is None:
-            raise ValueError(f"{found.name!r} has no sessions; take a generator such as coding-agent, or such a file")
+        if not all(found.session or ("",)):
+            raise ValueError(f"{found.name!r} has requests without a session; take a workload such as coding-agent")
         slow = found.speed_up(_IDLE_SPEED)
         idle = simulate(slow, fleet, _IDLE_POLICY, seed=seed, signals=NO_REPORTS, sample_interval_s=_NEVER_S)
         return found, prepare(found), idle

@@ -255,7 +255,7 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
     cache without limit.
     """
     offered = len(result.workload)
-    counts = {status: int(np.equal(result.status, status).sum()) for status in Status}
+    counts: dict[str, Any] = {one.name.lower(): int(np.equal(result.status, one).sum()) for one in Status}
     begun = np.isfinite(result.first_token_s)
     cached = hit_rate(result)
     steady = _Steady.of(result)
@@ -265,13 +265,9 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
     kv_use = by_worker[:, :, _KV_USE].ravel()
     return Metrics(
         offered=offered,
-        **{status.name.lower(): count for status, count in counts.items()},
-        completed=_share(counts[Status.FINISHED], offered),
-        ttft_s=Quantiles.of(result.ttft_s),
-        tpot_s=Quantiles.of(result.tpot_s),
+        **(counts | latencies(result)),
+        completed=_share(counts["finished"], offered),
         itl_s=Quantiles(*(float(value) for value in result.itl_s)),
-        e2e_s=Quantiles.of(result.e2e_s),
-        session_s=Quantiles.of(result.session_s),
         goodput_per_s=None if slo is None else steady.requests_per_s(result, _within(result, slo)),
         attained=None if slo is None else _share(int(_within(result, slo).sum()), offered),
         input_tokens_per_s=steady.input_per_s(result),
@@ -295,6 +291,11 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         reasons=_reasons(result),
         end_s=result.end_s,
     )
+
+
+def latencies(result: SimResult) -> dict[str, Any]:
+    """Summarise the times of requests and of sessions."""
+    return {name: Quantiles.of(getattr(result, name)) for name in ("ttft_s", "tpot_s", "e2e_s", "session_s")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import click
 from cachelb.cli.options import COUNT, NOT_NEGATIVE, POSITIVE, json_option, option, policy_option, threads_option
 from cachelb.cli.progress import progress_bar
 from cachelb.cli.source import Source
-from cachelb.cli.table import SPREAD, console, fitted, new_table, printable, seconds
+from cachelb.cli.table import SPREAD, console, fitted, halfway, new_table, printable, seconds
 from cachelb.errors import CachelbError
 from cachelb.sim.agentic import measure_sessions
 from cachelb.sim.comparison import Spread
@@ -149,7 +149,7 @@ def _cell(runs: Sequence[SessionFigures], column: str, dropped: Sequence[str]) -
     spread = Spread.of([figure(run) for run in runs])
     if len(runs) == 1 or not math.isfinite(spread.mean) or not spread.mean or SPREAD in dropped:
         return shown(spread.mean)
-    return f"{shown(spread.mean)} {SPREAD}{(spread.high - spread.low) / 2 / spread.mean:.0%}"
+    return shown(spread.mean) + halfway(spread)
 
 
 _LEAST = (

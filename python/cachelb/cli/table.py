@@ -16,7 +16,7 @@ from cachelb.sim.contender import admission_apart, admission_in_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cachelb.sim.comparison import Cell, Comparison
+    from cachelb.sim.comparison import Cell, Comparison, Spread
     from cachelb.sim.worst import WorstRequest
 
 _PIPE_WIDTH, _UNBOUNDED = 200, 10_000
@@ -197,10 +197,14 @@ def _figure(key: str, write: Callable[[float], str] = seconds, *, spread: bool =
         found = cell.spreads.get(key)
         if found is None:
             return "-"
-        half = f" {SPREAD}{(found.high - found.low) / 2 / found.mean:.0%}" if spread and len(cell.runs) > 1 else ""
-        return f"{write(found.mean)}{half}"
+        return write(found.mean) + (halfway(found) if spread and len(cell.runs) > 1 else "")
 
     return column
+
+
+def halfway(spread: Spread) -> str:
+    """Return half the distance between the seeds as a share of their mean, to stand behind it."""
+    return f" {SPREAD}{(spread.high - spread.low) / 2 / spread.mean:.0%}"
 
 
 def _decision(cell: Cell) -> str:

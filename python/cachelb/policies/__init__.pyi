@@ -227,8 +227,9 @@ class Adaptive(BuiltinPolicy):
     """The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
 
     The cost is an estimate in milliseconds: the prefill that waits on the worker and that of the request's own uncached
-    tokens; what these push out of the cache; what they delay those that run there; all of it the dearer the less room
-    the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed.
+    tokens; what these push out of the cache; what they delay those that run there; all but the wait the dearer the less
+    room the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed;
+    and the wait until there is room.
     Nothing must be set: without `kv_blocks` KV use is what load reports say, without those it does not count; without
     first tokens all workers are equally fast. Weights other than 1 take the place of measured speeds.
 

@@ -18,10 +18,10 @@
 //! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
 //! | kv use | blocks of requests that run and of this one, shared ones once, in those there are: what does not fit pushes others out | bookings, `kv_blocks`; without, a fresh report |
 //! | lack | blocks of all in flight and of this one beyond those there are, in these: it waits until so many are freed, and so do those behind | bookings, `kv_blocks` |
+//! | speed | prefill per millisecond | first tokens |
 //!
 //! A request that is computed after a wait longer than answers take finds only those that began in between: the blocks of
 //! the others count by `output * step` in that wait.
-//! | speed | prefill per millisecond | first tokens |
 //!
 //! Prefill is counted in tokens, each of which takes longer the more context it attends to; by how much is learned from
 //! first tokens (`load/pace.rs`). Speeds are those of the worker's GPU kind, corrected by its own: a worker whose answers
@@ -56,8 +56,9 @@ options! {
     /// The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
     ///
     /// The cost is an estimate in milliseconds: the prefill that waits on the worker and that of the request's own uncached
-    /// tokens; what these push out of the cache; what they delay those that run there; all of it the dearer the less room
-    /// the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed.
+    /// tokens; what these push out of the cache; what they delay those that run there; all but the wait the dearer the less
+    /// room the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed;
+    /// and the wait until there is room.
     /// Nothing must be set: without `kv_blocks` KV use is what load reports say, without those it does not count; without
     /// first tokens all workers are equally fast. Weights other than 1 take the place of measured speeds.
     ///
@@ -145,6 +146,7 @@ const MOST_PRESSURE: f64 = 20.0;
 const WAITS_FOR_ROOM: f64 = 10.0;
 /// Milliseconds of a prompt larger than the memory.
 const NO_ROOM_MS: f64 = 1e12;
+
 /// The rule.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Adaptive {
@@ -222,29 +224,32 @@ fn room(
     own_blocks: f64,
     (wait_ms, stay_ms): (f64, f64),
 ) -> (f64, f64) {
-    let factor = |used: f64| 1.0 / (1.0 - PRESSURE * used).max(1.0 / MOST_PRESSURE);
+    let factor = |used: f64, all: f64| all / (all - PRESSURE * used).max(all / MOST_PRESSURE);
     if row.kv_blocks == 0 {
-        return (factor(view.report(row).kv_usage.get().unwrap_or(0.0)), 0.0);
+        let used = view.report(row).kv_usage.get().unwrap_or(0.0);
+        return (factor(used, 1.0), 0.0);
     }
     let (load, all) = (view.load(row), f64::from(row.kv_blocks));
-    let still_there = if stay_ms > 0.0 && stay_ms < wait_ms {
-        stay_ms / wait_ms
+    let still_there = if stay_ms > 0.0 {
+        stay_ms / stay_ms.max(wait_ms)
     } else {
         1.0
     };
-    let prompts = view.active_blocks(row) as f64;
-    let outputs = load.output_blocks as f64;
-    // By the counts of each request, which share blocks.
-    let waiting = load.prompt_blocks as f64;
-    let running = load.decode_blocks.saturating_sub(load.output_blocks) as f64;
-    let begun = prompts * (1.0 - waiting / (waiting + running).max(1.0));
-    let used = (still_there * (begun + outputs) + own_blocks) / all;
-    let lack = (still_there * (prompts + outputs) + own_blocks) / all - 1.0;
-    let refused = if own_blocks > all { NO_ROOM_MS } else { 0.0 };
-    (
-        factor(used),
-        WAITS_FOR_ROOM * lack.max(0.0) * stay_ms + refused,
-    )
+    let (prompts, outputs) = (view.active_blocks(row) as f64, load.output_blocks as f64);
+    let begun = match load.pending {
+        0 => prompts,
+        _ => prompts * load.begun_share(),
+    };
+    let used = still_there * (begun + outputs) + own_blocks;
+    let lack = still_there * (prompts + outputs) + own_blocks - all;
+    let mut room_ms = 0.0;
+    if lack > 0.0 {
+        room_ms = WAITS_FOR_ROOM * stay_ms * lack / all;
+        if own_blocks > all {
+            room_ms += NO_ROOM_MS;
+        }
+    }
+    (factor(used, all), room_ms)
 }
 
 /// What the cost of a row is made of, in tokens.
@@ -320,23 +325,12 @@ fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
 
 #[inline]
 fn total(parts: &Parts, row: &Candidate) -> f64 {
-    let Parts {
-        waiting,
-        own,
-        copied,
-        queued,
-        followers,
-        running,
-        beside,
-        memory_factor,
-        room_ms,
-        token_ms,
-        decoding,
-    } = *parts;
-    let work = copied * (1.0 + ASKED_AGAIN) + own * (followers * queued + running) + beside;
-    let ms = waiting * token_ms + (work * token_ms + decoding) * memory_factor + room_ms;
-    let cost = per_weight(ms, row.weight);
-    cost.min(f64::MAX) // by the smallest weights it would be infinite, and an infinite one is never picked
+    let others = parts.followers * parts.queued + parts.running;
+    let work = parts.copied * (1.0 + ASKED_AGAIN) + parts.own * others + parts.beside;
+    let rest_ms = (work * parts.token_ms + parts.decoding) * parts.memory_factor;
+    let ms = parts.waiting * parts.token_ms + rest_ms + parts.room_ms;
+    // By the smallest weights it would be infinite, and an infinite one is never picked.
+    per_weight(ms, row.weight).min(f64::MAX)
 }
 
 /// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Of equal ones that which has fewer

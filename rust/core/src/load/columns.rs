@@ -157,7 +157,8 @@ pub(super) fn invalid(name: &'static str, expected: &'static str, value: f64) ->
     }
 }
 
-/// Load of one worker slot. What `adaptive` reads of every worker lies in the first cache line: rows know the rest.
+/// Load of one worker slot. What `adaptive` reads of every worker lies in the first cache line, and of one where prompts wait in the second: rows
+/// know the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Load {
@@ -185,6 +186,8 @@ pub struct Load {
     pub pending_prefill_tokens: u64,
     /// Blocks held by bookings past their first token.
     pub decode_blocks: u64,
+    /// Full blocks of the prompts of bookings without a first token.
+    pub prompt_blocks: u64,
     /// Relative capacity; divides loads.
     pub weight: f64,
     /// Logical time of the last cold pick, 0 for never.
@@ -193,8 +196,6 @@ pub struct Load {
     pub pending_ms: f64,
     /// When the prefill at the head of that queue began.
     pub head_since: Millis,
-    /// Full blocks of the prompts of bookings without a first token.
-    pub prompt_blocks: u64,
     /// Uncached prompt tokens booked since the report.
     pub dispatched_tokens: u64,
     /// Prompt tokens per second, averaged over the bookings that got a first token.
@@ -211,6 +212,14 @@ impl Load {
             return self.inflight;
         }
         self.inflight.saturating_add(self.others)
+    }
+
+    /// Which share of the prompts' blocks bookings past their first token hold, where each counts its own.
+    #[must_use]
+    #[inline]
+    pub fn begun_share(&self) -> f64 {
+        let begun = self.decode_blocks.saturating_sub(self.output_blocks) as f64;
+        begun / (self.prompt_blocks as f64 + begun).max(1.0)
     }
 
     /// A slot nobody holds, and a worker nobody has seen yet.

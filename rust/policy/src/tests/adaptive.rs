@@ -246,6 +246,7 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
             let mut load = Load::VACANT;
             load.pending = queued;
             let (prompts, outputs, (waits, runs)) = blocks;
+            let waits = if queued > 0 { waits } else { 0 };
             (load.pending_pairs, load.active_blocks, load.output_blocks) =
                 (pairs, prompts, outputs);
             (load.prompt_blocks, load.decode_blocks) = (waits, runs + outputs);
@@ -275,7 +276,11 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
                 running: f64::from(running),
                 kv_blocks: f64::from(kv_blocks),
                 prompt_blocks: prompts as f64,
-                waiting_share: waits as f64 / ((waits + runs) as f64).max(1.0),
+                waiting_share: if queued > 0 {
+                    1.0 - runs as f64 / ((waits + runs) as f64).max(1.0)
+                } else {
+                    0.0
+                },
                 output_blocks: outputs as f64,
                 kv_usage: report.and_then(|(share, fresh)| fresh.then_some(share)),
                 kind,

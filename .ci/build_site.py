@@ -12,6 +12,7 @@ import enum
 import importlib
 import inspect
 import json
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -42,22 +43,6 @@ COPIED = (*PAGES, "LICENSE", "deploy", "docs", "examples", *LINKED)
 HELP = "<!-- The site has the output of --help here. -->\n"
 METRICS = "<!-- The site has the table of all metrics here. -->\n"
 WIDTH = 88
-# What users import from; each has an `__all__`.
-PACKAGES = (
-    *("cachelb", "cachelb.boundaries", "cachelb.config", "cachelb.doctor", "cachelb.events", "cachelb.learned"),
-    *("cachelb.metrics", "cachelb.policies", "cachelb.records", "cachelb.sim", "cachelb.sim.league"),
-    *(
-        "cachelb.sim.workloads",
-        "cachelb.sources",
-        "cachelb.state",
-        "cachelb.testing",
-        "cachelb.testing.events",
-        "cachelb.testing.fleet",
-    ),
-    *("cachelb.tokenizers", "cachelb.integrations.ext_proc", "cachelb.integrations.litellm"),
-    *("cachelb.discovery", "cachelb.serve"),
-    "cachelb.integrations.ray_serve",
-)
 
 
 def stage() -> None:
@@ -154,14 +139,34 @@ def documented() -> set[str]:
     return {line.split(" ", 1)[0] for line in zlib.decompress(body).decode().splitlines()}
 
 
+def public() -> dict[str, object]:
+    """Import every name of every `__all__` in the package."""
+    package = ROOT / "python" / "cachelb"
+    modules = [importlib.import_module("cachelb")]
+    for info in pkgutil.walk_packages([str(package)], "cachelb."):
+        path = package.parent / info.name.replace(".", "/")
+        source = path / "__init__.py" if info.ispkg else path.with_suffix(".py")
+        if source.exists() and "\n__all__ = " in source.read_text("utf-8"):
+            modules.append(importlib.import_module(info.name))
+    return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
+
+
+def places(names: Mapping[str, object], name: str) -> list[str]:
+    """List where the reference may show a name: there, in the module of its name, or where it is public too."""
+    value = names[name]
+    others = [other for other, its in names.items() if its is value and not isinstance(value, str | int | tuple)]
+    # A function in the module of its name is shown there: Griffe takes the short name for the module.
+    short = name.rpartition(".")[2]
+    return [f"{name}.{short}", name, f"{getattr(value, '__module__', '')}.{short}", *others]
+
+
 def reference_problems() -> list[str]:
     """List the public names that no page of the reference has, and special methods that one has."""
-    there, problems = documented(), []
-    for package in PACKAGES:
-        names = [name for name in importlib.import_module(package).__all__ if not name.startswith("__")]
-        # A function in the module of its name is documented there: Griffe takes the short name for the module.
-        missing = [name for name in names if not {f"{package}.{name}", f"{package}.{name}.{name}"} & there]
-        problems += [f"no page has {package}.{name}" for name in missing]
+    there, names = documented(), public()
+    shown = {
+        name for name in names if name.rpartition(".")[2].startswith("__") or there.intersection(places(names, name))
+    }
+    problems = [f"no page has {name}" for name in names if name not in shown]
     problems += [f"the reference shows {name}" for name in sorted(there) if name.rpartition(".")[2].startswith("__")]
     return problems + signature_problems(shown_signatures(SITE / "docs" / "reference"))
 
@@ -205,24 +210,17 @@ def shown_signatures(folder: Path) -> dict[str, str]:
 
 def signature_problems(shown: Mapping[str, str]) -> list[str]:
     """List the arguments and defaults of public classes and functions that no signature of the reference shows."""
-    problems = []
-    for package in PACKAGES:
-        module = importlib.import_module(package)
-        for name in module.__all__:
-            value = getattr(module, name)
-            expected = dict(wanted(value))
-            # A function in the module of its name is shown there; others are shown where they are made.
-            paths = (f"{package}.{name}.{name}", f"{package}.{name}", f"{getattr(value, '__module__', '')}.{name}")
-            text = next((shown[path] for path in paths if path in shown), "") if expected else ""
-            called = ast.parse(f"def {text.strip() or '_()'}: ...").body[0]
-            there = dict(parameters(called)) if isinstance(called, ast.FunctionDef) else {}
-            for argument, default in expected.items():
-                if argument not in there:
-                    problems.append(f"the reference shows no argument {argument} of {package}.{name}")
-                elif default is not None and there[argument] != default and is_literal(there[argument]):
-                    problems.append(
-                        f"the reference shows {package}.{name}({argument}={there[argument]}), not {default}"
-                    )
+    problems, names = [], public()
+    for name, value in names.items():
+        expected = dict(wanted(value))
+        text = next((shown[path] for path in places(names, name) if path in shown), "") if expected else ""
+        called = ast.parse(f"def {text.strip() or '_()'}: ...").body[0]
+        there = dict(parameters(called)) if isinstance(called, ast.FunctionDef) else {}
+        for argument, default in expected.items():
+            if argument not in there:
+                problems.append(f"the reference shows no argument {argument} of {name}")
+            elif default is not None and there[argument] != default and is_literal(there[argument]):
+                problems.append(f"the reference shows {name}({argument}={there[argument]}), not {default}")
     return problems
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cachelb.policies.base import BuiltinPolicy
     from cachelb.types import Reason
 
-__all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "check", "lowest"]
+__all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "lowest"]
 
 NEEDS = frozenset({"tokens", "session", "prompt_tokens", "load"})
 """What a policy may say it needs. Only "tokens" and "session" make the router compute something."""

@@ -366,6 +366,7 @@ server.serve_forever()
 """An engine that answers every prompt at once, and its metrics page as its arguments say: status, seconds, text."""
 
 PAGE = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+SLEEPS = 'vllm:engine_sleep_state{{engine="0",sleep_state="{}"}} 1\n'
 PAGES = {
     "hangs": ("200", "3600", PAGE),
     "503": ("503", "0", PAGE),
@@ -373,9 +374,12 @@ PAGES = {
     "empty": ("200", "0", ""),
     "unknown": ("200", "0", "some_metric 1\n"),
     "404": ("404", "0", ""),
+    "sleeps": ("200", "0", PAGE + SLEEPS.format("discard_all")),
+    "paused": ("200", "0", PAGE + SLEEPS.format("paused")),
+    "awake": ("200", "0", PAGE + SLEEPS.format("awake")),
     "well": ("200", "0", PAGE),
 }
-SILENT = {"hangs", "503"}
+PASSED_OVER = {"hangs": "unreachable", "503": "unreachable", "sleeps": "asleep", "paused": "asleep"}
 
 
 @pytest.fixture(scope="module")
@@ -399,8 +403,10 @@ def test_a_page_shows_whether_its_worker_is_there(host: str, polled: list[Router
     async def run(router: Router[str]) -> None:
         async with WITH_A_ROUTER[host](router, Clock()) as hosted:
             asked = sum(await hosted.rounds(4), Counter())
-            assert set(asked) == {key for key, page in zip(router.keys(), PAGES, strict=True) if page not in SILENT}
+            assert set(asked) == {
+                key for key, page in zip(router.keys(), PAGES, strict=True) if page not in PASSED_OVER
+            }
 
     for router in polled:
-        assert states(router) == ["unreachable" if page in SILENT else "ready" for page in PAGES]
+        assert states(router) == [PASSED_OVER.get(page, "ready") for page in PAGES]
         asyncio.run(run(router))

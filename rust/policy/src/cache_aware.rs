@@ -15,7 +15,7 @@ use super::choice::Choice;
 use super::gate::SpillGate;
 use super::options::{FRACTION, Kind, Value};
 use super::reason::Reason;
-use super::rule::{Properties, Rule};
+use super::rule::{Properties, Rule, stateless};
 use super::values::field;
 use super::view::{Candidate, View, cold_spread, lowest};
 
@@ -93,7 +93,5 @@ impl Rule for CacheAware {
         Properties::CACHED
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
-    }
+    stateless!();
 }

@@ -10,7 +10,7 @@ use super::choice::Choice;
 use super::least_loaded::LeastLoaded;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::{Properties, Rule};
+use super::rule::{Properties, Rule, stateless};
 use super::view::View;
 
 options! {
@@ -65,9 +65,7 @@ impl Rule for Custom {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
-    }
+    stateless!();
 }
 
 /// A key as a number that says nothing about its text. Routers that must agree share the seed.

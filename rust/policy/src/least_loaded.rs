@@ -7,7 +7,7 @@ use super::about::{About, Level, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Rule, stateless};
 use super::values::words;
 use super::view::{Candidate, View, lowest};
 
@@ -78,7 +78,5 @@ impl Rule for LeastLoaded {
         Some(self.load.of(view, &view.rows[row]))
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }

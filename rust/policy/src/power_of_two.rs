@@ -7,7 +7,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Rule, stateless};
 use super::values::words;
 use super::view::{Candidate, View};
 use super::wait;
@@ -91,9 +91,7 @@ impl Rule for PowerOfTwo {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }
 
 /// `k` distinct indices below `n` (all if `k >= n`), every set equally likely (Floyd's algorithm).

@@ -7,7 +7,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::Rule;
+use super::rule::{Rule, stateless};
 use super::view::{View, draw};
 
 options! {
@@ -49,7 +49,5 @@ impl Rule for Random {
         Choice::warm(row, Reason::Random)
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
-    }
+    stateless!();
 }

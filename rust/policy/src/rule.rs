@@ -72,6 +72,16 @@ impl Properties {
     };
 }
 
+/// [`Rule::fresh`] of a rule without state.
+macro_rules! stateless {
+    () => {
+        fn fresh(&self) -> Box<dyn Rule> {
+            Box::new(Self::clone(self))
+        }
+    };
+}
+pub(crate) use stateless;
+
 /// One policy's rule: its settings and the little state it keeps.
 ///
 /// `choose` decides, and changes nothing but the generator; the other calls report the outcome. A rule that wraps another

@@ -22,7 +22,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule};
+use crate::rule::{Properties, Rule, stateless};
 use crate::values::words;
 use crate::view::{Candidate, View, ceil, cheapest, known};
 
@@ -252,9 +252,7 @@ impl Rule for EstimatedTtft {
         Properties::PLACED
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }
 
 #[cfg(test)]

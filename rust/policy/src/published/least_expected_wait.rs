@@ -15,7 +15,7 @@ use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule};
+use crate::rule::{Properties, Rule, stateless};
 use crate::view::{Candidate, View, lowest};
 use crate::wait;
 
@@ -135,9 +135,7 @@ impl Rule for LeastExpectedWait {
         Properties::PLACED
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use cachelb_core::rng::Rng;
 
 use crate::choice::Choice;
 use crate::credits::{Continuation, Credits};
-use crate::rule::{Properties, Rule};
+use crate::rule::{Properties, Rule, stateless};
 
 use crate::about::{About, Need, Ruled, Setup};
 use crate::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
@@ -192,9 +192,7 @@ impl Rule for OverlapCost {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{Configure, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule};
+use crate::rule::{Properties, Rule, stateless};
 use crate::view::{Candidate, View, cold_spread, lowest};
 
 options! {
@@ -88,9 +88,7 @@ impl Rule for PrefixCache {
         Properties::CACHED
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
-    }
+    stateless!();
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule};
+use crate::rule::{Properties, Rule, stateless};
 use crate::values::words;
 use crate::view::{Candidate, View, cold_spread, lowest, mean_load};
 
@@ -133,9 +133,7 @@ impl Rule for PrefixCacheAndLoad {
         Properties::CACHED
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
-    }
+    stateless!();
 }
 
 impl PrefixCacheAndLoad {

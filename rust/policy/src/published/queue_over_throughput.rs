@@ -13,7 +13,7 @@ use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::options::{Configure, Policy, options};
 use crate::reason::Reason;
-use crate::rule::Rule;
+use crate::rule::{Rule, stateless};
 use crate::values::ByWorker;
 use crate::view::{Candidate, View, lowest};
 
@@ -85,9 +85,7 @@ impl Rule for QueueOverThroughput {
         Some(self.cost(view, &view.rows[row]))
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{Configure, FRACTION, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule};
+use crate::rule::{Properties, Rule, stateless};
 use crate::values::Peak;
 use crate::view::{Candidate, View, cold_spread, lowest};
 
@@ -168,9 +168,7 @@ impl Rule for StickyUntilSaturated {
         Properties::PLACED
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
+    stateless!();
 }
 
 #[cfg(test)]

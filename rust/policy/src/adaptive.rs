@@ -16,7 +16,7 @@
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
 //! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
-//! | kv use | blocks of requests that run and of this one, shared ones once, in those there are: what does not fit pushes others out | bookings, `kv_blocks`; without, a fresh report |
+//! | kv use | blocks of requests that run and of this one, shared ones once, in those there are: what does not fit pushes others out | bookings, `kv_blocks`, else their mean on other workers; without, a fresh report |
 //! | lack | blocks of all in flight and of this one beyond those there are, in these: it waits until so many are freed, and so do those behind | bookings, `kv_blocks` |
 //! | speed | prefill per millisecond | first tokens |
 //!
@@ -162,6 +162,8 @@ struct Common {
     running_weight: f64,
     /// Blocks of the prompt.
     own_blocks: f64,
+    /// Those of a worker whose own number is not known: the mean of the others, 0 without any.
+    usual_blocks: f64,
     /// Leading tokens that many requests in flight share.
     popular: f64,
     /// Output tokens that it is expected to have.
@@ -206,6 +208,7 @@ impl Adaptive {
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
+            usual_blocks: usual_blocks(view.rows),
             popular: view.tokens_of(view.blocks_shared_by(POPULAR)) as f64,
             output: view
                 .expected_output_tokens
@@ -215,21 +218,32 @@ impl Adaptive {
     }
 }
 
+fn usual_blocks(rows: &[Candidate]) -> f64 {
+    let sizes = rows.iter().map(|row| u64::from(row.kv_blocks));
+    let (sum, known) = sizes.fold((0, 0_u32), |(sum, known), size| {
+        (sum + size, known + u32::from(size > 0))
+    });
+    sum as f64 / f64::from(known.max(1))
+}
+
 /// By how much the cost of a row rises with the share of its KV cache that is in use, 1 if that is not known; and the
 /// milliseconds until there is room for a request that is computed after `wait_ms` and stays for `stay_ms`.
 #[inline]
 fn room(
     view: &View<'_>,
     row: &Candidate,
-    own_blocks: f64,
+    (own_blocks, usual_blocks): (f64, f64),
     (wait_ms, stay_ms): (f64, f64),
 ) -> (f64, f64) {
     let factor = |used: f64, all: f64| all / (all - PRESSURE * used).max(all / MOST_PRESSURE);
+    let (load, mut all) = (view.load(row), f64::from(row.kv_blocks));
     if row.kv_blocks == 0 {
+        all = usual_blocks;
+    }
+    if all <= 0.0 {
         let used = view.report(row).kv_usage.get().unwrap_or(0.0);
         return (factor(used, 1.0), 0.0);
     }
-    let (load, all) = (view.load(row), f64::from(row.kv_blocks));
     let still_there = if stay_ms > 0.0 {
         stay_ms / stay_ms.max(wait_ms)
     } else {
@@ -299,7 +313,7 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     let (memory_factor, room_ms) = room(
         view,
         row,
-        common.own_blocks,
+        (common.own_blocks, common.usual_blocks),
         (waiting * token_ms, answer_ms),
     );
     Parts {

@@ -43,14 +43,27 @@ pub(in crate::adaptive) struct Plain {
     pub weight: f64,
 }
 
+/// Blocks of a worker of which no number is known: as many as others have in the mean.
+pub(in crate::adaptive) fn model_usual(fleet: &[Plain]) -> f64 {
+    let known = fleet
+        .iter()
+        .map(|worker| worker.kv_blocks)
+        .filter(|&blocks| blocks > 0.0);
+    known.clone().sum::<f64>() / f64::max(known.count() as f64, 1.0)
+}
+
 /// What a request of so many blocks, computed after `wait_ms` and answered within `answer_ms`, pays for memory: a factor of
 /// all but its wait, and milliseconds.
 pub(in crate::adaptive) fn model_room(
     worker: &Plain,
-    blocks: f64,
+    (blocks, usual): (f64, f64),
     (wait_ms, answer_ms): (f64, f64),
 ) -> (f64, f64) {
-    let all = worker.kv_blocks;
+    let all = if worker.kv_blocks > 0.0 {
+        worker.kv_blocks
+    } else {
+        usual
+    };
     if all == 0.0 {
         return (1.0 / (1.0 - 0.5 * worker.kv_usage.unwrap_or(0.0)), 0.0);
     }
@@ -85,7 +98,11 @@ fn model(
         let delayed = own * worker.queued * followers
             + running * own * worker.running
             + running * output * (worker.queued + worker.running);
-        let (factor, room) = model_room(worker, blocks, (waiting / speed, output * step));
+        let (factor, room) = model_room(
+            worker,
+            (blocks, model_usual(fleet)),
+            (waiting / speed, output * step),
+        );
         let ms = (own + pushed_out + delayed) / speed + running * output * step;
         (waiting / speed + ms * factor + room) / worker.weight
     };

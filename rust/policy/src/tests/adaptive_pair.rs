@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::tests::{Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, speed};
+use super::super::tests::{
+    Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, model_usual, speed,
+};
 use super::*;
 use crate::pair::Handover;
 use crate::testing::Scene;
@@ -53,7 +55,8 @@ fn part() -> impl Strategy<Value = Part> {
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     prompt: f64,
-    blocks: f64,
+    /// Of the prompt, and of a worker whose number is not known.
+    blocks: (f64, f64),
     output: f64,
     per_context: f64,
     weight: f64,
@@ -133,11 +136,12 @@ proptest! {
             let kinds: std::collections::BTreeSet<u32> = fleet.iter().map(|one| one.kind).collect();
             prop_assume!(kinds.len() <= 8);
             let speeds = model_speeds(&fleet);
+            let usual = model_usual(&fleet[prefill.len()..]);
             let terms = Terms {
                 prompt: scene.prompt_tokens as f64,
                 blocks: match &scene.blocks {
-                    Some(blocks) => blocks.len() as f64,
-                    None => scene.prompt_tokens as f64 / 16.0,
+                    Some(blocks) => (blocks.len() as f64, usual),
+                    None => (scene.prompt_tokens as f64 / 16.0, usual),
                 },
                 output: scene.expected_output_tokens.unwrap_or(256) as f64,
                 per_context: scene.pace.per_context(),

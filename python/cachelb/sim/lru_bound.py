@@ -34,11 +34,6 @@ class HitCount:
     hit_tokens: int  # in the blocks that were held
 
     @property
-    def block_rate(self) -> float:
-        """Return the held share of the blocks; 0 without blocks."""
-        return self.hit_blocks / self.blocks if self.blocks else 0.0
-
-    @property
     def token_rate(self) -> float:
         """Return the held share of the prompt tokens; 0 without tokens."""
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0

@@ -29,9 +29,9 @@ pub struct Pools {
     sizes: (usize, usize),
     rule: Replay,
     rng: Rng,
-    fifo: VecDeque<Sample>,
+    pub(crate) fifo: VecDeque<Sample>,
     /// In the order they came.
-    replay: Vec<Sample>,
+    pub(crate) replay: Vec<Sample>,
 }
 
 impl Pools {
@@ -93,18 +93,6 @@ impl Pools {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// How many are in the first pool.
-    #[must_use]
-    pub fn fifo_len(&self) -> usize {
-        self.fifo.len()
-    }
-
-    /// How many are in the second.
-    #[must_use]
-    pub fn replay_len(&self) -> usize {
-        self.replay.len()
     }
 
     /// Bytes that both occupy.

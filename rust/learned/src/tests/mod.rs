@@ -237,11 +237,11 @@ fn pools_hold_the_newest_and_what_the_rule_keeps_of_the_others() {
         let mut pools = Pools::new(100, 30, rule, 1);
         assert!(pools.is_empty());
         pools.add(&all[..100], None);
-        assert_eq!((pools.fifo_len(), pools.replay_len()), (100, 0));
+        assert_eq!((pools.fifo.len(), pools.replay.len()), (100, 0));
         pools.add(&all[100..120], None);
-        assert_eq!(pools.replay_len(), kept.min(20));
+        assert_eq!(pools.replay.len(), kept.min(20));
         pools.add(&all[120..], Some(&model));
-        let lengths = (pools.fifo_len(), pools.replay_len());
+        let lengths = (pools.fifo.len(), pools.replay.len());
         assert_eq!(lengths, (100, kept), "{rule:?}");
         let samples = pools.samples();
         assert_eq!(samples.len(), pools.len());

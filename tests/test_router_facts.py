@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from cachelb import Router
+from cachelb.metrics.families import families
 
 
 def prompts(count: int, blocks: int = 4) -> list[list[int]]:
@@ -110,3 +113,35 @@ def picks(policy: str, seed: int, hash_seed: int | None = None) -> list[str]:
 def test_routers_that_share_the_hash_seed_agree_whatever_breaks_their_ties(policy: str) -> None:
     assert picks(policy, seed=1, hash_seed=7) == picks(policy, seed=2, hash_seed=7)
     assert picks(policy, seed=1, hash_seed=7) != picks(policy, seed=1, hash_seed=8)
+
+
+def test_kv_blocks_that_load_reports_contradict_are_replaced_logged_once_and_exported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "cachelb.router")
+    now_s = 0.0
+    router: Router[str] = Router(seed=1, clock=lambda: now_s)
+    router.add_worker("gpu0", kv_blocks=100)
+    decisions = [router.select_worker(tokens=tokens) for tokens in prompts(11, 10)]
+    for decision in decisions:
+        decision.on_first_token()
+    now_s += 0.1
+    for decision in decisions:
+        decision.on_tokens(4)
+    decisions.pop().on_complete()
+    seen = []
+    for _ in range(20):
+        now_s += 0.001
+        router.update_load("gpu0", running=10, waiting=0, kv_usage=0.25)
+        seen.append(router.stats().workers[0].kv_blocks_learned)
+    router.validate()
+    assert seen[6] is None
+    assert seen[7:] == [seen[7]] * 13
+    assert seen[7] is not None
+    assert 380 <= seen[7] <= 480
+    learned = f"worker gpu0 has about {seen[7]} KV blocks by its load reports, which count from now on"
+    assert [record.getMessage() for record in caplog.records] == [f"{learned}; kv_blocks is 100: correct it"]
+    rows = {family.name: dict(family.rows) for family in families(router.stats())}
+    assert rows["worker_kv_blocks_learned"] == {("gpu0", ""): seen[7]}
+    router.add_worker("gpu0", kv_blocks=120)
+    assert router.stats().workers[0].kv_blocks_learned is None

@@ -144,6 +144,7 @@ class WorkerStats:
         gen_tps: Output tokens per second, by its report.
         kv_events: Its KV event statistics, None if there was no event.
         engine: Program of its engine, by its metrics page: "vllm", "sglang" or "tensorrt-llm".
+        kv_blocks_learned: Blocks of its KV cache by its load reports, if they contradict `kv_blocks`: used instead.
     """
 
     key: str
@@ -164,6 +165,7 @@ class WorkerStats:
     gen_tps: float | None
     kv_events: KvEventStats | None = None
     engine: str | None = field(default=None, metadata=gauge("worker_engine", "1", "engine"))
+    kv_blocks_learned: int | None = field(default=None, metadata=gauge("worker_kv_blocks_learned", "{block}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +180,7 @@ class Funnel:
     Attributes:
         requests: Requests that the token funnel counts: completed, with cached tokens reported by the engine.
         prompt_tokens: Tokens of the prompts of these requests.
-        best_matched_tokens: Tokens matched on the best candidate. Tokens lost at this step were never computed
-            before, or have left every cache.
+        best_matched_tokens: Tokens matched on the best candidate. The others were never computed, or left every cache.
         selected_matched_tokens: Tokens matched on the picked worker. Those lost at this step were given up for balance.
         selected_held_tokens: Tokens the picked worker held for its full attention: more than matched where a hybrid
             model could not resume so far.
@@ -252,8 +253,7 @@ class LearnedStats:
             current one or than the mean), "failed".
         training: Whether a round is running.
         round_s: Seconds of the latest round.
-        rmse: Root mean square error of the model, on samples it was not trained on: in seconds, or for reward="slo"
-            shares.
+        rmse: Root mean square error of the model on samples it was not trained on: seconds, or shares for reward="slo".
         mae: Mean absolute error of the model on samples it was not trained on, in seconds.
         mean_rmse: Root mean square error of predicting the mean.
         mean_mae: Mean absolute error of predicting the mean.

@@ -1,4 +1,4 @@
-"""Logs which workers are passed over because they show no sign of life."""
+"""Logs what was found out about workers."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def log_change(key: str, why: str | None) -> None:
         _log.info("worker %s is reachable again", key)
     else:
         _log.warning("worker %s is unreachable: %s; requests go to other workers while there are any", key, _WHY[why])
+
+
+def log_size(key: str, stated: int, learned: int) -> None:
+    """Log that the load reports of a worker contradict its stated number of KV blocks."""
+    text = "worker %s has about %d KV blocks by its load reports, which count from now on; kv_blocks is %d: correct it"
+    _log.warning(text, key, learned, stated)

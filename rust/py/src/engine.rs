@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use cachelb_router::{
-    Ending, FamilyName, Offers, Pick, Request, Scales, Seen, Selector, Silence, Timing, Usage,
+    Ending, FamilyName, News, Offers, Pick, Request, Scales, Seen, Selector, Silence, Timing, Usage,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -186,7 +186,7 @@ impl Engine {
         done
     }
 
-    /// Logs which workers became unreachable, and which answer again.
+    /// Logs what was found out about workers.
     pub fn log_news(&self) -> PyResult<()> {
         if !self.has_news.load(Ordering::Relaxed) {
             return Ok(());
@@ -195,12 +195,13 @@ impl Engine {
         let news = enter(|| Ok(self.held(Selector::take_news)))?;
         Python::attach(|py| {
             let log = py.import(intern!(py, "cachelb.router.health"))?;
-            for (key, silence) in news {
-                let why = silence.map(|silence| match silence {
-                    Silence::Page => "page",
-                    Silence::Tokens => "tokens",
-                });
-                log.call_method1(intern!(py, "log_change"), (&*key, why))?;
+            for (key, news) in news {
+                match news {
+                    News::Size(was, is) => log.call_method1("log_size", (&*key, was, is))?,
+                    News::Silence(why) => {
+                        log.call_method1("log_change", (&*key, why.map(Silence::name)))?
+                    }
+                };
             }
             Ok(())
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::registry::WorkerRegistry;
 
-use super::health::{Health, News, Silence, Sleep};
+use super::health::{Health, News, Sleep};
 use super::member::{Announced, FeedStatus, Member, Profile};
 use super::offers::Offer;
 use super::request::Request;
@@ -53,8 +53,8 @@ pub struct Fleet {
     has_sleepers: bool,
     /// Whether any worker ever had events: as long as none had, none is asked.
     has_events: bool,
-    /// Who became unreachable or answers again, and was not reported.
-    news: Vec<News>,
+    /// What was found out, and not reported.
+    news: Vec<(WorkerId, News)>,
 }
 
 impl Fleet {
@@ -126,7 +126,8 @@ impl Fleet {
         self.current_mut(id)
     }
 
-    fn current_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
+    /// The same, to change what rows do not show.
+    pub(super) fn current_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
         self.members
             .get_mut(id.slot as usize)
             .filter(|m| m.generation() == Some(id.generation))
@@ -232,27 +233,29 @@ impl Fleet {
                 .current()
                 .map(|(_, member)| member.health().out_until());
             self.out_until = all.max().unwrap_or_default();
-            self.news.truncate(MOST_NEWS - 1);
-            self.news.push(News {
-                worker: id,
-                silence,
-            });
+            self.publish(id, News::Silence(silence));
         }
     }
 
-    /// Whether any worker became unreachable, or answers again, since they were last taken.
+    /// Has something reported about a worker.
+    pub(super) fn publish(&mut self, id: WorkerId, news: News) {
+        self.news.truncate(MOST_NEWS - 1);
+        self.news.push((id, news));
+    }
+
+    /// Whether anything was found out about a worker since that was last taken.
     #[must_use]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// The keys of these workers, from the earliest change on; that of several ranks once.
-    pub(super) fn take_news(&mut self) -> Vec<(Arc<str>, Option<Silence>)> {
+    /// That, with the keys of the workers, from the earliest on; of several ranks once.
+    pub(super) fn take_news(&mut self) -> Vec<(Arc<str>, News)> {
         let news = std::mem::take(&mut self.news).into_iter();
-        let keys = news.filter_map(|News { worker, silence }| {
+        let keys = news.filter_map(|(worker, news)| {
             let name = self.name(worker)?;
             let (key, _) = self.member(worker)?.profile().split(&name);
-            Some((Arc::from(key), silence))
+            Some((Arc::from(key), news))
         });
         let mut keys: Vec<_> = keys.collect();
         keys.dedup();

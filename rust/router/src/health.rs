@@ -10,7 +10,7 @@
 //! double, since each may cost a client its patience. A token ends it, and so does the page where that was the reason.
 //! A worker that serves without its page loses no more requests to it: the page counts again once it has answered.
 
-use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 
 use super::ledger::Ending;
@@ -90,22 +90,24 @@ impl Blame {
     }
 }
 
-/// Why a worker is unreachable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Silence {
-    /// Its metrics page does not answer.
-    Page,
-    /// Requests get no first token.
-    Tokens,
+cachelb_core::named! {
+    /// Why a worker is unreachable.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    Silence {
+        /// Its metrics page does not answer.
+        Page = "page",
+        /// Requests get no first token.
+        Tokens = "tokens",
+    }
 }
 
-/// A worker that became unreachable, or answers again.
+/// What is found out about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct News {
-    /// The worker.
-    pub worker: WorkerId,
+pub enum News {
     /// Why it is unreachable; `None` if it no longer is.
-    pub silence: Option<Silence>,
+    Silence(Option<Silence>),
+    /// Blocks that its KV cache has as stated, and by its load reports.
+    Size(u32, u32),
 }
 
 /// Failures of one worker.

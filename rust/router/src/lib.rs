@@ -91,6 +91,7 @@ mod settings;
 mod shared_answer;
 mod shared_cache;
 mod sharing;
+mod size_check;
 mod sizes;
 mod survey;
 mod suspects;
@@ -112,7 +113,7 @@ pub use common_name::CommonName;
 pub use feed::Feed;
 pub use fleet::{Fleet, may_be_worker};
 pub use gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally};
-pub use health::{Breaker, Silence, Sleep};
+pub use health::{Breaker, News, Silence, Sleep};
 pub use ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
@@ -241,8 +242,8 @@ impl Selector {
         Workers(self)
     }
 
-    /// Keys of the workers that became unreachable since the last time, with the reason, and of those that answer again.
-    pub fn take_news(&mut self) -> Vec<(Arc<str>, Option<Silence>)> {
+    /// What was found out about workers since the last time, with their keys.
+    pub fn take_news(&mut self) -> Vec<(Arc<str>, News)> {
         self.fleet.take_news()
     }
 

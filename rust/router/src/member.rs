@@ -178,6 +178,8 @@ pub(super) struct Member {
     announced: Announced,
     profile: Profile,
     health: Health,
+    /// Reports in a row that contradict the size of its cache, and the sum of the logarithms of by how much.
+    pub contradictions: (f64, f64),
 }
 
 impl Member {
@@ -200,6 +202,7 @@ impl Member {
             pools: None,
             engine: Facts {
                 kv_blocks: None,
+                learned: None,
                 block_size: None,
                 resuming: None,
                 retention: None,
@@ -211,6 +214,7 @@ impl Member {
         },
         started: Millis(0),
         health: Health::NONE,
+        contradictions: (0.0, 0.0),
     };
 
     /// The worker of a generation, registered as `order` in `call`.
@@ -241,7 +245,8 @@ impl Member {
     }
 
     /// Changes what it is. One that was draining is ready again.
-    pub fn set_profile(&mut self, profile: Profile) {
+    pub fn set_profile(&mut self, mut profile: Profile) {
+        profile.engine.learned = self.profile.engine.updated(profile.engine).learned;
         self.profile = profile;
         self.ready |= std::mem::take(&mut self.draining);
     }

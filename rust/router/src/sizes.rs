@@ -31,6 +31,8 @@ cachelb_core::named! {
 pub struct Facts {
     /// Blocks it has.
     pub kv_blocks: Option<u32>,
+    /// Blocks that it has by its load reports, which contradict those.
+    pub learned: Option<u32>,
     /// Tokens per block.
     pub block_size: Option<u32>,
     /// How it resumes, if some of its layers do not attend to the whole prefix.
@@ -96,21 +98,23 @@ impl EngineSizes {
         self.tokens(block_size).is_none_or(|most| tokens <= most)
     }
 
-    /// The fewest tokens in whole blocks of the engine that its cache cannot hold, `None` if its size is not known.
+    /// The fewest tokens in whole blocks of the engine that its cache cannot hold, `None` if its size is not exactly known.
     pub fn too_many_tokens(self, block_size: u32) -> Option<u64> {
-        let (blocks, size) = self.stated(block_size)?;
+        let exact = self.engine.learned.is_none();
+        let (blocks, size) = self.stated(block_size).filter(|_| exact)?;
         // The blocks may have been converted to a size other than that of events, and what was over dropped.
         Some(blocks * size + size.max(self.announced.map_or(0, u64::from)))
     }
 
-    /// How many blocks the engine states that it has, and of how many tokens.
+    /// How many blocks the engine has, and of how many tokens.
     fn stated(self, block_size: u32) -> Option<(u64, u64)> {
         let size = self
             .engine
             .block_size
             .or(self.announced)
             .unwrap_or(block_size);
-        Some((self.engine.kv_blocks?.into(), size.into()))
+        let blocks = self.engine.learned.or(self.engine.kv_blocks)?;
+        Some((blocks.into(), size.into()))
     }
 
     /// Why the block size is not sure, `None` if nothing speaks against it.
@@ -124,8 +128,10 @@ impl Facts {
     /// These with what `news` says in addition or instead.
     #[must_use]
     pub fn updated(self, news: Self) -> Self {
+        let is_same = news.kv_blocks.or(self.kv_blocks) == self.kv_blocks;
         Self {
             kv_blocks: news.kv_blocks.or(self.kv_blocks),
+            learned: news.learned.or(self.learned.filter(|_| is_same)),
             block_size: news.block_size.or(self.block_size),
             resuming: news.resuming.or(self.resuming),
             retention: news.retention.or(self.retention),

@@ -106,10 +106,11 @@ impl Workers<'_> {
             return Ok(0);
         };
         book.loads_mut().credit_others(&ranks, live);
+        s.check_size(&ranks, report);
         let Some(grace) = s.settings.reconcile_grace_ms else {
             return Ok(0);
         };
-        let lost = book.lost(&ranks, live, report.at, grace);
+        let lost = s.decisions.book_mut().lost(&ranks, live, report.at, grace);
         for &booking in &lost {
             s.close(booking, Ending::Reconciled, Usage::default(), now);
         }

@@ -55,7 +55,8 @@ impl Named {
     }
 
     /// Blocks that the bookings of a slot named, each counted once.
-    pub(super) fn blocks(&self, slot: u32) -> u64 {
+    #[must_use]
+    pub fn blocks(&self, slot: u32) -> u64 {
         self.by_worker.distinct(slot) as u64
     }
 

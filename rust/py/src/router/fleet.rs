@@ -275,6 +275,7 @@ impl Fleet {
         let facts = Facts {
             kv_blocks: count("kv_blocks", kv_blocks)?,
             block_size: count("block_size", block_size)?,
+            learned: None,
             resuming: None,
             retention: retention_interval
                 .map(cache_layout::retention)

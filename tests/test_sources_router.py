@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 from tests.models.metrics_pages import vllm_page
@@ -30,6 +31,25 @@ def test_router_knows_what_the_engine_reports_until_it_is_closed() -> None:
         assert 0.0 <= worker.report_age_s < DEADLINE_S
         assert polling_thread_runs()
     assert not polling_thread_runs()
+
+
+@pytest.mark.parametrize(
+    ("dp_size", "page_ranks", "kv_blocks"), [(1, 1, 4096), (1, 2, 8192), (2, 2, 4096), (2, 1, 4096)]
+)
+def test_each_rank_of_a_router_has_the_blocks_of_one(dp_size: int, page_ranks: int, kv_blocks: int) -> None:
+    learned: list[int] = []
+
+    class Recorder(Router[str]):
+        def learn_worker(self, worker: str, **facts: Any) -> None:
+            super().learn_worker(worker, **facts)
+            learned.extend(facts[name] for name in ("kv_blocks",) if name in facts)
+
+    page = vllm_page(running=(1.0,) * page_ranks, waiting=(0.0,) * page_ranks, usage=(0.0,) * page_ranks)
+    with FakeEngine(page) as engine, Recorder(block_size=16) as router:
+        router.add_worker(engine.key, dp_size=dp_size)
+        router.attach(MetricsSource(interval_s=0.005, timeout_s=20.0))
+        eventually(lambda: learned != [])
+    assert learned == [kv_blocks]
 
 
 def test_polls_of_attached_sources_are_counted_and_exported() -> None:

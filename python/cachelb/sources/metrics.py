@@ -117,11 +117,12 @@ class MetricsSource:
             RuntimeError: The source is running already; one source feeds one router.
         """
         settings, slots = self._settings, asyncio.Semaphore(self._max_concurrency)
+        streams = getattr(router, "_kv", None)  # counts ranks; others than Router have one for each worker
         self._runs.claim(self)
         self._runs.latest = PolledRun(
             "cachelb-metrics",
             router,
-            lambda: [(key, 1) for key in tuple(router.keys())],
+            lambda: [(key, 1) for key in tuple(router.keys())] if streams is None else streams.ranks(),
             lambda key, place: Poller(key, place, settings, router, slots),
             follow_s=min(settings.interval_s, _LONGEST_FOLLOW_S),
             join_s=_JOIN_S,

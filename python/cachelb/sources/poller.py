@@ -183,12 +183,15 @@ class Poller:
             if page.engine not in (None, self._engine):
                 self._engine = page.engine
                 self._router.learn_worker(self._key, engine=page.engine)
-            facts = (load.kv_blocks, load.block_size, load.retention_interval)
+            kv_blocks = load.kv_blocks
+            if kv_blocks is not None and self.place[1] > 1:  # the router counts those of each rank
+                kv_blocks //= max(len(page.ranks), 1)
+            facts = (kv_blocks, load.block_size, load.retention_interval)
             if facts not in (_NO_FACTS, self._published):
                 self._published = facts
                 self._router.learn_worker(
                     self._key,
-                    kv_blocks=load.kv_blocks,
+                    kv_blocks=kv_blocks,
                     block_size=load.block_size,
                     retention_interval=load.retention_interval,
                 )

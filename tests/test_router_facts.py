@@ -133,15 +133,36 @@ def test_kv_blocks_that_load_reports_contradict_are_replaced_logged_once_and_exp
     for _ in range(20):
         now_s += 0.001
         router.update_load("gpu0", running=10, waiting=0, kv_usage=0.25)
-        seen.append(router.stats().workers[0].kv_blocks_learned)
+        seen.append(router.stats().workers[0].learned.get("kv_blocks"))
     router.validate()
     assert seen[6] is None
     assert seen[7:] == [seen[7]] * 13
     assert seen[7] is not None
     assert 380 <= seen[7] <= 480
-    learned = f"worker gpu0 has about {seen[7]} KV blocks by its load reports, which count from now on"
+    learned = f"worker gpu0: about {seen[7]:.0f} KV blocks by its load reports, which count from now on"
     assert [record.getMessage() for record in caplog.records] == [f"{learned}; kv_blocks is 100: correct it"]
     rows = {family.name: dict(family.rows) for family in families(router.stats())}
-    assert rows["worker_kv_blocks_learned"] == {("gpu0", ""): seen[7]}
+    assert rows["worker_learned"] == {("gpu0", "", "kv_blocks"): seen[7]}
     router.add_worker("gpu0", kv_blocks=120)
-    assert router.stats().workers[0].kv_blocks_learned is None
+    assert router.stats().workers[0].learned == {}
+
+
+def test_contradicted_block_sizes_and_devices_are_logged_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 0.0
+    router: Router[str] = Router(seed=1, block_size=16, clock=lambda: now_s)
+    for at, speed in enumerate((10_000, 10_000, 2_500, 10_000)):
+        router.add_worker(f"gpu{at}", gpu="h100")
+        for tokens in prompts(100, 125):
+            decision = router.select_worker(tokens=[token + at * 10**7 for token in tokens], among=[f"gpu{at}"])
+            now_s += len(tokens) / speed
+            decision.on_first_token()
+            decision.on_complete()
+    # Those that came later are what the first ones are compared with.
+    for tokens in prompts(100, 125):
+        decision = router.select_worker(tokens=[token + 9 * 10**7 for token in tokens], among=["gpu2"])
+        now_s += len(tokens) / 2_500
+        decision.on_first_token()
+        decision.on_complete()
+    assert [worker.learned for worker in router.stats().workers] == [{}, {}, {"gpu": pytest.approx(0.25, rel=0.05)}, {}]
+    (found,) = [record.getMessage() for record in caplog.records]
+    assert found.startswith("worker gpu2: 0.25 times as fast as others of its gpu by its first tokens")

@@ -161,7 +161,9 @@ def test_ranks_share_what_the_metrics_state_and_tell_their_own_events() -> None:
 
 
 @pytest.mark.parametrize("first", ["metrics", "events"])
-def test_events_win_over_metrics_that_state_another_size_and_both_are_named(first: str) -> None:
+def test_events_win_over_metrics_that_state_another_size_and_both_are_named(
+    first: str, caplog: pytest.LogCaptureFixture
+) -> None:
     router = Router(["gpu0"], policy="kv-aware")
     event = encode_batch([stored([1, 2], range(64), block_size=32)], ts=1.0)
     if first == "metrics":
@@ -171,11 +173,16 @@ def test_events_win_over_metrics_that_state_another_size_and_both_are_named(firs
         router.learn_worker("gpu0", block_size=16)
     assert events_of(router).mismatch == "the engine's blocks hold 32 tokens by its events and 16 by its metrics"
     assert router.stats().dropped["block-size-mismatch"] == 1
+    assert router.stats().workers[0].learned == {"block_size": 32}
     assert credited(router, list(range(64))) == {"gpu0": 32}
     router.learn_worker("gpu0", block_size=16)
     assert router.stats().dropped["block-size-mismatch"] == 1, "nothing new"
+    router.update_load("gpu0", running=0)
+    found = "worker gpu0: blocks of 32 tokens by its KV events, which count; block_size is 16 by its metrics"
+    assert [record.getMessage() for record in caplog.records] == [found]
     router.learn_worker("gpu0", block_size=32)
     assert events_of(router).mismatch is None
+    assert router.stats().workers[0].learned == {}
     assert events_of(router).engine_block_size == 32
 
 

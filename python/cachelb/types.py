@@ -144,7 +144,7 @@ class WorkerStats:
         gen_tps: Output tokens per second, by its report.
         kv_events: Its KV event statistics, None if there was no event.
         engine: Program of its engine, by its metrics page: "vllm", "sglang" or "tensorrt-llm".
-        kv_blocks_learned: Blocks of its KV cache by its load reports, if they contradict `kv_blocks`: used instead.
+        learned: Values in place of "kv_blocks", "block_size" and "gpu" (times the speed of others) that it contradicts.
     """
 
     key: str
@@ -165,7 +165,7 @@ class WorkerStats:
     gen_tps: float | None
     kv_events: KvEventStats | None = None
     engine: str | None = field(default=None, metadata=gauge("worker_engine", "1", "engine"))
-    kv_blocks_learned: int | None = field(default=None, metadata=gauge("worker_kv_blocks_learned", "{block}"))
+    learned: dict[str, float] = field(default_factory=dict, metadata=gauge("worker_learned", "1", "fact"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,9 @@ impl Engine {
             let log = py.import(intern!(py, "cachelb.router.health"))?;
             for (key, news) in news {
                 match news {
-                    News::Size(was, is) => log.call_method1("log_size", (&*key, was, is))?,
+                    News::Contradiction(fact, was, is) => {
+                        log.call_method1("log_contradiction", (&*key, fact, was, is))?
+                    }
                     News::Silence(why) => {
                         log.call_method1("log_change", (&*key, why.map(Silence::name)))?
                     }

@@ -39,6 +39,7 @@ impl Selector {
         if !is_remote {
             self.fleet.change_health(worker, |h| h.answered(now));
             self.acquit(id, now);
+            first_token.and_then(|_| self.check_speed(worker));
             if let Some(sharing) = &mut self.sharing {
                 sharing.first_token(id);
                 sharing.routes(&self.fleet, &self.pools, (id, pool), now);

@@ -95,9 +95,9 @@ impl Feed<'_> {
     }
 
     fn set(&mut self, facts: Facts, status: Option<FeedStatus>) {
-        let news = self.fleet.learn(self.worker, facts, status);
-        self.ledger.size_disagreements += u64::from(news.disagrees);
-        if let Some(member) = self.fleet.member(self.worker).filter(|_| news.is_resized) {
+        let (is_resized, disagrees) = self.fleet.learn(self.worker, facts, status);
+        self.ledger.size_disagreements += u64::from(disagrees);
+        if let Some(member) = self.fleet.member(self.worker).filter(|_| is_resized) {
             self.pools.add_worker(self.worker, member);
         }
     }

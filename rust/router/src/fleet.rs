@@ -9,7 +9,7 @@ use super::health::{Health, News, Sleep};
 use super::member::{Announced, FeedStatus, Member, Profile};
 use super::offers::Offer;
 use super::request::Request;
-use super::sizes::Facts;
+use super::sizes::{Disagreement, Facts};
 
 /// Calls between two sweeps for workers that are no longer offered.
 const FORGET_EVERY: u64 = 64;
@@ -27,15 +27,6 @@ pub(super) const APART: char = '\0';
 #[must_use]
 pub fn may_be_worker(name: &str) -> bool {
     !name.starts_with(APART)
-}
-
-/// What follows from news of an engine.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Learned {
-    /// Its blocks have another size or number.
-    pub is_resized: bool,
-    /// Events and metrics came to disagree about the size.
-    pub disagrees: bool,
 }
 
 /// Known workers by slot.
@@ -284,29 +275,32 @@ impl Fleet {
     }
 
     /// Adds what an engine states of its cache, and how far its events can be believed. Nothing new is no change: every
-    /// change costs the rows that are kept.
+    /// change costs the rows that are kept. Returns whether its blocks have another size or number, and whether events and
+    /// metrics came to disagree about the size.
     pub(super) fn learn(
         &mut self,
         id: WorkerId,
         facts: Facts,
         feed: Option<FeedStatus>,
-    ) -> Learned {
+    ) -> (bool, bool) {
         let Some(member) = self.current_mut(id) else {
-            return Learned::default();
+            return (false, false);
         };
         let known = |member: &Member| (member.sizes(), member.resuming(member.profile().home()));
         let before = known(member);
         if !member.learn(facts, feed) {
-            return Learned::default();
+            return (false, false);
         }
         let now = known(member);
-        let disagreement = now.0.disagreement();
+        let found = now.0.disagreement();
+        let found = found.filter(|_| found != before.0.disagreement());
         self.version += 1;
         self.has_events |= feed.is_some();
-        Learned {
-            is_resized: now != before,
-            disagrees: disagreement.is_some() && disagreement != before.0.disagreement(),
+        if let Some(Disagreement { announced, stated }) = found {
+            let (stated, announced) = (stated.into(), announced.into());
+            self.publish(id, News::Contradiction("block_size", stated, announced));
         }
+        (now != before, found.is_some())
     }
 
     /// Takes in how an engine resumes by its events. Returns its worker if that is news.

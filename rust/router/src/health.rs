@@ -102,12 +102,12 @@ cachelb_core::named! {
 }
 
 /// What is found out about a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum News {
     /// Why it is unreachable; `None` if it no longer is.
     Silence(Option<Silence>),
-    /// Blocks that its KV cache has as stated, and by its load reports.
-    Size(u32, u32),
+    /// A fact of it that is contradicted: the stated value, and the one in use instead.
+    Contradiction(&'static str, f64, f64),
 }
 
 /// Failures of one worker.

@@ -61,6 +61,7 @@ mod candidates;
 mod capture;
 mod checks;
 mod common_name;
+mod contradictions;
 mod decisions;
 mod feed;
 mod fleet;
@@ -136,7 +137,7 @@ pub use sharing::{
 pub use sizes::{Disagreement, EngineKind, Facts};
 pub use survey::{Column, Survey};
 pub use timing::Timing;
-pub use trace::{Held, Seen, Trace, TraceRow};
+pub use trace::{Held, Row as TraceRow, Seen, Trace};
 pub use workers::Workers;
 
 use std::sync::Arc;

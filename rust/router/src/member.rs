@@ -7,6 +7,7 @@ use cachelb_core::ids::{Medium, Millis};
 use cachelb_core::index::Resumes;
 use cachelb_events::FeedState;
 
+use super::contradictions::Run;
 use super::health::Health;
 use super::request::{PoolId, Wanted};
 use super::sizes::{EngineSizes, Facts};
@@ -178,8 +179,14 @@ pub(super) struct Member {
     announced: Announced,
     profile: Profile,
     health: Health,
-    /// Reports in a row that contradict the size of its cache, and the sum of the logarithms of by how much.
-    pub contradictions: (f64, f64),
+    /// Reports that contradict the size of its cache.
+    pub size_run: Run,
+    /// Looks at its speed that contradict its device.
+    pub speed_run: Run,
+    /// First tokens since the latest.
+    pub first_tokens: u32,
+    /// How many times as fast it is as most others of its device, if that is another speed.
+    pub times_as_fast: Option<f64>,
 }
 
 impl Member {
@@ -214,7 +221,10 @@ impl Member {
         },
         started: Millis(0),
         health: Health::NONE,
-        contradictions: (0.0, 0.0),
+        size_run: Run::NONE,
+        speed_run: Run::NONE,
+        first_tokens: 0,
+        times_as_fast: None,
     };
 
     /// The worker of a generation, registered as `order` in `call`.
@@ -247,6 +257,8 @@ impl Member {
     /// Changes what it is. One that was draining is ready again.
     pub fn set_profile(&mut self, mut profile: Profile) {
         profile.engine.learned = self.profile.engine.updated(profile.engine).learned;
+        let is_same = profile.gpu == self.profile.gpu;
+        self.times_as_fast = self.times_as_fast.filter(|_| is_same);
         self.profile = profile;
         self.ready |= std::mem::take(&mut self.draining);
     }
@@ -370,10 +382,14 @@ impl Member {
         std::mem::replace(&mut self.announced, announced) != announced
     }
 
-    /// Equal for workers of one kind of GPU, 0 if it is not known.
+    /// Equal for workers of one kind of GPU, 0 if it is not known. Those that are faster or slower than most are others.
     pub fn kind(&self) -> u32 {
         let gpu = self.profile.gpu.as_ref();
-        gpu.map_or(0, |gpu| xxhash_rust::xxh3::xxh3_64(gpu.as_bytes()) as u32)
+        let apart = self.times_as_fast;
+        let apart = apart.map_or(0, |times| 1 + u32::from(times > 1.0));
+        gpu.map_or(0, |gpu| {
+            xxhash_rust::xxh3::xxh3_64(gpu.as_bytes()) as u32 ^ apart
+        })
     }
 
     /// Whether it takes part in a request, as far as that is its own matter.

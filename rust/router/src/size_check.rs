@@ -13,8 +13,6 @@ use super::health::News;
 
 /// Contradictions in a row, all one way, after which the size that they imply takes the place of the one in use.
 const REPORTS: f64 = 8.0;
-/// A report contradicts a size if it implies so many times as much, or as little.
-const CONTRADICTION: f64 = 1.6;
 /// What is held is known if the most that it can be is so many times the least.
 const WIDEST: f64 = 1.3;
 /// A share below says little: it may be rounded to a hundredth.
@@ -24,7 +22,7 @@ const TOLERANCE: f64 = 32.0;
 
 impl Selector {
     /// Compares the size in use of the cache of the engine behind `ranks` with its latest report. `None` if nothing changes.
-    #[expect(clippy::cast_sign_loss, reason = "an exponential is positive")]
+    #[expect(clippy::cast_sign_loss, reason = "a geometric mean is positive")]
     pub(super) fn check_size(&mut self, ranks: &[WorkerId], report: &Report) -> Option<()> {
         let usage = report.kv_usage.get().filter(|u| *u >= LEAST_USAGE)?;
         let member = self.fleet.member(*ranks.first()?)?;
@@ -34,20 +32,17 @@ impl Selector {
         let hybrid = member.resuming(home).is_some();
         let blocks = member.sizes().capacity(size);
         let in_use = f64::from(blocks.filter(|_| !mixed && !hybrid)?) * ranks.len() as f64;
-        let by = (self.held_blocks(ranks, report, size)? / usage / in_use).ln();
-        let run = &mut self.fleet.current_mut(ranks[0])?.contradictions;
-        let goes_on = by.abs() >= CONTRADICTION.ln() && by * run.1 >= 0.0;
-        let more = (run.0 + 1.0, run.1 + by);
-        *run = if goes_on { more } else { (0.0, 0.0) };
-        let (reports, sum) = Some(*run).filter(|run| run.0 >= REPORTS)?;
-        *run = (0.0, 0.0);
-        let learned = f64::from(engine.learned.unwrap_or(stated)) * (sum / reports).exp();
-        let learned = (learned as u32).max(1);
+        let times = self.held_blocks(ranks, report, size)? / usage / in_use;
+        let run = &mut self.fleet.current_mut(ranks[0])?.size_run;
+        let times = run.add(times, REPORTS)?;
+        let learned = (f64::from(engine.learned.unwrap_or(stated)) * times) as u32;
+        let learned = learned.max(1);
         engine.learned = Some(learned);
         for &rank in ranks {
             self.feed(rank)?.learn(engine);
         }
-        self.fleet.publish(ranks[0], News::Size(stated, learned));
+        let news = News::Contradiction("kv_blocks", stated.into(), learned.into());
+        self.fleet.publish(ranks[0], news);
         Some(())
     }
 

@@ -46,8 +46,10 @@ pub struct Facts {
 /// An engine whose events tell another block size than its metrics state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disagreement {
-    announced: u32,
-    stated: u32,
+    /// Tokens per block by its events.
+    pub(super) announced: u32,
+    /// By its metrics.
+    pub(super) stated: u32,
 }
 
 impl fmt::Display for Disagreement {

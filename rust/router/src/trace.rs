@@ -49,51 +49,28 @@ impl Held {
 }
 
 /// What a selection saw of one offered worker, before it booked anything. Zeros for one that was no candidate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TraceRow {
-    /// Position of the worker among those offered.
-    pub offer: u32,
-    /// Whether it took part.
-    pub eligibility: Eligibility,
-    /// Whether it was picked.
-    pub picked: bool,
-    /// Leading blocks it could reuse.
-    pub overlap_blocks: u32,
-    /// Those it held for its layers that attend to the whole prefix.
-    pub held_blocks: u32,
-    /// How those are known, and where they lie.
-    pub held: Held,
-    /// How far the events of its engine can be believed, `None` without.
-    pub events: Option<FeedState>,
-    /// Prompt tokens it need not compute, by the credits of where they lie.
-    pub matched_tokens: f64,
-    /// Requests in flight before this one.
-    pub inflight: u32,
-    /// Uncached tokens before this one.
-    pub pending_prefill_tokens: u64,
-    /// Blocks of requests past their first token.
-    pub decode_blocks: u64,
-    /// Relative capacity.
-    pub weight: f64,
-    /// What the rule ranked it by.
-    pub score: Known,
-}
-
-/// The same, with the worker's name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     /// Unique name of the candidate.
     pub name: Arc<str>,
-    /// What was seen of it.
-    pub row: TraceRow,
+    /// What was seen of it without its events.
+    pub row: Row,
+    /// Whether it was picked.
+    pub picked: bool,
+    /// How its leading blocks are known, and where they lie.
+    pub held: Held,
+    /// How far the events of its engine can be believed, `None` without.
+    pub events: Option<FeedState>,
+    /// What the rule ranked it by.
+    pub score: Known,
     /// The terms of its score: see `policy::Rule::terms`. Only previews take scores apart.
     pub terms: Vec<(&'static str, f64)>,
 }
 
 impl Deref for Seen {
-    type Target = TraceRow;
+    type Target = Row;
 
-    fn deref(&self) -> &TraceRow {
+    fn deref(&self) -> &Row {
         &self.row
     }
 }
@@ -110,18 +87,27 @@ pub(super) fn explain(scene: &Scene<'_>, mut decided: Decided) -> Vec<Seen> {
     seen
 }
 
-/// What every row has of a [`TraceRow`].
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    offer: u32,
-    overlap_blocks: u32,
-    held_blocks: u32,
-    inflight: u32,
-    eligibility: Eligibility,
-    matched_tokens: f64,
-    pending_prefill_tokens: u64,
-    decode_blocks: u64,
-    weight: f64,
+/// What was seen of one worker, its events aside.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    /// Position of the worker among those offered.
+    pub offer: u32,
+    /// Leading blocks it could reuse.
+    pub overlap_blocks: u32,
+    /// Those it held for its layers that attend to the whole prefix.
+    pub held_blocks: u32,
+    /// Requests in flight before this one.
+    pub inflight: u32,
+    /// Whether it took part.
+    pub eligibility: Eligibility,
+    /// Prompt tokens it need not compute, by the credits of where they lie.
+    pub matched_tokens: f64,
+    /// Uncached tokens before this one.
+    pub pending_prefill_tokens: u64,
+    /// Blocks of requests past their first token.
+    pub decode_blocks: u64,
+    /// Relative capacity.
+    pub weight: f64,
 }
 
 /// How the leading blocks of a row are known, by the events of its engine.
@@ -231,21 +217,11 @@ impl Entry {
             let (held, events) = self.evidence.get(at).copied().unwrap_or_else(unconfirmed);
             Seen {
                 name: Arc::clone(name(row.offer as usize)),
-                row: TraceRow {
-                    offer: row.offer,
-                    eligibility: row.eligibility,
-                    picked: row.offer == self.picked,
-                    overlap_blocks: row.overlap_blocks,
-                    held_blocks: row.held_blocks,
-                    held,
-                    events,
-                    matched_tokens: row.matched_tokens,
-                    inflight: row.inflight,
-                    pending_prefill_tokens: row.pending_prefill_tokens,
-                    decode_blocks: row.decode_blocks,
-                    weight: row.weight,
-                    score: *score,
-                },
+                row: *row,
+                picked: row.offer == self.picked,
+                held,
+                events,
+                score: *score,
                 terms: Vec::new(),
             }
         })

@@ -15,19 +15,8 @@ impl LoadBook {
         let firsts = self.bookings.iter().filter_map(|(_, b)| b.first);
         self.named.validate(firsts)?;
         let loads = self.loads.columns();
-        let mut counted = vec![
-            (
-                0_u32,
-                Prefill::default(),
-                0_u64,
-                0_u64,
-                0_u64,
-                0_u64,
-                0_u32,
-                0_u32
-            );
-            loads.len()
-        ];
+        type Counted = (u32, Prefill, u64, u64, u64, u64, u32, u32);
+        let mut counted = vec![Counted::default(); loads.len()];
         for (_, booking) in self.bookings.iter() {
             if self.loads.get(booking.worker).is_some() {
                 let row = &mut counted[booking.worker.slot as usize];

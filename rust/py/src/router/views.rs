@@ -30,7 +30,7 @@ struct Row {
     engine: Option<&'static str>,
     eligibility: Eligibility,
     load: Load,
-    kv_blocks_learned: Option<u32>,
+    learned: BTreeMap<&'static str, f64>,
     /// By medium.
     blocks: [u64; Medium::ALL.len()],
 }
@@ -178,7 +178,7 @@ impl Readings {
                         engine: profile.engine.kind.map(EngineKind::name),
                         eligibility,
                         load: *load,
-                        kv_blocks_learned: profile.engine.learned,
+                        learned: selector.contradictions(id).collect(),
                         blocks: selector.pools().blocks_by_medium(id),
                     });
                 }
@@ -202,7 +202,7 @@ impl Readings {
             let age = report
                 .is_known()
                 .then(|| now.0.saturating_sub(report.at.0) as f64 / 1000.0);
-            set_items!(fields, row => key, role, engine, kv_blocks_learned);
+            set_items!(fields, row => key, role, engine, learned);
             set_items!(fields, load => inflight, pending_prefill_tokens, decode_blocks, weight);
             set_items!(fields, known report => running, waiting, queued_tokens, kv_usage, prefill_tps, gen_tps);
             set_items!(fields, dp_rank: row.rank, state: state, index_blocks: blocks, report_age_s: age);

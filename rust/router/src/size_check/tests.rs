@@ -238,7 +238,12 @@ fn a_contradiction_is_reported_once_and_another_statement_is_checked_anew() {
     let mut bench = Bench::new((BLOCKS as usize, SIZE), profile(4 * BLOCKS, SIZE));
     bench.run(400, 0);
     let learned = bench.learned().unwrap();
-    let reported = |stated, learned| vec![("a".into(), News::Size(stated, learned))];
+    let reported = |stated: u32, learned: u32| {
+        vec![(
+            "a".into(),
+            News::Contradiction("kv_blocks", stated.into(), learned.into()),
+        )]
+    };
     assert_eq!(bench.selector.take_news(), reported(4 * BLOCKS, learned));
     assert!(within(bench.off(), 1.1));
     bench.run(400, 0);

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.gateways import wait_until
 from tests.models.kv_streams import nothing_left
+from tests.models.metrics_server import FakeEngine
 
 from cachelb import Router
 from cachelb.cli.app import app
@@ -439,6 +440,26 @@ def test_the_command_shows_a_table_per_worker_and_succeeds() -> None:
         for title in (*fleet.urls, "the fleet"):
             assert title in result.stdout
         assert "fail" not in result.stdout
+
+
+def test_settings_of_the_router_that_engines_contradict_are_a_warning() -> None:
+    sample = 'cachelb_worker_learned{worker="http://gpu0",dp_rank="",fact="kv_blocks"} 4096.0\n'
+    seen = "kv_blocks of http://gpu0 is rather 4096.0"
+    cases: dict[str, tuple[Verdict, str]] = {
+        "cachelb_inflight 1\n": ("ok", "no setting"),
+        "cachelb_inflight 1\n" + sample: ("warn", seen),
+        "up 1\n": ("fail", "/metrics is not of a router"),
+    }
+    for page, (verdict, words) in cases.items():
+        with FakeFleet(1, kv_events=True) as fleet, FakeEngine(page.encode()) as gateway:
+            (check,) = diagnose(*fleet.urls, router=gateway.key).fleet
+        assert (check.name, check.verdict) == ("router", verdict)
+        assert check.seen.startswith(words)
+        assert bool(check.fix) == (verdict != "ok")
+    with FakeFleet(1, kv_events=True) as fleet:
+        result = run(*fleet.urls, "--router", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "refused" in result.stdout
 
 
 def test_json_has_every_check_and_a_failure_is_exit_code_1() -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cachelb.cli.doctor_analyze import analyze
 from cachelb.cli.doctor_capture import capture
-from cachelb.cli.options import COUNT, json_option, option
+from cachelb.cli.options import COUNT, FILE, json_option, option
 from cachelb.cli.table import console, printable
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def doctor() -> None:
     show_default=True,
     help="Seconds an answer, or the events of a prompt, may take.",
 )
+@click.option("--router", metavar="URL", help="Admin address of the gateway, for settings that engines contradict.")
+@click.option("--token-file", type=FILE, help="Bearer token of the admin address.")
 @json_option("the tables")
 def check(
     *,
@@ -87,6 +89,8 @@ def check(
     replay_port: int | None,
     tokenizer_path: Path | None,
     timeout_s: float,
+    router: str | None,
+    token_file: Path | None,
     as_json: bool,
 ) -> None:
     """Check the engines at each URL: what they serve, their KV caches and events, and whether predictions come true.
@@ -108,6 +112,8 @@ def check(
         replay_port=replay_port,
         tokenizer=None if tokenizer_path is None else _load(tokenizer_path),
         timeout_s=timeout_s,
+        router=router,
+        router_token=None if token_file is None else token_file.read_text("utf-8").strip(),
     )
     diagnosis = _examined(urls, settings)
     if as_json:

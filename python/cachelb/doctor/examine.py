@@ -9,7 +9,7 @@ from typing import Final
 from cachelb._core import worker_name
 from cachelb.doctor.client import WorkerClient
 from cachelb.doctor.fleet import check_fleet
-from cachelb.doctor.pages import Facts, check_cache, check_events, check_model, check_reachable
+from cachelb.doctor.pages import Facts, check_cache, check_events, check_model, check_reachable, check_router
 from cachelb.doctor.parity import check_template, read_chats
 from cachelb.doctor.probe import Prober
 from cachelb.doctor.settings import Settings
@@ -56,7 +56,8 @@ async def examine(urls: Sequence[str], settings: Settings | None = None) -> Diag
             return WorkerReport(worker_name(url), await _examine_one(url, client, fleet[url], settings))
 
     reports = await asyncio.gather(*(examined(url, client) for url, client in zip(urls, clients, strict=True)))
-    return Diagnosis(reports, check_fleet({worker_name(url): facts for url, facts in fleet.items() if facts.models}))
+    checks = check_fleet({worker_name(url): facts for url, facts in fleet.items() if facts.models})
+    return Diagnosis(reports, checks + await check_router(settings))
 
 
 async def _examine_one(url: str, client: WorkerClient, facts: Facts, settings: Settings) -> list[Check]:

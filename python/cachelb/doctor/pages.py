@@ -14,6 +14,7 @@ from cachelb.events.discovery import parse_page
 from cachelb.events.endpoints import Endpoint, default_endpoint
 from cachelb.exposition import Samples, split_series, unescape
 
+_LEARNED: Final = Samples(rb"cachelb_worker_learned")
 _SAMPLES: Final = Samples(rb"vllm:cache_config_info|sglang:page_size")
 _EVENTS: Final = '"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}\''
 _PORT_FIX: Final = "name the ports with --events-port and --replay-port, or "
@@ -118,6 +119,24 @@ def _block_size(engine: int | None, router: int | None) -> Check:
     if engine % router == 0 or router % engine == 0:
         return Check("block-size", "warn", f"{seen}: overlaps are rounded down", fix)
     return Check("block-size", "fail", f"{seen}: neither is a multiple of the other, so events are refused", fix)
+
+
+async def check_router(settings: Settings) -> list[Check]:
+    """Read from the metrics of a gateway which settings its workers contradict."""
+    if settings.router is None:
+        return []
+    client = WorkerClient(settings.router, api_key=settings.router_token, timeout_s=settings.timeout_s)
+    try:
+        page = await client.text("/metrics")
+    except AskError as error:
+        return [Check("router", "fail", str(error), "give the admin address of the gateway, and its token")]
+    if "cachelb_" not in page:
+        return [Check("router", "fail", "/metrics is not of a router", "give the admin address of the gateway")]
+    learned = map(_read, _LEARNED.of(page.encode()))
+    found = [f"{labels.get('fact')} of {labels.get('worker')} is rather {value}" for _, labels, value in learned]
+    if not found:
+        return [Check("router", "ok", "no setting of a worker is contradicted")]
+    return [Check("router", "warn", "; ".join(found), "correct these settings, as the log of the gateway says")]
 
 
 async def check_events(client: WorkerClient, facts: Facts, settings: Settings, key: str) -> Check:

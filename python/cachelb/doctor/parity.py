@@ -40,9 +40,8 @@ async def read_chats(client: WorkerClient, facts: Facts) -> None:
 async def check_template(client: WorkerClient, facts: Facts, tokenizer: Tokenizer | None) -> Check:
     """Compare the token ids of a text and of the chats."""
     if tokenizer is None:
-        return Check(
-            "template", "skip", "no tokenizer to compare with", "pass --tokenizer, if the gateway makes token ids"
-        )
+        fix = "pass --tokenizer, if the gateway makes token ids"
+        return Check("template", "skip", "no tokenizer to compare with", fix)
     try:
         theirs = await _ids(client, {"model": facts.model, "prompt": _TEXT})
     except AskError as error:

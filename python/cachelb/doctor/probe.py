@@ -98,9 +98,8 @@ class Prober:
         size = self._size
         step = None if self._stream is None else self._stream.alignment(self._rank)
         reusable = (len(prompt) - 1) // size * size
-        predicted = (
-            None if self._stream is None else min(self._stream.predict(prompt, self._rank) // size * size, reusable)
-        )
+        held = None if self._stream is None else self._stream.predict(prompt, self._rank)
+        predicted = None if held is None else min(held // size * size, reusable)
         if step is not None:
             reusable = reusable // step * step
         headers = {} if self._rank is None else {"X-data-parallel-rank": str(self._rank)}
@@ -116,9 +115,8 @@ class Prober:
         if any(each.predicted is None for each in sent):
             return Check("prediction", "skip", "without its events nothing can be predicted")
         if any(each.cached is None for each in sent):
-            return Check(
-                "prediction", "skip", "the engine does not report cached tokens", _DETAILS_FIX[self._facts.program]
-            )
+            fix = _DETAILS_FIX[self._facts.program]
+            return Check("prediction", "skip", "the engine does not report cached tokens", fix)
         if all(each.predicted == each.cached for each in sent):
             return Check("prediction", "ok", f"predicted/cached tokens of {len(sent)} requests: {listed}")
         fix = "make sure that the event address is this very engine's, and that the router has its block size"

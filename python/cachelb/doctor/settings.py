@@ -21,6 +21,8 @@ class Settings:
         replay_port: Port of the replay socket, likewise.
         tokenizer: Tokenizer of the gateway, to compare with the engines'.
         timeout_s: Seconds an answer, and the events of a prompt, may take.
+        router: Admin address of a gateway that routes to the workers, to read which of its settings they contradict.
+        router_token: Bearer token of that address, never shown.
         seed: Seed of the probes; None takes another one each time, so that no cache has them.
 
     Example:
@@ -36,4 +38,6 @@ class Settings:
     replay_port: int | None = None
     tokenizer: Tokenizer | None = None
     timeout_s: float = 10.0
+    router: str | None = None
+    router_token: str | None = field(default=None, repr=False)
     seed: int | None = None

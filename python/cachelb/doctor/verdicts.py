@@ -82,18 +82,11 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {
-            "healthy": self.is_healthy,
-            "workers": [
-                {
-                    "worker": report.worker,
-                    "verdict": report.verdict,
-                    "checks": [asdict(check) for check in report.checks],
-                }
-                for report in self.workers
-            ],
-            "fleet": [asdict(check) for check in self.fleet],
-        }
+        workers = [
+            {"worker": report.worker, "verdict": report.verdict, "checks": [asdict(check) for check in report.checks]}
+            for report in self.workers
+        ]
+        return {"healthy": self.is_healthy, "workers": workers, "fleet": [asdict(check) for check in self.fleet]}
 
 
 def worst(checks: Iterable[Check]) -> Verdict:

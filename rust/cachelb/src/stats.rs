@@ -32,7 +32,7 @@ impl Router {
         let totals = self.engines.totals();
         let fleet = self.fleet();
         let selector = &fleet.selector;
-        let loads = selector.book().loads();
+        let loads = &selector.book().loads;
         let workers: Map<String, Json> = fleet
             .keys()
             .filter_map(|key| {
@@ -55,7 +55,7 @@ impl Router {
             "policy": self.policy,
             "settings": self.own,
             "workers": workers,
-            "in_flight": selector.book().bookings().len(),
+            "in_flight": selector.book().bookings.len(),
             "decisions": counts(reasons.zip(decisions.iter().copied())),
             "endings": counts(Ending::ALL.map(Ending::name).into_iter().zip(ledger.endings)),
             "no_worker": ledger.no_worker,

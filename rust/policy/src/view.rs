@@ -250,7 +250,7 @@ impl View<'_> {
     #[inline(never)]
     fn shared_blocks(&self, active: &Active<'_>, row: &Candidate, requests: u32) -> u64 {
         let path = (active.namespace, self.blocks.unwrap_or_default());
-        active.book.named().shared_blocks(row.slot, path, requests)
+        active.book.named.shared_blocks(row.slot, path, requests)
     }
 
     /// Full blocks of the prompt, `None` if it is unknown.

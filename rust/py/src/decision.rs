@@ -193,7 +193,7 @@ impl Decision {
             return Ok(false);
         };
         self.attempt.lease.engine.locked(py, |selector| {
-            selector.book().bookings().phase(booking).is_some()
+            selector.book().bookings.phase(booking).is_some()
         })
     }
 

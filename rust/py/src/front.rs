@@ -27,7 +27,7 @@ macro_rules! front {
             fn loads<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
                 let rows = self.engine.locked(py, |selector| {
                     let ids = selector.fleet().ids().into_iter();
-                    let row = |(name, id)| (name, selector.book().loads().inflight(id));
+                    let row = |(name, id)| (name, selector.book().loads.inflight(id));
                     ids.map(row).collect::<Vec<_>>()
                 })?;
                 let loads = PyDict::new(py);

@@ -402,7 +402,7 @@ impl NativePolicy {
                     ledger.selected(),
                     ledger.endings,
                     ledger.forgotten,
-                    selector.book().bookings().len(),
+                    selector.book().bookings.len(),
                     selector.fleet().ids().len(),
                     selector
                         .pools()

@@ -188,7 +188,7 @@ mod tests {
             let mut s = selector();
             let picks = s.select_batch(&mut batch(&prompts), at_most(most)).unwrap();
             assert_eq!(counts(&picks), expected);
-            assert_eq!(s.book().bookings().len(), requests);
+            assert_eq!(s.book().bookings.len(), requests);
         }
     }
 
@@ -218,6 +218,6 @@ mod tests {
         let mut s = selector();
         let outcome = s.select_batch(&mut requests, at_most(4));
         assert_eq!(outcome, Err(Error::NoCandidate));
-        assert_eq!(s.book().bookings().len(), 0);
+        assert_eq!(s.book().bookings.len(), 0);
     }
 }

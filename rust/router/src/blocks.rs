@@ -23,9 +23,9 @@ pub(super) struct Blocks {
     /// Bookings that wait for placements on workers without events.
     unconfirmed: Owners<SequenceHash>,
     /// Placements on workers with events.
-    leases: Leases,
+    pub leases: Leases,
     /// Where answers of workers without events ended that are known.
-    known_ends: KnownEnds,
+    pub known_ends: KnownEnds,
     /// Whether blocks were ever to expire: by their time to live, since another router placed them, or since they are
     /// doubtful.
     expires: bool,
@@ -151,26 +151,6 @@ impl Blocks {
     /// Bookings that wait for placements on workers without events.
     pub fn unconfirmed_mut(&mut self) -> &mut Owners<SequenceHash> {
         &mut self.unconfirmed
-    }
-
-    /// Where answers of workers without events ended that are known.
-    pub fn known_ends(&self) -> &KnownEnds {
-        &self.known_ends
-    }
-
-    /// The same, to change it.
-    pub fn known_ends_mut(&mut self) -> &mut KnownEnds {
-        &mut self.known_ends
-    }
-
-    /// Placements on workers with events.
-    pub fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
-    /// The same, to change them.
-    pub fn leases_mut(&mut self) -> &mut Leases {
-        &mut self.leases
     }
 
     /// The worker's engine can resume behind `hash`, with what its groups hold in media up to `medium`. Returns whether the

@@ -14,7 +14,7 @@ impl Selector {
     /// The first token of a booking arrived: its placement is real.
     pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
         self.prove(id, Some(now), now);
-        self.decisions.book_mut().first_token(id, now)
+        self.decisions.book.first_token(id, now)
     }
 
     /// `n` more output tokens arrived.
@@ -24,11 +24,11 @@ impl Selector {
             self.fleet.change_health(worker, |h| h.answered(now));
         }
         self.gates.generated(id, n);
-        self.decisions.book_mut().tokens(id, n, now)
+        self.decisions.book.tokens(id, n, now)
     }
 
     fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
-        let Some(pending) = self.decisions.book().bookings().pending_tokens(id) else {
+        let Some(pending) = self.decisions.book.bookings.pending_tokens(id) else {
             return;
         };
         let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
@@ -53,7 +53,7 @@ impl Selector {
         let Some(member) = self.fleet.member(worker) else {
             return false;
         };
-        let (book, since) = (self.decisions.book(), member.health().since());
+        let (book, since) = (&self.decisions.book, member.health.since());
         let waited = book.overdue(id, since, now, self.settings.max_report_age_ms);
         waited.is_some_and(is_overdue)
     }
@@ -64,7 +64,7 @@ impl Selector {
             return;
         };
         let member = self.fleet.member(worker);
-        let since = member.map_or(Millis(0), |member| member.health().since());
+        let since = member.map_or(Millis(0), |member| member.health.since());
         match self.suspects.failed(mark, (worker, since), blame, now) {
             Verdict::Counts => {
                 let add = |health: &mut Health| health.blame(blame, breaker, now);
@@ -99,7 +99,7 @@ impl Selector {
     /// The worker of a booking refused the connection, or closed it unanswered: its process seems to be gone. With the
     /// failure that [`Self::close`] then counts, this is half of the breaker's limit.
     pub fn disconnected(&mut self, id: BookingId, now: Millis) {
-        let waiting = self.decisions.book().bookings().pending_tokens(id);
+        let waiting = self.decisions.book.bookings.pending_tokens(id);
         let booked = waiting.and_then(|_| self.decisions.get(id));
         if let (Some(breaker), Some((worker, _, false))) = (self.settings.breaker, booked) {
             let failures = breaker.failures.div_ceil(2).saturating_sub(1);
@@ -135,18 +135,18 @@ impl Selector {
         };
         if ending == Ending::Completed {
             self.prove(id, None, now);
-            self.decisions.book_mut().prefilled(id, now);
-            let rules = self.pools[pool].rules_mut();
+            self.decisions.book.prefilled(id, now);
+            let rules = &mut self.pools[pool].rules;
             rules.each(|rule| rule.served(id, output, now));
         }
         if let Some(output) = output {
-            self.decisions.book_mut().counted(id, output, now);
+            self.decisions.book.counted(id, output, now);
         }
         let mark = self.decisions.mark(id);
         let is_given_up = match ending {
             Ending::Cancelled | Ending::Failed => true,
             // Where no answer is ever reported, this shows nothing.
-            Ending::Abandoned => self.decisions.ledger().endings[Ending::Completed as usize] > 0,
+            Ending::Abandoned => self.decisions.ledger.endings[Ending::Completed as usize] > 0,
             _ => false,
         };
         let gave_up = is_given_up && self.is_overdue(id, worker, now);

@@ -25,7 +25,8 @@ pub(super) struct Budget {
     used: usize,
     /// Time of the placement at work.
     tick: u64,
-    without_room: u64,
+    /// Placements that were not remembered, or not to their end.
+    pub without_room: u64,
 }
 
 impl Budget {
@@ -40,11 +41,6 @@ impl Budget {
     /// Counts the bytes of one more index.
     pub fn add(&mut self, pool: &Pool) {
         self.used += pool.index().map_or(0, Store::memory_bytes);
-    }
-
-    /// Placements that were not remembered, or not to their end.
-    pub fn without_room(&self) -> u64 {
-        self.without_room
     }
 
     /// Changes the blocks of a pool, if it has any, and keeps the sum.

@@ -30,22 +30,13 @@ pub(super) struct Sources<'a> {
 /// The candidates of the latest request.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    rows: Rows,
+    /// One row per candidate, in the order of the offers.
+    pub rows: Rows,
     /// Those of one half of a pair while the other half is decided.
-    aside: Rows,
+    pub aside: Rows,
 }
 
 impl Candidates {
-    /// One row per candidate, in the order of the offers.
-    pub fn rows(&self) -> &Rows {
-        &self.rows
-    }
-
-    /// Those that were put aside.
-    pub fn aside(&self) -> &Rows {
-        &self.aside
-    }
-
     /// Puts the rows aside, to decide with others, and back. Neither are kept for a later request: changes that one set
     /// was brought up to date with, the other one missed.
     pub fn swap(&mut self) {
@@ -93,7 +84,7 @@ impl Candidates {
                 self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
             });
         }
-        for &(at, eligibility) in self.rows.absent() {
+        for &(at, eligibility) in &self.rows.absent {
             offers.set_eligibility(at as usize, eligibility);
         }
         true
@@ -165,9 +156,9 @@ impl Candidates {
         self.price_loads(from, request, shared.as_ref());
         let home = request.family.and_then(|family| {
             let home = from.homes.find(request.pool, family, request.now)?;
-            from.fleet.member(home).map(Member::order)
+            from.fleet.member(home).map(|member| member.order)
         });
-        self.rows.set_home(home);
+        self.rows.home = home;
         self.pass_over(from, offers, request.now);
     }
 
@@ -183,7 +174,7 @@ impl Candidates {
             return;
         }
         let usable = Usable::by_slot(fleet, pool, request);
-        let credits = pool.rules().get(request.wanted).properties().credits;
+        let credits = pool.rules.get(request.wanted).properties().credits;
         let length = request.length();
         self.rows.revise(|row| {
             let usable = usable(row.slot);
@@ -213,7 +204,7 @@ impl Candidates {
             return;
         };
         let usable = Usable::by_slot(from.fleet, pool, request);
-        let credits = pool.rules().get(request.wanted).properties().credits;
+        let credits = pool.rules.get(request.wanted).properties().credits;
         let (total, size) = (hashes.len() as u32, pool.block_size());
         self.rows.extend(|row, media| {
             let usable = usable(row.slot);
@@ -237,19 +228,19 @@ impl Candidates {
         request: &Request<'_>,
         shared: Option<&SharedAnswer<'_>>,
     ) {
-        let rule = from.pool.rules().get(request.wanted);
+        let rule = from.pool.rules.get(request.wanted);
         let Some(costs) = rule
             .properties()
             .loads
-            .filter(|_| !self.rows.media().is_empty())
+            .filter(|_| !self.rows.media.is_empty())
         else {
             return;
         };
-        let (length, loads) = (request.length(), from.book.loads().columns());
+        let (length, loads) = (request.length(), from.book.loads.columns());
         let usable = Usable::by_slot(from.fleet, from.pool, request);
         let speeds = Speeds::of([(&self.rows[..], loads)]);
         // A token of the middle of the prompt.
-        let pace = from.book.pace();
+        let pace = &from.book.pace;
         let context = pace.per_context() * request.prompt_tokens as f64 / 2.0;
         let saved = pace.marginal_share() * (1.0 + context);
         self.rows.reprice(|row, media| {
@@ -271,10 +262,10 @@ impl Candidates {
     /// Leaves out workers that sleep, that failed lately or that report too much load, each unless that leaves none.
     fn pass_over(&mut self, from: &Sources<'_>, offers: &mut Offers, now: Millis) {
         let (fleet, settings) = (&*from.fleet, from.settings);
-        if fleet.has_sleepers() {
+        if fleet.has_sleepers {
             let sleeps = |row: &Candidate| {
                 let member = fleet.at(row.slot);
-                member.is_some_and(|member| member.health().sleep() != Sleep::Awake)
+                member.is_some_and(|member| member.health.sleep() != Sleep::Awake)
             };
             for offer in self.rows.retain_some(|row| !sleeps(row)) {
                 offers.set_eligibility(offer as usize, Eligibility::Asleep);
@@ -283,7 +274,7 @@ impl Candidates {
         if fleet.has_failures(now) {
             let out = |row: &Candidate| {
                 let member = fleet.at(row.slot);
-                member.is_some_and(|member| member.health().is_out(now))
+                member.is_some_and(|member| member.health.is_out(now))
             };
             for offer in self.rows.retain_some(|row| !out(row)) {
                 let id = offers[offer as usize].id;
@@ -293,7 +284,7 @@ impl Candidates {
             }
         }
         if settings.veto != Veto::default() {
-            let loads = from.book.loads().columns();
+            let loads = from.book.loads.columns();
             let over = |row: &Candidate| {
                 let load = loads.get(row.slot as usize);
                 load.is_some_and(|load| is_vetoed(&load.report, settings, now))
@@ -310,7 +301,7 @@ impl Candidates {
         if self.rows.is_empty() {
             return Err(Error::NoCandidate);
         }
-        let loads = book.loads().columns();
+        let loads = book.loads.columns();
         let load = |row: &Candidate| loads.get(row.slot as usize);
         let wait_ms =
             |row: &Candidate| load(row).map_or(0.0, |load| terms.bounds.wait_ms(row.slot, load));
@@ -337,7 +328,7 @@ impl Candidates {
 
     /// Leaves out the candidates without room, but for those that save more by what they hold than they lack.
     fn narrow(&mut self, bounds: Bounds<'_>, book: &LoadBook, offers: &mut Offers) {
-        let loads = book.loads().columns();
+        let loads = book.loads.columns();
         let excess = |row: &Candidate| {
             let load = loads.get(row.slot as usize);
             load.map_or(0.0, |load| bounds.excess_tokens(row.slot, load))
@@ -390,8 +381,8 @@ pub(super) fn condition(
     now: Millis,
 ) -> Eligibility {
     match member.condition() {
-        Eligibility::Candidate if member.health().sleep() != Sleep::Awake => Eligibility::Asleep,
-        Eligibility::Candidate if member.health().is_out(now) => member.kept_out(),
+        Eligibility::Candidate if member.health.sleep() != Sleep::Awake => Eligibility::Asleep,
+        Eligibility::Candidate if member.health.is_out(now) => member.kept_out(),
         Eligibility::Candidate if report.is_some_and(|report| is_vetoed(report, settings, now)) => {
             Eligibility::Vetoed
         }

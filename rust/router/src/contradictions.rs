@@ -41,7 +41,7 @@ impl Selector {
         let member = self.fleet.member(id);
         let values = member.map_or([None; 3], |member| {
             let size = member.sizes().disagreement();
-            let blocks = member.profile().engine.learned;
+            let blocks = member.profile.engine.learned;
             let size = size.map(|size| size.announced.into());
             [blocks.map(f64::from), size, member.times_as_fast]
         });
@@ -54,13 +54,13 @@ impl Selector {
     pub(super) fn check_speed(&mut self, id: WorkerId) -> Option<()> {
         let member = self.fleet.current_mut(id)?;
         member.first_tokens = (member.first_tokens + 1) % FIRST_TOKENS;
-        let gpu = member.profile().gpu.clone();
+        let gpu = member.profile.gpu.clone();
         let gpu = gpu.filter(|_| member.first_tokens == 0)?;
-        let speed = |id| self.decisions.book().loads().get(id)?.speed.get();
+        let speed = |id| self.decisions.book.loads.get(id)?.speed.get();
         let same = self
             .fleet
             .current()
-            .filter(|(other, member)| *other != id && member.profile().gpu.as_ref() == Some(&gpu));
+            .filter(|(other, member)| *other != id && member.profile.gpu.as_ref() == Some(&gpu));
         let mut others: Vec<f64> = same.filter_map(|(other, _)| speed(other)).collect();
         others.sort_unstable_by(f64::total_cmp);
         // One of two may be the wrong one. Else the nearer one of those in the middle counts.

@@ -32,10 +32,12 @@ pub(super) struct Booked {
 /// Bookings, and what became of them.
 #[derive(Debug)]
 pub(super) struct Decisions {
-    book: LoadBook,
+    /// The load book.
+    pub book: LoadBook,
     /// By entry of the load book.
     open: Vec<Open>,
-    ledger: Ledger,
+    /// Counters and records.
+    pub ledger: Ledger,
 }
 
 impl Decisions {
@@ -46,26 +48,6 @@ impl Decisions {
             open: Vec::new(),
             ledger: Ledger::new(records),
         }
-    }
-
-    /// The load book.
-    pub fn book(&self) -> &LoadBook {
-        &self.book
-    }
-
-    /// The load book, to change it.
-    pub fn book_mut(&mut self) -> &mut LoadBook {
-        &mut self.book
-    }
-
-    /// Counters and records.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-
-    /// The same, to count.
-    pub fn ledger_mut(&mut self) -> &mut Ledger {
-        &mut self.ledger
     }
 
     /// Remembers what a new booking needs to be closed with.
@@ -103,7 +85,7 @@ impl Decisions {
 
     /// Worker and model of an open booking, and whether another router booked it.
     pub fn get(&self, id: BookingId) -> Option<(WorkerId, PoolId, bool)> {
-        let worker = self.book.bookings().worker(id)?;
+        let worker = self.book.bookings.worker(id)?;
         let open = self.open.get(id.entry as usize)?;
         Some((worker, open.pool, open.is_remote))
     }
@@ -111,13 +93,13 @@ impl Decisions {
     /// The mark of the prompt of an open booking, 0 for none.
     pub fn mark(&self, id: BookingId) -> u64 {
         let open = self.open.get(id.entry as usize);
-        open.filter(|_| self.book.bookings().worker(id).is_some())
+        open.filter(|_| self.book.bookings.worker(id).is_some())
             .map_or(0, |open| open.mark)
     }
 
     /// All open bookings.
     pub fn iter(&self) -> impl Iterator<Item = Booked> {
-        let bookings = self.book.bookings().open();
+        let bookings = self.book.bookings.open();
         bookings.map(|(id, worker, work, phase)| {
             let open = self.open.get(id.entry as usize);
             Booked {

@@ -37,14 +37,14 @@ pub struct Feed<'a> {
 impl Selector {
     /// The events of a worker, `None` for one that is gone.
     pub fn feed(&mut self, worker: WorkerId) -> Option<Feed<'_>> {
-        let home = self.fleet.member(worker)?.profile().home();
+        let home = self.fleet.member(worker)?.profile.home();
         Some(Feed {
             worker,
             home,
             fleet: &mut self.fleet,
             pools: &mut self.pools,
             checks: &mut self.checks,
-            ledger: self.decisions.ledger_mut(),
+            ledger: &mut self.decisions.ledger,
         })
     }
 }
@@ -79,7 +79,7 @@ impl Feed<'_> {
         }
         let behind = feed.is_some_and(|feed| feed.state == FeedState::Suspect);
         if let Some(blocks) = self.pools[self.home].blocks_mut() {
-            blocks.leases_mut().set_behind(self.worker.slot, behind);
+            blocks.leases.set_behind(self.worker.slot, behind);
         }
         self.set(Facts::default(), feed);
     }
@@ -228,7 +228,7 @@ impl Feed<'_> {
     #[must_use]
     pub fn drafts(&self) -> bool {
         let member = self.fleet.member(self.worker);
-        let stated = member.is_some_and(|member| member.profile().engine.drafts());
+        let stated = member.is_some_and(|member| member.profile.engine.drafts());
         stated || self.checks.drafts(self.worker)
     }
 

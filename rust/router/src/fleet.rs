@@ -34,16 +34,16 @@ pub fn may_be_worker(name: &str) -> bool {
 pub struct Fleet {
     registry: WorkerRegistry,
     members: Vec<Member>,
-    next_order: u64,
+    pub(super) next_order: u64,
     version: u64,
     /// Lists of offers that were looked through.
     call: u64,
     /// No worker is passed over for its failures from then on.
     out_until: Millis,
     /// Whether any engine sleeps.
-    has_sleepers: bool,
+    pub(super) has_sleepers: bool,
     /// Whether any worker ever had events: as long as none had, none is asked.
-    has_events: bool,
+    pub(super) has_events: bool,
     /// What was found out, and not reported.
     news: Vec<(WorkerId, News)>,
 }
@@ -66,7 +66,7 @@ impl Fleet {
         let mut ids = self.registry.ids();
         let is_worker = |id: WorkerId| {
             let member = self.member(id);
-            member.is_none_or(|member| !member.profile().is_shared_cache)
+            member.is_none_or(|member| !member.profile.is_shared_cache)
         };
         ids.retain(|(_, id)| is_worker(*id));
         ids
@@ -76,10 +76,6 @@ impl Fleet {
     #[must_use]
     pub fn feed(&self, worker: WorkerId) -> Option<FeedStatus> {
         self.member(worker)?.feed()
-    }
-
-    pub(super) fn next_order(&self) -> u64 {
-        self.next_order
     }
 
     /// Rises with every change to who is there and to what they are, but for their health and when they were offered.
@@ -108,7 +104,7 @@ impl Fleet {
             let generation = member.generation()?;
             Some((WorkerId { slot, generation }, member))
         });
-        members.filter(|(_, member)| !member.profile().is_shared_cache)
+        members.filter(|(_, member)| !member.profile.is_shared_cache)
     }
 
     /// The same, to change it.
@@ -138,11 +134,8 @@ impl Fleet {
 
     /// The worker registered as `order`, if it is still there.
     pub(super) fn by_order(&self, order: u64) -> Option<WorkerId> {
-        let mut slots = (0..).zip(&self.members);
-        slots.find_map(|(slot, member)| {
-            let generation = member.generation().filter(|_| member.order() == order)?;
-            Some(WorkerId { slot, generation })
-        })
+        let found = self.current().find(|(_, member)| member.order == order);
+        found.map(|(id, _)| id)
     }
 
     /// Registers a new name.
@@ -163,7 +156,7 @@ impl Fleet {
         let id = self.registry.remove(name)?;
         self.version += 1;
         let member = self.members.get_mut(id.slot as usize)?;
-        let order = member.order();
+        let order = member.order;
         *member = Member::VACANT;
         Some((id, order))
     }
@@ -196,7 +189,7 @@ impl Fleet {
             return Vec::new();
         }
         let ids = self.registry.ids().into_iter();
-        let seen = ids.filter_map(|(name, id)| Some((self.member(id)?.last_seen(), name)));
+        let seen = ids.filter_map(|(name, id)| Some((self.member(id)?.last_seen, name)));
         let absent = seen.filter(|(seen, _)| *seen < self.call - FORGET_AFTER);
         let mut absent: Vec<(u64, Arc<str>)> = absent.collect();
         absent.sort();
@@ -214,15 +207,13 @@ impl Fleet {
         let Some(member) = self.current_mut(id) else {
             return;
         };
-        let health = member.health_mut();
+        let health = &mut member.health;
         let before = health.silence();
         change(health);
         let (silence, until) = (health.silence(), health.out_until());
         self.out_until = until.max(self.out_until);
         if silence.is_some() != before.is_some() {
-            let all = self
-                .current()
-                .map(|(_, member)| member.health().out_until());
+            let all = self.current().map(|(_, member)| member.health.out_until());
             self.out_until = all.max().unwrap_or_default();
             self.publish(id, News::Silence(silence));
         }
@@ -245,7 +236,7 @@ impl Fleet {
         let news = std::mem::take(&mut self.news).into_iter();
         let keys = news.filter_map(|(worker, news)| {
             let name = self.name(worker)?;
-            let (key, _) = self.member(worker)?.profile().split(&name);
+            let (key, _) = self.member(worker)?.profile.split(&name);
             Some((Arc::from(key), news))
         });
         let mut keys: Vec<_> = keys.collect();
@@ -256,19 +247,14 @@ impl Fleet {
     /// No request is known that tries a worker.
     pub(super) fn forget_probes(&mut self) {
         for member in &mut self.members {
-            member.health_mut().forget_probe();
+            member.health.forget_probe();
         }
-    }
-
-    /// Whether workers may be passed over because their engines sleep.
-    pub(super) fn has_sleepers(&self) -> bool {
-        self.has_sleepers
     }
 
     /// An engine sleeps or wakes. Returns the state before, `None` for a worker that is gone.
     pub(super) fn set_sleep(&mut self, id: WorkerId, sleep: Sleep) -> Option<Sleep> {
-        let before = self.current_mut(id)?.health_mut().set_sleep(sleep);
-        let mut healths = self.members.iter().map(Member::health);
+        let before = self.current_mut(id)?.health.set_sleep(sleep);
+        let mut healths = self.members.iter().map(|member| &member.health);
         self.has_sleepers =
             sleep != Sleep::Awake || healths.any(|health| health.sleep() != Sleep::Awake);
         Some(before)
@@ -286,7 +272,7 @@ impl Fleet {
         let Some(member) = self.current_mut(id) else {
             return (false, false);
         };
-        let known = |member: &Member| (member.sizes(), member.resuming(member.profile().home()));
+        let known = |member: &Member| (member.sizes(), member.resuming(member.profile.home()));
         let before = known(member);
         if !member.learn(facts, feed) {
             return (false, false);
@@ -307,11 +293,6 @@ impl Fleet {
     pub(super) fn announced(&mut self, id: WorkerId, announced: Announced) -> Option<&Member> {
         let member = self.current_mut(id)?;
         member.announce(announced).then_some(&*member)
-    }
-
-    /// Whether any worker ever had events.
-    pub(super) fn has_events(&self) -> bool {
-        self.has_events
     }
 
     /// How far events about what the worker in `slot` holds of a request can be believed, `None` without.

@@ -274,18 +274,18 @@ impl Selector {
     /// The load book.
     #[must_use]
     pub fn book(&self) -> &LoadBook {
-        self.decisions.book()
+        &self.decisions.book
     }
 
     /// Counters and records.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
-        self.decisions.ledger()
+        &self.decisions.ledger
     }
 
     /// The same, to count.
     pub fn ledger_mut(&mut self) -> &mut Ledger {
-        self.decisions.ledger_mut()
+        &mut self.decisions.ledger
     }
 
     /// Who waits for room.
@@ -309,9 +309,9 @@ impl Selector {
     #[must_use]
     pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
         let member = self.fleet.member(id)?;
-        let report = self.book().loads().get(id).map(|load| &load.report);
+        let report = self.book().loads.get(id).map(|load| &load.report);
         let eligibility = condition(member, report, &self.settings, now);
-        Some((member.profile(), eligibility))
+        Some((&member.profile, eligibility))
     }
 
     /// The capture of the prompts of decisions, while there is one.
@@ -356,12 +356,12 @@ impl Selector {
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();
         for (name, id) in self.fleet.ids() {
-            if self.fleet.member(id).is_none() || book.loads().get(id).is_none() {
+            if self.fleet.member(id).is_none() || book.loads.get(id).is_none() {
                 return Err(Error::Invariant(format!("worker {name:?} has no columns")));
             }
         }
-        self.pools.validate(book.bookings().len())?;
-        let (rows, max_age) = (self.candidates.rows(), self.settings.max_report_age_ms);
+        self.pools.validate(book.bookings.len())?;
+        let (rows, max_age) = (&self.candidates.rows, self.settings.max_report_age_ms);
         rows.validate(&self.fleet, book, max_age)
     }
 }

@@ -169,16 +169,22 @@ const SLOW_START_FROM: f64 = 0.25;
 #[repr(C, align(64))]
 pub(super) struct Member {
     generation: Option<u32>,
-    order: u64,
-    last_seen: u64,
+    /// Registration order.
+    pub order: u64,
+    /// The call that offered it last.
+    pub last_seen: u64,
     /// When its slow start began.
     started: Millis,
-    ready: bool,
-    draining: bool,
+    /// Marks it ready or not.
+    pub ready: bool,
+    /// Whether it finishes what it has, and leaves.
+    pub draining: bool,
     feed: Option<FeedStatus>,
     announced: Announced,
-    profile: Profile,
-    health: Health,
+    /// What it is.
+    pub profile: Profile,
+    /// Its latest failures.
+    pub health: Health,
     /// Reports that contradict the size of its cache.
     pub size_run: Run,
     /// Looks at its speed that contradict its device.
@@ -244,16 +250,6 @@ impl Member {
         self.generation
     }
 
-    /// Registration order.
-    pub fn order(&self) -> u64 {
-        self.order
-    }
-
-    /// What it is.
-    pub fn profile(&self) -> &Profile {
-        &self.profile
-    }
-
     /// Changes what it is. One that was draining is ready again.
     pub fn set_profile(&mut self, mut profile: Profile) {
         profile.engine.learned = self.profile.engine.updated(profile.engine).learned;
@@ -271,24 +267,9 @@ impl Member {
         before != (self.profile.engine, self.feed)
     }
 
-    /// The call that offered it last.
-    pub fn last_seen(&self) -> u64 {
-        self.last_seen
-    }
-
     /// Marks it as offered in `call`. Returns whether that is the first time.
     pub fn see(&mut self, call: u64) -> bool {
         std::mem::replace(&mut self.last_seen, call) != call
-    }
-
-    /// Its latest failures.
-    pub fn health(&self) -> &Health {
-        &self.health
-    }
-
-    /// The same, to change them.
-    pub fn health_mut(&mut self) -> &mut Health {
-        &mut self.health
     }
 
     /// As what it is passed over, if it is for its failures.
@@ -300,21 +281,6 @@ impl Member {
         } else {
             Eligibility::Failing
         }
-    }
-
-    /// Marks it ready or not.
-    pub fn set_ready(&mut self, ready: bool) {
-        self.ready = ready;
-    }
-
-    /// Whether it finishes what it has, and leaves.
-    pub fn is_draining(&self) -> bool {
-        self.draining
-    }
-
-    /// Lets it finish what it has.
-    pub fn drain(&mut self) {
-        self.draining = true;
     }
 
     /// How far its events can be believed, `None` without.

@@ -45,7 +45,7 @@ impl Selector {
         let is_pinned = request.pinned.is_some() || request.pinned_prefill.is_some();
         let continues = request.family.is_some_and(|family| family.continues);
         let is_weighed =
-            !is_pinned && !continues && self.pools[request.pool].rules().pair_rule().is_some();
+            !is_pinned && !continues && self.pools[request.pool].rules.pair_rule().is_some();
         let beside = |passage| Passage {
             is_beside: true,
             ..passage
@@ -157,7 +157,7 @@ impl<'r> Pair<'_, 'r> {
     fn weigh(mut self) -> Result<(Option<Pick>, Pick)> {
         let before = self.offers.ruled_out();
         self.decode_step().look()?;
-        if self.selector.candidates.rows().is_empty() {
+        if self.selector.candidates.rows.is_empty() {
             return self.none();
         }
         let (prefiller, mut choice, rng) = self.aside(&before, Self::weigh_aside)?;
@@ -196,7 +196,7 @@ impl<'r> Pair<'_, 'r> {
     }
 
     fn none<T>(&mut self) -> Result<T> {
-        let ledger = self.selector.decisions.ledger_mut();
+        let ledger = &mut self.selector.decisions.ledger;
         ledger.no_worker += u64::from(!self.dry_run && self.decode.passage.is_none());
         Err(Error::NoCandidate)
     }
@@ -204,7 +204,7 @@ impl<'r> Pair<'_, 'r> {
     /// `None` if no worker may compute the prompt.
     fn choose(&self, rng: &mut Rng) -> Option<PairChoice> {
         let (s, decode) = (&*self.selector, self.decode);
-        let (rows, aside) = (s.candidates.rows(), s.candidates.aside());
+        let (rows, aside) = (&s.candidates.rows, &s.candidates.aside);
         let pool = &s.pools[decode.pool];
         let is_alone = rows.is_empty() && self.terms.fallback;
         let usable = Usable::by_slot(&s.fleet, pool, decode);
@@ -217,7 +217,7 @@ impl<'r> Pair<'_, 'r> {
                 Some(_) => Prefiller::Another,
             }
         };
-        let book = s.decisions.book();
+        let book = &s.decisions.book;
         let view = |rows, request| view(&s.settings, pool, book, rows, self.offers, request);
         let pairing = Pairing {
             prefill: view(rows, self.prefill),
@@ -225,7 +225,7 @@ impl<'r> Pair<'_, 'r> {
             prefiller: &prefiller,
             handover: self.terms.handover,
         };
-        pool.rules().pair_rule()?.choose_pair(&pairing, rng)
+        pool.rules.pair_rule()?.choose_pair(&pairing, rng)
     }
 
     /// Books the decode half, with the prefill of so many tokens unless `prefiller` does it, whose booking ends if that
@@ -246,7 +246,7 @@ impl<'r> Pair<'_, 'r> {
         self.selector.pools[self.decode.pool].look_up(self.decode);
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {
-            let book = self.selector.decisions.book_mut();
+            let book = &mut self.selector.decisions.book;
             booking.inspect(|&decode| book.pair(prefill, decode));
         } else {
             let (usage, now) = (Usage::default(), self.decode.now);

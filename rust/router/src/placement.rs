@@ -14,7 +14,7 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, LoadBook};
 
 use super::Selector;
-use super::blocks::{Answer, Blocks};
+use super::blocks::Answer;
 use super::checks::Sizes;
 use super::leases::Terms;
 use super::member::{FeedStatus, Member};
@@ -68,7 +68,7 @@ impl Selector {
         if rule.is_some_and(Resuming::needs_marks)
             && let Some(blocks) = self.pools[id].blocks_mut()
         {
-            blocks.known_ends_mut().add(worker.slot, *last);
+            blocks.known_ends.add(worker.slot, *last);
         }
         let placed = Placed {
             worker,
@@ -143,10 +143,10 @@ impl Step<'_, '_> {
             && let Some(blocks) = pools[request.pool].blocks_mut()
         {
             // Until the answer is known.
-            blocks.known_ends_mut().remove(worker.slot, *last);
+            blocks.known_ends.remove(worker.slot, *last);
         }
         if feed.is_some() {
-            let rule = pools[request.pool].rules().get(request.wanted);
+            let rule = pools[request.pool].rules.get(request.wanted);
             if rule.properties().placement_ttl_ms == Some(0) {
                 return Ok(());
             }
@@ -196,11 +196,7 @@ impl Step<'_, '_> {
     fn expect(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) -> Result<()> {
         let (s, request) = (&mut *self.selector, self.request);
         let pool = &s.pools[request.pool];
-        let ttl_ms = pool
-            .rules()
-            .get(request.wanted)
-            .properties()
-            .placement_ttl_ms;
+        let ttl_ms = pool.rules.get(request.wanted).properties().placement_ttl_ms;
         let ttl_ms = ttl_ms.unwrap_or(TTL_MS);
         if ttl_ms == 0 || confirmed >= placed.path.len() {
             return Ok(());
@@ -215,13 +211,13 @@ impl Step<'_, '_> {
         };
         let terms = Terms {
             ttl_ms,
-            patience_ms: patience_ms(s.decisions.book(), worker).max(ttl_ms),
+            patience_ms: patience_ms(&s.decisions.book, worker).max(ttl_ms),
         };
         let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
         self.expect_from(placed, confirmed, until)?;
         let pools = &mut self.selector.pools;
         if let Some(blocks) = pools[request.pool].blocks_mut() {
-            let leases = blocks.leases_mut();
+            let leases = &mut blocks.leases;
             leases.placed(worker, placed.booking, placed.path, held, now, terms);
         }
         if feed.has_lost() {
@@ -293,7 +289,7 @@ fn kept<'r>(
 /// Whether all is known that the worker in `slot` computed behind what it holds of a path.
 fn is_known_end(pool: &Pool, answer: Answer<'_>, slot: u32, hashes: &[SequenceHash]) -> bool {
     let last = (answer.held(slot) as usize).checked_sub(1);
-    let ends = pool.blocks().map(Blocks::known_ends);
+    let ends = pool.blocks().map(|blocks| &blocks.known_ends);
     ends.zip(last)
         .is_some_and(|(ends, at)| ends.has(slot, hashes[at]))
 }
@@ -332,7 +328,7 @@ fn places(
 
 /// How long what waits on a worker may take to be computed, generously.
 fn patience_ms(book: &LoadBook, worker: WorkerId) -> u64 {
-    let Some(load) = book.loads().get(worker) else {
+    let Some(load) = book.loads.get(worker) else {
         return 0;
     };
     let tps = load.report.prefill_tps.get().unwrap_or(PREFILL_TPS);

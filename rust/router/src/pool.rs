@@ -17,7 +17,8 @@ use super::shared_cache::SharedCache;
 /// One model.
 #[derive(Debug)]
 pub struct Pool {
-    rules: Rules,
+    /// The rules.
+    pub(super) rules: Rules,
     /// Tokens per block.
     block_size: u32,
     placements: Placements,
@@ -67,16 +68,6 @@ impl Pool {
         let rule = self.rules.get(Wanted::Whole).fresh();
         let settings = PoolSettings::new(rule, self.block_size, self.placements);
         self.rules.fresh(settings)
-    }
-
-    /// The rules.
-    pub(super) fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
-    /// The rules, to pass them news.
-    pub(super) fn rules_mut(&mut self) -> &mut Rules {
-        &mut self.rules
     }
 
     /// Tokens per block.
@@ -157,7 +148,7 @@ impl Pool {
     /// Whether placements wait for events.
     pub(super) fn awaits_events(&self) -> bool {
         self.blocks()
-            .is_some_and(|blocks| !blocks.leases().is_empty())
+            .is_some_and(|blocks| !blocks.leases.is_empty())
     }
 
     /// Whether some worker's blocks are cut to whole ones of its engine.
@@ -167,9 +158,9 @@ impl Pool {
 
     /// A worker serves this model. Returns how many blocks it may hold: as many as its engine, or as the pool allows.
     pub(super) fn expect_worker(&mut self, member: &Member) -> u32 {
-        let (sizes, gpu) = (member.sizes(), member.profile().gpu.as_deref());
+        let (sizes, gpu) = (member.sizes(), member.profile.gpu.as_deref());
         self.is_coarse |= sizes.per_block(self.block_size) > 1;
-        self.rules.each(|rule| rule.describe(member.order(), gpu));
+        self.rules.each(|rule| rule.describe(member.order, gpu));
         let capacity = sizes.capacity(self.block_size);
         capacity.unwrap_or(self.placements.max_blocks_per_worker)
     }

@@ -74,7 +74,7 @@ impl Pools {
     /// Calls `each` with every rule of every model.
     pub(super) fn each_rule(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
         for pool in &mut self.list {
-            pool.rules_mut().each(&mut each);
+            pool.rules.each(&mut each);
         }
     }
 
@@ -150,7 +150,7 @@ impl Pools {
         } else {
             self[id].blocks_mut().map(proven);
         }
-        let rules = self[id].rules_mut();
+        let rules = &mut self[id].rules;
         rules.each(|rule| rule.proven(booking, first_token));
     }
 
@@ -162,7 +162,7 @@ impl Pools {
         ended: Ended,
         is_proven: bool,
     ) {
-        let rules = self[id].rules_mut();
+        let rules = &mut self[id].rules;
         rules.each(|rule| rule.ended(booking, ended));
         if !is_proven {
             self.change(id, |blocks| blocks.ended(worker, booking, ended));
@@ -233,7 +233,7 @@ impl Pools {
     /// Every rule: of which model, for which part.
     pub fn rules(&self) -> impl Iterator<Item = (PoolId, &'static str, &dyn Rule)> {
         self.iter().flat_map(|(id, pool)| {
-            let parts = pool.rules().parts();
+            let parts = pool.rules.parts();
             parts.map(move |(_, part, rule)| (id, part, rule))
         })
     }
@@ -277,7 +277,7 @@ impl Pools {
     /// Placements that were not remembered, or not to their end, because the budget left no room.
     #[must_use]
     pub fn without_room(&self) -> u64 {
-        self.budget.without_room()
+        self.budget.without_room
     }
 
     /// Bytes of the block indexes.

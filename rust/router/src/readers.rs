@@ -61,7 +61,7 @@ impl Seats {
         if slot >= self.slots.len() {
             self.slots.resize(slot + 1, false);
         }
-        self.slots[slot] = self.readers.has(member.profile().split(name).0);
+        self.slots[slot] = self.readers.has(member.profile.split(name).0);
     }
 }
 
@@ -70,7 +70,7 @@ impl Workers<'_> {
     pub(super) fn seat_reader(&mut self, name: &str, worker: WorkerId) {
         let s = &mut *self.0;
         for shared in s.pools.shared_mut() {
-            shared.seats_mut().seat(name, worker, &s.fleet);
+            shared.seats.seat(name, worker, &s.fleet);
         }
     }
 }

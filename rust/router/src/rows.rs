@@ -38,15 +38,16 @@ pub(super) struct Rows {
     list: Vec<Candidate>,
     /// Positions of the rows that hold blocks of the request.
     holders: Vec<u32>,
-    best_overlap: u32,
+    /// The most leading blocks any row holds.
+    pub best_overlap: u32,
     /// Prompt tokens the best of them saves, `None` as long as that follows from the overlap, the same for each.
-    best_reusable: Option<u64>,
+    pub best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
-    media: Vec<Media>,
+    pub media: Vec<Media>,
     /// Whether rows that hold nothing are credited what a shared cache holds.
     is_extended: bool,
     /// Registration order of the worker that is the request's home.
-    home: Option<u64>,
+    pub home: Option<u64>,
     /// Left by the rule that decided.
     scores: Scores,
     /// `None`: not to be kept.
@@ -56,7 +57,7 @@ pub(super) struct Rows {
     /// Position by slot, [`NONE`] for slots without a row.
     by_slot: Vec<u32>,
     /// Offers that take no part by themselves.
-    absent: Vec<(u32, Eligibility)>,
+    pub absent: Vec<(u32, Eligibility)>,
 }
 
 /// Whether a row changes as time passes, with nothing happening to its worker.
@@ -73,26 +74,6 @@ fn weigh(row: &mut Candidate, load: &Load, member: &Member, now: Millis, max_rep
 }
 
 impl Rows {
-    /// The most leading blocks any row holds.
-    pub fn best_overlap(&self) -> u32 {
-        self.best_overlap
-    }
-
-    /// Prompt tokens the row that can reuse most need not compute, `None` if that is the one with the most blocks.
-    pub fn best_reusable(&self) -> Option<u64> {
-        self.best_reusable
-    }
-
-    /// Registration order of the worker that is the request's home, whether it has a row or not.
-    pub fn home(&self) -> Option<u64> {
-        self.home
-    }
-
-    /// Sets that.
-    pub fn set_home(&mut self, order: Option<u64>) {
-        self.home = order;
-    }
-
     /// Begins anew.
     pub fn clear(&mut self) {
         self.list.clear();
@@ -120,13 +101,13 @@ impl Rows {
         (overlap, matched_tokens): (u32, f64),
         (now, max_report_age_ms, block_size): (Millis, u64, u32),
     ) {
-        let load = book.loads().get(id).unwrap_or(&Load::VACANT);
+        let load = book.loads.get(id).unwrap_or(&Load::VACANT);
         let mut row = Candidate {
             matched_tokens,
             overlap,
             kind: member.kind(),
             kv_blocks: member.sizes().capacity(block_size).unwrap_or(0),
-            ..Candidate::unseen(member.order(), offer, id.slot)
+            ..Candidate::unseen(member.order, offer, id.slot)
         };
         weigh(&mut row, load, member, now, max_report_age_ms);
         if overlap > 0 {
@@ -134,7 +115,7 @@ impl Rows {
             self.best_overlap = self.best_overlap.max(overlap);
         }
         if drifts(load, member, now) {
-            book.loads_mut().mark_changed(id.slot);
+            book.loads.mark_changed(id.slot);
         }
         self.list.push(row);
     }
@@ -188,7 +169,7 @@ impl Rows {
         self.best_overlap = 0;
         self.best_reusable = None;
         let (list, by_slot) = (&mut self.list, &self.by_slot);
-        book.loads_mut().retain_changed(|slot, load| {
+        book.loads.retain_changed(|slot, load| {
             let at = by_slot.get(slot as usize).copied().unwrap_or(NONE);
             let row = list.get_mut(at as usize);
             row.zip(fleet.at(slot)).is_some_and(|(row, member)| {
@@ -283,16 +264,6 @@ impl Rows {
         self.holders.iter().map(|at| &self.list[*at as usize])
     }
 
-    /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
-    pub fn media(&self) -> &[Media] {
-        &self.media
-    }
-
-    /// Offers that take no part by themselves, of kept rows.
-    pub fn absent(&self) -> &[(u32, Eligibility)] {
-        &self.absent
-    }
-
     /// Keeps the rows that pass, or all if none does. Returns the offers of those left out.
     pub fn retain_some(&mut self, pass: impl Fn(&Candidate) -> bool) -> Vec<u32> {
         let mut left = Vec::new();
@@ -333,12 +304,12 @@ impl Rows {
         };
         let mut holders = 0;
         for (at, row) in self.list.iter().enumerate() {
-            let load = book.loads().columns().get(row.slot as usize);
+            let load = book.loads.columns().get(row.slot as usize);
             let (Some(member), Some(load)) = (fleet.at(row.slot), load) else {
                 return fail("no worker", row);
             };
             let stands = member.eligibility(basis.pool, basis.wanted) == Eligibility::Candidate;
-            if !stands || member.order() != row.order {
+            if !stands || member.order != row.order {
                 return fail("another worker", row);
             }
             if self.by_slot.get(row.slot as usize) != Some(&(at as u32)) {
@@ -351,7 +322,7 @@ impl Rows {
             holders += usize::from(held);
             let mut counted = *row;
             weigh(&mut counted, load, member, self.now, max_report_age_ms);
-            let marked = book.loads().is_marked_changed(row.slot);
+            let marked = book.loads.is_marked_changed(row.slot);
             if !marked && (counted != *row || drifts(load, member, self.now)) {
                 return fail("an unseen change", row);
             }

@@ -49,18 +49,18 @@ pub(super) fn view<'a>(
     offers: &'a Offers,
     request: &Request<'a>,
 ) -> View<'a> {
-    let is_shared = |path| book.named().shares_any(request.pool.0, path);
+    let is_shared = |path| book.named.shares_any(request.pool.0, path);
     View {
         rows,
-        loads: book.loads().columns(),
-        apart: book.loads().apart(),
-        pace: *book.pace(),
+        loads: book.loads.columns(),
+        apart: book.loads.apart(),
+        pace: book.pace,
         active: pool.counts_active().then(|| Active {
             book,
             namespace: request.pool.0,
             is_shared: request.blocks.is_some_and(|(path, _)| is_shared(path)),
         }),
-        media: rows.media(),
+        media: &rows.media,
         names: offers,
         blocks: request.blocks.map(|(hashes, _)| hashes),
         content: request.content,
@@ -71,7 +71,7 @@ pub(super) fn view<'a>(
         prompt_units: request.prompt_units,
         key: request.key,
         key_is_session: request.key_is_session,
-        home: rows.home(),
+        home: rows.home,
         is_child: request.family.is_some_and(|family| family.parent.is_some()),
         expected_output_tokens: request.expected_output_tokens,
         now: request.now,
@@ -108,7 +108,7 @@ impl<'a> Scene<'a> {
 
     /// The rule that decides.
     pub fn rule(&self) -> &'a dyn Rule {
-        self.pool.rules().get(self.request.wanted)
+        self.pool.rules.get(self.request.wanted)
     }
 
     /// The choice of the rule, or the pinned one.
@@ -137,7 +137,7 @@ impl<'a> Scene<'a> {
     fn remembering(&self) -> Option<usize> {
         let continues = self.request.family.is_some_and(|family| family.continues);
         let continues = continues && self.request.wanted != Wanted::Prefill;
-        let home = self.rows.home().filter(|_| continues)?;
+        let home = self.rows.home.filter(|_| continues)?;
         self.rows.iter().position(|row| row.order == home)
     }
 
@@ -148,7 +148,7 @@ impl<'a> Scene<'a> {
             choice.reason = self.without_events(choice.reason, row.slot);
         }
         let usable = Usable::by_slot(self.fleet, self.pool, self.request)(row.slot);
-        let best = self.rows.best_reusable();
+        let best = self.rows.best_reusable;
         let matched_tokens = usable.tokens(self.rows.reached(choice.row));
         let pick = Pick {
             offer: row.offer as usize,
@@ -162,7 +162,7 @@ impl<'a> Scene<'a> {
             matched_tokens,
             shared_tokens: matched_tokens - usable.tokens(self.rows.own(choice.row)),
             held_tokens: usable.tokens(self.pool.held(&row)),
-            best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap())),
+            best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap)),
             booking: None,
         };
         Decided {

@@ -97,7 +97,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let mut from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,
-            book: s.decisions.book_mut(),
+            book: &mut s.decisions.book,
             homes: &s.homes,
             pool: &s.pools[request.pool],
         };
@@ -109,7 +109,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,
-            book: s.decisions.book_mut(),
+            book: &mut s.decisions.book,
             homes: &s.homes,
             pool: &s.pools[request.pool],
         };
@@ -121,7 +121,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let gate = s.gates.get(passage.gate);
         gate.map_or(Ok(()), |gate| {
             let terms = gate.terms(passage, s.sharing.is_some(), request.now);
-            s.candidates.admit(terms, s.decisions.book(), offers)
+            s.candidates.admit(terms, &s.decisions.book, offers)
         })
     }
 
@@ -134,7 +134,7 @@ impl<'a, 'r> Step<'a, 'r> {
         if let Some(pair) = new.windows(2).find(|p| name(p[0]) == name(p[1])) {
             return Err(Error::DuplicateWorker(name(pair[0]).to_string()));
         }
-        let order = self.selector.fleet.next_order();
+        let order = self.selector.fleet.next_order;
         if !self.dry_run {
             for &at in &new {
                 let name = Arc::clone(&offers[at as usize].name);
@@ -150,7 +150,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// The candidates as they are now.
     pub fn scene(&self) -> Scene<'_> {
         let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
-        let (book, rows) = (s.decisions.book(), s.candidates.rows());
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
         Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request)
     }
 
@@ -158,7 +158,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// what the decision saw, which must be booked then.
     pub fn decide(&mut self, notes: bool) -> Result<(Decided, u64)> {
         let s = &mut *self.selector;
-        let (book, rows) = (s.decisions.book(), s.candidates.rows());
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
         let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
         let decided = scene.decide(&s.rng).map(|mut decided| {
@@ -171,7 +171,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
         // At a gate it may try again.
         if is_refused && !self.dry_run && request.passage.is_none() {
-            s.decisions.ledger_mut().no_worker += 1;
+            s.decisions.ledger.no_worker += 1;
         }
         decided
     }
@@ -182,7 +182,7 @@ impl<'a, 'r> Step<'a, 'r> {
             return Ok(decided.pick);
         }
         let s = &mut *self.selector;
-        let (book, rows) = (s.decisions.book(), s.candidates.rows());
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
         let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
         note(&mut s.trace, &scene, &mut decided, s.settings.records > 0);
@@ -200,7 +200,7 @@ impl<'a, 'r> Step<'a, 'r> {
             estimate_ms: decided.choice.estimate_ms,
             block_size: s.pools[request.pool].block_size(),
         };
-        let book = s.decisions.book_mut();
+        let book = &mut s.decisions.book;
         let booking = book.book(worker, work, request.now)?;
         if s.pools[request.pool].counts_active()
             && let Some((hashes, _)) = request.blocks
@@ -208,7 +208,7 @@ impl<'a, 'r> Step<'a, 'r> {
             book.hold(booking, request.pool.0, hashes);
         }
         if decided.choice.cold {
-            book.loads_mut().mark_cold_pick(worker);
+            book.loads.mark_cold_pick(worker);
         }
         s.gates.booked(request, booking, prefill_tokens);
         if let Some(sharing) = &mut s.sharing {
@@ -217,7 +217,7 @@ impl<'a, 'r> Step<'a, 'r> {
         s.rng = decided.rng.clone();
         if let Err(error) = self.place(worker, booking) {
             let s = &mut *self.selector;
-            s.decisions.book_mut().close(booking);
+            s.decisions.book.close(booking);
             s.gates.ended(booking, None);
             if let Some(sharing) = &mut s.sharing {
                 sharing.closed(booking, true);
@@ -239,7 +239,7 @@ impl<'a, 'r> Step<'a, 'r> {
             booking: Some(booking),
             ..decided.pick
         };
-        let ledger = self.selector.decisions.ledger_mut();
+        let ledger = &mut self.selector.decisions.ledger;
         ledger.decided(&pick, &shadows);
         self.record(&pick, worker, decided.state, shadows);
         if let (Some(hashes), Some((_, origin))) = (request.stored, request.blocks) {
@@ -256,7 +256,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// Passes the rule its choice, and lets the shadows decide.
     fn settle(&mut self, decided: &Decided, booking: BookingId) -> Box<[ShadowPick]> {
         let s = &mut *self.selector;
-        let (book, rows) = (s.decisions.book(), s.candidates.rows());
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
         let pool = &s.pools[request.pool];
         // The loads are those after the booking, the rows those before.
@@ -273,7 +273,7 @@ impl<'a, 'r> Step<'a, 'r> {
                 agrees: is_served && row.offer as usize == decided.pick.offer,
             }
         };
-        let rules = s.pools[request.pool].rules_mut();
+        let rules = &mut s.pools[request.pool].rules;
         rules.settle(&view, decided.choice, booking, request, pick)
     }
 
@@ -292,7 +292,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let member = s.fleet.member(worker);
         let record = state.map(|state| Record {
             worker: state,
-            gpu: member.and_then(|member| member.profile().gpu.clone()),
+            gpu: member.and_then(|member| member.profile.gpu.clone()),
             number: request.number,
             wanted: request.wanted,
             pool: request.pool,
@@ -304,7 +304,7 @@ impl<'a, 'r> Step<'a, 'r> {
             matched_tokens: pick.matched_tokens,
             held_tokens: pick.held_tokens,
             shared_tokens: pick.shared_tokens,
-            candidates: s.candidates.rows().len() as u32,
+            candidates: s.candidates.rows.len() as u32,
             convention: request.convention,
             attempt: request.attempt,
             queued_ms: request.queued_ms,
@@ -322,7 +322,7 @@ impl<'a, 'r> Step<'a, 'r> {
     fn housekeep(&mut self) {
         let (s, now) = (&mut *self.selector, self.request.now);
         if let Some(oldest) = now.0.checked_sub(s.settings.booking_ttl_ms) {
-            for booking in s.decisions.book_mut().silent_since(Millis(oldest)) {
+            for booking in s.decisions.book.silent_since(Millis(oldest)) {
                 s.close(booking, Ending::Expired, Usage::default(), now);
             }
         }
@@ -331,7 +331,7 @@ impl<'a, 'r> Step<'a, 'r> {
         }
         for name in s.fleet.absent(self.offers.len()) {
             s.workers_mut().remove(&name);
-            s.decisions.ledger_mut().forgotten += 1;
+            s.decisions.ledger.forgotten += 1;
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct SharedCache {
     name: Box<str>,
     holder: WorkerId,
     terms: SharedTerms,
-    seats: Seats,
+    pub(super) seats: Seats,
 }
 
 impl SharedCache {
@@ -52,10 +52,6 @@ impl SharedCache {
     /// Whether the worker in `slot` reads it.
     pub(super) fn serves(&self, slot: u32) -> bool {
         self.seats.has(slot)
-    }
-
-    pub(super) fn seats_mut(&mut self) -> &mut Seats {
-        &mut self.seats
     }
 
     pub(super) fn loading(&self) -> Loading {

@@ -26,7 +26,7 @@ impl Selector {
     pub(super) fn check_size(&mut self, ranks: &[WorkerId], report: &Report) -> Option<()> {
         let usage = report.kv_usage.get().filter(|u| *u >= LEAST_USAGE)?;
         let member = self.fleet.member(*ranks.first()?)?;
-        let (mut engine, home) = (member.profile().engine, member.profile().home());
+        let (mut engine, home) = (member.profile.engine, member.profile.home());
         let (stated, size) = (engine.kv_blocks?, self.pools[home].block_size());
         let mixed = self.pools.iter().any(|(_, p)| p.block_size() != size);
         let hybrid = member.resuming(home).is_some();
@@ -49,19 +49,19 @@ impl Selector {
     /// Blocks of `size` tokens that requests hold in the cache of the engine behind `ranks` by a report. `None` if that does
     /// not follow from it.
     fn held_blocks(&self, ranks: &[WorkerId], report: &Report, size: u32) -> Option<f64> {
-        let book = self.decisions.book();
-        let loads = || ranks.iter().filter_map(|rank| book.loads().get(*rank));
+        let book = &self.decisions.book;
+        let loads = || ranks.iter().filter_map(|rank| book.loads.get(*rank));
         let sum = |column: fn(&Load) -> u64| loads().map(column).sum::<u64>() as f64;
         let (own, pending) = (sum(|l| l.inflight.into()), sum(|l| l.pending.into()));
         let (output, active) = (sum(|l| l.output_blocks), sum(|l| l.active_blocks));
         let (waiting, live) = (report.waiting.get()?, report.live()? as f64);
         let prompts = sum(|l| l.decode_blocks) - output;
         let active = active.min(if waiting < pending { f64::MAX } else { prompts });
-        let named = ranks.iter().map(|rank| book.named().blocks(rank.slot));
+        let named = ranks.iter().map(|rank| book.named.blocks(rank.slot));
         // Each rounds up, and some outputs are not counted before their end.
         let per_block = self.fleet.member(ranks[0])?.sizes().per_block(size);
         let rounded = (own - pending) * f64::from(per_block);
-        let expected = (own - pending) * book.pace().output_tokens() / f64::from(size);
+        let expected = (own - pending) * book.pace.output_tokens() / f64::from(size);
         let least = named.sum::<u64>() as f64 - sum(|l| l.prompt_blocks) + output + rounded;
         let most = active + output.max(expected) + rounded + pending;
         let agree = (live - own).abs().max(waiting - pending) <= (own / TOLERANCE).floor();

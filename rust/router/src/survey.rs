@@ -160,7 +160,7 @@ impl Survey {
             offers: rows.iter().map(|row| row.offer).collect(),
             cells: cells.into(),
             seed: step.selector.rng.clone().bits(),
-            shadow_seeds: scene.pool.rules().shadow_seeds(),
+            shadow_seeds: scene.pool.rules.shadow_seeds(),
         })
     }
 }
@@ -278,7 +278,7 @@ mod tests {
         };
         s.workers_mut().set_ready("a", false);
         assert_eq!(s.select(&mut offers(), &pinned), Err(Error::Moved));
-        assert!(s.book().bookings().is_empty());
+        assert!(s.book().bookings.is_empty());
         let pick = s.select(&mut offers(), &Request::default()).unwrap();
         assert_eq!(pick.reason, Reason::PolicyError);
         for name in ["b", "c"] {

@@ -100,7 +100,7 @@ fn dry_run_tells_the_next_pick_and_changes_nothing() {
             let real = s.select(&mut list, &Request::default()).unwrap();
             let booking = None;
             assert_eq!((dry, dry), (again, Pick { booking, ..real }));
-            assert_eq!(s.book().bookings().len(), step + 1);
+            assert_eq!(s.book().bookings.len(), step + 1);
         }
     }
 }
@@ -113,7 +113,7 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     for _ in 0..2 {
         let twice = s.select(&mut offers(&["a", "b", "a"]), &request);
         assert_eq!(twice, Err(Error::DuplicateWorker("a".into())));
-        if s.book().bookings().is_empty() {
+        if s.book().bookings.is_empty() {
             pick(&mut s, &["a", "b"]);
         }
     }
@@ -123,7 +123,7 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     assert_eq!(s.select(&mut list, &request), Err(Error::NoCandidate));
     assert_eq!(list[0].eligibility, Eligibility::NotReady);
     assert_eq!(list[1].eligibility, Eligibility::Excluded);
-    assert_eq!(s.book().bookings().len(), 1);
+    assert_eq!(s.book().bookings.len(), 1);
     let counted = s.ledger().no_worker;
     let dry = s.preview(&mut list, &request).map(|(pick, _)| pick);
     assert_eq!(dry, Err(Error::NoCandidate));
@@ -194,7 +194,7 @@ fn one_candidate_is_booked_under_its_own_reason() {
     };
     let pick = s.select(&mut list, &request).unwrap();
     assert_eq!(pick.reason, Reason::OnlyOne);
-    let load = s.book().loads().get(list[0].id.unwrap()).unwrap();
+    let load = s.book().loads.get(list[0].id.unwrap()).unwrap();
     assert_eq!(load.pending_prefill_tokens, 40);
 }
 
@@ -233,7 +233,7 @@ fn silent_bookings_expire() {
     };
     s.select(&mut offers(&["a", "b"]), &late).unwrap();
     let expired = s.ledger().endings[Ending::Expired as usize];
-    assert_eq!((s.book().bookings().len(), expired), (1, 1));
+    assert_eq!((s.book().bookings.len(), expired), (1, 1));
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl Entry {
             return;
         }
         let scores = scores.or_else(|| ranked.then(|| rule.scores(&scene.view)));
-        if rows.len() == offers.len() && !scene.fleet.has_events() {
+        if rows.len() == offers.len() && !scene.fleet.has_events {
             // The common case, without a question per row.
             self.rows
                 .extend(rows.iter().map(|row| Row::new(scene, row)));
@@ -166,7 +166,7 @@ impl Entry {
     }
 
     fn fill_some(&mut self, scene: &Scene<'_>, limit: usize, score: impl Fn(usize) -> Known) {
-        let any_holds = scene.rows.best_overlap() > 0;
+        let any_holds = scene.rows.best_overlap > 0;
         let mut left = limit - 1;
         for (at, row) in scene.rows.iter().enumerate() {
             let picked = row.offer == self.picked;
@@ -183,7 +183,7 @@ impl Entry {
     fn push(&mut self, scene: &Scene<'_>, (at, row): (usize, &Candidate), score: Known) {
         self.rows.push(Row::new(scene, row));
         self.scores.push(score);
-        if scene.fleet.has_events() {
+        if scene.fleet.has_events {
             self.evidence
                 .push(evidence(scene, row, scene.view.media.get(at)));
         }
@@ -198,7 +198,7 @@ impl Entry {
             ..Row::new(scene, &unseen)
         });
         self.scores.push(Known::UNKNOWN);
-        if scene.fleet.has_events() {
+        if scene.fleet.has_events {
             self.evidence.push(Evidence::default());
         }
     }

@@ -23,7 +23,7 @@ impl Workers<'_> {
     pub fn add(&mut self, name: &str, profile: Profile, now: Millis) -> WorkerId {
         let s = &mut *self.0;
         if let Some(id) = s.fleet.find(name) {
-            let home = s.fleet.member(id).map(|member| member.profile().home());
+            let home = s.fleet.member(id).map(|member| member.profile.home());
             if home != Some(profile.home())
                 && let Some(mut feed) = s.feed(id)
             {
@@ -37,7 +37,7 @@ impl Workers<'_> {
             return id;
         }
         let id = s.fleet.add(name, profile, now);
-        s.decisions.book_mut().add_worker(id);
+        s.decisions.book.add_worker(id);
         if let Some(member) = s.fleet.member(id) {
             s.pools.add_worker(id, member);
         }
@@ -64,7 +64,7 @@ impl Workers<'_> {
     pub fn set_ready(&mut self, name: &str, ready: bool) {
         let id = self.find_or_add(name);
         if let Some(member) = self.0.fleet.member_mut(id) {
-            member.set_ready(ready);
+            member.ready = ready;
         }
     }
 
@@ -74,8 +74,8 @@ impl Workers<'_> {
     /// [`Error::InvalidSetting`].
     pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
         let id = self.find_or_add(name);
-        let book = self.0.decisions.book_mut();
-        book.loads_mut().set_weight(id, weight)
+        let book = &mut self.0.decisions.book;
+        book.loads.set_weight(id, weight)
     }
 
     /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share what it counts.
@@ -95,22 +95,22 @@ impl Workers<'_> {
             return Ok(0);
         }
         let s = &mut *self.0;
-        let book = s.decisions.book_mut();
+        let book = &mut s.decisions.book;
         let share = report.share(ranks.len());
         for &rank in &ranks {
-            book.loads_mut().set_report(rank, share)?;
+            book.loads.set_report(rank, share)?;
         }
         let age = now.0.saturating_sub(report.at.0);
         let is_counted = s.settings.registered && age <= s.settings.max_report_age_ms;
         let Some(live) = report.live().filter(|_| is_counted) else {
             return Ok(0);
         };
-        book.loads_mut().credit_others(&ranks, live);
+        book.loads.credit_others(&ranks, live);
         s.check_size(&ranks, report);
         let Some(grace) = s.settings.reconcile_grace_ms else {
             return Ok(0);
         };
-        let lost = s.decisions.book_mut().lost(&ranks, live, report.at, grace);
+        let lost = s.decisions.book.lost(&ranks, live, report.at, grace);
         for &booking in &lost {
             s.close(booking, Ending::Reconciled, Usage::default(), now);
         }
@@ -119,7 +119,7 @@ impl Workers<'_> {
 
     /// Whether a report taken `at` a time came later than a newer one.
     fn is_overtaken(&self, ranks: &[WorkerId], at: Millis) -> bool {
-        let loads = self.0.book().loads();
+        let loads = &self.0.book().loads;
         let known = ranks.iter().filter_map(|&rank| loads.get(rank));
         known.map(|load| load.report.at).max() > Some(at)
     }
@@ -186,7 +186,7 @@ impl Workers<'_> {
 
     /// The worker of a booking asked to be left alone for a while, which counts no failure.
     pub fn rest(&mut self, id: BookingId, rest_ms: u64, now: Millis) {
-        if let Some(worker) = self.0.decisions.book().bookings().worker(id) {
+        if let Some(worker) = self.0.decisions.book.bookings.worker(id) {
             let fleet = &mut self.0.fleet;
             fleet.change_health(worker, |health| health.pushed_back(rest_ms, now));
         }
@@ -240,7 +240,7 @@ impl Workers<'_> {
     pub(super) fn lose_cache(&mut self, id: WorkerId, has_feed: bool) {
         let s = &mut *self.0;
         if let Some(member) = s.fleet.member(id) {
-            let order = member.order();
+            let order = member.order;
             s.pools.each_rule(|rule| rule.cache_lost(order));
         }
         if !has_feed {
@@ -255,7 +255,7 @@ impl Workers<'_> {
             return false;
         };
         if let Some(member) = self.0.fleet.member_mut(id) {
-            member.drain();
+            member.draining = true;
         }
         self.leave_if_drained(id);
         true
@@ -264,9 +264,9 @@ impl Workers<'_> {
     /// Removes a worker that drains and has no booking left.
     pub(super) fn leave_if_drained(&mut self, worker: WorkerId) {
         let s = &mut *self.0;
-        let draining = s.fleet.member(worker).is_some_and(Member::is_draining);
+        let draining = s.fleet.member(worker).is_some_and(|member| member.draining);
         if draining
-            && s.decisions.book().loads().inflight(worker) == 0
+            && s.decisions.book.loads.inflight(worker) == 0
             && let Some(name) = s.fleet.name(worker)
         {
             self.remove(&name);
@@ -277,7 +277,7 @@ impl Workers<'_> {
     pub fn remove_draining(&mut self, key: &str) -> usize {
         let mut leaving = self.0.fleet.ids();
         leaving.retain(|(name, id)| {
-            let own = |m: &Member| m.is_draining() && m.profile().split(name).0 == key;
+            let own = |m: &Member| m.draining && m.profile.split(name).0 == key;
             self.0.fleet.member(*id).is_some_and(own)
         });
         for (name, _) in &leaving {
@@ -301,7 +301,7 @@ impl Workers<'_> {
             return false;
         };
         s.sharing_mut().unbook(id);
-        s.decisions.book_mut().remove_worker(id);
+        s.decisions.book.remove_worker(id);
         s.checks.remove(id.slot);
         s.pools.each_rule(|rule| rule.forget(order));
         s.pools

@@ -268,7 +268,7 @@ impl World {
                 self.ledger.forget(worker);
                 let book = self.selector.book();
                 self.open
-                    .retain(|open| book.bookings().worker(open.booking).is_some());
+                    .retain(|open| book.bookings.worker(open.booking).is_some());
             }
         }
     }

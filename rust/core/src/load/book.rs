@@ -25,47 +25,17 @@ use crate::ids::{BookingId, Millis, SequenceHash, WorkerId};
 /// Loads and open bookings of a fleet.
 #[derive(Debug, Default)]
 pub struct LoadBook {
-    pub(super) loads: Loads,
-    pub(super) bookings: Bookings,
-    pub(super) named: Named,
+    /// What is on every worker.
+    pub loads: Loads,
+    /// Which requests are in flight.
+    pub bookings: Bookings,
+    /// Blocks that bookings named.
+    pub named: Named,
     /// How prompts' time grows with their context.
-    pub(super) pace: Pace,
+    pub pace: Pace,
 }
 
 impl LoadBook {
-    /// What is on every worker.
-    #[must_use]
-    #[inline]
-    pub fn loads(&self) -> &Loads {
-        &self.loads
-    }
-
-    /// What is on every worker, to change it.
-    #[inline]
-    pub fn loads_mut(&mut self) -> &mut Loads {
-        &mut self.loads
-    }
-
-    /// Which requests are in flight.
-    #[must_use]
-    #[inline]
-    pub fn bookings(&self) -> &Bookings {
-        &self.bookings
-    }
-
-    /// Blocks that bookings named.
-    #[must_use]
-    #[inline]
-    pub fn named(&self) -> &Named {
-        &self.named
-    }
-
-    /// How the time of prompts grows with their context.
-    #[must_use]
-    pub fn pace(&self) -> &Pace {
-        &self.pace
-    }
-
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {

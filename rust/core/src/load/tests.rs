@@ -29,7 +29,7 @@ fn one() -> (LoadBook, WorkerId) {
 }
 
 fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
-    let load = book.loads().get(id).unwrap_or(&Load::VACANT);
+    let load = book.loads.get(id).unwrap_or(&Load::VACANT);
     (
         load.inflight,
         load.pending_prefill_tokens,
@@ -38,12 +38,12 @@ fn row(book: &LoadBook, id: WorkerId) -> (u32, u64, u64) {
 }
 
 fn active_blocks(book: &LoadBook, slot: u32) -> u64 {
-    book.loads().columns()[slot as usize].active_blocks
+    book.loads.columns()[slot as usize].active_blocks
 }
 
 /// Twice the pairs that attention compares in pending prefill, and blocks filled by outputs.
 fn pairs_and_outputs(book: &LoadBook, id: WorkerId) -> (u64, u64) {
-    let load = book.loads().get(id).unwrap();
+    let load = book.loads.get(id).unwrap();
     (load.pending_pairs, load.output_blocks)
 }
 
@@ -53,11 +53,11 @@ fn every_event_moves_the_columns_of_the_table() {
     let id = book.book(w, work(100, 36), T0).unwrap();
     assert_eq!(row(&book, w), (1, 36, 0));
     assert_eq!(pairs_and_outputs(&book, w), (100 * 100 - 64 * 64, 0));
-    assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 6);
+    assert_eq!(book.loads.get(w).unwrap().prompt_blocks, 6);
     assert!(book.first_token(id, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
     assert_eq!(pairs_and_outputs(&book, w), (0, 0));
-    assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 0);
+    assert_eq!(book.loads.get(w).unwrap().prompt_blocks, 0);
     assert!(book.tokens(id, 11, T0));
     assert_eq!(row(&book, w), (1, 0, 6));
     assert!(book.tokens(id, 1, T0));
@@ -72,7 +72,7 @@ fn every_event_moves_the_columns_of_the_table() {
 #[test]
 fn the_first_prompt_in_line_is_computed_since_it_came_or_the_one_before_it_was_done() {
     let (mut book, w) = one();
-    let since = |book: &LoadBook| book.loads().get(w).unwrap().head_since.0;
+    let since = |book: &LoadBook| book.loads.get(w).unwrap().head_since.0;
     let first = book.book(w, work(64, 64), Millis(5)).unwrap();
     let second = book.book(w, work(64, 64), Millis(7)).unwrap();
     assert_eq!(since(&book), 5);
@@ -90,7 +90,7 @@ fn outputs_of_ended_requests_are_expected_of_the_next() {
         let id = book.book(w, work(100, 36), T0).unwrap();
         book.tokens(id, output, T0);
         book.close(id);
-        book.pace().output_tokens()
+        book.pace.output_tokens()
     };
     let before_any = end(0);
     assert!(before_any > 0.0);
@@ -116,7 +116,7 @@ fn a_worker_generates_as_fast_as_the_tokens_after_first_ones_came() {
         if closed {
             book.close(id);
         }
-        book.loads().get(w).unwrap().decode.get()
+        book.loads.get(w).unwrap().decode.get()
     };
     assert_eq!(end(Some(5), &[], true), None, "no token after the first");
     assert_eq!(end(None, &[(50, 9)], true), None, "all at once");
@@ -141,10 +141,10 @@ fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
         book.validate().unwrap();
         book.close(id);
         book.validate().unwrap();
-        let load = book.loads().get(w).unwrap();
+        let load = book.loads.get(w).unwrap();
         let round = |speed: Option<f64>| speed.map(|speed| (speed * 1_000.0).round());
         (
-            book.pace().output_tokens(),
+            book.pace.output_tokens(),
             round(load.decode.get()),
             load.speed.get().is_some(),
         )
@@ -167,15 +167,15 @@ fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
     let (mut book, w) = one();
     let first = book.book(w, work(32, 32), T0).unwrap();
     assert_eq!(book.close(first), Some(Phase::Booked));
-    assert_eq!(book.loads().get(w).unwrap().prompt_blocks, 0);
+    assert_eq!(book.loads.get(w).unwrap().prompt_blocks, 0);
     let second = book.book(w, work(48, 48), T0).unwrap();
     assert_eq!(second.entry, first.entry);
     assert_eq!(book.close(first), None);
     assert!(!book.first_token(first, T0));
     assert!(!book.tokens(first, 100, T0));
     assert_eq!(row(&book, w), (1, 48, 0));
-    assert_eq!(book.bookings().phase(first), None);
-    assert_eq!(book.bookings().phase(second), Some(Phase::Booked));
+    assert_eq!(book.bookings.phase(first), None);
+    assert_eq!(book.bookings.phase(second), Some(Phase::Booked));
 }
 
 #[test]
@@ -208,8 +208,8 @@ fn the_sweep_closes_only_what_shows_no_sign_of_life() {
         }
     }
     assert_eq!(closed, 1);
-    assert_eq!(book.bookings().phase(silent), None);
-    assert_eq!(book.bookings().phase(streaming), Some(Phase::Decoding));
+    assert_eq!(book.bookings.phase(silent), None);
+    assert_eq!(book.bookings.phase(streaming), Some(Phase::Decoding));
     book.validate().unwrap();
 }
 
@@ -225,17 +225,17 @@ fn reports_and_weights_refuse_what_a_rule_could_not_use() {
         for place in places {
             let mut report = Report::default();
             *place(&mut report) = Some(bad).into();
-            assert!(book.loads_mut().set_report(w, report).is_err());
+            assert!(book.loads.set_report(w, report).is_err());
         }
-        assert!(book.loads_mut().set_weight(w, bad).is_err());
+        assert!(book.loads.set_weight(w, bad).is_err());
     }
-    assert!(book.loads_mut().set_weight(w, 0.0).is_err());
-    assert!(book.loads_mut().set_weight(worker(9, 0), 1.0).is_err());
+    assert!(book.loads.set_weight(w, 0.0).is_err());
+    assert!(book.loads.set_weight(worker(9, 0), 1.0).is_err());
     let full = Report {
         kv_usage: Some(1.0).into(),
         ..Report::default()
     };
-    book.loads_mut().set_report(w, full).unwrap();
+    book.loads.set_report(w, full).unwrap();
 }
 
 fn named(path: &[u8]) -> Vec<SequenceHash> {
@@ -259,9 +259,9 @@ fn blocks_that_requests_share_count_once_until_the_last_of_them_ends() {
         book.hold(*id, 0, &path[..end]);
     }
     assert_eq!(active_blocks(&book, 0), 4);
-    assert_eq!(book.named().shared_blocks(0, (0, &named(b"abxy")), 1), 2);
+    assert_eq!(book.named.shared_blocks(0, (0, &named(b"abxy")), 1), 2);
     assert_eq!(
-        book.named().shared_blocks(0, (1, &path), 1),
+        book.named.shared_blocks(0, (1, &path), 1),
         0,
         "another model"
     );
@@ -390,8 +390,8 @@ proptest! {
                 for prompts in 1..4 {
                     let with = |end: &usize| paths().filter(|path| path.starts_with(&asked[..*end])).count();
                     let shared = (1..=5).take_while(|end| with(end) >= prompts as usize).count();
-                    prop_assert_eq!(book.named().shared_blocks(id.slot, (0, &named(&asked)), prompts), shared as u64);
-                    prop_assert!(shared == 0 || book.named().shares_any(0, &named(&asked)));
+                    prop_assert_eq!(book.named.shared_blocks(id.slot, (0, &named(&asked)), prompts), shared as u64);
+                    prop_assert!(shared == 0 || book.named.shares_any(0, &named(&asked)));
                 }
             }
         }
@@ -399,7 +399,7 @@ proptest! {
             book.close(id);
         }
         book.close_all();
-        prop_assert!(book.bookings().is_empty());
+        prop_assert!(book.bookings.is_empty());
         for id in workers {
             prop_assert_eq!(columns(&book, id), [0; 5]);
         }

@@ -315,8 +315,7 @@ impl Store {
     pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
         match self {
             Self::Exact(index) => index.blocks_by_medium(worker),
-            Self::Positional(index) => index.block_count(worker).map(|count| [count, 0, 0, 0]),
-            Self::Tree(tree) => tree.count(worker).map(|count| [count, 0, 0, 0]),
+            _ => self.block_count(worker).map(|count| [count, 0, 0, 0]),
         }
     }
 

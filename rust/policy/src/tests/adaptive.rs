@@ -187,7 +187,7 @@ fn pace(per_context: f64) -> Pace {
         book.first_token(id, Millis(took as u64));
         book.close(id);
     }
-    *book.pace()
+    book.pace
 }
 
 /// A fleet as the rule and as the model have it.

@@ -14,7 +14,7 @@ fn hold(book: &mut LoadBook, path: &[SequenceHash]) {
         slot: 0,
         generation: 0,
     };
-    if book.loads().columns().is_empty() {
+    if book.loads.columns().is_empty() {
         book.add_worker(worker);
     }
     let work = Work {
@@ -34,7 +34,7 @@ fn score(
     (namespace, is_shared): (u32, bool),
     row: usize,
 ) -> f64 {
-    scene.loads = book.loads().columns().to_vec();
+    scene.loads = book.loads.columns().to_vec();
     let active = Active {
         book,
         namespace,

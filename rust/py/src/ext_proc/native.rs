@@ -219,6 +219,6 @@ pub fn inflight(router: &NativeRouter, chosen: &Chosen) -> u64 {
     };
     router.engine.held(|selector| {
         let id = selector.fleet().find(&name);
-        id.map_or(0, |id| u64::from(selector.book().loads().inflight(id)))
+        id.map_or(0, |id| u64::from(selector.book().loads.inflight(id)))
     })
 }

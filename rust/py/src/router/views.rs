@@ -108,7 +108,7 @@ impl Readings {
                 evictions: evictions(&lost),
                 dropped: dropped(selector, lost.index),
                 sizes: [
-                    ("open_requests", selector.book().bookings().len()),
+                    ("open_requests", selector.book().bookings.len()),
                     ("routes", routes),
                     ("remote_routes", remote_routes),
                     ("index_bytes", pools.index_bytes()),
@@ -168,7 +168,7 @@ impl Readings {
             let mut rows = Vec::new();
             for (name, id) in selector.fleet().ids() {
                 if let (Some((profile, eligibility)), Some(load)) =
-                    (selector.condition(id, now), selector.book().loads().get(id))
+                    (selector.condition(id, now), selector.book().loads.get(id))
                 {
                     let (key, rank) = profile.split(&name);
                     rows.push(Row {

@@ -77,9 +77,7 @@ mod tests {
     fn book(prompts: &[u64], weight: f64) -> LoadBook {
         let mut book = LoadBook::default();
         book.add_worker(WORKER);
-        book.loads_mut()
-            .set_weight(WORKER, weight)
-            .expect("in range");
+        book.loads.set_weight(WORKER, weight).expect("in range");
         for &tokens in prompts {
             let work = Work {
                 prompt_tokens: tokens,
@@ -93,7 +91,7 @@ mod tests {
     }
 
     fn load(book: &LoadBook) -> Load {
-        *book.loads().get(WORKER).expect("registered")
+        *book.loads.get(WORKER).expect("registered")
     }
 
     proptest! {

@@ -77,11 +77,11 @@ impl Room {
             if member.condition() != Eligibility::Candidate {
                 return None;
             }
-            let load = book.loads().get(id)?;
+            let load = book.loads.get(id)?;
             Some(Taking {
                 id,
                 member,
-                fails: member.health().is_out(now),
+                fails: member.health.is_out(now),
                 is_vetoed: is_vetoing && is_vetoed(&load.report, settings, now),
                 has_room: bounds.excess_tokens(id.slot, load) <= 0.0,
             })
@@ -123,7 +123,7 @@ fn for_class(workers: &[Taking<'_>], terms: &Usable) -> Vec<WorkerId> {
             left.retain(|worker| keeps(worker));
         }
     };
-    retain_some(|worker| worker.member.health().sleep() == Sleep::Awake);
+    retain_some(|worker| worker.member.health.sleep() == Sleep::Awake);
     retain_some(|worker| !worker.fails);
     retain_some(|worker| !worker.is_vetoed);
     let free = left.into_iter().filter(|worker| worker.has_room);

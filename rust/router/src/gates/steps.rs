@@ -330,7 +330,7 @@ impl Selector {
             if gate.waiting().0 == 0 {
                 continue;
             }
-            let sources = (&self.settings, &self.fleet, self.decisions.book());
+            let sources = (&self.settings, &self.fleet, &self.decisions.book);
             let bounds = gate.bounds(self.sharing.is_some(), now);
             let mut room = Room::find(gate.callable(), bounds, sources);
             while !room.is_empty() {
@@ -365,7 +365,7 @@ impl Selector {
     fn drain_ms(&self, gate: &Gate, tokens: u64) -> f64 {
         let workers = self.fleet.current().filter_map(|(id, member)| {
             let takes = member.condition() == Eligibility::Candidate;
-            self.book().loads().get(id).filter(|_| takes)
+            self.book().loads.get(id).filter(|_| takes)
         });
         let speeds = workers.map(|load| gate.settings.limits.tokens_per_s(load));
         1000.0 * tokens as f64 / speeds.sum::<f64>().max(1.0)
@@ -406,7 +406,7 @@ impl Selector {
             return reports;
         }
         let out = self.fleet.current().filter_map(|(_, member)| {
-            let until = member.health().out_until();
+            let until = member.health.out_until();
             (now < until).then(|| until.0 - now.0)
         });
         out.chain(reports).min()
@@ -418,7 +418,7 @@ impl Selector {
         let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) else {
             return;
         };
-        for booking in self.decisions.book_mut().silent_since(Millis(oldest)) {
+        for booking in self.decisions.book.silent_since(Millis(oldest)) {
             self.close(booking, Ending::Expired, Usage::default(), now);
             self.gates.iter_mut().for_each(|gate| gate.round += 1);
         }
@@ -446,7 +446,7 @@ impl Selector {
     }
 
     fn count(&mut self, error: &Error) {
-        let ledger = self.decisions.ledger_mut();
+        let ledger = &mut self.decisions.ledger;
         match error {
             Error::Overloaded { .. } => ledger.overloaded += 1,
             Error::NoCandidate | Error::Refused(_) => ledger.no_worker += 1,

@@ -280,14 +280,14 @@ fn rows_of_a_list_that_comes_again_are_kept() {
     selector.workers_mut().set_ready("a", false);
     selector.select(&mut offers, &request).unwrap();
     assert_eq!(
-        (selector.fleet.calls(), selector.candidates.rows().len()),
+        (selector.fleet.calls(), selector.candidates.rows.len()),
         (made + 1, 5)
     );
     offers.reset();
     selector.workers_mut().set_weight("b", 3.0).unwrap();
     selector.select(&mut offers, &request).unwrap();
     assert_eq!(
-        (selector.fleet.calls(), selector.candidates.rows()[0].weight),
+        (selector.fleet.calls(), selector.candidates.rows[0].weight),
         (made + 1, 3.0)
     );
 }
@@ -308,7 +308,7 @@ fn a_clock_that_goes_back_goes_back_in_a_slow_start() {
             ..Request::default()
         };
         selector.preview(&mut offers, &request).unwrap();
-        selector.candidates.rows()[0].weight * 1000.0
+        &selector.candidates.rows[0].weight * 1000.0
     });
     assert_eq!(
         weights.map(|weight| weight.to_string()),

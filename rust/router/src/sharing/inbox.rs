@@ -14,7 +14,6 @@ use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};
 use crate::Selector;
 use crate::ledger::{Ending, Usage};
-use crate::member::Member;
 use crate::pools::Pools;
 use crate::request::PoolId;
 
@@ -422,7 +421,7 @@ impl Inbox<'_> {
             block_size: s.pools[pool].block_size(),
             ..remote.work
         };
-        let book = s.decisions.book_mut();
+        let book = &mut s.decisions.book;
         let Ok(booking) = book.book(worker, work, now) else {
             return;
         };
@@ -502,7 +501,7 @@ impl Inbox<'_> {
         let Some(booking) = booking else { return };
         path.extend(hashes);
         if s.pools[pool].counts_active() {
-            s.decisions.book_mut().hold(booking, pool.0, &path);
+            s.decisions.book.hold(booking, pool.0, &path);
         }
         if let Some(blocks) = s.pools[pool].blocks_mut().filter(|_| !has_feed) {
             let held = path.len().saturating_sub(new as usize);
@@ -532,8 +531,8 @@ impl Inbox<'_> {
             return;
         };
         let (s, now) = (&mut *self.selector, self.now);
-        let order = s.fleet.member(worker).map(Member::order);
-        let rule = s.pools[pool].rules_mut().numbered_mut(part);
+        let order = s.fleet.member(worker).map(|member| member.order);
+        let rule = s.pools[pool].rules.numbered_mut(part);
         let taken = order.zip(rule).and_then(|(order, rule)| {
             let claim = |(key, depth)| Claim {
                 order,

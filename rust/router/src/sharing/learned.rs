@@ -65,7 +65,7 @@ impl Sharing {
             return;
         }
         let mut claims = Vec::new();
-        for (part, _, rule) in shared.rules().parts() {
+        for (part, _, rule) in shared.rules.parts() {
             claims.clear();
             rule.teaches(id, now, &mut |claim| claims.push(claim));
             entries(self, fleet, (pool, part), &claims, Sharing::publish_entry);
@@ -87,7 +87,7 @@ impl Exchange<'_> {
             return None;
         }
         loop {
-            let (part, _, rule) = shared.rules().parts().nth(told.rules)?;
+            let (part, _, rule) = shared.rules.parts().nth(told.rules)?;
             let mut claims = Vec::new();
             let further =
                 rule.publish_routes(told.told, PART, now, &mut |claim| claims.push(claim));

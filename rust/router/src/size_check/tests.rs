@@ -90,7 +90,7 @@ impl Bench {
             block_size: SIZE as u32,
         };
         let path: Vec<SequenceHash> = prompt.iter().map(|&block| SequenceHash(block)).collect();
-        let book = self.selector.decisions.book_mut();
+        let book = &mut self.selector.decisions.book;
         let id = book.book(self.id, work, Millis(self.now)).unwrap();
         book.hold(id, 0, &path);
         self.waiting.push_back(Job {
@@ -128,7 +128,7 @@ impl Bench {
             }
             self.running.push(job);
         }
-        let book = self.selector.decisions.book_mut();
+        let book = &mut self.selector.decisions.book;
         for job in &mut self.running {
             job.generated += 1;
             if self.counts {
@@ -185,7 +185,7 @@ impl Bench {
 
     fn learned(&self) -> Option<u32> {
         let member = self.selector.fleet.member(self.id).unwrap();
-        member.profile().engine.learned
+        member.profile.engine.learned
     }
 
     /// How many times its size is taken for its size.
@@ -321,7 +321,7 @@ fn ranks_that_report_together_have_one_size() {
         for _ in 0..=requests {
             bench.come((0, 0), (100, 0, 2));
         }
-        let book = bench.selector.decisions.book_mut();
+        let book = &mut bench.selector.decisions.book;
         let ids: Vec<BookingId> = bench.waiting.drain(..).map(|job| job.id).collect();
         for &id in &ids {
             book.first_token(id, Millis(10));
@@ -344,7 +344,7 @@ fn ranks_that_report_together_have_one_size() {
     let fleet = bench.selector.fleet();
     let learned = names.each_ref().map(|name| {
         let member = fleet.member(fleet.find(name).unwrap());
-        member.unwrap().profile().engine.learned
+        member.unwrap().profile.engine.learned
     });
     // A thousand blocks are half of what is in use of both.
     assert!(

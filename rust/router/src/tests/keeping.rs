@@ -73,7 +73,7 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
         let blocks: usize = all_held(&b).iter().map(BTreeSet::len).sum();
         assert_eq!(counts.blocks, blocks as u64);
         assert_eq!((counts.orphans, counts.strangers), (0, 0));
-        assert!(b.book().bookings().is_empty());
+        assert!(b.book().bookings.is_empty());
         // Its own workers and nothing of the snapshot.
         assert_eq!(tell(&mut b).len(), usize::from(shares));
         b.validate().unwrap();

@@ -63,7 +63,7 @@ fn complete(selector: &mut Selector, booking: BookingId, now: u64) {
 }
 
 fn worker_of(selector: &Selector, booking: BookingId) -> String {
-    let worker = selector.book().bookings().worker(booking).unwrap();
+    let worker = selector.book().bookings.worker(booking).unwrap();
     selector.fleet.name(worker).unwrap().to_string()
 }
 
@@ -128,7 +128,7 @@ fn loads(selector: &Selector) -> BTreeMap<&'static str, Load> {
 
 fn load(selector: &Selector, name: &str) -> Load {
     let worker = selector.fleet().find(name).unwrap();
-    let load = selector.book().loads().get(worker).unwrap();
+    let load = selector.book().loads.get(worker).unwrap();
     (
         load.inflight,
         load.pending_prefill_tokens,
@@ -279,26 +279,26 @@ fn a_booking_waits_for_its_worker() {
     let booking = ask_one_of(&["new"], &mut a, &prompt(1, 4, 1, 9), 5);
     a.first_token(booking, Millis(6));
     pass(&mut a, &mut b, 7);
-    assert!(b.book().bookings().is_empty());
+    assert!(b.book().bookings.is_empty());
     assert_eq!(b.sharing().unwrap().origins(), [(1, 1)]);
     let id = add(&mut b, "new", 8);
     assert_eq!(
         (
-            b.book().loads().inflight(id),
-            b.book().loads().get(id).unwrap().decode_blocks
+            b.book().loads.inflight(id),
+            b.book().loads.get(id).unwrap().decode_blocks
         ),
         (1, 9)
     );
     // It leaves and comes back; the booking still waits for its end.
     b.workers_mut().remove("new");
     b.validate().unwrap();
-    assert_eq!(b.book().bookings().len(), 0);
+    assert_eq!(b.book().bookings.len(), 0);
     let id = add(&mut b, "new", 9);
-    assert_eq!(b.book().loads().inflight(id), 1);
+    assert_eq!(b.book().loads.inflight(id), 1);
     // Who made it takes the worker out, and the booking with it.
     a.workers_mut().remove("new");
     pass(&mut a, &mut b, 10);
-    assert!(b.book().bookings().is_empty());
+    assert!(b.book().bookings.is_empty());
     assert_eq!(b.sharing().unwrap().origins(), [(1, 0)]);
 }
 
@@ -374,14 +374,14 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     pass(&mut a, &mut b, 6);
     assert_eq!(b.sharing().unwrap().origins(), [(1, 9)]);
     assert_eq!(b.sharing_mut().forget_origin(1, Millis(7)), 9);
-    assert_eq!(b.book().bookings().len(), 0);
+    assert_eq!(b.book().bookings.len(), 0);
     let mut c = Selector::new(
         Settings::default(),
         PoolSettings::new(Box::new(LeastLoaded::default()), 16, Placements::default()),
     );
     c.sharing_mut().share(3, &[78], TTL_MS, 1 << 20);
     hear_all(&mut c, &snapshot(&mut a, Millis(8)), 8);
-    assert!(counts(&c).strangers > 9 && c.book().bookings().is_empty());
+    assert!(counts(&c).strangers > 9 && c.book().bookings.is_empty());
     c.validate().unwrap();
     // Of a worker that it knows it counts the load, whatever the model.
     for name in WORKERS {
@@ -468,7 +468,7 @@ fn speeds_are_learned_from_own_first_tokens_only() {
     }
     let learned = |selector: &Selector| {
         let worker = selector.fleet().find("a").unwrap();
-        let load = selector.book().loads().get(worker).unwrap();
+        let load = selector.book().loads.get(worker).unwrap();
         (load.speed.get(), load.observed_prefill_tps.get())
     };
     let (speed, observed) = learned(&a);

@@ -336,7 +336,7 @@ fn run(plan: &[(usize, Step, Fates)], new: fn(u64) -> Site) -> Outcome {
     for site in &network.sites {
         site.selector.validate().unwrap();
         prop_assert!(site.loads().values().all(|load| *load == (0, 0, 0, 0)));
-        let mut loads = site.selector.book().loads().columns().iter();
+        let mut loads = site.selector.book().loads.columns().iter();
         prop_assert!(loads.all(|load| load.output_blocks == 0));
     }
     Ok(())

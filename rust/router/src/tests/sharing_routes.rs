@@ -53,7 +53,7 @@ type Known = BTreeMap<(u64, u32), BTreeSet<String>>;
 
 fn known(selector: &Selector, now: u64) -> Known {
     let mut found = Known::new();
-    let rule = selector.pools[PoolId(0)].rules().get(Wanted::Whole);
+    let rule = selector.pools[PoolId(0)].rules.get(Wanted::Whole);
     let mut note = |claim: Claim| {
         let worker = selector.fleet.by_order(claim.order).unwrap();
         let holders = found.entry((claim.key.0, claim.depth)).or_default();

@@ -78,7 +78,7 @@ fn the_real_policies_route_and_leave_nothing_behind() {
         let [aware, round] = [&aware, &round].map(cached);
         assert!(aware > 3 * round / 2, "{aware} of {round}");
         for (_, id) in selector.fleet().ids() {
-            assert_eq!(selector.book().loads().inflight(id), 0);
+            assert_eq!(selector.book().loads.inflight(id), 0);
         }
     }
 }
@@ -120,7 +120,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
     let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
     selector.validate().unwrap();
     for (_, id) in selector.fleet().ids() {
-        assert_eq!(selector.book().loads().inflight(id), 0);
+        assert_eq!(selector.book().loads.inflight(id), 0);
     }
     let count = |wanted| out.status.iter().filter(|s| **s == wanted).count();
     let (finished, aborted) = (count(Status::Finished), count(Status::Aborted));

@@ -99,7 +99,7 @@ fn one_report_does_bounded_work_and_the_next_ones_the_rest() {
             book.close(*id);
         }
         reports += 1;
-        if book.bookings().len() == 10 {
+        if book.bookings.len() == 10 {
             break;
         }
     }
@@ -119,12 +119,12 @@ fn ranks_are_counted_together() {
     }
     for at in [40_000, 40_100, 40_200] {
         assert_eq!(book.lost(&ranks, 3, Millis(at), 30_000), []);
-        book.loads_mut().credit_others(&ranks, 3);
+        book.loads.credit_others(&ranks, 3);
     }
-    assert!(book.loads().columns().iter().all(|load| load.others == 0));
-    book.loads_mut().credit_others(&ranks, 9);
+    assert!(book.loads.columns().iter().all(|load| load.others == 0));
+    book.loads.credit_others(&ranks, 9);
     let others: Vec<_> = book
-        .loads()
+        .loads
         .columns()
         .iter()
         .map(|load| load.others)
@@ -140,18 +140,18 @@ fn requests_that_ended_since_the_report_before_are_no_load_of_others() {
         .collect();
     book.close(ids[0]);
     book.close(ids[1]);
-    book.loads_mut().credit_others(&[w], 5);
-    assert_eq!(book.loads().columns()[0].others, 0);
-    book.loads_mut().credit_others(&[w], 5);
-    assert_eq!(book.loads().columns()[0].others, 2);
+    book.loads.credit_others(&[w], 5);
+    assert_eq!(book.loads.columns()[0].others, 0);
+    book.loads.credit_others(&[w], 5);
+    assert_eq!(book.loads.columns()[0].others, 2);
     let report = Report {
         at: Millis(1_000),
         ..Report::NONE
     };
-    book.loads_mut().set_report(w, report).unwrap();
-    assert_eq!(book.loads().columns()[0].others, 0);
-    book.loads_mut().credit_others(&[w], 5);
-    let load = &book.loads().columns()[0];
+    book.loads.set_report(w, report).unwrap();
+    assert_eq!(book.loads.columns()[0].others, 0);
+    book.loads.credit_others(&[w], 5);
+    let load = &book.loads.columns()[0];
     assert_eq!(load.requests(Millis(3_000), 2_000), 5);
     assert_eq!(load.requests(Millis(3_001), 2_000), 3, "too old");
 }

@@ -296,10 +296,10 @@ impl Run {
             let ahead = ahead.filter(|one| one.asked.priority >= priority);
             assert_eq!(selector.before(GATE, priority).requests, ahead.count());
         }
-        assert_eq!(selector.book().bookings().len(), model.booked.len());
+        assert_eq!(selector.book().bookings.len(), model.booked.len());
         for (worker, name) in NAMES.iter().enumerate() {
             let id = selector.fleet().find(name).expect("registered");
-            let load = selector.book().loads().get(id).expect("registered");
+            let load = selector.book().loads.get(id).expect("registered");
             let pending = (load.pending, load.pending_prefill_tokens);
             assert_eq!(pending, model.pending(worker));
         }

@@ -143,7 +143,7 @@ mod on_threads {
             });
             let door = shared.door.into_inner().expect("sound");
             assert_eq!(door.gate().waiting(), (0, 0));
-            assert!(door.selector.book().bookings().is_empty());
+            assert!(door.selector.book().bookings.is_empty());
             assert!(waited.into_inner() > 1000, "hardly anybody had to wait");
             door.selector.validate().expect("counts agree");
         }
@@ -192,7 +192,7 @@ mod in_all_schedules {
             }
             let door = shared.door.lock().expect("sound");
             assert_eq!(door.gate().waiting(), (0, 0));
-            assert!(door.selector.book().bookings().is_empty());
+            assert!(door.selector.book().bookings.is_empty());
         });
     }
 }

@@ -156,7 +156,7 @@ fn tokens_that_a_shared_cache_holds_are_matched() {
     fleet.share(terms(0.5), &path, &[(0, 9)]);
     let pick = fleet.select(&path, 1);
     assert_eq!((pick.matched_tokens, pick.best_matched_tokens), (144, 144));
-    let load = fleet.selector.book().loads().get(fleet.ids[pick.offer]);
+    let load = fleet.selector.book().loads.get(fleet.ids[pick.offer]);
     assert_eq!(load.unwrap().pending_prefill_tokens, 193 - 144);
 }
 

@@ -7,12 +7,12 @@ use cachelb_core::ids::WorkerId;
 use super::Selector;
 use super::health::News;
 
-/// Observations contradict a value if they imply so many times as much, or as little.
-const CONTRADICTION: f64 = 1.6;
+/// First tokens contradict a device if they imply so many times its speed, or as little: prompts differ too.
+const OTHER_SPEED: f64 = 2.0;
 /// First tokens of a worker between two looks at its speed: as many as that is learned from.
 const FIRST_TOKENS: u32 = 32;
 /// Looks in a row, all one way, that contradict a device.
-const LOOKS: f64 = 3.0;
+const LOOKS: f64 = 4.0;
 
 /// Contradictions in a row, all one way, and the sum of the logarithms of by how much.
 #[derive(Debug, Clone, Copy)]
@@ -22,10 +22,11 @@ impl Run {
     /// Nothing is contradicted.
     pub const NONE: Self = Self(0.0, 0.0);
 
-    /// Takes in how many times the value in use is implied. Returns the geometric mean of `enough` in a row.
-    pub fn add(&mut self, times: f64, enough: f64) -> Option<f64> {
+    /// Takes in how many times the value in use is implied, `least` times of which contradict it, or as little. Returns the
+    /// geometric mean of `enough` in a row.
+    pub fn add(&mut self, times: f64, least: f64, enough: f64) -> Option<f64> {
         let by = times.ln();
-        let goes_on = by.abs() >= CONTRADICTION.ln() && by * self.1 >= 0.0;
+        let goes_on = by.abs() >= least.ln() && by * self.1 >= 0.0;
         let run = Self(self.0 + 1.0, self.1 + by);
         let is_enough = goes_on && run.0 >= enough;
         let next = Some(run).filter(|_| goes_on && !is_enough);
@@ -68,8 +69,8 @@ impl Selector {
         let own = speed(id)?;
         let times = own / own.clamp(others[at], others[others.len() / 2]);
         let member = self.fleet.current_mut(id)?;
-        let learned = member.speed_run.add(times, LOOKS);
-        let differs = times.ln().abs() >= CONTRADICTION.ln() / 2.0;
+        let learned = member.speed_run.add(times, OTHER_SPEED, LOOKS);
+        let differs = times.ln().abs() >= OTHER_SPEED.ln() / 2.0;
         let before = member.times_as_fast;
         member.times_as_fast = learned.or(before.filter(|_| differs));
         if member.times_as_fast.is_some() != before.is_some() {

@@ -13,6 +13,8 @@ use super::health::News;
 
 /// Contradictions in a row, all one way, after which the size that they imply takes the place of the one in use.
 const REPORTS: f64 = 8.0;
+/// A report contradicts a size if it implies so many times as much, or as little.
+const CONTRADICTION: f64 = 1.6;
 /// What is held is known if the most that it can be is so many times the least.
 const WIDEST: f64 = 1.3;
 /// A share below says little: it may be rounded to a hundredth.
@@ -34,7 +36,7 @@ impl Selector {
         let in_use = f64::from(blocks.filter(|_| !mixed && !hybrid)?) * ranks.len() as f64;
         let times = self.held_blocks(ranks, report, size)? / usage / in_use;
         let run = &mut self.fleet.current_mut(ranks[0])?.size_run;
-        let times = run.add(times, REPORTS)?;
+        let times = run.add(times, CONTRADICTION, REPORTS)?;
         let learned = (f64::from(engine.learned.unwrap_or(stated)) * times) as u32;
         let learned = learned.max(1);
         engine.learned = Some(learned);

@@ -5,6 +5,9 @@ use super::booking::{Half, Phase};
 use super::pace::Prefill;
 use crate::error::{Error, Result};
 
+/// Columns of a worker, in the order of the recount.
+type Counted = (u32, Prefill, u64, u64, u64, u64, u32, u32);
+
 impl LoadBook {
     /// Recounts every column from the open bookings.
     ///
@@ -15,7 +18,6 @@ impl LoadBook {
         let firsts = self.bookings.iter().filter_map(|(_, b)| b.first);
         self.named.validate(firsts)?;
         let loads = self.loads.columns();
-        type Counted = (u32, Prefill, u64, u64, u64, u64, u32, u32);
         let mut counted = vec![Counted::default(); loads.len()];
         for (_, booking) in self.bookings.iter() {
             if self.loads.get(booking.worker).is_some() {

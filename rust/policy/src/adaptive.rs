@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | waiting | prefill that waits on the worker, which the request waits for | bookings |
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
-//! | copied | the same, where tokens that 24 requests on one worker share count a 24th: they are computed for all of these, which follow | index, bookings |
+//! | copied | the same, where tokens that requests share of late count by the number of these per copy, this one included: as many follow | index, `adaptive/branches.rs` |
 //! | 1.5 copied | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
 //! | own * queued | what it delays those behind: about as many come while it waits as wait now, of sub-agents three times as many | bookings |
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
@@ -33,11 +33,12 @@
 //!
 //! Pairs of a prefill and a decode worker are weighed in `adaptive/pair.rs`.
 
+mod branches;
 mod pair;
 mod speeds;
 
 use cachelb_core::error::Result;
-use cachelb_core::load::{Known, Prefill};
+use cachelb_core::load::{BookingId, Known, Prefill};
 use cachelb_core::rng::Rng;
 
 use super::about::{About, Need, Ruled, Setup};
@@ -48,6 +49,7 @@ use super::rule::{Properties, Rule};
 use super::tiers::{Loading, Loads};
 use super::values::{TierTimes, words};
 use super::view::{Candidate, View, known, lowest_at, per_weight};
+use branches::Branches;
 pub use speeds::Speeds;
 
 words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
@@ -134,8 +136,6 @@ impl Objective {
 
 /// How often what a prompt pushes out of a cache is asked for again.
 const ASKED_AGAIN: f64 = 1.5;
-/// What so many requests in flight on one worker share is worth a copy elsewhere, which these share in turn.
-const POPULAR: u32 = 24;
 /// For each child of a conversation that waits on a worker, so many more will wait there: agents begin several at once.
 const SIBLINGS: f64 = 3.0;
 /// How steeply the cost rises with KV use: twice at the end of the room.
@@ -148,10 +148,11 @@ const WAITS_FOR_ROOM: f64 = 10.0;
 const NO_ROOM_MS: f64 = 1e12;
 
 /// The rule.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     objective: Objective,
     loads: Loads,
+    branches: Branches,
 }
 
 /// What all rows of a view have in common.
@@ -164,8 +165,9 @@ struct Common {
     own_blocks: f64,
     /// Those of a worker whose own number is not known: the mean of the others, 0 without any.
     usual_blocks: f64,
-    /// Leading tokens that many requests in flight share.
+    /// Leading tokens that requests of late share with it, and what a copy of them costs this one of them.
     popular: f64,
+    copy_share: f64,
     /// Output tokens that it is expected to have.
     output: f64,
     /// Requests that will wait behind this one for each that waits now.
@@ -179,37 +181,42 @@ impl Adaptive {
         Self {
             objective,
             loads: Loads::UNKNOWN,
+            branches: Branches::NONE,
         }
     }
 
     /// The same where loading is known to take so long.
     #[must_use]
-    pub const fn with_loads(self, loads: Loads) -> Self {
+    pub fn with_loads(self, loads: Loads) -> Self {
         Self { loads, ..self }
     }
 
-    fn costs(self, view: &View<'_>) -> Vec<f64> {
+    fn costs(&self, view: &View<'_>) -> Vec<f64> {
         let common = self.common(view);
         let cost = |row| cost(view, &common, row);
         view.rows.iter().map(cost).collect()
     }
 
-    fn common(self, view: &View<'_>) -> Common {
+    fn common(&self, view: &View<'_>) -> Common {
         self.common_with(view, Speeds::of([view.workers()]))
     }
 
-    fn common_with(self, view: &View<'_>, speeds: Speeds) -> Common {
+    fn common_with(&self, view: &View<'_>, speeds: Speeds) -> Common {
         let blocks = view.total_blocks().map_or_else(
             || view.prompt_tokens as f64 / f64::from(view.block_size),
             f64::from,
         );
+        let (shared, requests) = self.branches.at(view);
+        let copies = view.rows.iter().filter(|row| row.overlap >= shared).count();
+        let per_copy = requests / (copies + 1) as f64;
         Common {
             speeds,
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
             usual_blocks: usual_blocks(view.rows),
-            popular: view.tokens_of(view.blocks_shared_by(POPULAR)) as f64,
+            popular: view.tokens_of(shared.into()) as f64,
+            copy_share: 1.0 / per_copy.max(1.0),
             output: view
                 .expected_output_tokens
                 .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
@@ -319,7 +326,7 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     Parts {
         waiting,
         own: tokens * token,
-        copied: (tokens - popular * (1.0 - 1.0 / f64::from(POPULAR))) * token,
+        copied: (tokens - popular * (1.0 - common.copy_share)) * token,
         queued: f64::from(queued),
         followers: common.followers,
         running: common.running_weight * f64::from(row.inflight - queued),
@@ -390,7 +397,15 @@ impl Rule for Adaptive {
     }
 
     fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(*self)
+        let branches = Branches::NONE;
+        Box::new(Self {
+            branches,
+            ..self.clone()
+        })
+    }
+
+    fn settled(&mut self, view: &View<'_>, _: Choice, _: usize, _: BookingId) {
+        self.branches.add(view);
     }
 
     /// Their sum is the score.
@@ -420,7 +435,7 @@ impl Rule for Adaptive {
     }
 
     fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
-        pair::choose(*self, pairing, rng)
+        pair::choose(self, pairing, rng)
     }
 }
 

@@ -227,30 +227,16 @@ impl View<'_> {
     pub fn active_blocks(&self, row: &Candidate) -> u64 {
         let all = self.load(row).active_blocks;
         match &self.active {
-            Some(active) if active.is_shared => all - self.shared_blocks(active, row, 1),
+            Some(active) if active.is_shared => all - self.shared_blocks(active, row),
             _ => all,
         }
     }
 
-    /// Leading blocks of this request that at least so many in flight on one worker share: on that which holds the most
-    /// of them, and of those on the busiest.
-    #[must_use]
-    pub fn blocks_shared_by(&self, requests: u32) -> u64 {
-        let active = self.active.as_ref().filter(|active| active.is_shared);
-        let holder = || {
-            self.rows
-                .iter()
-                .max_by_key(|row| (row.overlap, row.inflight))
-        };
-        let of = |active| Some(self.shared_blocks(active, holder()?, requests));
-        active.and_then(of).unwrap_or(0)
-    }
-
-    /// Those of this request that so many others hold there.
+    /// Those of this request that others hold there.
     #[inline(never)]
-    fn shared_blocks(&self, active: &Active<'_>, row: &Candidate, requests: u32) -> u64 {
+    fn shared_blocks(&self, active: &Active<'_>, row: &Candidate) -> u64 {
         let path = (active.namespace, self.blocks.unwrap_or_default());
-        active.book.named.shared_blocks(row.slot, path, requests)
+        active.book.named.shared_blocks(row.slot, path, 1)
     }
 
     /// Full blocks of the prompt, `None` if it is unknown.

@@ -67,35 +67,24 @@ impl Scales<'_> {
 
     /// Milliseconds of the prompt alone.
     fn prompt(&self, row: &Candidate) -> f64 {
-        let parts = self.parts(&self.pairing.prefill, row);
-        total(
-            &Parts {
-                beside: 0.0,
-                decoding: 0.0,
-                ..parts
-            },
-            row,
-        )
+        let mut parts = self.parts(&self.pairing.prefill, row);
+        (parts.beside, parts.decoding) = (0.0, 0.0);
+        total(&parts, row)
     }
 
     /// Milliseconds of the whole on a row that decodes, and what they would be of the answer alone, with the handover.
     fn whole_and_answer(&self, row: &Candidate) -> (f64, f64) {
-        let parts = self.parts(&self.pairing.decode, row);
+        let mut parts = self.parts(&self.pairing.decode, row);
         let handover = self.pairing.handover;
         let missing = self.pairing.decode.uncached_tokens(row);
         let whole = total(&parts, row);
-        let answer = Parts {
-            waiting: 0.0,
-            own: 0.0,
-            copied: 0.0,
-            ..parts
-        };
-        let answer = total(&answer, row) + handover.ms + handover.ms_per_token * missing;
+        (parts.waiting, parts.own, parts.copied) = (0.0, 0.0, 0.0);
+        let answer = total(&parts, row) + handover.ms + handover.ms_per_token * missing;
         (whole, answer)
     }
 }
 
-pub(super) fn choose(rule: Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
+pub(super) fn choose(rule: &Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {
     let (prefill, decode) = (&pairing.prefill, &pairing.decode);
     let scales = Scales {
         pairing,

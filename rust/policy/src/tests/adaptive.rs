@@ -213,7 +213,7 @@ impl Case {
     }
 }
 
-fn scores(rule: Adaptive, scene: &Scene) -> Vec<f64> {
+fn scores(rule: &Adaptive, scene: &Scene) -> Vec<f64> {
     let scores = rule.scores(&scene.view());
     scores
         .into_iter()
@@ -356,7 +356,7 @@ proptest! {
         prop_assume!(kinds.len() <= 8);
         for (objective, running) in OBJECTIVES {
             let rule = Adaptive::new(objective);
-            let (got, expected) = (scores(rule, &case.scene), case.model(running));
+            let (got, expected) = (scores(&rule, &case.scene), case.model(running));
             for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 prop_assert!(close(*got, *expected), "{at}: {got} and {expected} of {case:?}");
                 let one = rule.score(&case.scene.view(), at).unwrap();
@@ -388,7 +388,7 @@ fn more_kinds_than_are_told_apart_count_as_one() {
         scene
     };
     for from in 0..kinds {
-        let costs = scores(BALANCED, &fleet(from));
+        let costs = scores(&BALANCED, &fleet(from));
         assert!(costs.iter().all(|cost| cost.is_finite() && *cost > 0.0));
         let slowest = costs[7..].iter().copied().fold(0.0, f64::max);
         for cost in &costs[..7] {
@@ -420,7 +420,7 @@ fn the_smallest_weights_leave_costs_finite() {
     for row in &mut scene.rows {
         row.weight = 5e-324;
     }
-    let costs = scores(BALANCED, &scene);
+    let costs = scores(&BALANCED, &scene);
     assert!(costs.iter().all(|cost| cost.is_finite()), "{costs:?}");
 }
 
@@ -429,7 +429,7 @@ fn of_equal_ones_that_with_fewer_requests_is_picked() {
     let mut scene = Scene::new(&[(0, 1), (0, 0)]);
     scene.prompt_tokens = 2;
     scene.rows[1].pending_prefill_tokens = 258;
-    let costs = scores(E2E, &scene);
+    let costs = scores(&E2E, &scene);
     assert_eq!(costs[0].to_bits(), costs[1].to_bits());
     for seed in 0..50 {
         assert_eq!(scene.choose(&E2E, seed).0, 1);
@@ -501,7 +501,7 @@ fn costs_of_the_largest_numbers_are_finite() {
         load.speed = speed(1e-3, 1e12);
     }
     for (objective, _) in OBJECTIVES {
-        let costs = scores(Adaptive::new(objective), &scene);
+        let costs = scores(&Adaptive::new(objective), &scene);
         assert!(
             costs.iter().all(|cost| cost.is_finite() && *cost > 0.0),
             "{costs:?}"
@@ -510,7 +510,7 @@ fn costs_of_the_largest_numbers_are_finite() {
     }
     // A prompt that is cached whole, by credits beyond its last token.
     scene.rows[1].matched_tokens = MOST as f64 + 16.0;
-    let least = scores(BALANCED, &scene)[1];
+    let least = scores(&BALANCED, &scene)[1];
     assert!(least.is_finite() && least > 0.0, "{least}");
 }
 
@@ -520,5 +520,5 @@ fn a_worker_without_columns_counts_as_idle() {
     scene.rows[1].slot = Candidate::NO_SLOT;
     scene.rows[0].pending_prefill_tokens = 1;
     assert_eq!(scene.choose(&BALANCED, 1).0, 1);
-    assert!(scores(BALANCED, &scene)[1].is_finite());
+    assert!(scores(&BALANCED, &scene)[1].is_finite());
 }

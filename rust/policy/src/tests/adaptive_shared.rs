@@ -6,7 +6,7 @@ use cachelb_core::load::{LoadBook, Work};
 use super::tests::close;
 use super::*;
 use crate::Active;
-use crate::testing::Scene;
+use crate::testing::{Scene, booking};
 
 /// Books a request that holds `path` in namespace 3 and runs.
 fn hold(book: &mut LoadBook, path: &[SequenceHash]) {
@@ -64,15 +64,25 @@ fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
 #[test]
 fn what_many_requests_share_is_copied_for_all_of_them() {
     let mut scene = Scene::new(&[(4, 0), (2, 0), (0, 0)]).blocks(Some(10));
-    let path = scene.blocks.clone().unwrap();
-    let mut book = LoadBook::default();
-    for requests in 1..30 {
-        hold(&mut book, &path[..4]);
+    let mut rule = Adaptive::default();
+    for requests in 0..30 {
         for (row, shared) in [0.0, 32.0, 64.0].into_iter().enumerate() {
-            let counted = if requests < 24 { shared } else { shared / 24.0 };
+            let counted = shared / f64::max(f64::from(requests) / 2.0, 1.0);
             let expected = (counted + 96.0) * 2.5 / 10.0;
-            let got = score(&mut scene, &book, (3, true), row);
+            let got = rule.score(&scene.view(), row).unwrap();
             assert!(close(got, expected), "{requests}, {row}: {got}");
         }
+        let choice = rule.choose(&scene.view(), &mut Rng::new(1));
+        rule.settled(&scene.view(), choice, 0, booking(requests));
     }
+    scene.now = Millis(60_000);
+    let expected = (64.0 / 7.5 + 96.0) * 2.5 / 10.0;
+    assert!(
+        close(rule.score(&scene.view(), 2).unwrap(), expected),
+        "half as many"
+    );
+    assert!(
+        close(rule.fresh().score(&scene.view(), 2).unwrap(), 40.0),
+        "none"
+    );
 }

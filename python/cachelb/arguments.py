@@ -78,7 +78,7 @@ def whole(name: str, value: object, least: int, most: int = (1 << 31) - 1) -> in
 
 def require(name: str, value: object, kind: type | tuple[type, ...], words: str) -> None:
     """Refuse an argument of another type; the value is not named, as it may be a secret."""
-    if isinstance(value, bool) or not isinstance(value, kind):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
 
 

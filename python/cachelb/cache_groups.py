@@ -110,8 +110,7 @@ class CacheLayout:
     def __post_init__(self) -> None:
         groups = tuple(listed("groups", self.groups, _MOST_GROUPS))
         for group in groups:
-            if not isinstance(group, CacheGroup):
-                raise TypeError(f"groups must be of CacheGroup, got {type(group).__name__}")
+            require("groups", group, CacheGroup, "of CacheGroup")
         if not any(group.is_full for group in groups):
             kinds = ", ".join(group.kind for group in groups) or "none"
             raise ValueError(f"groups are {kinds}: add one of {' or '.join(FULL_KINDS)}")
@@ -124,8 +123,7 @@ class CacheLayout:
                 f"blocks of {sizes} tokens end together every {self.alignment} only; use sizes that divide"
             )
         for name in ("eagle", "announced"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, got {type(getattr(self, name)).__name__}")
+            require(name, getattr(self, name), bool, "True or False")
         self._check_together()
         self._check_interval()
 

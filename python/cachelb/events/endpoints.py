@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from cachelb.arguments import whole
+from cachelb.arguments import require, whole
 
 DEFAULT_PORT = 5557
 _PORTS = range(1, 65_536)
@@ -44,8 +44,7 @@ class Endpoint:
         _check_address("address", self.address, any_host=self.bind)
         if self.replay is not None:
             _check_address("replay", self.replay, any_host=False)
-        if not isinstance(self.bind, bool):
-            raise TypeError(f"bind must be True or False, got {type(self.bind).__name__}")
+        require("bind", self.bind, bool, "True or False")
 
     def of_rank(self, rank: int) -> Endpoint:
         """Return the endpoint of a data-parallel rank.
@@ -92,15 +91,13 @@ def default_endpoint(key: str, port: int, replay_port: int | None) -> Endpoint:
 
 def check_port(name: str, port: object) -> None:
     """Refuse anything but a TCP port."""
-    if isinstance(port, bool) or not isinstance(port, int):
-        raise TypeError(f"{name} must be a port number, got {type(port).__name__}")
+    require(name, port, int, "a port number")
     if port not in _PORTS:
         raise ValueError(f"{name} must be from {_PORTS[0]} to {_PORTS[-1]}, got {port}")
 
 
-def _check_address(name: str, address: object, *, any_host: bool) -> None:
-    if not isinstance(address, str):
-        raise TypeError(f"{name} must be text such as 'tcp://gpu0:5557', got {type(address).__name__}")
+def _check_address(name: str, address: str, *, any_host: bool) -> None:
+    require(name, address, str, "text such as 'tcp://gpu0:5557'")
     if address.startswith("ipc://") and len(address) > len("ipc://"):
         return
     match = _TCP.fullmatch(address)

@@ -52,8 +52,7 @@ def fleet_settings(
     check_port("default_port", default_port)
     if replay_port is not None:
         check_port("replay_port", replay_port)
-    if not isinstance(discover, bool):
-        raise TypeError(f"discover must be True or False, got {type(discover).__name__}")
+    require("discover", discover, bool, "True or False")
     if discover and callable(endpoints):
         raise ValueError("discover is of no use beside a function that knows every endpoint; give one of them")
     if discover:

@@ -81,8 +81,7 @@ class PollSource:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         _check_http(fetch, url=url, headers=headers, tls=tls)
-        if not isinstance(verify, bool):
-            raise TypeError(f"verify must be True or False, got {type(verify).__name__}")
+        require("verify", verify, bool, "True or False")
         if block_size is not None:
             whole("block_size", block_size, 1, _LARGEST_BLOCK)
         from cachelb.events.polling import PollSettings

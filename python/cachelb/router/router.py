@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cachelb.arguments import listed
+from cachelb.arguments import listed, require
 from cachelb.bodies import RequestBodies, settings_of
 from cachelb.cache_groups import CacheLayout
 from cachelb.decision import Decision, PairDecision
@@ -264,8 +264,7 @@ class Router(Reservations[W]):
         layout = None if cache_layout is None else CacheLayout.of(cache_layout)
         names = [models] if isinstance(models, str) else listed("models", models)
         for name in names:
-            if not isinstance(name, str):
-                raise TypeError(f"models must be names, got {type(name).__name__}")
+            require("models", name, str, "names")
         self._open_models(names)
         self._fleet.add(
             worker,
@@ -565,6 +564,5 @@ class Router(Reservations[W]):
 
 
 def _request(request: RequestArguments) -> dict[str, Any]:
-    if not isinstance(request, Mapping):
-        raise TypeError(f"a request must be a mapping of arguments of select_worker, got {type(request).__name__}")
+    require("a request", request, Mapping, "a mapping of arguments of select_worker")
     return dict(request)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from cachelb.arguments import number, seconds
+from cachelb.arguments import number, require, seconds
 from cachelb.state.exchange import ExchangeSettings
 
 _PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
@@ -63,11 +63,10 @@ def exchange_settings(
     warm_start_s: object,
     ttl_s: object,
     max_mb: object,
-    share_fleet: object = False,
+    share_fleet: bool = False,
 ) -> ExchangeSettings:
     """Check the options of a transport."""
-    if not isinstance(share_fleet, bool):
-        raise TypeError(f"share_fleet must be True or False, got {type(share_fleet).__name__}")
+    require("share_fleet", share_fleet, bool, "True or False")
     found = ExchangeSettings(
         interval_s=seconds("interval_s", interval_s, least=_LEAST_INTERVAL_S),
         peer_timeout_s=seconds("peer_timeout_s", peer_timeout_s),

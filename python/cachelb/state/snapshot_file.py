@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from cachelb.arguments import number, seconds
+from cachelb.arguments import number, require, seconds
 from cachelb.router import Router
 from cachelb.router.snapshots import TTL_S
 from cachelb.state.keeping import FileKeeper
@@ -91,8 +91,7 @@ class SnapshotFile:
             raise TypeError(f"path must be text or a path of text, got {type(found).__name__}")
         if "\0" in found or os.path.basename(found) in {"", ".", ".."}:  # noqa: PTH119 - a Path drops the slash at the end
             raise ValueError(f"path must name a file, got {found!r}")
-        if not isinstance(restore, bool):
-            raise TypeError(f"restore must be True or False, got {type(restore).__name__}")
+        require("restore", restore, bool, "True or False")
         # The working directory may change.
         self._path = os.path.abspath(found)  # noqa: PTH100 - as above
         self._interval_s = seconds("interval_s", interval_s)

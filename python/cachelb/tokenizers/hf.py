@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from cachelb.arguments import require
 from cachelb.tokenizers.segments import Added, Cutter, SegmentCache, cutting_tokens
 from cachelb.tokenizers.templates import MISSING, ChatTemplates, read_config, special_tokens_of, templates_of
 
@@ -93,8 +94,7 @@ class HfTokenizer:
             TypeError: `cache_tokens` is not an integer.
             ValueError: The template is invalid, or `cache_tokens` is negative.
         """
-        if isinstance(cache_tokens, bool) or not isinstance(cache_tokens, int):
-            raise TypeError(f"cache_tokens must be a whole number, got {type(cache_tokens).__name__}")
+        require("cache_tokens", cache_tokens, int, "a whole number")
         if cache_tokens < 0:
             raise ValueError(f"cache_tokens must be 0 or more, got {cache_tokens}")
         tokenizer.no_truncation()
@@ -275,8 +275,7 @@ def _is_deterministic(tokenizer: tokenizers.Tokenizer) -> bool:
 
 
 def _checked(text: str) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"text must be str, got {type(text).__name__}")
+    require("text", text, str, "str")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +15,10 @@ from tests.models.text_tree import ObviousTextTree
 
 from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
 
-KINDS: dict[str, Callable[[], PrefixTree]] = {"radix": PrefixTree, "obvious": lambda: PrefixTree(ObviousTextTree())}
+KINDS: dict[str, Callable[[], PrefixTree]] = {
+    "radix": PrefixTree,
+    "obvious": lambda: PrefixTree(cast("Any", ObviousTextTree())),
+}
 
 
 @pytest.fixture(params=list(KINDS))

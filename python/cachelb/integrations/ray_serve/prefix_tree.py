@@ -7,31 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-
-class TextTree(Protocol):
-    """The used methods of `cachelb.RadixTree`."""
-
-    def insert(self, key: str, worker: str, *, at: float) -> int:
-        """Record that a worker used a text at a time."""
-        ...
-
-    def match_prefix(self, key: str, *, among: Sequence[str]) -> Any:  # noqa: ANN401 - a PrefixMatch
-        """Find the longest beginning of a text that one of these workers holds."""
-        ...
-
-    def evict_oldest(self, worker: str, min_units: int) -> int:
-        """Evict a worker's least recently used texts, all of one time together, until so much is gone."""
-        ...
-
-    def remove_worker(self, worker: str) -> int:
-        """Drop a worker."""
-        ...
-
-    def size(self, worker: str) -> int:
-        """Count the characters a worker holds."""
-        ...
+from cachelb._core import RadixTree
 
 
 class PrefixTree:
@@ -52,17 +30,13 @@ class PrefixTree:
         (10, {'replica-a': 0, 'replica-b': 10})
     """
 
-    def __init__(self, tree: TextTree | None = None) -> None:
+    def __init__(self, tree: RadixTree | None = None) -> None:
         """Make an empty tree.
 
         Args:
             tree: The tree of the texts, a new `RadixTree` by default.
         """
-        if tree is None:
-            from cachelb import RadixTree
-
-            tree = RadixTree()
-        self._tree = tree
+        self._tree = RadixTree() if tree is None else tree
         self._lock = threading.RLock()
         self._tenants: dict[str, None] = {}  # in the order in which they were added
         self._evictions: threading.Thread | None = None

@@ -42,14 +42,19 @@ class _Responding(Protocol):
     def _stores_response(self) -> bool: ...
 
 
-class _Reporting(_Responding, Protocol):
+class Reporting(_Responding, Protocol):
     """A decision, as far as its answer concerns it."""
 
-    def on_first_token(self) -> None: ...
-    def on_tokens(self, n: int) -> None: ...
+    def on_first_token(self) -> None:
+        """Report the first token."""
+
+    def on_tokens(self, n: int) -> None:
+        """Report further tokens."""
+
     def on_complete(
         self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
-    ) -> None: ...
+    ) -> None:
+        """Report the end."""
 
 
 class Usage(TypedDict, total=False):
@@ -184,7 +189,7 @@ class PassingAnswer:
         2
     """
 
-    def __init__(self, decision: _Reporting, *, is_stream: bool = True) -> None:
+    def __init__(self, decision: Reporting, *, is_stream: bool = True) -> None:
         """Report nothing yet.
 
         Args:

@@ -11,7 +11,7 @@ from collections import deque
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from cachelb.answers import ResponseId
+from cachelb.answers import Reporting, ResponseId
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,17 +36,9 @@ _KEPT_LENGTH = 1 << 16
 _log = logging.getLogger("cachelb.tracking")
 
 
-class Tracker(Protocol):
+class Tracker(Reporting, Protocol):
     """A decision, or a pair of them, that a stream reports to."""
 
-    def on_first_token(self) -> None: ...
-    def on_tokens(self, n: int) -> None: ...
-    def on_complete(
-        self, *, cached_tokens: int | None = None, prompt_tokens: int | None = None, output_tokens: int | None = None
-    ) -> None: ...
-    def on_response(self, response_id: str) -> None: ...
-    @property
-    def _stores_response(self) -> bool: ...
     def on_error(self, error_or_status: BaseException | int) -> Outcome: ...
     def cancel(self) -> None: ...
     def _unread(self) -> None: ...

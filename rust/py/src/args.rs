@@ -23,7 +23,6 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::slice;
 
-use cachelb_core::hashing::MAX_BLOCK_SIZE;
 use cachelb_core::ids::SequenceHash;
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{
@@ -511,26 +510,6 @@ pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
         .get_type()
         .name()
         .map_or_else(|_| "an object".to_owned(), |name| name.to_string())
-}
-
-/// Tokens per block.
-pub(crate) fn block_size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    ranged(value, "block_size", 1, MAX_BLOCK_SIZE as u64).map(|size| size as usize)
-}
-
-/// Bytes per chunk of text: as far as blocks of tokens go, at 4 bytes a token.
-pub(crate) fn chunk_bytes(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    ranged(value, "chunk_bytes", 1, 4 * MAX_BLOCK_SIZE as u64).map(|size| size as usize)
-}
-
-/// Seed of hashes.
-pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    ranged(value, "seed", 0, u64::MAX)
-}
-
-/// Seed of hashes, or nothing.
-pub(crate) fn optional_seed(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
-    (!value.is_none()).then(|| seed(value)).transpose()
 }
 
 /// A new array of `len` hashes, filled by `fill`, which must not run Python code.

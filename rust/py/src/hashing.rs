@@ -111,10 +111,10 @@ impl Keys {
 #[pyo3(signature = (tokens, block_size=16, *, namespace=None, scheme="chained", seed=None, mm=None, secret=None))]
 pub(crate) fn hash_blocks<'py>(
     tokens: &Bound<'py, PyAny>,
-    #[pyo3(from_py_with = args::block_size)] block_size: usize,
+    #[pyo3(from_py_with = named::block_size)] block_size: usize,
     namespace: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = named::scheme)] scheme: &str,
-    #[pyo3(from_py_with = args::optional_seed)] seed: Option<u64>,
+    #[pyo3(from_py_with = named::seed_or_none)] seed: Option<u64>,
     mm: Option<&Bound<'py, PyAny>>,
     secret: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -161,9 +161,9 @@ pub(crate) fn check_made(blocks: &Bound<'_, PyAny>, hasher: &Hasher) -> PyResult
 #[pyo3(signature = (text, chunk_bytes=64, *, namespace=None, seed=None, secret=None))]
 pub(crate) fn hash_text<'py>(
     text: &Bound<'py, PyAny>,
-    #[pyo3(from_py_with = args::chunk_bytes)] chunk_bytes: usize,
+    #[pyo3(from_py_with = named::chunk_bytes)] chunk_bytes: usize,
     namespace: Option<&Bound<'py, PyAny>>,
-    #[pyo3(from_py_with = args::optional_seed)] seed: Option<u64>,
+    #[pyo3(from_py_with = named::seed_or_none)] seed: Option<u64>,
     secret: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let keys = Keys::read(text.py(), secret)?;

@@ -21,7 +21,7 @@ use crate::args::{self, Items, MAX_ITEMS, Words, named, wrong_type};
 use crate::clock::Clock;
 use crate::error::enter;
 use crate::hashing::Keys;
-use crate::indexed::indexed;
+use crate::indexed::{indexed, with_lock};
 use crate::matched::Match;
 use crate::names::Names;
 
@@ -60,26 +60,10 @@ pub(crate) struct BlockTracker {
     keys: Keys,
 }
 
-indexed!(BlockTracker, "BlockTracker", read, |view, now| view
+indexed!(BlockTracker, "BlockTracker", View, |view, now| view
     .snapshot(now));
 
 impl BlockTracker {
-    fn read<R: Send>(
-        &self,
-        py: Python<'_>,
-        bulk: bool,
-        work: impl FnOnce(View<'_>) -> Result<R> + Send,
-    ) -> PyResult<R> {
-        let core = &self.core;
-        enter(|| match core.try_view() {
-            Some(view) if !bulk => work(view),
-            view => {
-                drop(view);
-                py.detach(|| work(core.view()))
-            }
-        })
-    }
-
     /// Drops what is past its time to live, before anything is asked or changed.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(due) = self.core.next_expiry() {
@@ -98,13 +82,7 @@ fn write<R: Send>(
     bulk: bool,
     work: impl FnOnce(Edit<'_>) -> Result<R> + Send,
 ) -> PyResult<R> {
-    enter(|| match core.try_edit() {
-        Some(edit) if !bulk => work(edit),
-        edit => {
-            drop(edit);
-            py.detach(|| work(core.edit()))
-        }
-    })
+    with_lock(py, bulk, || core.try_edit(), || core.edit(), work)
 }
 
 fn hash(
@@ -170,14 +148,6 @@ pub(crate) fn as_strs<'a>(
         .transpose()
 }
 
-fn capacity(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    args::ranged(value, "max_blocks_per_worker", 1, u64::from(u32::MAX)).map(|blocks| blocks as u32)
-}
-
-fn max_blocks(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    args::ranged(value, "max_blocks", 0, u64::MAX)
-}
-
 fn parent(value: &Bound<'_, PyAny>) -> PyResult<Option<SequenceHash>> {
     if value.is_none() {
         return Ok(None);
@@ -192,11 +162,11 @@ impl BlockTracker {
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = args::block_size)] block_size: usize,
-        #[pyo3(from_py_with = capacity)] max_blocks_per_worker: u32,
+        #[pyo3(from_py_with = named::block_size)] block_size: usize,
+        #[pyo3(from_py_with = named::max_blocks_per_worker)] max_blocks_per_worker: u32,
         #[pyo3(from_py_with = named::hashing)] hashing: &str,
         #[pyo3(from_py_with = named::matcher)] matcher: &str,
-        #[pyo3(from_py_with = args::optional_seed)] seed: Option<u64>,
+        #[pyo3(from_py_with = named::seed_or_none)] seed: Option<u64>,
         secret: Option<&Bound<'_, PyAny>>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -416,7 +386,7 @@ impl BlockTracker {
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = named::worker)] worker: &str,
-        #[pyo3(from_py_with = max_blocks)] max_blocks: u64,
+        #[pyo3(from_py_with = named::max_blocks)] max_blocks: u64,
     ) -> PyResult<u64> {
         self.settle(py)?;
         write(&self.core, py, true, |mut edit| {

@@ -1,8 +1,42 @@
 //! What the block index and the radix tree have in common, written once.
 
-/// Methods of a class with `core`, `clock` and `names` that reads its core with `$read`.
+use cachelb_core::error::Result;
+use pyo3::prelude::*;
+
+use crate::error::enter;
+
+/// Works on a core once its lock is held: with the GIL if that is free and the work is no bulk, else without.
+pub(crate) fn with_lock<G, R: Send>(
+    py: Python<'_>,
+    bulk: bool,
+    attempt: impl FnOnce() -> Option<G>,
+    lock: impl FnOnce() -> G + Send,
+    work: impl FnOnce(G) -> Result<R> + Send,
+) -> PyResult<R> {
+    enter(|| match attempt() {
+        Some(locked) if !bulk => work(locked),
+        locked => {
+            drop(locked);
+            py.detach(|| work(lock()))
+        }
+    })
+}
+
+/// Methods of a class with `core`, `clock` and `names`, whose core is read through `$view`.
 macro_rules! indexed {
-    ($class:ident, $name:literal, $read:ident, |$view:ident, $now:ident| $snapshot:expr) => {
+    ($class:ident, $name:literal, $view_type:ident, |$view:ident, $now:ident| $snapshot:expr) => {
+        impl $class {
+            fn read<R: Send>(
+                &self,
+                py: Python<'_>,
+                bulk: bool,
+                work: impl FnOnce($view_type<'_>) -> Result<R> + Send,
+            ) -> PyResult<R> {
+                let core = &self.core;
+                with_lock(py, bulk, || core.try_view(), || core.view(), work)
+            }
+        }
+
         #[pymethods]
         impl $class {
             #[doc = stub!($name, ".workers")]
@@ -14,7 +48,7 @@ macro_rules! indexed {
             #[doc = stub!($name, ".memory_bytes")]
             #[getter]
             fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-                self.$read(py, false, |view| Ok(view.memory_bytes()))
+                self.read(py, false, |view| Ok(view.memory_bytes()))
             }
 
             #[doc = stub!($name, ".snapshot")]
@@ -22,7 +56,7 @@ macro_rules! indexed {
                 self.settle(py)?;
                 let mut now = None;
                 loop {
-                    let bytes = self.$read(py, true, |$view| match now {
+                    let bytes = self.read(py, true, |$view| match now {
                         // Something got a time to live since: ask the clock, which must not happen under the lock.
                         None if $view.next_expiry().is_some() => Ok(None),
                         _ => {
@@ -39,7 +73,7 @@ macro_rules! indexed {
 
             #[doc = stub!($name, ".validate")]
             fn validate(&self, py: Python<'_>) -> PyResult<()> {
-                self.$read(py, true, |view| view.validate())
+                self.read(py, true, |view| view.validate())
             }
 
             fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {

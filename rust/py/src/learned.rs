@@ -12,7 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
 
-use crate::args::{Items, MAX_ITEMS, named, ranged, seed, string, text, wrong_type};
+use crate::args::{Items, MAX_ITEMS, named, string, text, wrong_type};
 use crate::error::enter;
 use crate::items::set_items;
 
@@ -57,8 +57,8 @@ impl LearnedModel {
         #[pyo3(from_py_with = named::clip)] clip: f32,
         #[pyo3(from_py_with = named::dropout)] dropout: f32,
         #[pyo3(from_py_with = named::holdout)] holdout: f32,
-        #[pyo3(from_py_with = self::seed)] seed: u64,
-        #[pyo3(from_py_with = version_number)] version: u64,
+        #[pyo3(from_py_with = named::seed)] seed: u64,
+        #[pyo3(from_py_with = named::version)] version: u64,
     ) -> PyResult<Self> {
         let py = cls.py();
         let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
@@ -251,10 +251,6 @@ fn os_error(error: &io::Error, path: PathBuf) -> PyErr {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     PyOSError::new_err((number, text.to_owned(), path))
-}
-
-fn version_number(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    ranged(value, "version", 0, u64::MAX)
 }
 
 fn named<T>(

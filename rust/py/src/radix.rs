@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 use cachelb_core::error::Result;
 use cachelb_core::radix::{
-    MAX_PAGE_SIZE, NamedTree, PrefixAnswer, Progress, Prompt, Time, TreeEdit, TreeView, Trust, Use,
+    NamedTree, PrefixAnswer, Progress, Prompt, Time, TreeEdit, TreeView, Trust, Use,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -19,7 +19,7 @@ use crate::args::{self, Words, named};
 use crate::clock::Clock;
 use crate::error::enter;
 use crate::index::{as_strs, names};
-use crate::indexed::indexed;
+use crate::indexed::{indexed, with_lock};
 use crate::matched::named_tuple;
 use crate::names::Names;
 
@@ -112,12 +112,12 @@ pub(crate) struct RadixTree {
     ttl_s: Option<f64>,
 }
 
-indexed!(RadixTree, "RadixTree", look, |view, now| Ok(
+indexed!(RadixTree, "RadixTree", TreeView, |view, now| Ok(
     view.snapshot(now)
 ));
 
 impl RadixTree {
-    fn read<R: Send>(
+    fn find<R: Send>(
         &self,
         py: Python<'_>,
         key: &Key<'_>,
@@ -132,22 +132,6 @@ impl RadixTree {
             let tokens = key.copied(py);
             let prompt = key.steady(&tokens);
             py.detach(|| work(core.view(), prompt, answer))
-        })
-    }
-
-    fn look<R: Send>(
-        &self,
-        py: Python<'_>,
-        bulk: bool,
-        work: impl FnOnce(TreeView<'_>) -> Result<R> + Send,
-    ) -> PyResult<R> {
-        let core = &self.core;
-        enter(|| match core.try_view() {
-            Some(view) if !bulk => work(view),
-            view => {
-                drop(view);
-                py.detach(|| work(core.view()))
-            }
         })
     }
 
@@ -206,14 +190,6 @@ fn units_left(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     args::ranged(value, "max_units", 0, u64::MAX)
 }
 
-fn min_units(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    args::ranged(value, "min_units", 0, u64::MAX)
-}
-
-fn page_size(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    args::ranged(value, "page_size", 1, MAX_PAGE_SIZE as u64).map(|size| size as usize)
-}
-
 fn time(at: Option<f64>) -> PyResult<Option<Time>> {
     match at {
         Some(at) if !at.is_finite() => Err(PyValueError::new_err(format!(
@@ -230,7 +206,7 @@ impl RadixTree {
     fn new(
         py: Python<'_>,
         #[pyo3(from_py_with = max_units)] max_units: Option<u64>,
-        #[pyo3(from_py_with = page_size)] page_size: usize,
+        #[pyo3(from_py_with = named::page_size)] page_size: usize,
         #[pyo3(from_py_with = named::ttl_s_or_none)] ttl_s: Option<f64>,
         clock: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -317,7 +293,7 @@ impl RadixTree {
                 Key::Tokens(words) => words.len(),
             };
             self.settle(py)?;
-            let matched = self.read(py, &given, answer, |view, prompt, answer| {
+            let matched = self.find(py, &given, answer, |view, prompt, answer| {
                 view.match_prefix(prompt, among.as_deref(), answer)
             })?;
             let workers = answer.found().iter();
@@ -345,7 +321,7 @@ impl RadixTree {
             let Scratch { tokens, answer } = scratch;
             let given = Key::get(key, tokens)?;
             self.settle(py)?;
-            self.read(py, &given, answer, |view, prompt, answer| {
+            self.find(py, &given, answer, |view, prompt, answer| {
                 view.overlaps(prompt, among.as_deref(), answer)
             })?;
             let dict = PyDict::new(py);
@@ -391,7 +367,7 @@ impl RadixTree {
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = named::worker)] worker: &str,
-        #[pyo3(from_py_with = min_units)] min_units: u64,
+        #[pyo3(from_py_with = named::min_units)] min_units: u64,
     ) -> PyResult<u64> {
         self.settle(py)?;
         if min_units == 0 {
@@ -410,7 +386,7 @@ impl RadixTree {
         #[pyo3(from_py_with = named::worker_or_none)] worker: Option<&str>,
     ) -> PyResult<u64> {
         self.settle(py)?;
-        self.look(py, false, |view| Ok(view.size(worker)))
+        self.read(py, false, |view| Ok(view.size(worker)))
     }
 
     #[doc = stub!("RadixTree.restore")]

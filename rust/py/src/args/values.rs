@@ -168,6 +168,8 @@ fn or_none<'a, 'py, T>(
 
 /// Readers for signatures, where errors are to have the argument's name: `from_py_with` gives them only the value.
 pub(crate) mod named {
+    use cachelb_core::hashing::MAX_BLOCK_SIZE;
+    use cachelb_core::radix::MAX_PAGE_SIZE;
     use pyo3::prelude::*;
 
     use super::{MAX_WORDS, Range, flag, integer, number, or_none};
@@ -215,6 +217,15 @@ pub(crate) mod named {
         answered: bool = flag;
         restarted: bool = flag;
         remote: bool = flag;
+        block_size: usize = |value, name| integer(value, name, 1..=MAX_BLOCK_SIZE);
+        chunk_bytes: usize = |value, name| integer(value, name, 1..=4 * MAX_BLOCK_SIZE);
+        page_size: usize = |value, name| integer(value, name, 1..=MAX_PAGE_SIZE);
+        max_blocks_per_worker: u32 = |value, name| integer(value, name, 1..=u32::MAX);
+        max_blocks: u64 = |value, name| integer(value, name, 0..=u64::MAX);
+        min_units: u64 = |value, name| integer(value, name, 0..=u64::MAX);
+        seed: u64 = |value, name| integer(value, name, 0..=u64::MAX);
+        seed_or_none: Option<u64> = |value, name| or_none(value, |value| integer(value, name, 0..=u64::MAX));
+        version: u64 = |value, name| integer(value, name, 0..=u64::MAX);
         priority: i64 = |value, name| integer(value, name, i64::MIN..=i64::MAX);
         epochs: u32 = |value, name| integer(value, name, 1..=u32::MAX);
         batch: usize = |value, name| integer(value, name, 1..=MAX_WORDS);

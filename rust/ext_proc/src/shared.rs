@@ -8,64 +8,45 @@ use tokio::sync::Notify;
 
 use crate::options::Options;
 
-macro_rules! events {
-    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// What a server counts.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Event {
-            $($(#[doc = $doc])* $variant,)*
-        }
-
-        impl Event {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// Returns the name, as in the counters of Python.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-events! {
-    /// A worker was picked.
-    Picked = "picked",
-    /// Refused: no worker may take the request.
-    NoWorker = "no-worker",
-    /// Refused: of low priority, and its worker is busy.
-    Shed = "shed",
-    /// Refused: an admission has no room for the request.
-    WorkersBusy = "workers-busy",
-    /// Refused: the router is strict and cannot read the body.
-    BadBody = "bad-body",
-    /// Refused: the pick failed.
-    Failed = "failed",
-    /// Refused: the request took too long to arrive.
-    SlowBody = "slow-body",
-    /// Refused: too many requests are open.
-    TooManyStreams = "too-many-streams",
-    /// Refused: the server is about to stop.
-    Draining = "draining",
-    /// Refused or passed unread: the body is too long. Or its headers are.
-    TooLarge = "too-large",
-    /// Refused or passed unread: all requests take too much memory.
-    Full = "full",
-    /// Picked by the headers alone, as the proxy does not wait for a pick with the body.
-    BodyNotSent = "body-not-sent",
-    /// A stream ended for want of messages.
-    Expired = "expired",
-    /// Served by another worker than the first that was named.
-    ServedFallback = "served-fallback",
-    /// Served at an address that no worker has.
-    ServedUnknown = "served-unknown",
-    /// Served by a worker that took no booking.
-    ServedUnbooked = "served-unbooked",
-    /// A stream that wants no reply.
-    Observed = "observed",
+cachelb_core::named! {
+    /// What a server counts, by its name in the counters of Python.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    Event {
+        /// A worker was picked.
+        Picked = "picked",
+        /// Refused: no worker may take the request.
+        NoWorker = "no-worker",
+        /// Refused: of low priority, and its worker is busy.
+        Shed = "shed",
+        /// Refused: an admission has no room for the request.
+        WorkersBusy = "workers-busy",
+        /// Refused: the router is strict and cannot read the body.
+        BadBody = "bad-body",
+        /// Refused: the pick failed.
+        Failed = "failed",
+        /// Refused: the request took too long to arrive.
+        SlowBody = "slow-body",
+        /// Refused: too many requests are open.
+        TooManyStreams = "too-many-streams",
+        /// Refused: the server is about to stop.
+        Draining = "draining",
+        /// Refused or passed unread: the body is too long. Or its headers are.
+        TooLarge = "too-large",
+        /// Refused or passed unread: all requests take too much memory.
+        Full = "full",
+        /// Picked by the headers alone, as the proxy does not wait for a pick with the body.
+        BodyNotSent = "body-not-sent",
+        /// A stream ended for want of messages.
+        Expired = "expired",
+        /// Served by another worker than the first that was named.
+        ServedFallback = "served-fallback",
+        /// Served at an address that no worker has.
+        ServedUnknown = "served-unknown",
+        /// Served by a worker that took no booking.
+        ServedUnbooked = "served-unbooked",
+        /// A stream that wants no reply.
+        Observed = "observed",
+    }
 }
 
 /// Bytes of headers, and of a message that arrives, which do not count as held: a fixed amount per stream.

@@ -88,27 +88,6 @@ pub struct Options {
     pub conformance: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            max_body_bytes: 2 << 20,
-            large_bodies: LargeBodies::Pass,
-            max_held_bytes: 256 << 20,
-            max_streams: 4096,
-            body_timeout: Duration::from_secs(30),
-            idle_timeout: Duration::from_secs(600),
-            stream_timeout: Duration::from_secs(3600),
-            fallbacks: 2,
-            priorities: HashMap::new(),
-            shed_inflight: None,
-            rewrite_model: false,
-            default_body_mode: BodyMode::Duplex,
-            expose_headers: Vec::new(),
-            conformance: false,
-        }
-    }
-}
-
 /// An option out of its range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOption {

@@ -1,5 +1,6 @@
 //! A host whose bookings check their own calls, messages as Envoy sends them, and replies as short text.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use crate::host::{
     Asked, Booked, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
 };
+use crate::options::{BodyMode, LargeBodies, Options};
 use crate::wire::{
     HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Kind, Message,
     Mutation, Part, Reply, ReplyPart, Struct, Value,
@@ -18,6 +20,28 @@ pub(crate) const A: &str = "10.0.0.1:8000";
 pub(crate) const B: &str = "10.0.0.2:8000";
 /// Serves, but takes no booking.
 pub(crate) const FULL: &str = "10.0.0.3:8000";
+
+/// As the Python class has them.
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 2 << 20,
+            large_bodies: LargeBodies::Pass,
+            max_held_bytes: 256 << 20,
+            max_streams: 4096,
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(600),
+            stream_timeout: Duration::from_secs(3600),
+            fallbacks: 2,
+            priorities: HashMap::new(),
+            shed_inflight: None,
+            rewrite_model: false,
+            default_body_mode: BodyMode::Duplex,
+            expose_headers: Vec::new(),
+            conformance: false,
+        }
+    }
+}
 
 /// What happened to bookings, in short words.
 #[derive(Debug, Default)]

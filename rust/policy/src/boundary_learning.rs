@@ -26,7 +26,7 @@ use cachelb_core::rng::Rng;
 
 pub use self::options::BoundaryLearningOptions;
 pub(super) use self::options::POLICY;
-use super::bounded::Bound;
+use super::bounded;
 use super::choice::Choice;
 use super::options::Seconds;
 use super::parts::{Ended, Routed, State, state};
@@ -164,16 +164,7 @@ impl BoundaryLearning {
                 .map_or(Reason::NoKey, |_| Reason::ShortPrompt);
             return Choice::cold(cold_spread(view.rows, rng), reason);
         };
-        let arcs = self.ring.covering(view);
-        let seats = arcs.seats(view.rows);
-        let epsilon = self.options.epsilon;
-        let bound = epsilon.map(|epsilon| Bound::of(view.rows, epsilon));
-        let has_room = |row: &usize| bound.is_none_or(|bound| bound.admits(&view.rows[*row]));
-        let home = arcs.walk(&seats, key).next().unwrap_or(0);
-        match arcs.walk(&seats, key).find(has_room) {
-            Some(row) if row != home => Choice::warm(row, Reason::HashBounded),
-            _ => Choice::warm(home, Reason::Hash),
-        }
+        bounded::choose(&self.ring, view, key, self.options.epsilon)
     }
 
     /// Depths of the routes that begin the prompt, rising.

@@ -2,7 +2,23 @@
 //!
 //! The capacities always sum to more than what is in flight, so some worker has room for the next request.
 
-use super::view::{Candidate, ceil};
+use super::choice::Choice;
+use super::reason::Reason;
+use super::ring::Ring;
+use super::view::{Candidate, View, ceil};
+
+/// The worker of `key` on the ring, or the next one that has room. Without an `epsilon` all have.
+pub(super) fn choose(ring: &Ring, view: &View<'_>, key: &[u8], epsilon: Option<f64>) -> Choice {
+    let arcs = ring.covering(view);
+    let seats = arcs.seats(view.rows);
+    let bound = epsilon.map(|epsilon| Bound::of(view.rows, epsilon));
+    let has_room = |row: &usize| bound.is_none_or(|bound| bound.admits(&view.rows[*row]));
+    let home = arcs.walk(&seats, key).next().unwrap_or(0);
+    match arcs.walk(&seats, key).find(has_room) {
+        Some(row) if row != home => Choice::warm(row, Reason::HashBounded),
+        _ => Choice::warm(home, Reason::Hash),
+    }
+}
 
 /// How many requests each candidate may have in flight, the new one included.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
 use super::about::{About, Need, Ruled, Setup};
-use super::bounded::Bound;
+use super::bounded;
 use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::parts::state;
@@ -85,15 +85,7 @@ impl Rule for ConsistentHash {
         let Some(key) = view.key else {
             return Choice::cold(cold_spread(view.rows, rng), Reason::NoKey);
         };
-        let arcs = self.ring.covering(view);
-        let seats = arcs.seats(view.rows);
-        let bound = self.epsilon.map(|epsilon| Bound::of(view.rows, epsilon));
-        let has_room = |row: &usize| bound.is_none_or(|bound| bound.admits(&view.rows[*row]));
-        let home = arcs.walk(&seats, key).next().unwrap_or(0);
-        match arcs.walk(&seats, key).find(has_room) {
-            Some(row) if row != home => Choice::warm(row, Reason::HashBounded),
-            _ => Choice::warm(home, Reason::Hash),
-        }
+        bounded::choose(&self.ring, view, key, self.epsilon)
     }
 
     fn settled(&mut self, view: &View<'_>, _choice: Choice, _served: usize, _booking: BookingId) {

@@ -197,28 +197,23 @@ impl Router {
 
     /// Forgets a worker and what it holds; its bookings still end as usual. Returns whether it was known.
     pub fn remove_worker(&self, key: &str) -> bool {
-        let mut fleet = self.fleet();
-        let known = fleet.selector.workers_mut().remove(key);
-        Self::leave(&mut fleet, key);
-        drop(fleet);
-        self.engines.forget(key);
-        known
+        self.leave(key, |selector| selector.workers_mut().remove(key))
     }
 
     /// Lets a worker finish what it has; it is forgotten with its last booking. Returns whether it was known.
     pub fn drain_worker(&self, key: &str) -> bool {
-        let mut fleet = self.fleet();
-        let known = fleet.selector.workers_mut().drain(key);
-        Self::leave(&mut fleet, key);
-        drop(fleet);
-        self.engines.forget(key);
-        known
+        self.leave(key, |selector| selector.workers_mut().drain(key))
     }
 
-    fn leave(fleet: &mut Fleet, key: &str) {
+    fn leave(&self, key: &str, go: impl FnOnce(&mut Selector) -> bool) -> bool {
+        let mut fleet = self.fleet();
+        let known = go(&mut fleet.selector);
         if fleet.places.contains_key(key) {
             fleet.list(|list| list.retain(|candidate| *candidate.key != *key));
         }
+        drop(fleet);
+        self.engines.forget(key);
+        known
     }
 
     /// Marks a worker ready or not; what it holds and its bookings stay. Returns whether it is registered.

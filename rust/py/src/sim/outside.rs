@@ -1,9 +1,11 @@
 //! A gateway written in Python.
 
 use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
+use pyo3::call::PyCallArgs;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 
 /// An object with the methods of `cachelb.sim.gateway.Gateway`.
 #[derive(Debug)]
@@ -20,6 +22,22 @@ impl Outside {
             gateway,
             holds: holds.unwrap_or(false),
         }
+    }
+
+    /// Calls a method of the gateway, and reads its answer.
+    fn ask<R>(&self, method: &str, given: impl for<'py> PyCallArgs<'py>) -> PyResult<R>
+    where
+        R: for<'py> FromPyObjectOwned<'py>,
+    {
+        Python::attach(|py| {
+            let answer = self.gateway.bind(py).call_method1(method, given)?;
+            answer.extract().map_err(Into::into)
+        })
+    }
+
+    /// Calls a method of the gateway that answers nothing.
+    fn notify(&self, method: &str, given: impl for<'py> PyCallArgs<'py>) -> PyResult<()> {
+        Python::attach(|py| self.gateway.call_method1(py, method, given).map(drop))
     }
 }
 
@@ -40,130 +58,73 @@ impl Gateway for Outside {
     type Error = PyErr;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> PyResult<Option<Placed>> {
-        Python::attach(|py| {
-            let gateway = self.gateway.bind(py);
-            let given = (attempt.id, attempt.tried, attempt.now);
-            let answer = gateway.call_method1(intern!(py, "select"), given)?;
-            Ok(answer.extract::<Option<Answer>>()?.map(placed))
-        })
+        let given = (attempt.id, attempt.tried, attempt.now);
+        Ok(self.ask::<Option<Answer>>("select", given)?.map(placed))
     }
 
     fn select_pair(&mut self, attempt: &Attempt<'_>) -> PyResult<Option<Pair>> {
-        Python::attach(|py| {
-            let gateway = self.gateway.bind(py);
-            let given = (attempt.id, attempt.tried, attempt.now);
-            let answer = gateway.call_method1(intern!(py, "select_pair"), given)?;
-            let pair: Option<(Option<Answer>, Answer)> = answer.extract()?;
-            Ok(pair.map(|(prefill, decode)| Pair {
-                prefill: prefill.map(placed),
-                decode: placed(decode),
-            }))
-        })
+        let given = (attempt.id, attempt.tried, attempt.now);
+        let pair: Option<(Option<Answer>, Answer)> = self.ask("select_pair", given)?;
+        Ok(pair.map(|(prefill, decode)| Pair {
+            prefill: prefill.map(placed),
+            decode: placed(decode),
+        }))
     }
 
     fn held(&mut self, id: u32) -> PyResult<Option<f64>> {
         if !self.holds {
             return Ok(None);
         }
-        Python::attach(|py| {
-            let until = self
-                .gateway
-                .call_method1(py, intern!(py, "held_until"), (id,))?;
-            until.extract(py)
-        })
+        self.ask("held_until", (id,))
     }
 
     fn called(&mut self, now: f64) -> PyResult<Vec<u32>> {
         if !self.holds {
             return Ok(Vec::new());
         }
-        Python::attach(|py| {
-            let called = self
-                .gateway
-                .call_method1(py, intern!(py, "called"), (now,))?;
-            called.extract(py)
-        })
+        self.ask("called", (now,))
     }
 
     fn give_up(&mut self, id: u32) -> PyResult<()> {
-        Python::attach(|py| {
-            self.gateway
-                .call_method1(py, intern!(py, "give_up"), (id,))?;
-            Ok(())
-        })
+        self.notify("give_up", (id,))
     }
 
     fn publish(&mut self) -> PyResult<Vec<Vec<u8>>> {
-        Python::attach(|py| {
-            let name = intern!(py, "publish");
-            self.gateway.call_method0(py, name)?.extract(py)
-        })
+        self.ask("publish", ())
     }
 
     fn receive(&mut self, message: &[u8], now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "receive");
-            let message = PyBytes::new(py, message);
-            self.gateway.call_method1(py, name, (message, now))?;
-            Ok(())
-        })
+        self.notify("receive", (message, now))
     }
 
     fn first_token(&mut self, placed: Placed, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "first_token");
-            self.gateway.call_method1(py, name, (placed.ticket, now))?;
-            Ok(())
-        })
+        self.notify("first_token", (placed.ticket, now))
     }
 
     fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "tokens");
-            self.gateway
-                .call_method1(py, name, (placed.ticket, n, now))?;
-            Ok(())
-        })
+        self.notify("tokens", (placed.ticket, n, now))
     }
 
     fn finished(&mut self, placed: Placed, cached_tokens: Option<u32>, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "finished");
-            self.gateway
-                .call_method1(py, name, (placed.ticket, cached_tokens, now))?;
-            Ok(())
-        })
+        self.notify("finished", (placed.ticket, cached_tokens, now))
     }
 
     fn failed(&mut self, placed: Placed, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "failed");
-            self.gateway.call_method1(py, name, (placed.ticket, now))?;
-            Ok(())
-        })
+        self.notify("failed", (placed.ticket, now))
     }
 
     fn cancelled(&mut self, placed: Placed, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "cancelled");
-            self.gateway.call_method1(py, name, (placed.ticket, now))?;
-            Ok(())
-        })
+        self.notify("cancelled", (placed.ticket, now))
     }
 
     fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "report");
-            let load = (
-                load.running,
-                load.waiting,
-                load.queued_tokens,
-                load.kv_usage,
-            );
-            self.gateway
-                .call_method1(py, name, (worker, load, at, now))?;
-            Ok(())
-        })
+        let load = (
+            load.running,
+            load.waiting,
+            load.queued_tokens,
+            load.kv_usage,
+        );
+        self.notify("report", (worker, load, at, now))
     }
 
     fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> PyResult<()> {
@@ -187,10 +148,6 @@ impl Gateway for Outside {
     }
 
     fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let name = intern!(py, "set_ready");
-            self.gateway.call_method1(py, name, (worker, ready, now))?;
-            Ok(())
-        })
+        self.notify("set_ready", (worker, ready, now))
     }
 }

@@ -251,19 +251,24 @@ pub fn simulate<'py>(
 }
 
 trait Bytes: Copy {
+    /// As numpy calls it.
+    const DTYPE: &'static str;
+
     fn put(self, out: &mut Vec<u8>);
 }
 
 macro_rules! bytes {
-    ($($kind:ty),*) => {
+    ($($kind:ty => $dtype:literal),*) => {
         $(impl Bytes for $kind {
+            const DTYPE: &'static str = $dtype;
+
             fn put(self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_ne_bytes());
             }
         })*
     };
 }
-bytes!(u8, u32, i32, u64, f32, f64);
+bytes!(u8 => "u1", u32 => "u4", i32 => "i4", u64 => "u8", f32 => "f4", f64 => "f8");
 
 /// Columns as bytes, under the name of their dtype and their own.
 fn columns<'py>(
@@ -271,58 +276,39 @@ fn columns<'py>(
     outcomes: &Outcomes,
     nanoseconds: &[u32],
 ) -> PyResult<Bound<'py, PyDict>> {
-    fn add<T: Bytes>(
+    fn add<'a, T: Bytes + 'a>(
         out: &Bound<'_, PyDict>,
         name: &str,
-        dtype: &str,
-        values: impl IntoIterator<Item = T>,
+        values: impl IntoIterator<Item = &'a T>,
     ) -> PyResult<()> {
         let mut bytes = Vec::new();
         values.into_iter().for_each(|value| value.put(&mut bytes));
-        out.set_item(name, (dtype, PyBytes::new(out.py(), &bytes)))
+        out.set_item(name, (T::DTYPE, PyBytes::new(out.py(), &bytes)))
     }
     let out = PyDict::new(py);
     let o = outcomes;
-    add(&out, "status", "u1", o.status.iter().map(|s| *s as u8))?;
-    add(&out, "arrival_s", "f8", o.arrival.iter().copied())?;
-    add(&out, "first_token_s", "f8", o.first_token.iter().copied())?;
-    add(&out, "finish_s", "f8", o.finish.iter().copied())?;
-    add(&out, "worker", "i4", o.worker.iter().copied())?;
-    add(
-        &out,
-        "prefill_worker",
-        "i4",
-        o.prefill_worker.iter().copied(),
-    )?;
-    add(&out, "reason", "u1", o.reason.iter().copied())?;
-    add(
-        &out,
-        "predicted_tokens",
-        "u4",
-        o.predicted_tokens.iter().copied(),
-    )?;
-    add(&out, "cached_tokens", "u4", o.cached_tokens.iter().copied())?;
-    add(&out, "preemptions", "u4", o.preemptions.iter().copied())?;
-    add(&out, "retries", "u4", o.retries.iter().copied())?;
-    add(&out, "sample_s", "f8", o.sample_time.iter().copied())?;
-    add(&out, "samples", "f4", o.samples.iter().flatten().copied())?;
-    add(&out, "busy_s", "f8", o.busy.iter().copied())?;
-    add(&out, "evicted_blocks", "u8", o.evicted.iter().copied())?;
-    add(
-        &out,
-        "worker_preemptions",
-        "u8",
-        o.worker_preemptions.iter().copied(),
-    )?;
-    for (name, values) in [
-        ("event_messages", &o.event_messages),
-        ("lost_messages", &o.lost_messages),
-        ("replays", &o.replays),
-        ("resyncs", &o.resyncs),
-    ] {
-        add(&out, name, "u8", values.iter().copied())?;
-    }
-    add(&out, "select_ns", "u4", nanoseconds.iter().copied())?;
+    let status: Vec<u8> = o.status.iter().map(|status| *status as u8).collect();
+    add(&out, "status", &status)?;
+    add(&out, "arrival_s", &o.arrival)?;
+    add(&out, "first_token_s", &o.first_token)?;
+    add(&out, "finish_s", &o.finish)?;
+    add(&out, "worker", &o.worker)?;
+    add(&out, "prefill_worker", &o.prefill_worker)?;
+    add(&out, "reason", &o.reason)?;
+    add(&out, "predicted_tokens", &o.predicted_tokens)?;
+    add(&out, "cached_tokens", &o.cached_tokens)?;
+    add(&out, "preemptions", &o.preemptions)?;
+    add(&out, "retries", &o.retries)?;
+    add(&out, "sample_s", &o.sample_time)?;
+    add(&out, "samples", o.samples.iter().flatten())?;
+    add(&out, "busy_s", &o.busy)?;
+    add(&out, "evicted_blocks", &o.evicted)?;
+    add(&out, "worker_preemptions", &o.worker_preemptions)?;
+    add(&out, "event_messages", &o.event_messages)?;
+    add(&out, "lost_messages", &o.lost_messages)?;
+    add(&out, "replays", &o.replays)?;
+    add(&out, "resyncs", &o.resyncs)?;
+    add(&out, "select_ns", nanoseconds)?;
     let quantile = |q| o.gaps.quantile(q).unwrap_or(f64::NAN);
     let gaps = [
         o.gaps.mean().unwrap_or(f64::NAN),
@@ -330,7 +316,7 @@ fn columns<'py>(
         quantile(0.9),
         quantile(0.99),
     ];
-    add(&out, "itl_s", "f8", gaps)?;
+    add(&out, "itl_s", &gaps)?;
     out.set_item("end_s", o.end)?;
     out.set_item("selections", o.selections)?;
     let reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();

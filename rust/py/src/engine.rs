@@ -178,6 +178,11 @@ impl Engine {
         self.work(&mut lock(self.shared.current()), work)
     }
 
+    /// The same; a panic becomes an exception.
+    pub fn caught<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> PyResult<R> {
+        enter(|| Ok(self.held(work)))
+    }
+
     fn work<R>(&self, selector: &mut Selector, work: impl FnOnce(&mut Selector) -> R) -> R {
         let done = work(selector);
         if selector.fleet().has_news() {
@@ -192,7 +197,7 @@ impl Engine {
             return Ok(());
         }
         self.has_news.store(false, Ordering::Relaxed);
-        let news = enter(|| Ok(self.held(Selector::take_news)))?;
+        let news = self.caught(Selector::take_news)?;
         Python::attach(|py| {
             let log = py.import(intern!(py, "cachelb.router.health"))?;
             for (key, news) in news {
@@ -236,7 +241,7 @@ impl Engine {
             selector.close(booking, ending, usage, now)
         };
         // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
-        enter(|| Ok(self.held(close)))
+        self.caught(close)
     }
 
     /// Something happened that may let a request go that waits.
@@ -252,13 +257,11 @@ impl Engine {
     /// Calls the requests whose turn it is, after each change to those that wait, and after an event.
     pub fn call_next(&self, is_event: bool) -> PyResult<()> {
         let now = self.last_now();
-        let called = enter(|| {
-            Ok(self.held(|selector| {
-                let called = selector.call_next(is_event, now);
-                let waiting = selector.gates().waiting();
-                self.waiters.store(waiting, Ordering::SeqCst);
-                called
-            }))
+        let called = self.caught(|selector| {
+            let called = selector.call_next(is_event, now);
+            let waiting = selector.gates().waiting();
+            self.waiters.store(waiting, Ordering::SeqCst);
+            called
         })?;
         called.wake();
         Ok(())
@@ -266,7 +269,7 @@ impl Engine {
 
     /// The engine's counts came after the end.
     pub fn late_usage(&self, number: u64, usage: Usage) -> PyResult<bool> {
-        enter(|| Ok(self.held(|selector| selector.ledger_mut().late_usage(number, usage))))
+        self.caught(|selector| selector.ledger_mut().late_usage(number, usage))
     }
 
     /// The time now.

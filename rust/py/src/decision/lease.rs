@@ -16,7 +16,6 @@ use pyo3::sync::PyOnceLock;
 use super::Owner;
 use crate::body::{Client, response_name};
 use crate::engine::Engine;
-use crate::error::enter;
 
 /// The longest that a worker rests because it asked for it.
 pub const MAX_REST_MS: u64 = 60_000;
@@ -141,10 +140,7 @@ impl Lease {
     /// The worker refused the connection or closed it; to be called before the end.
     pub fn disconnected(&self, now: Millis) -> PyResult<()> {
         self.booking().map_or(Ok(()), |booking| {
-            enter(|| {
-                self.engine.held(|s| s.disconnected(booking, now));
-                Ok(())
-            })
+            self.engine.caught(|s| s.disconnected(booking, now))
         })
     }
 

@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 use super::gate;
 use crate::arguments::MAX_TOKENS;
 use crate::decision::{Decision, Lease, MAX_REST_MS, header_pairs};
-use crate::error::enter;
 use crate::options::read::millis;
 
 /// Who holds the load.
@@ -136,9 +135,8 @@ impl Booked for Booking {
             let (Some(booking), now) = (lease.booking(), lease.engine.any_now()) else {
                 return Ok(());
             };
-            let first =
-                |selector: &mut cachelb_router::Selector| selector.first_token(booking, now);
-            if enter(|| Ok(lease.engine.held(first)))? {
+            let engine = &lease.engine;
+            if engine.caught(|selector| selector.first_token(booking, now))? {
                 lease.owner.released()?;
             }
             Ok(())
@@ -151,12 +149,9 @@ impl Booked for Booking {
                 return Ok(());
             };
             let count = count.min(MAX_TOKENS);
-            enter(|| {
-                Ok(lease
-                    .engine
-                    .held(|selector| selector.tokens(booking, count, now)))
-            })?;
-            lease.engine.log_news()
+            let engine = &lease.engine;
+            engine.caught(|selector| selector.tokens(booking, count, now))?;
+            engine.log_news()
         });
     }
 
@@ -170,7 +165,8 @@ impl Booked for Booking {
             let now = lease.engine.any_now();
             match lease.response(id) {
                 Ok(Some((booking, name))) => {
-                    enter(|| Ok(lease.engine.held(|s| s.responded(booking, name, now))))?;
+                    let engine = &lease.engine;
+                    engine.caught(|selector| selector.responded(booking, name, now))?;
                 }
                 Ok(None) => {}
                 Err(()) => refuse(lease, 1)?,
@@ -212,12 +208,8 @@ impl Booked for Booking {
             let rest = retry_after_s.filter(|_| ending == Ending::Backpressure);
             if let Some((seconds, booking)) = rest.zip(lease.booking()) {
                 let rest = millis(seconds).min(MAX_REST_MS);
-                enter(|| {
-                    lease
-                        .engine
-                        .held(|selector| selector.workers_mut().rest(booking, rest, now));
-                    Ok(())
-                })?;
+                let engine = &lease.engine;
+                engine.caught(|selector| selector.workers_mut().rest(booking, rest, now))?;
             }
             lease.end(ending, Counts::default(), now)
         });
@@ -230,10 +222,6 @@ impl Booked for Booking {
 
 /// Counts of an engine's that are none.
 fn refuse(lease: &Lease, counts: u64) -> PyResult<()> {
-    enter(|| {
-        lease
-            .engine
-            .held(|selector| selector.ledger_mut().unread_usage += counts);
-        Ok(())
-    })
+    let engine = &lease.engine;
+    engine.caught(|selector| selector.ledger_mut().unread_usage += counts)
 }

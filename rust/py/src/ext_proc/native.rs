@@ -14,7 +14,7 @@ use super::picking::{Query, Selecting, Stop};
 use crate::body::Read;
 use crate::call::Hints;
 use crate::decision::{Lease, Owner};
-use crate::error::{body_text, enter};
+use crate::error::body_text;
 use crate::prompt::{Scratch, with_detached_scratch};
 use crate::roster::Registered;
 use crate::router::{NativeRouter, Ready};
@@ -164,7 +164,7 @@ impl Selecting for Natively<'_> {
                 .select(&mut candidates, &request)
                 .map(Passed::Picked),
         };
-        let found = match enter(|| Ok(engine.held(step))) {
+        let found = match engine.caught(step) {
             Ok(Ok(Passed::Picked(found))) => Ok(found),
             Ok(Ok(Passed::Waits { ticket, again_ms })) => Err(Stop::Waits(ticket, again_ms)),
             Ok(Err(error)) => Err(refusal(&error).into()),

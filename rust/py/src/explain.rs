@@ -30,20 +30,16 @@ pub fn explanation<'py>(
         fields.set_item("score", row.score.get())?;
         fields.set_item("events", row.events.map(FeedState::name))?;
         if row.held.speculative > 0 {
-            let speculative = PyDict::new(py);
-            speculative.set_item(Medium::Gpu.name(), row.held.speculative)?;
-            fields.set_item("speculative_blocks", speculative)?;
+            let speculative = [(Medium::Gpu.name(), row.held.speculative)];
+            fields.set_item("speculative_blocks", speculative.into_py_dict(py)?)?;
         }
         for (field, blocks) in [
             ("confirmed_blocks", row.held.confirmed),
             ("doubtful_blocks", row.held.doubtful),
         ] {
-            let by_medium = PyDict::new(py);
-            for (medium, count) in Held::MEDIA.into_iter().zip(blocks) {
-                if count > 0 {
-                    by_medium.set_item(medium.name(), count)?;
-                }
-            }
+            let media = Held::MEDIA.map(Medium::name).into_iter();
+            let by_medium = media.zip(blocks).filter(|(_, count)| *count > 0);
+            let by_medium = by_medium.into_py_dict(py)?;
             if !by_medium.is_empty() {
                 fields.set_item(field, by_medium)?;
             }

@@ -2,7 +2,7 @@
 //! whose workers are those of the latest lists.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::args::named;
 use crate::policy::NativePolicy;
@@ -30,11 +30,8 @@ macro_rules! front {
                     let row = |(name, id)| (name, selector.book().loads.inflight(id));
                     ids.map(row).collect::<Vec<_>>()
                 })?;
-                let loads = PyDict::new(py);
-                for (name, inflight) in rows {
-                    loads.set_item(&*name, inflight)?;
-                }
-                Ok(loads)
+                let rows = rows.iter().map(|(name, inflight)| (&**name, inflight));
+                rows.into_py_dict(py)
             }
 
             #[doc = stub!($name, ".block_count")]

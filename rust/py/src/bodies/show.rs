@@ -9,6 +9,7 @@ use super::headers::Headers;
 use super::{Bodies, bytes};
 use crate::body::{PromptRoom, Read, Shape};
 use crate::error::body_error;
+use crate::items::set_items;
 use crate::options::read::Options;
 use cachelb_router::CONVENTIONS;
 
@@ -41,9 +42,7 @@ pub fn read_body<'py>(
         read.hints(&body, false);
         let facts = body.facts();
         found.set_item("kind", facts.kind.name())?;
-        found.set_item("messages", facts.messages)?;
-        found.set_item("parts", facts.parts)?;
-        found.set_item("media", facts.media)?;
+        set_items!(found, facts => messages, parts, media);
         found.set_item("prompts", body.prompts().count())?;
         found.set_item("answers", facts.answers.unwrap_or(1))?;
         found.set_item("stream", facts.stream)?;

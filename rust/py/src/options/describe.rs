@@ -2,7 +2,7 @@
 
 use cachelb_policy::{Declared, Kind, POLICIES, Policy, Value};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
 #[doc = stub!("policy_table")]
 #[pyfunction]
@@ -80,12 +80,6 @@ fn default<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
         Value::Word(word) | Value::PolicyName(word) => word.into_pyobject(py)?.into_any(),
         Value::Numbers(numbers) => PyTuple::new(py, numbers)?.into_any(),
         Value::Integers(numbers) => PyTuple::new(py, numbers)?.into_any(),
-        Value::Named(named) => {
-            let by_name = PyDict::new(py);
-            for (name, number) in named {
-                by_name.set_item(name, number)?;
-            }
-            by_name.into_any()
-        }
+        Value::Named(named) => named.iter().cloned().into_py_dict(py)?.into_any(),
     })
 }

@@ -3,20 +3,15 @@
 use cachelb_events::{DropReason, Fault, FeedStats, GroupStats, Received, Totals};
 use cachelb_router::Disagreement;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use super::kv::KvEvents;
 use crate::items::{set_counts, set_items};
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
-    let counts = PyDict::new(py);
-    for reason in DropReason::ALL {
-        let n = count(reason);
-        if n > 0 {
-            counts.set_item(reason.name(), n)?;
-        }
-    }
-    Ok(counts)
+    let counts = DropReason::ALL.map(|reason| (reason.name(), count(reason)));
+    let counts = counts.into_iter().filter(|(_, n)| *n > 0);
+    counts.into_py_dict(py)
 }
 
 /// Adds what is known of unknown fields by name.
@@ -53,11 +48,8 @@ fn groups<'py>(py: Python<'py>, groups: &[GroupStats]) -> PyResult<Bound<'py, Py
 }
 
 fn repairs(py: Python<'_>, counted: [u64; Fault::ALL.len()]) -> PyResult<Bound<'_, PyDict>> {
-    let counts = PyDict::new(py);
-    for (fault, n) in Fault::ALL.into_iter().zip(counted) {
-        counts.set_item(fault.name(), n)?;
-    }
-    Ok(counts)
+    let names = Fault::ALL.map(Fault::name).into_iter();
+    names.zip(counted).into_py_dict(py)
 }
 
 fn row<'py>(
@@ -133,14 +125,11 @@ impl KvEvents {
             }
         });
         let sums = PyDict::new(py);
-        let replays = PyDict::new(py);
-        for (result, n) in Totals::REPLAYS.iter().zip(totals.replays) {
-            replays.set_item(result, n)?;
-        }
+        let replays = Totals::REPLAYS.into_iter().zip(totals.replays);
         set_items!(sums, totals => gaps, resyncs, restarts);
         set_items!(
             sums,
-            replays: replays,
+            replays: replays.into_py_dict(py)?,
             repairs: repairs(py, totals.repairs)?,
             dropped: dropped(py, |reason| totals.dropped[reason as usize])?,
         );

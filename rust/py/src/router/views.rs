@@ -125,10 +125,7 @@ impl Readings {
                 by_reason.set_item((wanted.name(), reason.name()), count)?;
             }
         }
-        let by_ending = PyDict::new(py);
-        for (ending, count) in Ending::ALL.iter().zip(counted.endings) {
-            by_ending.set_item(ending.name(), count)?;
-        }
+        let endings = Ending::ALL.map(Ending::name).into_iter();
         let tallies = counted
             .shadows
             .iter()
@@ -149,7 +146,7 @@ impl Readings {
         set_items!(
             counters,
             decisions: by_reason,
-            endings: by_ending,
+            endings: endings.zip(counted.endings).into_py_dict(py)?,
             funnel: funnel,
             shadows: shadows,
             evictions: copied.evictions.into_py_dict(py)?,
@@ -192,12 +189,9 @@ impl Readings {
                 Eligibility::Candidate => "ready",
                 other => other.describe(),
             };
-            let blocks = PyDict::new(py);
-            for (medium, count) in Medium::ALL.into_iter().zip(row.blocks) {
-                if count > 0 {
-                    blocks.set_item(medium.name(), count)?;
-                }
-            }
+            let media = Medium::ALL.map(Medium::name).into_iter();
+            let blocks = media.zip(row.blocks).filter(|(_, count)| *count > 0);
+            let blocks = blocks.into_py_dict(py)?;
             let (load, report) = (row.load, row.load.report);
             let age = report
                 .is_known()
@@ -296,16 +290,11 @@ impl Readings {
             queued_s: record.queued_ms as f64 / 1000.0,
             convention: record.convention,
         );
-        let shadows = PyList::empty(py);
-        for shadow in &record.shadows {
-            shadows.append((
-                &*shadow.key,
-                shadow.reason.name(),
-                shadow.matched_tokens,
-                shadow.agrees,
-            ))?;
-        }
-        fields.set_item("shadows", shadows)?;
+        let shadows = record.shadows.iter().map(|shadow| {
+            let reason = shadow.reason.name();
+            (&*shadow.key, reason, shadow.matched_tokens, shadow.agrees)
+        });
+        fields.set_item("shadows", PyList::new(py, shadows)?)?;
         Ok(fields)
     }
 }

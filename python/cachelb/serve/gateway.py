@@ -14,7 +14,7 @@ from cachelb.admission import Admission
 from cachelb.answers import PassingAnswer, header_filter, retry_after
 from cachelb.arguments import seconds, whole
 from cachelb.errors import BodyError, NoWorkerAvailable, Overloaded
-from cachelb.serve.asgi import ClientLeft
+from cachelb.serve.asgi import ClientLeft, body_chunks
 from cachelb.serve.exchange import Exchange
 from cachelb.serve.headers import answer_headers, request_headers
 from cachelb.serve.models import Models
@@ -238,13 +238,7 @@ class Gateway:
             if name == b"content-length" and int(value) > limit:
                 raise _too_large(limit)
         chunks: list[bytes] = []
-        is_complete = False
-        while not is_complete:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ClientLeft
-            chunk: bytes = message.get("body", b"")
-            is_complete = not message.get("more_body", False)
+        async for chunk in body_chunks(receive):
             exchange.held += len(chunk)
             self.held_bytes += len(chunk)
             if exchange.held > limit:

@@ -6,6 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from cachelb.extras import need
 from cachelb.metrics.families import durations, families
 from cachelb.metrics.family import Family
 
@@ -40,11 +41,9 @@ def instrument(router: Measured, meter: Meter) -> None:
         >>> router = cachelb.Router(["gpu0"])
         >>> instrument(router, get_meter("cachelb"))
     """
-    try:
-        from opentelemetry.metrics import Observation
-    except ModuleNotFoundError as error:
-        text = "instrument() needs opentelemetry-api: install it, or cachelb[otel]"
-        raise ModuleNotFoundError(text, name=error.name) from error
+    need("instrument()", "opentelemetry.metrics")
+    from opentelemetry.metrics import Observation
+
     snapshot = _Snapshot(router)
     for family in _families(router.stats()):
         create = meter.create_observable_counter if family.kind == "counter" else meter.create_observable_gauge

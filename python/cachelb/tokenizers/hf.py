@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cachelb.arguments import require
+from cachelb.extras import need
 from cachelb.tokenizers.segments import Added, Cutter, SegmentCache, cutting_tokens
-from cachelb.tokenizers.templates import MISSING, ChatTemplates, read_config, special_tokens_of, templates_of
+from cachelb.tokenizers.templates import ChatTemplates, read_config, special_tokens_of, templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,10 +132,9 @@ class HfTokenizer:
             FileNotFoundError: There is no such file.
             ValueError: It holds no tokenizer, or the template is invalid.
         """
-        try:
-            from tokenizers import Tokenizer
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(MISSING.format("tokenizers"), name=error.name) from error
+        need("cachelb.tokenizers", "tokenizers")
+        from tokenizers import Tokenizer
+
         text = Path(path).read_text("utf-8")
         try:
             tokenizer = Tokenizer.from_str(text)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from cachelb.extras import need
 
 if TYPE_CHECKING:
     from cachelb.tokenizers.template import ChatTemplate
-
-MISSING: Final = "cachelb.tokenizers needs {}: install it, or cachelb[tokenizers]"
 
 
 class ChatTemplates:
@@ -51,10 +51,9 @@ class ChatTemplates:
 
 
 def _compiled(source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
-    try:
-        from cachelb.tokenizers.template import ChatTemplate
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(MISSING.format("jinja2"), name=error.name) from error
+    need("cachelb.tokenizers", "jinja2")
+    from cachelb.tokenizers.template import ChatTemplate
+
     return ChatTemplate(source, special_tokens)
 
 

@@ -261,7 +261,7 @@ impl Exchange {
             self.release_body();
         }
         let Picked { endpoints, booking } = picked;
-        let rank = booking.rank();
+        let rank = booking.booked.rank();
         self.pick = Some(Pick {
             first: endpoints.first().cloned(),
             booking,

@@ -241,7 +241,8 @@ impl Refusal {
 
 /// A booking that ends exactly once, by being dropped at the latest.
 pub(crate) struct Booking {
-    booked: Box<dyn Booked>,
+    /// Ends through the methods of `Booking` only.
+    pub(crate) booked: Box<dyn Booked>,
     is_open: bool,
 }
 
@@ -252,26 +253,10 @@ impl fmt::Debug for Booking {
 }
 
 impl Booking {
-    pub(crate) fn rank(&self) -> Option<u32> {
-        self.booked.rank()
-    }
-
-    pub(crate) fn headers(&self) -> Vec<(String, String)> {
-        self.booked.headers()
-    }
-
-    pub(crate) fn stores_response(&self) -> bool {
-        self.booked.stores_response()
-    }
-
     pub(crate) fn served(&mut self, address: &str) -> Moved {
         let moved = self.booked.served(address);
         self.is_open = moved == Moved::Fallback;
         moved
-    }
-
-    pub(crate) fn forget_prompt(&mut self) {
-        self.booked.forget_prompt();
     }
 
     pub(crate) fn first_token(&mut self) {
@@ -284,10 +269,6 @@ impl Booking {
         if self.is_open {
             self.booked.tokens(count);
         }
-    }
-
-    pub(crate) fn response(&mut self, id: &str) {
-        self.booked.response(id);
     }
 
     pub(crate) fn complete(&mut self, usage: Usage) {

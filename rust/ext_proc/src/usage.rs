@@ -37,7 +37,7 @@ impl PassingAnswer {
             has_begun: false,
             is_detached: false,
             tail: Vec::new(),
-            head: booking.stores_response().then(Vec::new),
+            head: booking.booked.stores_response().then(Vec::new),
         }
     }
 
@@ -63,7 +63,7 @@ impl PassingAnswer {
             head.extend_from_slice(&chunk[..chunk.len().min(HEAD_BYTES)]);
             let found = response_id(head);
             if let Some(id) = found {
-                booking.response(id);
+                booking.booked.response(id);
             }
             if found.is_some() || head.len() >= HEAD_BYTES {
                 self.head = None;

@@ -96,7 +96,7 @@ impl Exchange {
         let options = &self.shared.options;
         let mut shown = Vec::new();
         if !options.expose_headers.is_empty() {
-            shown = booking.headers();
+            shown = booking.booked.headers();
             shown.retain(|(name, _)| options.expose_headers.contains(name));
         }
         if options.conformance {

@@ -129,7 +129,7 @@ impl Exchange {
 
     pub(super) fn forget_prompt(&mut self) {
         if let Some(pick) = &mut self.pick {
-            pick.booking.forget_prompt();
+            pick.booking.booked.forget_prompt();
         }
         self.kept.clear();
     }

@@ -107,12 +107,9 @@ impl LearnedModel {
         let py = features.py();
         let rows = self.rows(features, gpus)?;
         let mut costs = Vec::new();
-        let run = || {
-            self.core
-                .predict(&rows, &mut costs, &mut Scratch::default());
-        };
+        let scratch = &mut Scratch::default();
         enter(|| {
-            py.detach(run);
+            py.detach(|| self.core.predict(&rows, &mut costs, scratch));
             Ok(())
         })?;
         new_array(py, &costs)

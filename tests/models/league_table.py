@@ -23,6 +23,11 @@ def ratios_of(
     table: Mapping[tuple[str, str], Mapping[str, float | None]], policy: str, name: str, floor: float
 ) -> dict[str, float]:
     """Return a policy's figure by the best of each cell it is in."""
+    if name == "balanced":
+        parts = [
+            ratios_of(table, policy, part, 1e-3) for part in ("ttft_p50_s", "ttft_mean_s", "ttft_p99_s", "e2e_mean_s")
+        ]
+        return {cell: geometric_mean([part[cell] for part in parts]) for cell in set.intersection(*map(set, parts))}
     found = {}
     for (cell, of), figures in table.items():
         best = best_of(table, cell, name)

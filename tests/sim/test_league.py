@@ -33,7 +33,7 @@ NAMED = ["a", "b", "c+oracle"]
 TIMES = st.one_of(st.none(), st.floats(0, 1e4, allow_subnormal=False))
 RUNS = st.fixed_dictionaries(
     {
-        **{figure.name: TIMES for figure in COMPARED},
+        **{figure.name: TIMES for figure in COMPARED if not figure.of},
         "unserved": st.integers(0, 2),
         "requests": st.just(100),
         "preemptions": st.integers(0, 50),
@@ -56,7 +56,7 @@ def test_ratios_and_scores_are_those_of_the_obvious_computation(table: dict[tupl
         assert score.cells == len(cells)
         for figure in COMPARED:
             expected = league_table.ratios_of(table, policy, figure.name, figure.floor)
-            assert found.ratios(policy, figure) == expected
+            assert found.ratios(policy, figure) == pytest.approx(expected)
             ratio = score.figures[figure.name]
             if not expected:
                 assert ratio is None
@@ -95,6 +95,23 @@ def test_runs_from_before_a_figure_was_kept_have_no_ratio_of_it() -> None:
     found = standings({("w", "old"): old, ("w", "new"): new, ("w", "unserved"): unserved})
     assert [found.ratios(policy, p50) for policy in ("old", "new", "unserved")] == [{}, {"w": 1.0}, {"w": math.inf}]
     assert found.ratios("old", mean) == {"w": 1.0}
+
+
+def test_balanced_is_the_mean_of_its_ratios_where_a_run_has_all_of_them() -> None:
+    balanced = COMPARED[-1]
+    whole = {"ttft_p50_s": 0.2, "ttft_mean_s": 0.2, "ttft_p99_s": 0.4, "e2e_mean_s": 1.0}
+    found = standings({("w", "a"): whole, ("w", "b"): {**whole, "ttft_p50_s": 3.2}, ("x", "a"): {"ttft_mean_s": 0.1}})
+    assert found.ratios("a", balanced) == {"w": 1.0}
+    assert found.ratios("b", balanced) == {"w": pytest.approx(2.0)}
+
+
+def test_open_loops_have_no_time_of_sessions() -> None:
+    store = Store()
+    traces = tuple(f"chat(count=150,loop={loop})" for loop in ("open", "closed"))
+    play(replace(SMALL, traces=traces, seeds=(1,)), ["round-robin"], store=store)
+    kept = {row["trace"]: row["figures"]["session_mean_s"] for row in store.rows("run")}
+    assert kept["chat(count=150)"] is None
+    assert kept["chat(count=150,loop=closed)"] > 1
 
 
 def test_values_below_the_floor_are_equal() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -46,10 +46,11 @@ def rest_texts(score: Score) -> tuple[str, ...]:
 
 def legend(standings: Standings) -> list[str]:
     """Explain the tables in lines of text."""
-    floors = ", ".join(f"{figure.title} {figure.floor * 1e3:g} ms" for figure in COMPARED)
+    floors = ", ".join(f"{figure.title} {figure.floor * 1e3:g} ms" for figure in COMPARED if not figure.of)
     lines = [
         f"{len(standings)} cells. Ratios to the best policy of each cell: geometric mean (worst cell); 1 is best.",
         f"Floors below which values count as equal: {floors}.",
+        "balanced: geometric mean of the ratios of TTFT p50, mean and p99 and of E2E; session: of closed loops alone.",
         (
             f"within 3 %: cells whose mean TTFT is at most {NEAR} of the best; good: TTFT <= {SLO.ttft_s:g} s and "
             f"TPOT <= {SLO.tpot_s * 1e3:g} ms; hits: prompt tokens that were cached."
@@ -98,16 +99,10 @@ def group_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[li
 
     Each is the grouping, the groups, and by policy its name and the mean TTFT in each group.
     """
-    order = [score.policy for score in standings.scores()]
     for by in GROUPS:
         groups = standings.groups(by)
         if len(groups) > 1:
-            found = [{score.policy: score for score in standings.scores(cells)} for cells in groups.values()]
-            table = [
-                [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
-                for policy in order
-            ]
-            yield by, [str(group) for group in groups], table
+            yield by, *_grouped(standings, groups, [score.policy for score in standings.scores()])
 
 
 def bound_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[list[str]]]]:
@@ -120,12 +115,19 @@ def bound_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[li
         over = standings.over(bound)
         traces = over.groups("trace")
         groups = {"all cells": None, **(traces if len(traces) > 1 else {})}
-        found = [{score.policy: score for score in over.scores(cells)} for cells in groups.values()]
-        table = [
-            [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
-            for policy in found[0]
-        ]
-        yield bound, [str(group) for group in groups], table
+        yield bound, *_grouped(over, groups, [score.policy for score in over.scores()])
+
+
+def _grouped(
+    standings: Standings, groups: Mapping[Any, Sequence[str] | None], order: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Return heads and rows of the mean TTFT in each group."""
+    found = [{score.policy: score for score in standings.scores(cells)} for cells in groups.values()]
+    table = [
+        [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
+        for policy in order
+    ]
+    return [str(group) for group in groups], table
 
 
 def as_dict(standings: Standings) -> dict[str, Any]:
@@ -146,7 +148,7 @@ def as_dict(standings: Standings) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "cells": len(standings),
-        "floors": {figure.name: figure.floor for figure in COMPARED},
+        "floors": {figure.name: figure.floor for figure in COMPARED if not figure.of},
         "scores": [_score(score) for score in standings.scores()],
         "groups": {
             by: [

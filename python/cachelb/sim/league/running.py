@@ -278,6 +278,8 @@ class _Batch:
                 result = self._excerpt(cell, cell.window, policy, sped, fleet)
             bound = profile.hits(fleet.cache_tokens // sped.workload.block_size)
             figures = figures_of(measure(result, slo=SLO, bound=bound, infinite=bound))
+            if cell.trace.loop == "open":
+                figures["session_mean_s"] = None  # the clock's, whatever the policy
             if cell.window is not None:
                 figures["of_bound"] = None  # the pool's hits are those of all requests
         for shared in _used(cell, policy):

@@ -206,6 +206,10 @@ class Standings(Tabular):
             By cell, those that the policy ran in and in which the best has the figure. Infinite where it is None;
             without the cells of runs that were made before the figure was kept.
         """
+        if figure.of:
+            parts = [self.ratios(policy, part, cells) for part in COMPARED if part.name in figure.of]
+            shared = [cell for cell in parts[0] if all(cell in part for part in parts)]
+            return {cell: math.prod(part[cell] for part in parts) ** (1 / len(parts)) for cell in shared}
         found: dict[str, float] = {}
         for cell in self._cells if cells is None else cells:
             row = self._cells[cell].get(policy)

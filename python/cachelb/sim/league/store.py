@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachelb.sim.league.figures import Figures, check
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from cachelb.sim.league.figures import Figures
 
 _HEADER = {"format": "cachelb-league", "version": 1}
 
@@ -102,8 +102,6 @@ class Store:
             >>> [row["policy"] for row in store.rows("run")]
             ['dynamo']
         """
-        from cachelb.sim.league.figures import check
-
         row = {**facts, "cell": cell, "policy": policy, "source": source, "figures": check(figures)}
         self.add("run", f"{cell}/{policy}", row)
 

@@ -225,14 +225,11 @@ def opened(workload: Workload) -> Workload:
     fleet = FleetSpec.parse(_IDLE, block_size=workload.block_size)
     policy = "session(base=least-loaded)"
     idle = simulate(workload, fleet, policy, seed=1, signals=NO_REPORTS, sample_interval_s=float("inf"))
-    came = np.isfinite(idle.arrival_s)
-    if not came.all():
-        # One that fits into no cache has no answer that others could follow.
-        workload, idle_s = workload.take(np.flatnonzero(came)), idle.arrival_s[came]
-    else:
-        idle_s = idle.arrival_s
-    free = np.full(len(workload), -1, dtype=np.int64)
-    return replace(workload, arrival_s=idle_s, parent=free, think_s=np.zeros(len(workload))).in_order()
+    # One that fits into no cache has no answer that others could follow.
+    came = np.flatnonzero(np.isfinite(idle.arrival_s))
+    free = np.full(len(came), -1, dtype=np.int64)
+    timed = replace(workload.take(came), arrival_s=idle.arrival_s[came], parent=free, think_s=np.zeros(len(came)))
+    return timed.in_order()
 
 
 def fingerprint(workload: Workload) -> str:

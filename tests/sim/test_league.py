@@ -399,6 +399,7 @@ def run(*arguments: object) -> Result:
 
 
 TINY = ("chat(count=120)", "--fleet", "2xl40s", "--loads", "0.6,0.9", "--policy", "cache-aware,round-robin")
+ONE = ("--seeds", 1)
 
 
 def test_command_prints_tables_documents_and_a_picture(tmp_path: Path) -> None:
@@ -409,13 +410,14 @@ def test_command_prints_tables_documents_and_a_picture(tmp_path: Path) -> None:
     assert "TTFT mean by load" in printed.stdout
     assert picture.read_text("utf-8").count("geometric mean") == 1
     kept = store.read_bytes()
-    document = run(*TINY, "--store", store, "--json", "--threads", 1)
+    document = run(*TINY, *ONE, "--store", store, "--json", "--threads", 1)
     assert document.exit_code == 0, document.output
     assert json.loads(document.stdout)["cells"] == 2
     assert [len(group["scores"]) for group in json.loads(document.stdout)["groups"]["load"]] == [2, 2]
     assert store.read_bytes() == kept
-    assert run(*TINY, "--json").stdout == document.stdout
+    assert run(*TINY, *ONE, "--json").stdout == document.stdout
     assert "| cache-aware |" in run(*TINY, "--store", store, "--markdown", "--again", "round-robin").stdout
+    assert len(store.read_bytes().splitlines()) == 1 + 1 + 2 * 2 * 3, "three seeds are the default"
 
 
 def test_command_names_policies_with_their_admission(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ _POLICIES = (
     "adaptive,adaptive+events,cache-aware,kv-aware,prefill-times-batch(crowding=1),"
     "prefill-times-batch(crowding=1)+events,prefill-times-batch,sticky-until-saturated,overlap-cost,least-loaded,round-robin"
 )
-_TRACES = ("chat(count=8000)", "agent(count=6000)", "tool-agent(count=4000)", "rag(count=4000)")
-_QUICK_TRACES = ("chat(count=4000)", "agent(count=3000)", "tool-agent(count=2000)", "rag(count=2000)")
+_TRACES = ("chat(count=8000)", "agent(count=6000)", "agent(count=6000,loop=closed)", "rag(count=4000)")
+_QUICK_TRACES = ("chat(count=4000)", "agent(count=3000)", "agent(count=3000,loop=closed)", "rag(count=2000)")
 _FLEET, _QUICK_FLEET = "8xa100-80", "4xl40s"
 _QUICK_LOADS = (0.5, 0.85, 1.05)
 _LEAST = ("good", "hits", "TTFT p90", "preempted", "session", "unserved", "within 3 %", "TPOT", "E2E")
@@ -106,9 +106,9 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @option("--seed", 1, NOT_NEGATIVE, "The first seed.")
 @option(
     "--seeds",
-    1,
+    None,
     COUNT,
-    "Cells per setting, each with the next seed: of generators, of starts of recorded sessions, of policies.",
+    "Cells per setting, each with the next seed, of generators, sessions and policies; 3, or 1 with --quick.",
 )
 @option(
     "--part", "all", click.Choice(PARTS), "Half of each trace: by a hash of the session, or by time where it has none."
@@ -136,7 +136,7 @@ def league(
     loads: tuple[float, ...] | None,
     realism: str,
     seed: int,
-    seeds: int,
+    seeds: int | None,
     part: str,
     window: str | None,
     admission: AdmissionOptions | None,
@@ -162,7 +162,7 @@ def league(
         fleets=split_list(fleets or (_QUICK_FLEET if quick else _FLEET)),
         loads=loads or (_QUICK_LOADS if quick else LOADS),
         realism=list(REALISM) if realism == ALL else split_list(realism),
-        seeds=range(seed, seed + seeds),
+        seeds=range(seed, seed + (seeds or (1 if quick else 3))),
         part=part,
         model=model,
         window=window,

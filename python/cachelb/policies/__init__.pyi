@@ -254,7 +254,8 @@ class Adaptive(BuiltinPolicy):
 
         Args:
             objective: What is to be short: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that
-                fewer prompts are computed beside those that generate; ``balanced``, both.
+                fewer prompts are computed beside those that generate; ``balanced``, the lowest geometric mean of the
+                ratios of median, mean and P99 TTFT and of whole answers to the best of any policy.
             load_ms_per_token: Milliseconds that loading takes per prompt token, by medium: ``{"cpu": 0.003, "disk":
                 0.015}``. Blocks there then count by the part of their computing, as first tokens measured it, that
                 loading saves. A medium left out counts 0.8 ("cpu") or 0.3 ("disk") of device memory.

@@ -73,7 +73,8 @@ options! {
     ///     (True, 'prefix')
     pub struct AdaptiveOptions {
         /// What is to be short: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that fewer
-        /// prompts are computed beside those that generate; ``balanced``, both.
+        /// prompts are computed beside those that generate; ``balanced``, the lowest geometric mean of the ratios of
+        /// median, mean and P99 TTFT and of whole answers to the best of any policy.
         objective: Objective = Objective::Balanced;
         /// Milliseconds that loading takes per prompt token, by medium: ``{"cpu": 0.003, "disk": 0.015}``. Blocks there
         /// then count by the part of their computing, as first tokens measured it, that loading saves. A medium left out

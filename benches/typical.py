@@ -91,7 +91,9 @@ FIGURES = {figure.name: figure for figure in COMPARED}
 def leagues(seeds: Sequence[int]) -> dict[str, list[League]]:
     """Return the cells of each set; those of `kv-blocks` and `gateways` are compared with others of the same policy."""
     half = partial(League, seeds=seeds, part="report")
-    agents = half((RECORDED.format(loop=""),), LARGE, LOADS)
+    recorded = [half((RECORDED.format(loop=loop),), LARGE[:1], LOADS) for loop in ("", ",loop=closed")]
+    mixed = [replace(one, fleets=LARGE[1:], loads=LOADS[1:]) for one in recorded]
+    agents = replace(recorded[0], loads=LOADS[1:])
     faults = [name for name in REALISM if name not in ("none", "tensor-parallel-loss", "gateways-4")]
     return {
         "report": [
@@ -100,21 +102,20 @@ def leagues(seeds: Sequence[int]) -> dict[str, list[League]]:
             half(ANSWERS, FLEETS, LOADS),
             half((CONVERSATION, CHATS[1]), ("8xa30",), LOADS),
             half(AZURE, FLEETS[:1], LOADS),
-            agents,
+            *(recorded[0], mixed[0]),
         ],
         "agents": [
-            half((RECORDED.format(loop=",loop=closed"),), LARGE, LOADS),
             half(("agent(count=5000,loop=closed)", "chat(count=5000,loop=closed)"), FLEETS, LOADS),
+            *(recorded[1], mixed[1]),
         ],
         "low": [half(FEW, ("4xl40s",), LOW)],
-        "kv-blocks": [half((LONG[1], CHATS[1]), FLEETS[:1], LOADS), replace(agents, fleets=LARGE[:1])],
+        "kv-blocks": [half((LONG[1], CHATS[1]), FLEETS[:1], LOADS), agents],
         "gateways": [
             half((CONVERSATION, *CHATS[:2]), FLEETS[:1], LOADS, realism=("none", "gateways-4")),
-            replace(agents, fleets=LARGE[:1], realism=("none", "gateways-4")),
+            replace(agents, realism=("none", "gateways-4")),
         ],
         "faults": [
-            half(CHATS[:2], FLEETS[:1], (0.85,), realism=faults),
-            replace(agents, fleets=LARGE[:1], loads=(0.85,), realism=faults),
+            half((*CHATS[:2], "agent(count=4000)"), FLEETS[:1], (0.85,), realism=faults),
         ],
     }
 
@@ -168,7 +169,7 @@ class Bench:
 
     def each(
         self, kind: str, name: str, policies: Sequence[str], do: Callable[[Cell, str], dict[str, Any]]
-    ) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    ) -> dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]]:
         """Run what no league runs, in the cells of a set; return figures by cell, seeds together, and policy."""
         say(f"{name}: {kind}")
         tasks = list(product(chain.from_iterable(league.cells() for league in self.leagues[name]), policies))
@@ -184,10 +185,9 @@ class Bench:
 
         with ThreadPoolExecutor(self.threads) as pool:
             rows = list(pool.map(one, tasks))
-        found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        found: dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]] = defaultdict(list)
         for row in rows:
-            place = {name: row[name] for name in ("trace", "fleet", "load", "realism")}
-            found[digest(place), row["policy"]].append(row["figures"])
+            found[place_of(row), row["policy"]].append(row["figures"])
         return found
 
     def simulated(self, cell: Cell, policy: str, *, factor: float = 1.0, **options: Any) -> SimResult:  # noqa: ANN401
@@ -215,6 +215,11 @@ class Bench:
         samples = self.simulated(cell, policy, sample_interval_s=0.05).samples
         flight = samples[:, :, :2].sum(axis=2)
         return {"share": float(((flight.min(axis=1) == 0) & (flight.max(axis=1) > 1)).mean())}
+
+
+def place_of(facts: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the facts that cells differ in, apart from their seed."""
+    return tuple(facts[name] for name in ("trace", "fleet", "load"))
 
 
 def missized_router(policy: str, requests: Workload, fleet: FleetSpec, factor: float, seed: int) -> Router[str]:
@@ -278,35 +283,37 @@ class Page:
 
     def kv_blocks(self) -> None:
         """Add wrong numbers of blocks, beside the right one of the same policy."""
-        self.bench.standings("kv-blocks", DEFAULT)
-        means = {}
-        for factor in (1.0, 0.25, 4.0):
+        found = self.bench.standings("kv-blocks", DEFAULT)
+        right = {(place_of(row.facts), row.policy): row.figures for row in found.rows}
+        for factor in (0.25, 4.0):
             do = partial(self.bench.missized, factor)
-            runs = self.bench.each(f"kv-blocks-{factor:g}", "kv-blocks", DEFAULT, do)
-            means[factor] = {
-                place: [float(np.mean([one[name] for one in each])) for name in ("ttft_mean_s", "e2e_mean_s")]
-                for place, each in runs.items()
-            }
-        for factor, at in product((0.25, 4.0), (0, 1)):
-            texts = []
-            for policy in DEFAULT:
-                places = [place for place in means[factor] if place[1] == policy]
-                texts.append(summary([means[factor][place][at] / means[1.0][place][at] for place in places]))
-            title = f"`kv_blocks` of {factor:g} times the truth, beside the right ones: {('TTFT mean', 'E2E')[at]}"
-            self.add(title, "1.10", [*texts, ""])
+            wrong = self.bench.each(f"kv-blocks-{factor:g}", "kv-blocks", DEFAULT, do)
+            for name in ("ttft_mean_s", "e2e_mean_s"):
+                texts = [
+                    summary(
+                        [
+                            np.mean([one[name] for one in each]) / right[key][name]
+                            for key, each in wrong.items()
+                            if key[1] == policy
+                        ]
+                    )
+                    for policy in DEFAULT
+                ]
+                title = f"`kv_blocks` of {factor:g} times the truth, beside the right ones: {FIGURES[name].title}"
+                self.add(title, "1.10", [*texts, ""])
 
     def gateways(self) -> None:
         """Add gateways that share nothing, beside one."""
         found = self.bench.standings("gateways", DEFAULT)
-        value = {
-            (*(row.facts[name] for name in ("trace", "fleet", "load")), row.facts["realism"], row.policy): row.figures
-            for row in found.rows
-        }
+        value = {(place_of(row.facts), row.facts["realism"], row.policy): row.figures for row in found.rows}
         for name in ("ttft_mean_s", "e2e_mean_s"):
             texts = []
             for policy in DEFAULT:
-                pairs = [(key, value[*key[:3], "none", policy]) for key in value if key[3:] == ("gateways-4", policy)]
-                texts.append(summary([value[key][name] / one[name] for key, one in pairs]))  # type: ignore[operator]
+                places = [key[0] for key in value if key[1:] == ("none", policy)]
+                pairs = [
+                    [value[place, realism, policy][name] for realism in ("gateways-4", "none")] for place in places
+                ]
+                texts.append(summary([four / one for four, one in pairs]))  # type: ignore[operator]
             self.add(f"4 gateways that share nothing, beside one: {FIGURES[name].title}", "1.5", [*texts, ""])
 
     def faults(self) -> None:

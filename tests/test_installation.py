@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from cachelb.extras import _PACKAGES
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 EXTRAS = set(PROJECT["project"]["optional-dependencies"])
@@ -46,6 +48,7 @@ def test_pages_that_need_extras_install_them() -> None:
 def test_messages_name_extras_that_there_are() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "python" / "cachelb").rglob("*.py"))
     named = set(re.findall(r"install (?:it|them), or cachelb\[(\w+)\]", sources))
+    named |= {extra for _, extra in _PACKAGES.values()}
     assert len(named) > 5
     assert named <= EXTRAS
     assert not re.findall(r"pip install \S*cachelb", sources), "no package index has it while it is a checkout"

@@ -80,7 +80,7 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	$(BIN)/python -m mypy.stubtest cachelb._core
 	$(BIN)/python .ci/policy_stub.py --check
 	$(BIN)/lint-imports
-	$(BIN)/python .ci/rooms.py --most-lines 98000
+	$(BIN)/python .ci/rooms.py --most-lines 97800
 	$(MAKE) --no-print-directory licences
 	$(MAKE) --no-print-directory wheel
 	$(BIN)/twine check --strict $(WHEELS)/*

@@ -208,7 +208,9 @@ impl Adaptive {
             f64::from,
         );
         let (shared, requests) = self.branches.at(view);
-        let copies = view.rows.iter().filter(|row| row.overlap >= shared).count();
+        // Up to one request, the share is 1 however many copies there are: the usual case does without a pass over rows.
+        let holders = if requests > 1.0 { view.rows } else { &[] };
+        let copies = holders.iter().filter(|row| row.overlap >= shared).count();
         let per_copy = requests / (copies + 1) as f64;
         Common {
             speeds,

@@ -181,7 +181,7 @@ def test_signal_ends_it_with_stalled_workers_and_keeps_the_snapshot(tmp_path: Pa
 def test_killed_process_starts_again_with_its_snapshot_and_an_empty_book(tmp_path: Path) -> None:
     config, snapshot = tmp_path / "gateway.json", tmp_path / "router.snapshot"
     with FakeFleet(3) as fleet:
-        # Of workers with weights, speeds do not count: idle ones take turns.
+        # With weights, speeds do not count: idle workers take turns.
         weighted = [{"url": url, "weight": 2.0} for url in fleet.urls]
         config.write_text(json.dumps({"router": {"secret": SECRET}, "workers": weighted}))
         words = ("--config", config, "--snapshot", snapshot, "--expose-headers", "x-cachelb-worker")

@@ -44,7 +44,7 @@ pub struct Fleet {
     pub(super) has_sleepers: bool,
     /// Whether any worker ever had events: as long as none had, none is asked.
     pub(super) has_events: bool,
-    /// What was found out, and not reported.
+    /// Findings that were not reported yet.
     news: Vec<(WorkerId, News)>,
 }
 

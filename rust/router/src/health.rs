@@ -101,7 +101,7 @@ cachelb_core::named! {
     }
 }
 
-/// What is found out about a worker.
+/// A finding about a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum News {
     /// Why it is unreachable; `None` if it no longer is.

@@ -243,7 +243,7 @@ impl Selector {
         Workers(self)
     }
 
-    /// What was found out about workers since the last time, with their keys.
+    /// Findings about workers since the last time, with their keys.
     pub fn take_news(&mut self) -> Vec<(Arc<str>, News)> {
         self.fleet.take_news()
     }

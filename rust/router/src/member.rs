@@ -181,7 +181,7 @@ pub(super) struct Member {
     pub draining: bool,
     feed: Option<FeedStatus>,
     announced: Announced,
-    /// What it is.
+    /// Its facts.
     pub profile: Profile,
     /// Its latest failures.
     pub health: Health,

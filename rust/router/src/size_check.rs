@@ -15,7 +15,7 @@ use super::health::News;
 const REPORTS: f64 = 8.0;
 /// A report contradicts a size if it implies so many times as much, or as little.
 const CONTRADICTION: f64 = 1.6;
-/// What is held is known if the most that it can be is so many times the least.
+/// The blocks held are known if the most that they can be is at most so many times the least.
 const WIDEST: f64 = 1.3;
 /// A share below says little: it may be rounded to a hundredth.
 const LEAST_USAGE: f64 = 0.05;

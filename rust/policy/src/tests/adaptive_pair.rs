@@ -55,7 +55,7 @@ fn part() -> impl Strategy<Value = Part> {
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     prompt: f64,
-    /// Of the prompt, and of a worker whose number is not known.
+    /// Blocks of the prompt, and of a worker whose number is not known.
     blocks: (f64, f64),
     output: f64,
     per_context: f64,

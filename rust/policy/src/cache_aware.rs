@@ -72,7 +72,7 @@ impl Rule for CacheAware {
             return choice;
         }
         let total = view.total_blocks().unwrap_or(0);
-        let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
+        let best = view.best_overlap;
         let tokens = view.tokens_of(best.into());
         let enough = self.cache_threshold.reached(best, total)
             || self.min_matched_tokens.is_some_and(|m| tokens >= m);

@@ -63,7 +63,7 @@ impl Choice {
         match view.unmatchable() {
             Some(reason) => Self::cold(row, reason),
             None if view.rows[row].overlap > 0 => Self::warm(row, Reason::Prefix),
-            None if view.rows.iter().any(|row| row.overlap > 0) => Self::warm(row, Reason::Spill),
+            None if view.best_overlap > 0 => Self::warm(row, Reason::Spill),
             None => Self::cold(row, Reason::Cold),
         }
     }

@@ -138,6 +138,8 @@ pub enum Content<'a> {
 pub struct View<'a> {
     /// The candidates, never empty, in the caller's order.
     pub rows: &'a [Candidate],
+    /// The most leading blocks that any of them holds.
+    pub best_overlap: u32,
     /// Load columns by slot.
     pub loads: &'a [Load],
     /// By slot, requests without a first token whose prompt another worker computes; may be shorter than the slots.

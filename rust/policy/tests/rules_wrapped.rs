@@ -96,6 +96,7 @@ impl Scene {
     fn view<'a>(&'a self, key: Option<&'a [u8]>) -> View<'a> {
         View {
             rows: &self.rows,
+            best_overlap: self.rows.iter().map(|row| row.overlap).max().unwrap_or(0),
             loads: &self.loads,
             apart: &[],
             pace: Pace::default(),

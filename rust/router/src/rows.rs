@@ -40,6 +40,8 @@ pub(super) struct Rows {
     holders: Vec<u32>,
     /// The most leading blocks any row holds.
     pub best_overlap: u32,
+    /// The same of the rows that are left, once some were left out.
+    pub best_left: Option<u32>,
     /// Prompt tokens the best of them saves, `None` as long as that follows from the overlap, the same for each.
     pub best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
@@ -80,7 +82,7 @@ impl Rows {
         self.holders.clear();
         self.media.clear();
         self.is_extended = false;
-        self.best_overlap = 0;
+        (self.best_overlap, self.best_left) = (0, None);
         self.best_reusable = None;
         self.basis = None;
     }
@@ -273,13 +275,10 @@ impl Rows {
         self.basis = None;
         let mut stays = self.list.iter().map(&pass);
         self.media.retain(|_| stays.next().unwrap_or(true));
-        self.list.retain(|row| {
-            let stays = pass(row);
-            if !stays {
-                left.push(row.offer);
-            }
-            stays
-        });
+        let out = self.list.iter().filter(|row| !pass(row));
+        left.extend(out.map(|row| row.offer));
+        self.list.retain(pass);
+        self.best_left = self.list.iter().map(|row| row.overlap).max();
         left
     }
 
@@ -302,7 +301,7 @@ impl Rows {
             let text = format!("{what} of the kept row {row:?}");
             Err(Error::Invariant(text))
         };
-        let mut holders = 0;
+        let (mut holders, mut best) = (0, 0);
         for (at, row) in self.list.iter().enumerate() {
             let load = book.loads.columns().get(row.slot as usize);
             let (Some(member), Some(load)) = (fleet.at(row.slot), load) else {
@@ -316,10 +315,11 @@ impl Rows {
                 return fail("another position", row);
             }
             let held = self.holders.contains(&(at as u32));
-            if held != (row.overlap > 0) || row.overlap > self.best_overlap {
+            if held != (row.overlap > 0) {
                 return fail("an overlap that is not listed", row);
             }
             holders += usize::from(held);
+            best = row.overlap.max(best);
             let mut counted = *row;
             weigh(&mut counted, load, member, self.now, max_report_age_ms);
             let marked = book.loads.is_marked_changed(row.slot);
@@ -327,11 +327,9 @@ impl Rows {
                 return fail("an unseen change", row);
             }
         }
-        if holders != self.holders.len() {
-            let text = format!(
-                "{} rows hold blocks, {holders} are there",
-                self.holders.len()
-            );
+        let kept = (self.holders.len(), self.best_overlap);
+        if kept != (holders, best) {
+            let text = format!("{kept:?} holders and blocks, in rows {holders} and {best}");
             return Err(Error::Invariant(text));
         }
         Ok(())

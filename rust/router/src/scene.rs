@@ -52,6 +52,7 @@ pub(super) fn view<'a>(
     let is_shared = |path| book.named.shares_any(request.pool.0, path);
     View {
         rows,
+        best_overlap: rows.best_left.unwrap_or(rows.best_overlap),
         loads: book.loads.columns(),
         apart: book.loads.apart(),
         pace: book.pace,

@@ -70,7 +70,7 @@ fn leaves(view: &View<'_>) -> Option<(u32, u64)> {
     if view.is_child {
         return None;
     }
-    let held = view.rows.iter().map(|row| row.overlap).max()?;
+    let held = view.best_overlap;
     let last = view.blocks?.get((held as usize).checked_sub(1)?)?;
     Some((held, last.0 ^ u64::from(view.identity).rotate_left(32)))
 }

@@ -66,7 +66,7 @@ impl Rule for PrefixCache {
         if let Some(choice) = Choice::unmatchable(view, rng) {
             return choice;
         }
-        let best = view.rows.iter().map(|row| row.overlap).max().unwrap_or(0);
+        let best = view.best_overlap;
         let tokens = view.tokens_of(best.into());
         if best == 0 || !self.tau.exceeded(tokens, view.prompt_tokens) {
             return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);

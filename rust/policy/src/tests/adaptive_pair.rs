@@ -14,6 +14,7 @@ use crate::{Reason, Rng, Rule};
 fn half<'a>(scene: &'a Scene, rows: &'a [Candidate]) -> View<'a> {
     View {
         rows,
+        best_overlap: rows.iter().map(|row| row.overlap).max().unwrap_or(0),
         ..scene.view()
     }
 }

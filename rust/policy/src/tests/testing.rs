@@ -197,6 +197,7 @@ impl Scene {
     pub fn view(&self) -> View<'_> {
         View {
             rows: &self.rows,
+            best_overlap: self.rows.iter().map(|row| row.overlap).max().unwrap_or(0),
             loads: &self.loads,
             apart: &self.apart,
             pace: self.pace,

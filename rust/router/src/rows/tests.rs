@@ -3,7 +3,7 @@
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Report};
 use cachelb_core::tracker::Origin;
-use cachelb_policy::{CacheAware, Margin, Rule, SpillGate, Threshold};
+use cachelb_policy::{CacheAware, Margin, Reason, Rule, SpillGate, Threshold};
 use proptest::prelude::*;
 
 use super::super::*;
@@ -357,4 +357,34 @@ fn workers_whose_rows_are_kept_stay_and_those_no_longer_offered_go() {
     let known = |name: &String| known.iter().any(|(known, _)| **known == **name);
     assert!(here.iter().all(known), "offered in every call");
     selector.validate().unwrap();
+}
+
+#[test]
+fn the_best_overlap_is_that_of_the_workers_that_are_left() {
+    let mut selector = selector(Some(3.0), true);
+    let hashes: Vec<_> = (1..=8).map(SequenceHash).collect();
+    let mut select = |names: &[&str], blocks: usize, waiting: f64| {
+        let report = Report {
+            waiting: Some(waiting).into(),
+            at: Millis(1),
+            ..Report::NONE
+        };
+        let mut workers = selector.workers_mut();
+        workers
+            .set_report(&["a".into()], &report, Millis(1))
+            .unwrap();
+        let mut offers = Offers::new(names.iter().copied().map(Offer::new).collect());
+        let request = Request {
+            blocks: Some((&hashes[..blocks], Origin::Caller)),
+            prompt_tokens: blocks as u64 * 16 + 1,
+            now: Millis(1),
+            ..Request::default()
+        };
+        let pick = selector.select(&mut offers, &request).unwrap();
+        (names[pick.offer].to_owned(), pick.reason)
+    };
+    select(&["a"], 8, 0.0);
+    select(&["b"], 4, 0.0);
+    let picked = select(&["c", "a", "b"], 8, 9.0);
+    assert_eq!(picked, ("b".to_owned(), Reason::Prefix));
 }

@@ -38,6 +38,7 @@ impl Scene {
             pace: Pace::default(),
             active: None,
             rows: &self.rows,
+            best_overlap: 0,
             loads: &[],
             apart: &[],
             media: &[],

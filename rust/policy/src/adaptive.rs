@@ -33,12 +33,19 @@
 //!
 //! Pairs of a prefill and a decode worker are weighed in `adaptive/pair.rs`.
 
+#![expect(
+    clippy::inline_always,
+    reason = "a third of the time of a decision among many workers"
+)]
+
 mod branches;
 mod pair;
 mod speeds;
 
+use std::cell::OnceCell;
+
 use cachelb_core::error::Result;
-use cachelb_core::load::{BookingId, Known, Prefill};
+use cachelb_core::load::{BookingId, Known, Load, Prefill};
 use cachelb_core::rng::Rng;
 
 use super::about::{About, Need, Ruled, Setup};
@@ -157,15 +164,16 @@ pub struct Adaptive {
 }
 
 /// What all rows of a view have in common.
-struct Common {
+struct Common<'a> {
     speeds: Speeds,
     /// By how much a token takes longer per token of context.
     per_context: f64,
     running_weight: f64,
     /// Blocks of the prompt.
     own_blocks: f64,
-    /// Those of a worker whose own number is not known: the mean of the others, 0 without any.
-    usual_blocks: f64,
+    rows: &'a [Candidate],
+    /// Blocks of a worker whose own number is not known: the mean of the others, 0 without any. Read by such rows alone.
+    usual_blocks: OnceCell<f64>,
     /// Leading tokens that requests of late share with it, and what a copy of them costs this one of them.
     popular: f64,
     copy_share: f64,
@@ -198,11 +206,11 @@ impl Adaptive {
         view.rows.iter().map(cost).collect()
     }
 
-    fn common(&self, view: &View<'_>) -> Common {
+    fn common<'a>(&self, view: &View<'a>) -> Common<'a> {
         self.common_with(view, Speeds::of([view.workers()]))
     }
 
-    fn common_with(&self, view: &View<'_>, speeds: Speeds) -> Common {
+    fn common_with<'a>(&self, view: &View<'a>, speeds: Speeds) -> Common<'a> {
         let blocks = view.total_blocks().map_or_else(
             || view.prompt_tokens as f64 / f64::from(view.block_size),
             f64::from,
@@ -217,7 +225,8 @@ impl Adaptive {
             per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
-            usual_blocks: usual_blocks(view.rows),
+            rows: view.rows,
+            usual_blocks: OnceCell::new(),
             popular: view.tokens_of(shared.into()) as f64,
             copy_share: 1.0 / per_copy.max(1.0),
             output: view
@@ -238,28 +247,31 @@ fn usual_blocks(rows: &[Candidate]) -> f64 {
 
 /// By how much the cost of a row rises with the share of its KV cache that is in use, 1 if that is not known; and the
 /// milliseconds until there is room for a request that is computed after `wait_ms` and stays for `stay_ms`.
-#[inline]
+#[inline(always)]
 fn room(
     view: &View<'_>,
-    row: &Candidate,
-    (own_blocks, usual_blocks): (f64, f64),
+    common: &Common<'_>,
+    (row, load): (&Candidate, &Load),
     (wait_ms, stay_ms): (f64, f64),
 ) -> (f64, f64) {
-    let factor = |used: f64, all: f64| all / (all - PRESSURE * used).max(all / MOST_PRESSURE);
-    let (load, mut all) = (view.load(row), f64::from(row.kv_blocks));
+    let factor = |used: f64, all: f64| (all / (all - PRESSURE * used).max(0.0)).min(MOST_PRESSURE);
+    let mut all = f64::from(row.kv_blocks);
     if row.kv_blocks == 0 {
-        all = usual_blocks;
+        all = *(common.usual_blocks).get_or_init(|| usual_blocks(common.rows));
     }
     if all <= 0.0 {
         let used = view.report(row).kv_usage.get().unwrap_or(0.0);
         return (factor(used, 1.0), 0.0);
     }
-    let still_there = if stay_ms > 0.0 {
-        stay_ms / stay_ms.max(wait_ms)
+    let own_blocks = common.own_blocks;
+    let still_there = if stay_ms > 0.0 && wait_ms > stay_ms {
+        share(stay_ms, wait_ms)
     } else {
         1.0
     };
-    let (prompts, outputs) = (view.active_blocks(row) as f64, load.output_blocks as f64);
+    // Signed numbers are converted by one instruction.
+    let blocks = |count: u64| count.cast_signed() as f64;
+    let (prompts, outputs) = (blocks(view.active_blocks(row)), blocks(load.output_blocks));
     let begun = match load.pending {
         0 => prompts,
         _ => prompts * load.begun_share(),
@@ -274,6 +286,12 @@ fn room(
         }
     }
     (factor(used, all), room_ms)
+}
+
+/// Apart, so that the rows that do without, which most do, wait for no division.
+#[cold]
+fn share(part: f64, whole: f64) -> f64 {
+    part / whole
 }
 
 /// What the cost of a row is made of, in tokens.
@@ -301,11 +319,7 @@ struct Parts {
 }
 
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "a third of the time of a decision among many workers"
-)]
-fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
+fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> Parts {
     let load = view.load(row);
     let tokens = view.uncached_tokens(row).max(1.0);
     let context = (view.prompt_tokens as f64 - tokens / 2.0).max(0.0);
@@ -318,14 +332,10 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
     let cached = view.prompt_tokens as f64 - tokens;
     let popular = (common.popular - cached).clamp(0.0, tokens);
     let waiting = waiting.work(common.per_context);
-    let token_ms = common.speeds.token_ms(row, load);
-    let answer_ms = common.output * common.speeds.step_ms(row, load);
-    let (memory_factor, room_ms) = room(
-        view,
-        row,
-        (common.own_blocks, common.usual_blocks),
-        (waiting * token_ms, answer_ms),
-    );
+    let (token_ms, step_ms) = common.speeds.ms(row, load);
+    let answer_ms = common.output * step_ms;
+    let times = (waiting * token_ms, answer_ms);
+    let (memory_factor, room_ms) = room(view, common, (row, load), times);
     Parts {
         waiting,
         own: tokens * token,
@@ -343,7 +353,7 @@ fn parts(view: &View<'_>, common: &Common, row: &Candidate) -> Parts {
 
 /// Milliseconds.
 #[inline]
-fn cost(view: &View<'_>, common: &Common, row: &Candidate) -> f64 {
+fn cost(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> f64 {
     total(&parts(view, common, row), row)
 }
 
@@ -361,16 +371,13 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
 /// requests; of those its home; of those that hold nothing, that which was longest without a new prompt.
 fn cheapest(view: &View<'_>, costs: &[f64], rng: &mut Rng) -> Option<usize> {
     let rows = view.rows;
-    let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    let lesser = |lowest, &cost: &f64| if cost < lowest { cost } else { lowest };
+    let lowest = costs.iter().fold(f64::INFINITY, lesser);
     lowest_at(rows.len(), rng, |i| {
-        let row = &rows[i];
-        let cold = if row.overlap > 0 {
-            0
-        } else {
-            row.last_cold_pick
-        };
-        let away = view.home != Some(row.order);
-        (costs[i] <= lowest && lowest < f64::INFINITY).then(|| (row.load(), away, cold))
+        let is_lowest = costs[i] <= lowest && lowest < f64::INFINITY;
+        let row = rows.get(i).filter(|_| is_lowest)?;
+        let cold = row.last_cold_pick * u64::from(row.overlap == 0);
+        Some((row.load(), view.home != Some(row.order), cold))
     })
 }
 

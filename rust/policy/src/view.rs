@@ -373,16 +373,9 @@ pub(super) fn lowest_at<K: PartialOrd + Copy>(
 ) -> Option<usize> {
     let mut costs = Vec::with_capacity(n);
     costs.extend((0..n).filter_map(|i| Some((i, cost(i)?))));
-    let mut lowest = costs.first()?.1;
-    for &(_, own) in &costs {
-        if own < lowest {
-            lowest = own;
-        }
-    }
-    let ties: usize = costs
-        .iter()
-        .map(|(_, own)| usize::from(*own == lowest))
-        .sum();
+    let lesser = |lowest, &(_, own): &_| if own < lowest { own } else { lowest };
+    let lowest = costs.iter().fold(costs.first()?.1, lesser);
+    let ties = costs.iter().filter(|(_, own)| *own == lowest).count();
     let mut before = if ties < 2 { 0 } else { rng.below(ties) };
     let drawn = costs.iter().find(|(_, own)| {
         let equal = *own == lowest;

@@ -20,6 +20,7 @@ impl Known {
 
     /// The number, or `None`.
     #[must_use]
+    #[inline]
     pub fn get(self) -> Option<f64> {
         (!self.0.is_nan()).then_some(self.0)
     }
@@ -33,6 +34,7 @@ impl Known {
 
 impl From<Option<f64>> for Known {
     /// A NaN somebody said becomes an infinity, which [`Report::check`] refuses.
+    #[inline]
     fn from(value: Option<f64>) -> Self {
         value.map_or(Self::UNKNOWN, |value| {
             Self(if value.is_nan() { f64::INFINITY } else { value })

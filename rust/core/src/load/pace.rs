@@ -48,7 +48,8 @@ impl Prefill {
     #[must_use]
     #[inline]
     pub fn work(self, per_context: f64) -> f64 {
-        self.tokens as f64 + per_context * self.pairs as f64 / 2.0
+        let [tokens, pairs] = [self.tokens, self.pairs].map(|count| count.cast_signed() as f64);
+        tokens + per_context * pairs / 2.0
     }
 
     /// Tokens that each attends to, in the mean.

@@ -44,7 +44,7 @@ struct Cost {
 /// Both halves and what they have in common.
 struct Scales<'a> {
     pairing: &'a Pairing<'a>,
-    common: Common,
+    common: Common<'a>,
 }
 
 impl Scales<'_> {

@@ -202,20 +202,23 @@ impl Speeds {
     /// Milliseconds per token of prefill.
     #[inline]
     pub(crate) fn token_ms(&self, row: &Candidate, load: &Load) -> f64 {
-        match self.usual(row) {
-            Some(usual) if !self.equal => token_ms(blend(load.speed, usual.prefill, KIND_WEIGHT)),
-            _ => self.prefill_ms,
-        }
+        self.ms(row, load).0
     }
 
-    /// Milliseconds per output token; 0 if it is not known.
+    /// Milliseconds per token of prefill, and per output token; 0 if that is not known.
     #[inline]
-    pub(crate) fn step_ms(&self, row: &Candidate, load: &Load) -> f64 {
-        match self.usual(row) {
+    pub(super) fn ms(&self, row: &Candidate, load: &Load) -> (f64, f64) {
+        let usual = self.usual(row);
+        let prefill = match usual {
+            Some(usual) if !self.equal => token_ms(blend(load.speed, usual.prefill, KIND_WEIGHT)),
+            _ => self.prefill_ms,
+        };
+        let decode = match usual {
             Some(usual) if !self.equal_steps => {
                 token_ms(blend(load.decode, usual.decode, DECODE_KIND_WEIGHT))
             }
             _ => self.step_ms,
-        }
+        };
+        (prefill, decode)
     }
 }

@@ -44,6 +44,8 @@ mod prompt;
 mod radix;
 mod roster;
 mod router;
+#[cfg(feature = "serving")]
+mod serving;
 mod sim;
 mod workers;
 
@@ -62,7 +64,7 @@ mod _core {
     use crate::events::decode_kv_events;
     #[cfg(feature = "ext-proc")]
     #[pymodule_export]
-    use crate::ext_proc::{NativeEndpointPicker, fork_gate};
+    use crate::ext_proc::NativeEndpointPicker;
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]
@@ -84,6 +86,9 @@ mod _core {
         AdmissionGate, Fleet, HeldRequest, KvEvents, NativeRouter, Readings, SnapshotPieces, State,
         message_origin,
     };
+    #[cfg(feature = "serving")]
+    #[pymodule_export]
+    use crate::serving::fork_gate;
     #[pymodule_export]
     use crate::sim::{EngineCache, GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]

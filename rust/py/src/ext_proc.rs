@@ -1,22 +1,18 @@
-//! The class that Python has of a server.
+//! The endpoint picker for Envoy: the server of `cachelb-ext-proc` with a router as its host.
 
 use std::sync::{Arc, Mutex};
 
-use cachelb_ext_proc::{
-    BodyMode, LargeBodies, Listen, Options, Server, StartError, Started, Tls, TlsVersion,
-};
+use cachelb_ext_proc::{BodyMode, LargeBodies, Listen, Options, Server, StartError, Started};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
-use super::door::Door;
-use super::host::{RouterHost, Shared};
-use super::seconds;
 use crate::args::{Items, integer, number, text};
 use crate::arguments::callable;
 use crate::engine::lock;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
+use crate::serving::{Addresses, Certificate, Door, RouterHost, Shared, seconds, tls};
 
 const MODES: [(&str, BodyMode); 4] = [
     ("none", BodyMode::None),
@@ -26,10 +22,6 @@ const MODES: [(&str, BodyMode); 4] = [
 ];
 const LARGE: [(&str, LargeBodies); 2] =
     [("refuse", LargeBodies::Refuse), ("pass", LargeBodies::Pass)];
-const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)];
-
-/// Chain, key and CA of clients, in PEM, and the lowest version of TLS.
-type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>, String);
 
 /// Bytes, streams or requests: more than there can be.
 const MANY: u64 = 1 << 40;
@@ -95,21 +87,6 @@ fn refused(error: &StartError) -> PyErr {
     }
 }
 
-fn tls((certificate, key, client_ca, min_version): Certificate) -> PyResult<Tls> {
-    let version = VERSIONS.iter().find(|(name, _)| *name == min_version);
-    let (_, min_version) = version.ok_or_else(|| {
-        let text =
-            format!("the lowest version of TLS must be \"1.2\" or \"1.3\", got {min_version:?}");
-        PyValueError::new_err(text)
-    })?;
-    Ok(Tls {
-        certificate,
-        key,
-        client_ca,
-        min_version: *min_version,
-    })
-}
-
 impl NativeEndpointPicker {
     fn started(&self) -> Option<Arc<Started>> {
         let is_own = self.pid == std::process::id();
@@ -137,7 +114,7 @@ impl NativeEndpointPicker {
             .checked()
             .map_err(|error| refused(&error.into()))?;
         let has_door = door.is_some();
-        let host = RouterHost::new(router, address, door, patience);
+        let host = RouterHost::new(router, Addresses::of_proxy(address), door, patience);
         if has_door && host.needs_python() {
             let text = "an admission of an EndpointPicker is for routers whose policy, shadow, renderer and clock are \
                         native: leave it out, or those in Python";

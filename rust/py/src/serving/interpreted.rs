@@ -1,14 +1,17 @@
 //! Selections by the interpreter: of routers with a policy, a renderer or a clock in Python.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use cachelb_ext_proc::{Asked, Refusal};
+use cachelb_router::Eligibility;
+use cachelb_serving::{Asked, Refusal};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::booked::{Chosen, Load};
-use super::native::{RETRY_AFTER_S, failed, inflight};
-use super::picking::{Query, Selecting, Stop};
+use super::native::{failed, inflight};
+use super::picking::{Query, RETRY_AFTER_S, Selecting, Stop};
 use crate::arguments::Call;
 use crate::decision::Owner as _;
 use crate::error::classes::{BodyError, NoWorkerAvailable};
@@ -61,11 +64,24 @@ impl Selecting for Interpreted<'_> {
                 .select(py, call, Vec::new(), query.dry_run)
         })();
         let decision = selected.map_err(|error| refusal(py, &error))?;
+        let registered = self.router.get().fleet.get().roster.now();
         Ok(Chosen {
+            model: registered
+                .model(decision.pick.pool)
+                .unwrap_or_default()
+                .to_owned(),
             key: Arc::clone(&decision.attempt.key),
             rank: decision.rank(),
             load: (!query.dry_run).then(|| Load::Interpreted(Some(Box::new(decision)))),
         })
+    }
+
+    fn models(&self) -> Vec<String> {
+        self.router.get().fleet.get().models()
+    }
+
+    fn set_model(&mut self, model: &str) {
+        self.call.model = Some(PyString::new(self.router.py(), model).unbind());
     }
 
     fn may_grow(&self) -> bool {
@@ -81,6 +97,12 @@ impl Selecting for Interpreted<'_> {
 /// What the client is answered for an exception.
 fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     if error.is_instance_of::<NoWorkerAvailable>(py) {
+        let reasons = error.value(py).getattr(intern!(py, "reasons"));
+        let reasons = reasons.and_then(|reasons| reasons.extract::<HashMap<String, String>>());
+        let lacks = |reason: &String| reason == Eligibility::OtherModel.describe();
+        if reasons.is_ok_and(|reasons| !reasons.is_empty() && reasons.values().all(lacks)) {
+            return Refusal::no_model();
+        }
         return Refusal::no_worker(Some(RETRY_AFTER_S));
     }
     if error.is_instance_of::<BodyError>(py) {

@@ -18,7 +18,7 @@ const MOST_ID: usize = 256;
 
 /// What the engine writes into its answer, while the bytes pass on their way to the client.
 #[derive(Debug)]
-pub(crate) struct PassingAnswer {
+pub struct PassingAnswer {
     is_stream: bool,
     has_begun: bool,
     /// Whether it belongs to a request before the one that is booked.
@@ -31,7 +31,8 @@ pub(crate) struct PassingAnswer {
 
 impl PassingAnswer {
     /// Each chunk of a stream is a token; another answer comes at once, in pieces of any size.
-    pub(crate) fn new(booking: &Booking, is_stream: bool) -> Self {
+    #[must_use]
+    pub fn new(booking: &Booking, is_stream: bool) -> Self {
         Self {
             is_stream,
             has_begun: false,
@@ -42,12 +43,12 @@ impl PassingAnswer {
     }
 
     /// Reports nothing from here on: the booking is now that of another request.
-    pub(crate) fn detach(&mut self) {
+    pub fn detach(&mut self) {
         self.is_detached = true;
     }
 
     /// Reads the next bytes.
-    pub(crate) fn feed(&mut self, chunk: &[u8], booking: &mut Booking) {
+    pub fn feed(&mut self, chunk: &[u8], booking: &mut Booking) {
         if self.is_detached {
             return;
         }
@@ -73,7 +74,7 @@ impl PassingAnswer {
     }
 
     /// Reports that the answer is complete, with the counts at its end.
-    pub(crate) fn end(&self, booking: &mut Booking) {
+    pub fn end(&self, booking: &mut Booking) {
         if !self.is_detached {
             booking.complete(read_usage(last(&self.tail)));
         }

@@ -58,26 +58,43 @@ pub enum TlsError {
 
 /// The certificates in use.
 #[derive(Debug)]
-pub(super) struct Certificates(RwLock<Arc<ServerConfig>>);
+pub struct Certificates {
+    config: RwLock<Arc<ServerConfig>>,
+    protocols: &'static [&'static str],
+}
 
 impl Certificates {
-    pub(super) fn new(tls: &Tls) -> Result<Self, TlsError> {
-        Ok(Self(RwLock::new(read(tls)?)))
+    /// Reads a certificate for connections that speak one of the `protocols`, by their names in ALPN, the preferred
+    /// first.
+    ///
+    /// # Errors
+    ///
+    /// The certificate or the key cannot be used.
+    pub fn new(tls: &Tls, protocols: &'static [&'static str]) -> Result<Self, TlsError> {
+        let config = RwLock::new(read(tls, protocols)?);
+        Ok(Self { config, protocols })
     }
 
-    pub(super) fn reload(&self, tls: &Tls) -> Result<(), TlsError> {
-        let config = read(tls)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+    /// Uses another one from the next connection on.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be used; what was there remains.
+    pub fn reload(&self, tls: &Tls) -> Result<(), TlsError> {
+        let config = read(tls, self.protocols)?;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        let config = self.0.read().unwrap_or_else(PoisonError::into_inner);
+    /// Returns what accepts one connection.
+    #[must_use]
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         TlsAcceptor::from(Arc::clone(&config))
     }
 }
 
-fn read(tls: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
+fn read(tls: &Tls, protocols: &[&str]) -> Result<Arc<ServerConfig>, TlsError> {
     let refused = |error: &dyn std::fmt::Display| TlsError::Refused(error.to_string());
     let chain = certificates(&tls.certificate, "the certificate")?;
     let key =
@@ -104,7 +121,10 @@ fn read(tls: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|error| refused(&error))?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
     Ok(Arc::new(config))
 }
 

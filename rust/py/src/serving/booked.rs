@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cachelb_ext_proc::{Asked, Booked, Moved, Refusal, Usage};
 use cachelb_policy::Reason;
 use cachelb_router::{Ending, Usage as Counts};
+use cachelb_serving::{Asked, Booked, Moved, Refusal, Usage};
 use pyo3::prelude::*;
 
 use super::gate;
@@ -47,6 +47,8 @@ impl Drop for Load {
 pub struct Chosen {
     pub key: Arc<str>,
     pub rank: Option<u32>,
+    /// The model that was routed by, empty for the default one.
+    pub model: String,
     /// `None` for a dry run.
     pub load: Option<Load>,
 }
@@ -84,6 +86,14 @@ impl Booking {
 }
 
 impl Booked for Booking {
+    fn worker(&self) -> &str {
+        &self.chosen.key
+    }
+
+    fn model(&self) -> &str {
+        &self.chosen.model
+    }
+
     fn rank(&self) -> Option<u32> {
         self.chosen.rank
     }

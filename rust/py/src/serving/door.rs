@@ -1,4 +1,4 @@
-//! Admission at an endpoint picker: requests that are held until a worker has room, or refused.
+//! Admission at a server: requests that are held until a worker has room, or refused.
 //!
 //! Nothing of it needs the interpreter. A request that waits is a future: its turn wakes it, and it is read and selected
 //! for again, as any request is.
@@ -10,10 +10,10 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use cachelb_core::ids::Millis;
-use cachelb_ext_proc::{Asked, Picked, Refusal};
 use cachelb_router::{
     GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket,
 };
+use cachelb_serving::{Asked, Picked, Refusal};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::sync::Notify;
@@ -26,13 +26,13 @@ use crate::engine::Engine;
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
 use crate::router::{settings_of, tenant_named};
 
-/// The gates of pickers, counted down: those of `cachelb.Admission` are counted up.
+/// The gates of servers, counted down: those of `cachelb.Admission` are counted up.
 static GATES: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// All requests of a picker wait in one event loop.
+/// All requests of a server wait in one event loop.
 const CALLER: u64 = 0;
 
-/// The gate of a picker.
+/// The gate of a server.
 #[derive(Debug)]
 pub struct Door {
     engine: Arc<Engine>,

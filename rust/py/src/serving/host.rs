@@ -1,11 +1,11 @@
-//! A router as the host of an endpoint picker.
+//! A router as the host of a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cachelb_ext_proc::{Asked, Host, LARGE_BODY_BYTES, Picked, Refusal, off_thread};
-use cachelb_router::Wanted;
+use cachelb_router::{Eligibility, Role, Wanted};
+use cachelb_serving::{Asked, Host, LARGE_BODY_BYTES, Picked, Refusal, off_thread};
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
@@ -21,7 +21,7 @@ use crate::decision::Owner;
 use crate::roster::Registered;
 use crate::router::NativeRouter;
 
-/// A router and what its endpoint picker keeps of it.
+/// A router and what its server keeps of it.
 #[derive(Debug)]
 pub struct RouterHost {
     router: Py<NativeRouter>,
@@ -47,14 +47,14 @@ enum Way {
 impl RouterHost {
     pub fn new(
         router: &Bound<'_, NativeRouter>,
-        address: Option<Py<PyAny>>,
+        addresses: Addresses,
         door: Option<Arc<Door>>,
         patience: Duration,
     ) -> Self {
         Self {
             router: router.clone().unbind(),
             owner: Arc::new(router.clone().unbind()),
-            addresses: Addresses::new(address),
+            addresses,
             door,
             interpreter: Arc::new(Semaphore::new(1)),
             patience,
@@ -233,7 +233,7 @@ impl Host for Shared {
             .body
             .as_ref()
             .is_some_and(|body| body.len() > LARGE_BODY_BYTES);
-        if let Some(door) = &host.door {
+        if let Some(door) = host.door.as_ref().filter(|_| !asked.any_model) {
             let tried = |entry: Entry| {
                 let (host, door, asked) = (Arc::clone(&host), Arc::clone(door), asked.clone());
                 let come = move || host.came(&door, asked, &entry);
@@ -251,5 +251,57 @@ impl Host for Shared {
             return off_thread(move || host.picked(Way::Native, asked)).await;
         }
         host.picked(Way::Native, asked)
+    }
+
+    fn workers(&self) -> Vec<Arc<str>> {
+        let registered = self.0.registered();
+        registered
+            .seats()
+            .map(|seat| Arc::clone(&seat.key))
+            .collect()
+    }
+
+    fn version(&self) -> u64 {
+        self.0.registered().version()
+    }
+
+    fn target(&self, key: &str) -> Option<Arc<str>> {
+        let registered = self.0.registered();
+        registered.seat(key).map(|seat| Arc::clone(&seat.raw))
+    }
+
+    fn schedulable(&self) -> usize {
+        let (registered, engine) = (self.0.registered(), &self.0.router.get().engine);
+        let now = engine.any_now();
+        let _inside = gate::enter();
+        engine.held(|selector| {
+            let takes = |name: &Arc<str>| {
+                let id = selector.fleet().find(name);
+                let condition = id.and_then(|id| selector.condition(id, now));
+                condition.is_some_and(|(profile, eligibility)| {
+                    profile.role != Role::Prefill
+                        && !matches!(eligibility, Eligibility::NotReady | Eligibility::Draining)
+                })
+            };
+            let seats = registered.seats();
+            seats.filter(|seat| seat.names().iter().any(takes)).count()
+        })
+    }
+
+    fn set_health(&self, worker: &str, is_healthy: bool) {
+        let registered = self.0.registered();
+        let Some(seat) = registered.seat(worker) else {
+            return;
+        };
+        let (names, engine) = (seat.names(), &self.0.router.get().engine);
+        let _inside = gate::enter();
+        let marked = engine.caught(|selector| {
+            for name in &names {
+                selector.workers_mut().set_healthy(name, is_healthy);
+            }
+        });
+        if let Err(error) = marked.and_then(|()| engine.released()) {
+            failed(&error);
+        }
     }
 }

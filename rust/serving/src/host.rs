@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::task;
 
 use crate::address::Subset;
-use crate::read::Headers;
-use crate::shared::Event;
+use crate::counters::Event;
+use crate::headers::Headers;
 
 /// Bytes of a body from which on reading it belongs on another thread: it takes milliseconds, in which no other
 /// stream would be served.
@@ -30,6 +31,23 @@ pub trait Host: Send + Sync + 'static {
     ///
     /// A [`Refusal`], which is sent to the client and counted.
     fn pick(&self, asked: Asked) -> impl Future<Output = Result<Picked, Refusal>> + Send;
+
+    /// Returns the keys of the workers.
+    fn workers(&self) -> Vec<Arc<str>>;
+
+    /// Returns a number that changes with the list of workers, or with a worker of it.
+    fn version(&self) -> u64;
+
+    /// Returns what to connect to for the worker called `key`, which may hold credentials and is never to be shown;
+    /// `None` if there is no such worker.
+    fn target(&self, key: &str) -> Option<Arc<str>>;
+
+    /// Returns how many workers may take a whole request, if none has failed lately.
+    fn schedulable(&self) -> usize;
+
+    /// Marks a worker that fails its health check, or passes it again. One that fails is not picked; another worker of
+    /// its key that comes in its place is not marked.
+    fn set_health(&self, worker: &str, is_healthy: bool);
 }
 
 /// Runs a pick, or a part of one, on a thread for what blocks, where a panic becomes a refusal.
@@ -56,12 +74,17 @@ pub struct Asked {
     pub body: Option<Bytes>,
     /// The addresses to pick from; `None` for all. A subset may be empty.
     pub subset: Option<Subset>,
+    /// Keys of workers that were tried, which are not picked.
+    pub exclude: Vec<Arc<str>>,
     /// Who asks, for fairness.
     pub tenant: Option<String>,
     /// The priority of the objective that the request names, 0 for an unknown one; `None` if it names none.
     pub priority: Option<i64>,
     /// The model to route by in place of the body's.
     pub model: Option<String>,
+    /// Whether a worker of any model will do, where none of the default one is left. Such a request passes by an
+    /// admission, and is never refused by [`Refusal::no_model`].
+    pub any_model: bool,
     /// Requests in flight on the worker from which on this request is to be refused, by [`Refusal::shed`]. `None` for
     /// a request that is never shed.
     pub shed_inflight: Option<u64>,
@@ -80,8 +103,10 @@ impl Asked {
 /// The worker for a request and the next best ones.
 #[derive(Debug)]
 pub struct Picked {
-    pub(crate) endpoints: Vec<String>,
-    pub(crate) booking: Booking,
+    /// Addresses in the order to try, the booked worker's first.
+    pub endpoints: Vec<String>,
+    /// The load.
+    pub booking: Booking,
 }
 
 impl Picked {
@@ -102,6 +127,12 @@ impl Picked {
 /// drops the booking. [`Self::served`] ends it too and may open another one in its place. After the end only
 /// `headers`, `response`, `served` and `forget_prompt` are called.
 pub trait Booked: Send {
+    /// Returns the key of the worker where the load is booked.
+    fn worker(&self) -> &str;
+
+    /// Returns the model that was routed by, empty for the default one.
+    fn model(&self) -> &str;
+
     /// Returns the data-parallel rank that serves the request, if the worker has ranks.
     fn rank(&self) -> Option<u32>;
 
@@ -171,14 +202,20 @@ pub struct Usage {
 /// Why a request is answered in place of a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
-    pub(crate) status: u16,
-    pub(crate) message: String,
-    pub(crate) event: Event,
-    pub(crate) retry_after_s: Option<f64>,
+    /// The status of the answer.
+    pub status: u16,
+    /// For the client.
+    pub message: String,
+    /// What it counts as.
+    pub event: Event,
+    /// When the client may try again.
+    pub retry_after_s: Option<f64>,
 }
 
 impl Refusal {
-    pub(crate) fn new(
+    /// Refuses a request for a reason of the server's.
+    #[must_use]
+    pub fn new(
         event: Event,
         status: u16,
         message: impl Into<String>,
@@ -194,7 +231,8 @@ impl Refusal {
     }
 
     /// 503: there is no room for the request.
-    pub(crate) fn full() -> Self {
+    #[must_use]
+    pub fn full() -> Self {
         Self::new(Event::Full, 503, "too many requests arrive", Some(1.0))
     }
 
@@ -207,6 +245,12 @@ impl Refusal {
             "no worker is available",
             retry_after_s,
         )
+    }
+
+    /// 404: no worker serves the model.
+    #[must_use]
+    pub fn no_model() -> Self {
+        Self::new(Event::NoModel, 404, "the model does not exist", None)
     }
 
     /// 429: the request is of low priority, and its worker has [`Asked::shed_inflight`] requests.
@@ -240,9 +284,9 @@ impl Refusal {
 // === impl Booking ===
 
 /// A booking that ends exactly once, by being dropped at the latest.
-pub(crate) struct Booking {
+pub struct Booking {
     /// Ends through the methods of `Booking` only.
-    pub(crate) booked: Box<dyn Booked>,
+    pub booked: Box<dyn Booked>,
     is_open: bool,
 }
 
@@ -253,43 +297,50 @@ impl fmt::Debug for Booking {
 }
 
 impl Booking {
-    pub(crate) fn served(&mut self, address: &str) -> Moved {
+    /// Moves it, as [`Booked::served`] does.
+    pub fn served(&mut self, address: &str) -> Moved {
         let moved = self.booked.served(address);
         self.is_open = moved == Moved::Fallback;
         moved
     }
 
-    pub(crate) fn first_token(&mut self) {
+    /// Reports the first token, while it is open.
+    pub fn first_token(&mut self) {
         if self.is_open {
             self.booked.first_token();
         }
     }
 
-    pub(crate) fn tokens(&mut self, count: u64) {
+    /// Reports further tokens, while it is open.
+    pub fn tokens(&mut self, count: u64) {
         if self.is_open {
             self.booked.tokens(count);
         }
     }
 
-    pub(crate) fn complete(&mut self, usage: Usage) {
+    /// Ends it, if it is open: the answer is complete.
+    pub fn complete(&mut self, usage: Usage) {
         if std::mem::take(&mut self.is_open) {
             self.booked.complete(usage);
         }
     }
 
-    pub(crate) fn disconnected(&mut self) {
+    /// Reports that the worker refused the connection or closed it, while it is open.
+    pub fn disconnected(&mut self) {
         if self.is_open {
             self.booked.disconnected();
         }
     }
 
-    pub(crate) fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
+    /// Ends it, if it is open, as [`Booked::error`] does.
+    pub fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
         if std::mem::take(&mut self.is_open) {
             self.booked.error(status, retry_after_s);
         }
     }
 
-    pub(crate) fn cancel(&mut self) {
+    /// Ends it, if it is open: the request was given up.
+    pub fn cancel(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.booked.cancel();
         }

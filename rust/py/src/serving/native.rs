@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use cachelb_core::Error;
 use cachelb_core::ids::Millis;
-use cachelb_ext_proc::{Asked, Refusal};
 use cachelb_policy::Reason;
 use cachelb_router::{Eligibility, Offer, Offers, Passed, Request, Selector};
+use cachelb_serving::{Asked, Refusal};
 use pyo3::PyErr;
 
 use super::booked::{Chosen, Load};
-use super::picking::{Query, Selecting, Stop};
+use super::picking::{Query, RETRY_AFTER_S, Selecting, Stop};
 use crate::body::Read;
 use crate::call::Hints;
 use crate::decision::{Lease, Owner};
@@ -20,8 +20,6 @@ use crate::roster::Registered;
 use crate::router::{NativeRouter, Ready};
 use crate::workers::rule_out;
 
-/// When a client that gets no worker may try again.
-pub const RETRY_AFTER_S: f64 = 1.0;
 /// The latest that it is told, as by `cachelb.Overloaded`.
 const LATEST_RETRY_S: f64 = 60.0;
 
@@ -85,9 +83,13 @@ pub fn failed(error: &PyErr) -> Refusal {
     Refusal::failed()
 }
 
-/// What the client is answered for an error.
-fn refusal(error: &Error) -> Refusal {
+/// What the client is answered for an error of a selection among `candidates`.
+fn refusal(error: &Error, candidates: &[Offer]) -> Refusal {
+    let lacks = |each: &Offer| each.eligibility == Eligibility::OtherModel;
     match error {
+        Error::NoCandidate if !candidates.is_empty() && candidates.iter().all(lacks) => {
+            Refusal::no_model()
+        }
         Error::NoCandidate | Error::Refused(_) | Error::Moved => {
             Refusal::no_worker(Some(RETRY_AFTER_S))
         }
@@ -167,7 +169,7 @@ impl Selecting for Natively<'_> {
         let found = match engine.caught(step) {
             Ok(Ok(Passed::Picked(found))) => Ok(found),
             Ok(Ok(Passed::Waits { ticket, again_ms })) => Err(Stop::Waits(ticket, again_ms)),
-            Ok(Err(error)) => Err(refusal(&error).into()),
+            Ok(Err(error)) => Err(refusal(&error, &candidates).into()),
             Err(error) => Err(failed(&error).into()),
         };
         let chosen = found.map(|found| {
@@ -185,6 +187,11 @@ impl Selecting for Natively<'_> {
                 )
             };
             Chosen {
+                model: self
+                    .registered
+                    .model(found.pool)
+                    .unwrap_or_default()
+                    .to_owned(),
                 key: Arc::clone(&seat.key),
                 rank: candidates[found.offer].rank,
                 load: found.booking.map(|booking| Load::Native {
@@ -200,6 +207,16 @@ impl Selecting for Natively<'_> {
             engine.selected(begun);
         }
         chosen
+    }
+
+    fn models(&self) -> Vec<String> {
+        self.router.fleet.get().models()
+    }
+
+    fn set_model(&mut self, model: &str) {
+        let known = self.registered.models.get_key_value(model);
+        self.hints.model = known.map(|(name, _)| name.as_str());
+        self.ready = None;
     }
 
     fn may_grow(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use cachelb_ext_proc::address::{Subset, address_of};
+use cachelb_serving::address::{Subset, address_of};
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -46,20 +46,37 @@ impl Known {
     }
 }
 
+#[derive(Debug)]
+enum Source {
+    /// The key is a URL with it, or the address itself.
+    Parsed,
+    /// A function of the caller's gives it.
+    Callable(Py<PyAny>),
+    Key,
+}
+
 /// The addresses as of the latest list of workers.
 #[derive(Debug)]
 pub struct Addresses {
-    /// Gives a worker's address; without it the key does.
-    callable: Option<Py<PyAny>>,
+    source: Source,
     now: Mutex<Arc<Known>>,
 }
 
 impl Addresses {
-    pub fn new(callable: Option<Py<PyAny>>) -> Self {
-        Self {
-            callable,
-            now: Mutex::default(),
-        }
+    /// `ip:port`, as a proxy has them, from the `callable` or else from the key.
+    pub fn of_proxy(callable: Option<Py<PyAny>>) -> Self {
+        Self::new(callable.map_or(Source::Parsed, Source::Callable))
+    }
+
+    /// The keys as they are.
+    #[expect(dead_code, reason = "proxies have addresses")]
+    pub fn keys() -> Self {
+        Self::new(Source::Key)
+    }
+
+    fn new(source: Source) -> Self {
+        let now = Mutex::default();
+        Self { source, now }
     }
 
     /// Those of `registered`. A worker that is new is looked at once; one without an address is never picked, of which
@@ -89,9 +106,10 @@ impl Addresses {
     }
 
     fn address(&self, seat: &Seat) -> PyResult<Option<Arc<str>>> {
-        let address = match &self.callable {
-            None => address_of(&seat.key),
-            Some(callable) => Python::attach(|py| {
+        let address = match &self.source {
+            Source::Key => return Ok(Some(Arc::clone(&seat.key))),
+            Source::Parsed => address_of(&seat.key),
+            Source::Callable(callable) => Python::attach(|py| {
                 let given: String = callable.call1(py, (&seat.object,))?.extract(py)?;
                 Ok::<_, PyErr>(address_of(&given))
             })?,

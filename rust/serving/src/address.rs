@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use crate::read::trimmed;
+use crate::headers::trimmed;
 
 /// Returns the address in a worker's key: a URL, or an address itself.
 ///
 /// `None` for a name in place of an IP address, a key without a port, or a socket's path.
 ///
 /// ```
-/// use cachelb_ext_proc::address::address_of;
+/// use cachelb_serving::address::address_of;
 ///
 /// assert_eq!(address_of("https://[fd00::1]").as_deref(), Some("[fd00::1]:443"));
 /// assert_eq!(address_of("http://gpu0:8000"), None);
@@ -71,7 +71,7 @@ impl Subset {
     /// Returns whether a worker at an address, as [`address_of`] returns it, is one of them.
     ///
     /// ```
-    /// use cachelb_ext_proc::address::Subset;
+    /// use cachelb_serving::address::Subset;
     ///
     /// let subset = Subset::new(["10.0.0.1", "10.0.0.2:8000"]);
     /// let admitted = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:8000"].map(|address| subset.admits(address));

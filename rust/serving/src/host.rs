@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::task;
@@ -17,6 +18,12 @@ use crate::headers::Headers;
 /// Bytes of a body from which on reading it belongs on another thread: it takes milliseconds, in which no other
 /// stream would be served.
 pub const LARGE_BODY_BYTES: usize = 256 << 10;
+
+/// Tokens that are reported at a time: a block of most engines.
+const TOKENS: u64 = 16;
+
+/// Time in which those that came are reported with the next one.
+const REPORT: Duration = Duration::from_millis(100);
 
 /// Picks workers for requests, as a router does.
 pub trait Host: Send + Sync + 'static {
@@ -66,7 +73,7 @@ pub async fn off_thread<T: Send + 'static>(
 }
 
 /// A request to pick for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// All headers, those of HTTP/2 with a colon among them.
     pub headers: Headers,
@@ -116,6 +123,8 @@ impl Picked {
         let booking = Booking {
             booked,
             is_open: true,
+            unreported: 0,
+            reported: Instant::now(),
         };
         Self { endpoints, booking }
     }
@@ -288,6 +297,9 @@ pub struct Booking {
     /// Ends through the methods of `Booking` only.
     pub booked: Box<dyn Booked>,
     is_open: bool,
+    /// Tokens that are not reported yet, and when those before were.
+    unreported: u64,
+    reported: Instant,
 }
 
 impl fmt::Debug for Booking {
@@ -311,15 +323,25 @@ impl Booking {
         }
     }
 
-    /// Reports further tokens, while it is open.
+    /// Reports further tokens, while it is open: some at a time, as a report costs as much as passing a token on.
     pub fn tokens(&mut self, count: u64) {
-        if self.is_open {
+        self.unreported += count;
+        if self.unreported >= TOKENS || self.reported.elapsed() >= REPORT {
+            self.report();
+        }
+    }
+
+    fn report(&mut self) {
+        let count = std::mem::take(&mut self.unreported);
+        if self.is_open && count > 0 {
+            self.reported = Instant::now();
             self.booked.tokens(count);
         }
     }
 
     /// Ends it, if it is open: the answer is complete.
     pub fn complete(&mut self, usage: Usage) {
+        self.report();
         if std::mem::take(&mut self.is_open) {
             self.booked.complete(usage);
         }

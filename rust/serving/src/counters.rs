@@ -20,6 +20,10 @@ cachelb_core::named! {
         BadBody = "bad-body",
         /// Refused: the head is malformed or too long.
         BadHead = "bad-head",
+        /// Refused: there is nothing at the path.
+        NotFound = "not-found",
+        /// A connection was closed, as the head of a request took too long.
+        SlowHead = "slow-head",
         /// Refused: the pick failed.
         Failed = "failed",
         /// Refused: the request took too long to arrive.

@@ -1,8 +1,7 @@
 //! Headers of requests and answers.
 
+use std::sync::Arc;
 use std::time::SystemTime;
-
-use indexmap::IndexMap;
 
 /// Headers that decisions have, of which some may be shown to clients.
 const DECISION_HEADERS: [&str; 5] = [
@@ -37,22 +36,22 @@ pub fn exposed(mut names: Vec<String>) -> Result<Vec<String>, UnknownHeader> {
 }
 
 /// Headers of a request or an answer by their names in lower case. Of several with one name the first counts, as no
-/// reader of them takes lists.
+/// reader of them takes lists. A clone shares them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers(IndexMap<String, String>);
+pub struct Headers(Arc<Vec<(String, String)>>);
 
 impl Headers {
     /// Returns a value by the header's name in lower case.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.iter()
+            .find(|(own, _)| *own == name)
+            .map(|(_, value)| value)
     }
 
     /// Returns names and values in the order of the message.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+        (self.0.iter()).map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Returns the first of the headers that is there.
@@ -72,11 +71,15 @@ impl Headers {
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(headers: I) -> Self {
-        let mut found = IndexMap::new();
+        let headers = headers.into_iter();
+        let mut found: Vec<(String, String)> = Vec::with_capacity(headers.size_hint().0);
         for (name, value) in headers {
-            found.entry(name.into()).or_insert_with(|| value.into());
+            let name = name.into();
+            if found.iter().all(|(own, _)| *own != name) {
+                found.push((name, value.into()));
+            }
         }
-        Self(found)
+        Self(Arc::new(found))
     }
 }
 

@@ -28,6 +28,8 @@ mod explain;
 #[cfg(feature = "ext-proc")]
 mod ext_proc;
 mod front;
+#[cfg(feature = "gateway")]
+mod gateway;
 mod hashing;
 mod index;
 mod indexed;
@@ -65,6 +67,9 @@ mod _core {
     #[cfg(feature = "ext-proc")]
     #[pymodule_export]
     use crate::ext_proc::NativeEndpointPicker;
+    #[cfg(feature = "gateway")]
+    #[pymodule_export]
+    use crate::gateway::{NativeGateway, check_worker};
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]

@@ -69,7 +69,6 @@ impl Addresses {
     }
 
     /// The keys as they are.
-    #[expect(dead_code, reason = "proxies have addresses")]
     pub fn keys() -> Self {
         Self::new(Source::Key)
     }

@@ -3,7 +3,7 @@
     python -m benches.serve_overhead
     python -m benches.serve_overhead --old CHECKOUT     # and an earlier version, from a checkout with its own .venv
 
-The pass-through is `rust/gateway/examples/pass_through.rs`: hyper with its own client, 60 lines. All are in front of three
+The pass-through is `benches/pass_through.rs`: hyper with its own client, 60 lines. All are in front of three
 workers that send prepared answers, and take turns, so that what else the machine does concerns each. Processor times are
 of the gateway's process alone, user and system.
 """

@@ -17,8 +17,9 @@ use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::connection::Connection;
+use crate::guard::Opened;
 use crate::refusal::json_answer;
-use crate::server::{Opened, Shared};
+use crate::shared::{Phase, Shared};
 
 const MOST_BODY: usize = 64 << 10;
 const MOST_OPEN: usize = 256;
@@ -160,8 +161,7 @@ impl Admin {
                 let (operator, phase) = (Arc::clone(&self.operator), shared.phase.subscribe());
                 tokio::task::spawn_blocking(move || {
                     loop {
-                        let is_over =
-                            sender.is_closed() || *phase.borrow() >= crate::server::Phase::Closing;
+                        let is_over = sender.is_closed() || *phase.borrow() >= Phase::Closing;
                         match operator.more(page, is_over) {
                             Some(part) if part.is_empty() => {}
                             Some(part) => {

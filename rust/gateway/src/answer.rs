@@ -12,9 +12,9 @@ use cachelb_serving::{Booking, Event, PassingAnswer};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::connection::{Connection, Member, Serving};
+use crate::connection::{Connection, Member, Passes, Serving};
+use crate::guard::{Opened, lock};
 use crate::metrics::Record;
-use crate::server::{Opened, lock};
 use crate::upstream::Lent;
 
 /// The body of an answer.
@@ -231,20 +231,21 @@ impl Passing {
         }
     }
 
-    pub(crate) fn is_idle(&self, limit: Duration) -> bool {
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+}
+
+impl Passes for Passing {
+    fn is_idle(&self, limit: Duration) -> bool {
         let last = self.last_ms.load(Ordering::Relaxed);
         last != ENDED && u128::from(self.now_ms().saturating_sub(last)) > limit.as_millis()
     }
 
-    /// Ends it now, in the middle.
-    pub(crate) fn cut(&self) {
+    fn cut(&self) {
         let live = lock(&self.live).take();
         if live.is_some() {
             self.connection.cut();
         }
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
     }
 }

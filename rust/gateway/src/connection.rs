@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use cachelb_serving::{Counters, Event};
 use tokio::sync::Notify;
 
-use crate::answer::Passing;
+use crate::guard::lock;
 use crate::options::Options;
-use crate::server::lock;
 use crate::socket::{Peer, Socket};
 use crate::tap::{Framing, Tap};
 
@@ -121,11 +120,20 @@ impl Drop for Serving {
     }
 }
 
+/// An answer that passes on a connection.
+pub(crate) trait Passes: Send + Sync + std::fmt::Debug {
+    /// Whether no byte has passed for longer than `limit`.
+    fn is_idle(&self, limit: Duration) -> bool;
+
+    /// Ends it now, in the middle.
+    fn cut(&self);
+}
+
 /// All connections of a server, and the answers that pass.
 #[derive(Debug)]
 pub(crate) struct Connections {
     open: Mutex<HashMap<u64, Arc<Connection>>>,
-    answers: Mutex<HashMap<u64, Arc<Passing>>>,
+    answers: Mutex<HashMap<u64, Arc<dyn Passes>>>,
     next: AtomicU64,
 }
 
@@ -174,9 +182,9 @@ impl Connections {
     }
 
     /// Notes an answer that passes.
-    pub(crate) fn pass(self: &Arc<Self>, answer: &Arc<Passing>) -> Member {
+    pub(crate) fn pass(self: &Arc<Self>, answer: Arc<dyn Passes>) -> Member {
         let member = self.member(true);
-        lock(&self.answers).insert(member.number, Arc::clone(answer));
+        lock(&self.answers).insert(member.number, answer);
         member
     }
 

@@ -15,7 +15,6 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
-    TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
@@ -24,32 +23,23 @@ use tokio::time::{sleep, timeout};
 
 use crate::access::Line;
 use crate::answer::{Answer, Live, Passing};
-use crate::connection::Connection;
-use crate::headers::{is_upgrade, readable};
+use crate::connection::{Connection, Passes};
+use crate::forwarded::{Forwarded, REQUEST_ID, check_head, request_id};
+use crate::guard::Opened;
+use crate::headers::is_upgrade;
 use crate::metrics::Record;
 use crate::models;
 use crate::refusal::{json_answer, refusal, refuse};
-use crate::server::{Opened, Phase, Shared};
+use crate::shared::{Phase, Shared};
 use crate::tap::Framing;
 use crate::tunnel;
 use crate::upstream::{Failure, Lent, Upstream, Whole};
 
-/// Ends of paths whose requests may be computed twice, and whose bodies must be JSON; the engines see to the others.
-const PROMPTS: [&str; 7] = [
-    "/completions",
-    "/messages",
-    "/responses",
-    "/generate",
-    "/embeddings",
-    "/rerank",
-    "/score",
-];
 /// Paths of the address for operators.
 const ADMIN: [&str; 3] = ["/metrics", "/dump", "/capture"];
 /// Statuses with which another worker is tried.
 const RETRIED: [u16; 5] = [429, 500, 502, 503, 504];
 const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Time between two looks for a worker, while none is available.
 const LOOK: Duration = Duration::from_millis(20);
 /// What is read of a request that was refused, so that its client gets to the answer.
@@ -181,29 +171,6 @@ async fn frame(body: &mut Incoming) -> Option<Result<http_body::Frame<Bytes>, hy
     poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await
 }
 
-/// Returns the client's id of a request, or a new one.
-fn request_id(headers: &HeaderMap) -> HeaderValue {
-    let given = headers
-        .get(REQUEST_ID)
-        .filter(|id| id.to_str().is_ok() && !id.is_empty());
-    let new = || HeaderValue::try_from(crate::server::new_id());
-    given.map_or_else(
-        || new().unwrap_or(HeaderValue::from_static("")),
-        Clone::clone,
-    )
-}
-
-/// A client's request, as it is sent to each worker that is tried.
-struct Call {
-    asked: Asked,
-    method: Method,
-    target: String,
-    headers: HeaderMap,
-    body: Option<Bytes>,
-    is_repeatable: bool,
-    upgrade: Option<OnUpgrade>,
-}
-
 /// An answer that a worker has begun.
 struct Begun {
     response: Response<Incoming>,
@@ -257,7 +224,8 @@ impl<H: Host> Exchange<'_, H> {
         {
             return self.models(parts).await;
         }
-        let mut call = self.call(parts, body, upgrade);
+        let id = self.record.as_ref().map(|record| &record.line.id);
+        let mut call = Forwarded::new(parts, body, upgrade, id, &shared.filter);
         if shared.options.has_admission
             && call.asked.body.is_some()
             && *shared.phase.borrow() >= Phase::Closing
@@ -373,49 +341,6 @@ impl<H: Host> Exchange<'_, H> {
             .unwrap_or_else(|_| Err(refusal(Event::SlowBody, 408, "the body took too long")))
     }
 
-    fn call(&self, parts: Parts, body: Bytes, upgrade: Option<OnUpgrade>) -> Call {
-        let Parts {
-            method,
-            uri,
-            mut headers,
-            ..
-        } = parts;
-        let path = uri.path();
-        let is_prompt = method == Method::POST && PROMPTS.iter().any(|end| path.ends_with(end));
-        let is_safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&method);
-        let target = uri
-            .path_and_query()
-            .map_or(path, |target| target.as_str())
-            .to_owned();
-        let asked = Asked {
-            headers: readable(&target, &headers),
-            body: is_prompt.then(|| body.clone()),
-            any_model: !is_prompt,
-            ..Asked::default()
-        };
-        let protocol = headers.get(UPGRADE).cloned().filter(|_| upgrade.is_some());
-        self.shared.filter.request(&mut headers, is_prompt);
-        if let Some(protocol) = protocol {
-            headers.insert(UPGRADE, protocol);
-            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        }
-        if let Some(record) = &self.record {
-            headers
-                .entry(REQUEST_ID)
-                .or_insert_with(|| record.line.id.clone());
-        }
-        let has_body = !body.is_empty() || !is_safe;
-        Call {
-            asked,
-            method,
-            target,
-            headers,
-            body: has_body.then_some(body),
-            is_repeatable: is_prompt || is_safe,
-            upgrade,
-        }
-    }
-
     /// Picks a worker, and waits for one to become available.
     async fn pick(&self, asked: &Asked) -> Result<Picked, Refusal> {
         let (shared, wait) = (self.shared, self.shared.options.wait);
@@ -443,7 +368,7 @@ impl<H: Host> Exchange<'_, H> {
     /// worker may get it.
     async fn ask(
         &mut self,
-        call: &mut Call,
+        call: &mut Forwarded,
         booking: &mut Booking,
     ) -> Result<Begun, (Failure, bool)> {
         let shared = self.shared;
@@ -469,7 +394,7 @@ impl<H: Host> Exchange<'_, H> {
 
     async fn begin(
         &self,
-        call: &Call,
+        call: &Forwarded,
         upstream: &Arc<Upstream>,
         rank: Option<u32>,
     ) -> Result<Begun, (Failure, bool)> {
@@ -519,7 +444,7 @@ impl<H: Host> Exchange<'_, H> {
     }
 
     /// Sends the answer on as it comes.
-    fn pass_on(&mut self, call: Call, booking: Booking, begun: Begun) -> Response<Answer> {
+    fn pass_on(&mut self, call: Forwarded, booking: Booking, begun: Begun) -> Response<Answer> {
         let shared = self.shared;
         let Begun {
             response,
@@ -564,14 +489,16 @@ impl<H: Host> Exchange<'_, H> {
             record,
         };
         let passing = Passing::new(live, Arc::clone(self.connection));
-        let member = shared.connections.pass(&passing);
+        let member = shared
+            .connections
+            .pass(Arc::clone(&passing) as Arc<dyn Passes>);
         Response::from_parts(parts, Answer::passing(passing, member))
     }
 
     /// Leaves the connection to the other protocol. The booking ends with it.
     fn upgraded(
         &self,
-        call: Call,
+        call: Forwarded,
         mut booking: Booking,
         mut record: Record,
         mut response: Response<Incoming>,
@@ -609,26 +536,6 @@ impl<H: Host> Exchange<'_, H> {
         }
         Ok(response)
     }
-}
-
-/// Refuses heads that could be read in another way by another server.
-fn check_head(parts: &Parts, framing: Framing) -> Result<(), Refusal> {
-    let bad = |message| Err(refusal(Event::BadHead, 400, message));
-    match framing {
-        Framing::Bad(message) => return bad(message),
-        Framing::Unseen
-            if parts.version != Version::HTTP_2
-                && parts.headers.contains_key(TRANSFER_ENCODING) =>
-        {
-            return bad("a request in chunks must not follow another one before its answer");
-        }
-        _ => {}
-    }
-    let is_absolute = parts.version != Version::HTTP_2 && parts.uri.scheme().is_some();
-    if is_absolute || parts.method == Method::CONNECT || !parts.uri.path().starts_with('/') {
-        return bad("the request's target must be a path");
-    }
-    Ok(())
 }
 
 /// Reads the first bytes of an answer, `None` at its end.

@@ -9,7 +9,7 @@ use hyper::HeaderMap;
 use tokio::task::JoinSet;
 
 use crate::models::read;
-use crate::server::{Level, Shared};
+use crate::shared::{Level, Shared};
 
 /// Checks in a row that a worker fails before it is not picked: one may meet an engine that is busy.
 const FAILURES: u32 = 2;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cachelb_serving::{Counters, Event};
 
 use crate::access::{Access, Line};
-use crate::server::lock;
+use crate::guard::lock;
 
 /// Upper bounds of the buckets of times, in seconds.
 pub const BOUNDS_S: [f64; 15] = [

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::refusal::{json_answer, refusal};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::upstream::Whole;
 
 const LIMIT: Duration = Duration::from_secs(5);

@@ -1,40 +1,36 @@
 //! The server: its threads, addresses, start and end.
 
-use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
 use std::fmt;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cachelb_serving::{Budget, Certificates, Counters, Event, Host, Tls, TlsError};
+use cachelb_serving::{Certificates, Counters, Event, Host, Tls, TlsError};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::access::Access;
 use crate::admin::{self, Admin, Operator};
 use crate::answer::Answer;
 use crate::connection::{Connection, Connections, Member};
 use crate::exchange;
-use crate::headers::Filter;
+use crate::guard::lock;
 use crate::health;
-use crate::metrics::{Records, Series};
+use crate::metrics::Series;
 use crate::options::{InvalidOption, Listen, Options};
-use crate::refusal::json_answer;
+use crate::shared::{Level, Phase, Shared};
 use crate::socket::Listener;
-use crate::tap::{MOST_HEAD, Tapped};
-use crate::upstream::Upstreams;
+use crate::tap::MOST_HEAD;
+use crate::tapped::Tapped;
 
 /// Headers of a request.
 const MOST_HEADERS: usize = 256;
@@ -66,27 +62,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Notices that wait to be read. More are dropped.
 const MOST_NOTICES: usize = 1024;
 
-/// How urgent a notice is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// All is well.
-    Info,
-    /// Something needs a look.
-    Warning,
-}
-
-/// How far a server has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    Serving,
-    /// It serves, and is not ready.
-    Draining,
-    /// It accepts nothing, and lets answers end.
-    Closing,
-    /// It ends answers.
-    Cut,
-}
-
 /// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -113,26 +88,6 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// What all requests of a gateway share.
-pub(crate) struct Shared<H> {
-    pub(crate) host: Arc<H>,
-    pub(crate) options: Options,
-    pub(crate) filter: Filter,
-    pub(crate) upstreams: Arc<Upstreams>,
-    pub(crate) connections: Arc<Connections>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) records: Arc<Records>,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) open: Arc<AtomicUsize>,
-    pub(crate) waiting: Arc<AtomicUsize>,
-    pub(crate) phase: watch::Sender<Phase>,
-    notices: SyncSender<(Level, String)>,
-}
-
-/// One of several that are counted, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Opened(Arc<AtomicUsize>);
-
 /// An HTTP gateway.
 #[derive(Debug)]
 pub struct Gateway;
@@ -155,83 +110,6 @@ trait Served: Send + Sync {
     fn open(&self) -> usize;
     fn held(&self) -> usize;
     fn connections(&self) -> (&Connections, &Connections);
-}
-
-// === impl Opened ===
-
-impl Opened {
-    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-// === impl Shared ===
-
-impl<H: Host> Shared<H> {
-    fn new(
-        options: Options,
-        host: Arc<H>,
-        notices: SyncSender<(Level, String)>,
-    ) -> Result<Self, StartError> {
-        let access = options.access_log.as_ref().map(Access::open).transpose();
-        let counters = Arc::new(Counters::default());
-        Ok(Self {
-            host,
-            filter: Filter::new(&options.untrusted_headers),
-            upstreams: Arc::new(Upstreams::new(
-                &options.authorities,
-                options.connect_timeout,
-            )),
-            connections: Connections::new(),
-            records: Records::new(
-                Arc::clone(&counters),
-                access.map_err(StartError::AccessLog)?,
-            ),
-            counters,
-            budget: Arc::new(Budget::new(options.max_held_bytes)),
-            open: Arc::default(),
-            waiting: Arc::default(),
-            phase: watch::Sender::new(Phase::Serving),
-            notices,
-            options,
-        })
-    }
-
-    /// Answers whether requests can be served.
-    pub(crate) fn readiness(&self) -> Response<Answer> {
-        let is_serving = *self.phase.borrow() == Phase::Serving;
-        let count = if is_serving {
-            self.host.schedulable()
-        } else {
-            0
-        };
-        let document = json!({"ready": count > 0, "schedulable_workers": count}).to_string();
-        let status = if count > 0 {
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
-        let mut response = json_answer(status, document);
-        if count == 0 {
-            response
-                .headers_mut()
-                .insert(hyper::header::RETRY_AFTER, 1.into());
-        }
-        response
-    }
-
-    /// Leaves a notice.
-    pub(crate) fn log(&self, level: Level, text: String) {
-        // Of a log that nobody reads, the rest is lost.
-        let _ = self.notices.try_send((level, text));
-    }
 }
 
 /// A gateway and the address for its operators.
@@ -281,7 +159,9 @@ impl Gateway {
         admin: Option<(Listen, Arc<dyn Operator>, Option<String>)>,
     ) -> Result<Started, StartError> {
         let (notices, written) = sync_channel(MOST_NOTICES);
-        let shared = Arc::new(Shared::new(options.checked()?, host, notices)?);
+        let shared = Arc::new(
+            Shared::new(options.checked()?, host, notices).map_err(StartError::AccessLog)?,
+        );
         let runtime = Builder::new_multi_thread()
             .enable_all()
             .worker_threads(shared.options.threads)
@@ -627,20 +507,4 @@ impl Drop for Started {
     fn drop(&mut self) {
         self.stop(Duration::ZERO, Duration::ZERO);
     }
-}
-
-/// Locks what no panic leaves broken.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns an id that no other request has.
-pub(crate) fn new_id() -> String {
-    let random = RandomState::new();
-    let half = |salt: u64| {
-        let mut hasher = random.build_hasher();
-        hasher.write_u64(salt);
-        hasher.finish()
-    };
-    format!("{:016x}{:016x}", half(0), half(1))
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, split};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::server::Phase;
+use crate::shared::Phase;
 
 /// Bytes that are read at a time, in each direction.
 const BUFFER: usize = 16 << 10;

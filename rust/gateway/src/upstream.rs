@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::server::lock;
+use crate::guard::lock;
 use crate::socket::Socket;
 use crate::trust;
 

@@ -83,7 +83,7 @@ impl Connection {
     /// Returns why the connection is to be closed.
     fn fault(&self, options: &Options, scratch: &mut [MaybeUninit<u8>]) -> Option<Event> {
         if self.open.load(Ordering::Relaxed) == 0 {
-            let waits = self.now_ms() - self.since_ms.load(Ordering::Relaxed);
+            let waits = (self.now_ms()).saturating_sub(self.since_ms.load(Ordering::Relaxed));
             let is_first = self.since_ms.load(Ordering::Relaxed) == 0;
             let limit = if is_first || lock(&self.tap).has_begun() {
                 options.head_timeout

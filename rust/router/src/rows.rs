@@ -40,7 +40,7 @@ pub(super) struct Rows {
     holders: Vec<u32>,
     /// The most leading blocks any row holds.
     pub best_overlap: u32,
-    /// The same of the rows that are left, once some were left out.
+    /// The most leading blocks of the rows that stay, once some were left out.
     pub best_left: Option<u32>,
     /// Prompt tokens the best of them saves, `None` as long as that follows from the overlap, the same for each.
     pub best_reusable: Option<u64>,

@@ -427,7 +427,7 @@ class RouterStats:
         shadows: Comparisons of the shadow policies, in their order.
         index_blocks: Distinct blocks in the indexes.
         index_bytes: Memory of the block indexes in bytes.
-        memory_bytes: Native memory of the router in bytes.
+        memory_bytes: Bytes of what grows with traffic: indexes, trees, sessions, captures, state of other routers.
         no_worker: Selections that found no worker.
         overloaded: Requests that an `Admission` refused.
         admission: What became of the requests of each priority that came to an `Admission` of the router.

@@ -223,12 +223,6 @@ impl PendingRows {
     pub fn clear(&mut self) {
         self.open.clear();
     }
-
-    /// Heap bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.open.capacity() * size_of::<(BookingId, Pending)>()
-    }
 }
 
 #[cfg(test)]

@@ -94,12 +94,6 @@ impl Pools {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// Bytes that both occupy.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        (self.fifo.capacity() + self.replay.capacity()) * size_of::<Sample>()
-    }
 }
 
 /// Positions of the samples to keep: the coreset of the gradients under `model`.

@@ -412,13 +412,6 @@ impl Trainer {
             stats.mean_mae = errors.mean_mae;
         }
     }
-
-    /// Heap bytes, but for those of a round that runs.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let pools = self.pools.as_ref().map_or(0, Pools::memory_bytes);
-        pools + self.inbox.capacity() * size_of::<Sample>()
-    }
 }
 
 fn pools(schedule: &Schedule) -> Pools {

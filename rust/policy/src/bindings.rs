@@ -353,12 +353,7 @@ impl Bindings {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        heap::table(&self.table)
-            + self.table.len() * self.limits.workers * size_of::<u64>()
-            + heap::tree(&self.idle)
-            + heap::tree(&self.busy)
-            + heap::table(&self.open)
-            + heap::table(&self.sessions)
+        heap::table(&self.table) + self.table.len() * self.limits.workers * size_of::<u64>()
     }
 
     /// Bookings that were not closed.

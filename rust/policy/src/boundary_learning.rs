@@ -19,7 +19,6 @@ mod options;
 use std::collections::HashMap;
 
 use cachelb_core::error::Result;
-use cachelb_core::heap;
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
@@ -266,11 +265,7 @@ impl State for BoundaryLearning {
     }
 
     fn memory_bytes(&self) -> usize {
-        let keys = |lesson: &Lesson| size_of_val(&*lesson.keys);
         self.routes.memory_bytes()
-            + self.ring.memory_bytes()
-            + heap::table(&self.open)
-            + self.open.values().map(keys).sum::<usize>()
     }
 
     fn validate(&self) -> Result<()> {

@@ -398,14 +398,6 @@ impl parts::State for Learned {
         self.drift.forget(order);
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.gpus.memory_bytes()
-            + self.pending.memory_bytes()
-            + self.trainer.memory_bytes()
-            + self.groups.memory_bytes()
-            + self.work.borrow().memory_bytes()
-    }
-
     fn validate(&self) -> Result<()> {
         if !self.groups.agrees() {
             return Err(Error::Invariant("groups of prompts are miscounted".into()));

@@ -183,13 +183,6 @@ impl State for Ring {
             self.rebuild();
         }
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.members.capacity() * size_of::<Member>()
-            + self.members.iter().map(|m| m.name.len()).sum::<usize>()
-            + self.slots.memory_bytes()
-            + self.points.capacity() * size_of::<(u64, u32)>()
-    }
 }
 
 /// Row of every member of a ring, for those that have one.

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use cachelb_core::error::Result;
-use cachelb_core::heap;
 use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
@@ -159,9 +158,5 @@ impl Rule for RoundRobin {
 impl State for RoundRobin {
     fn forget(&mut self, order: u64) {
         self.credits.remove(&order);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        heap::table(&self.credits)
     }
 }

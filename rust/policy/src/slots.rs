@@ -65,8 +65,4 @@ impl Slots {
     pub fn clear(&mut self) {
         self.0.clear();
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Option<Entry>>()
-    }
 }

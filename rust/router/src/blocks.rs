@@ -329,8 +329,7 @@ impl Blocks {
 
     /// Heap bytes.
     pub fn memory_bytes(&self) -> usize {
-        let waiting = self.unconfirmed.memory_bytes() + self.leases.memory_bytes();
-        waiting + self.known_ends.memory_bytes() + self.index.memory_bytes()
+        self.index.memory_bytes()
     }
 
     /// Recounts index and placements.

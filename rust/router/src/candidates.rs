@@ -340,11 +340,6 @@ impl Candidates {
             offers.set_eligibility(offer as usize, Eligibility::Full);
         }
     }
-
-    /// Heap bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.rows.memory_bytes() + self.aside.memory_bytes()
-    }
 }
 
 /// What the rows of a request may be kept under, if they may be: all that is its own about them is what they hold.

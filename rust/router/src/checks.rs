@@ -307,14 +307,6 @@ impl Checks {
             .map_or((0, 0), |checked| (checked.total, checked.mismatches))
     }
 
-    pub fn memory_bytes(&self) -> usize {
-        let followed = self.workers.iter().map(|w| w.followed.capacity());
-        let spare = self.spare.iter().map(Vec::capacity);
-        self.workers.capacity() * size_of::<Checked>()
-            + followed.sum::<usize>() * size_of::<Promise>()
-            + (spare.sum::<usize>() + self.blocks) * size_of::<SequenceHash>()
-    }
-
     fn of(&self, worker: WorkerId) -> Option<&Checked> {
         let checked = self.workers.get(worker.slot as usize);
         checked.filter(|checked| checked.generation == worker.generation)

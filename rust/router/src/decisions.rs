@@ -145,12 +145,6 @@ impl Decisions {
         self.book.close_all()
     }
 
-    pub fn memory_bytes(&self) -> usize {
-        self.book.memory_bytes()
-            + self.open.capacity() * size_of::<Open>()
-            + self.ledger.memory_bytes()
-    }
-
     /// Recounts the book, and compares the bookings of other routers with those that pass `is_remote`.
     pub fn validate(&self, is_remote: impl Fn(BookingId) -> bool) -> Result<()> {
         self.book.validate()?;

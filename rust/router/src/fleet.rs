@@ -301,10 +301,4 @@ impl Fleet {
             .filter(|_| self.has_events)?
             .feed_in(request.pool)
     }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        let ids = self.registry.ids();
-        let names: usize = ids.iter().map(|(name, _)| name.len() + 64).sum();
-        self.members.capacity() * size_of::<Member>() + names
-    }
 }

@@ -62,11 +62,6 @@ impl Predictions {
         self.blocks -= found.path.len();
         Some(found)
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.open.capacity() * size_of::<Option<Predicted>>()
-            + self.blocks * size_of::<SequenceHash>()
-    }
 }
 
 impl Step<'_, '_> {

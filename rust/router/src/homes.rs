@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::heap;
 use cachelb_core::ids::{Millis, WorkerId};
 
 use super::request::{Family, FamilyName, PoolId};
@@ -121,10 +120,6 @@ impl Homes {
                 self.order.remove(&home.used);
             }
         }
-    }
-
-    pub fn memory_bytes(&self) -> usize {
-        heap::table(&self.table) + heap::tree(&self.order)
     }
 
     /// Compares both tables.

@@ -43,12 +43,6 @@ impl KnownEnds {
     pub fn has(&self, slot: u32, last: SequenceHash) -> bool {
         self.young.contains(&(slot, last)) || self.old.contains(&(slot, last))
     }
-
-    /// Heap bytes.
-    pub fn memory_bytes(&self) -> usize {
-        let room = self.young.capacity() + self.old.capacity();
-        room * (size_of::<(u32, SequenceHash)>() + 1)
-    }
 }
 
 #[cfg(test)]

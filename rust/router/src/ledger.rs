@@ -356,8 +356,4 @@ impl Ledger {
         let next = from + records.len() as u64;
         (records, next, lost)
     }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.finished.capacity() * size_of::<Record>()
-    }
 }

@@ -329,16 +329,7 @@ impl Selector {
     /// Heap bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.fleet.memory_bytes()
-            + self.pools.memory_bytes()
-            + self.candidates.memory_bytes()
-            + self.decisions.memory_bytes()
-            + self.homes.memory_bytes()
-            + self.trace.memory_bytes()
-            + self.checks.memory_bytes()
-            + self.predictions.memory_bytes()
-            + self.suspects.memory_bytes()
-            + self.gates.memory_bytes()
+        self.pools.memory_bytes()
             + self.capture.as_ref().map_or(0, Capture::memory_bytes)
             + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
     }

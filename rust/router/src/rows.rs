@@ -282,13 +282,6 @@ impl Rows {
         left
     }
 
-    pub fn memory_bytes(&self) -> usize {
-        self.list.capacity() * size_of::<Candidate>()
-            + self.media.capacity() * size_of::<Media>()
-            + (self.holders.capacity() + self.by_slot.capacity()) * size_of::<u32>()
-            + self.absent.capacity() * size_of::<(u32, Eligibility)>()
-    }
-
     /// Recounts kept rows from fleet and book.
     ///
     /// # Errors

@@ -243,7 +243,6 @@ impl Sharing {
     pub(super) fn memory_bytes(&self) -> usize {
         self.journal.waiting()
             + self.epochs.bytes
-            + self.named.capacity() * size_of::<Option<u32>>()
             + self.peers.memory_bytes()
             + self.words.as_ref().map_or(0, Register::memory_bytes)
     }

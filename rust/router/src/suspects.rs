@@ -113,14 +113,6 @@ impl Suspects {
             self.prompts.remove(&mark);
         }
     }
-
-    /// Heap bytes.
-    pub fn memory_bytes(&self) -> usize {
-        let blamed = self.prompts.values().map(|s| s.blamed.capacity());
-        blamed.sum::<usize>() * size_of::<Blamed>()
-            + self.prompts.capacity() * size_of::<(u64, Suspect)>()
-            + self.order.capacity() * size_of::<(u64, Millis)>()
-    }
 }
 
 #[cfg(test)]

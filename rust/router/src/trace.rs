@@ -203,12 +203,6 @@ impl Entry {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<Row>()
-            + self.scores.capacity() * size_of::<Known>()
-            + self.evidence.capacity() * size_of::<Evidence>()
-    }
-
     /// The rows with the names of their offers.
     fn seen<'a>(&'a self, name: impl Fn(usize) -> &'a Arc<str>) -> impl Iterator<Item = Seen> {
         let rows = self.rows.iter().zip(&self.scores).enumerate();
@@ -320,10 +314,5 @@ impl Trace {
             self.latest = (offers.version(), names.collect());
         }
         Arc::clone(&self.latest.1)
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        let kept = self.entries.iter().map(Entry::memory_bytes);
-        kept.sum::<usize>() + self.entries.capacity() * size_of::<Entry>()
     }
 }

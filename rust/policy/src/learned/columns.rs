@@ -48,11 +48,6 @@ impl Gpus {
     fn of(&self, order: u64) -> u16 {
         self.workers.get(&order).copied().unwrap_or(Row::NO_GPU)
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        let names: usize = self.names.iter().map(String::capacity).sum();
-        names + self.workers.capacity() * size_of::<(u64, u16)>()
-    }
 }
 
 /// What is known of the request on a worker. What that does not report counts as nothing; what was booked here is known

@@ -44,10 +44,6 @@ impl Distinct {
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<Row>() + self.table.capacity() * size_of::<u32>()
-    }
 }
 
 /// Not meant to withstand anybody: whoever could choose rows chooses prompts, and there are few rows.

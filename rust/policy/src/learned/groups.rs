@@ -58,11 +58,6 @@ impl Groups {
         least.max(needed)
     }
 
-    pub fn memory_bytes(&self) -> usize {
-        self.latest.capacity() * size_of::<SequenceHash>()
-            + self.counts.capacity() * size_of::<(SequenceHash, u32)>()
-    }
-
     /// Whether the counts are those of the list.
     pub fn agrees(&self) -> bool {
         let total: u32 = self.counts.values().sum();

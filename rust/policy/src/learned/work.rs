@@ -92,16 +92,6 @@ impl Work {
         let cost = self.costs.get(found)?;
         (self.rows[found] == *row).then_some(*cost)
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.distinct.memory_bytes()
-            + (self.at.capacity() + self.which.capacity()) * size_of::<u32>()
-            + self.rows.capacity() * size_of::<Row>()
-            + (self.costs.capacity() + self.added.capacity() + self.answers.capacity())
-                * size_of::<f32>()
-            + self.scores.capacity() * size_of::<(usize, f32)>()
-            + self.near.capacity() * size_of::<usize>()
-    }
 }
 
 fn stamp(view: &View<'_>, version: u64) -> Stamp {

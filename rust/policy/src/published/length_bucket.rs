@@ -319,13 +319,6 @@ impl State for LengthBucket {
             self.cut_load = 0.0;
         }
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.window.capacity() * size_of::<Sent>()
-            + self.buckets.members.capacity() * size_of::<Member>()
-            + self.buckets.slots.memory_bytes()
-            + self.buckets.cuts.capacity() * size_of::<u64>()
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use cachelb_core::error::Result;
-use cachelb_core::heap;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
@@ -279,7 +278,6 @@ impl State for Prompts {
             + self.waiting.0.memory_bytes()
             + self.waiting.1.memory_bytes()
             + self.waiting.2.memory_bytes()
-            + heap::table(&self.workers)
     }
 
     fn validate(&self) -> Result<()> {

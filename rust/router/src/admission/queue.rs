@@ -292,16 +292,6 @@ impl<T> Queue<T> {
         }
         Ok(())
     }
-
-    /// Heap bytes, without those of what goes with the requests.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        // A B-tree has about two thirds of its nodes in use.
-        let places = size_of::<Ticket>() + size_of::<(Millis, Ticket)>();
-        self.entries.capacity() * size_of::<(Ticket, (Entry, T))>()
-            + self.entries.len() * places * 3 / 2
-            + self.tenants.memory_bytes()
-    }
 }
 
 /// Takes the least of the heads.

@@ -122,14 +122,6 @@ impl Tenants {
     ) -> Option<(Served, Tenant)> {
         ranking.after(accounts, None)
     }
-
-    /// Heap bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.accounts.capacity() * size_of::<(Tenant, Account)>()
-            + self.waiting.memory_bytes()
-            + self.idle.memory_bytes()
-    }
 }
 
 /// Tenants by their counters. A counter rises without notice here; places are corrected as they are looked at.
@@ -181,11 +173,5 @@ impl Ranking {
             self.ordered.insert((served, tenant));
             self.places.insert(tenant, served);
         }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        // A B-tree has about two thirds of its nodes in use.
-        self.ordered.len() * size_of::<(Served, Tenant)>() * 3 / 2
-            + self.places.capacity() * size_of::<(Tenant, Served)>()
     }
 }

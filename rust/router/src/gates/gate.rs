@@ -295,16 +295,6 @@ impl Gate {
         std::mem::forget(std::mem::replace(self, Self::new(self.settings.clone())));
     }
 
-    fn memory_bytes(&self) -> usize {
-        let waiting = self.queue.tickets().filter_map(|ticket| {
-            let (_, waiting) = self.queue.get(ticket)?;
-            Some(waiting.blocks.as_ref()?.1.len() * size_of::<SequenceHash>())
-        });
-        self.queue.memory_bytes()
-            + waiting.sum::<usize>()
-            + self.booked.capacity() * size_of::<(BookingId, (Tenant, u64))>()
-    }
-
     fn validate(&self) -> Result<()> {
         self.queue.validate()?;
         let fail = |what: &str| Err(Error::Invariant(format!("a gate's {what} are wrong")));
@@ -417,10 +407,6 @@ impl Gates {
     pub(crate) fn forget(&mut self) {
         self.iter_mut().for_each(Gate::forget);
         self.gone.clear();
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.open.values().map(Gate::memory_bytes).sum()
     }
 
     pub(crate) fn validate(&self) -> Result<()> {

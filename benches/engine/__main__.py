@@ -41,7 +41,7 @@ from tests.engine.model import SIZES, VOCABULARY
 
 from cachelb.calls import split_list
 from cachelb.events import Endpoint
-from cachelb.sim.contender import YARDSTICKS, Contender, admission_apart
+from cachelb.sim.contender import ORACLE, Contender, admission_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,7 +120,7 @@ def _arguments() -> argparse.Namespace:
 def _spelled(text: str) -> str:
     """Return the one spelling of a policy that runs are stored under."""
     contender = Contender.parse(text)
-    if contender.ending in YARDSTICKS:
+    if contender.ending == ORACLE:
         raise ValueError(f"{text} is no router that engines could have; leave its ending out")
     return str(contender)
 

@@ -19,7 +19,7 @@ from tests.models import league_table
 from cachelb.calls import split_list
 from cachelb.cli.app import app
 from cachelb.sim import FleetSpec, build, simulate
-from cachelb.sim.contender import KV_EVENTS, POOL_BLIND, YARDSTICKS, Contender
+from cachelb.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
 from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
 from cachelb.sim.league.capacity import capacity
 from cachelb.sim.league.traces import fingerprint, part_of, roots
@@ -382,7 +382,7 @@ OPTIONS = st.dictionaries(
 )
 
 
-ENDINGS = ["", KV_EVENTS, POOL_BLIND, *YARDSTICKS]
+ENDINGS = ["", KV_EVENTS, POOL_BLIND, ORACLE]
 CONTENDERS = st.builds(Contender, st.sampled_from(["a", "b-c"]), OPTIONS, st.sampled_from(ENDINGS))
 
 

@@ -28,9 +28,8 @@ from cachelb.errors import CachelbError
 from cachelb.sim.contender import Contender
 from cachelb.sim.fleet import DEFAULT_MODEL
 from cachelb.sim.league import COMPARED, LOADS, REALISM, League, Standings, Store, as_dict, markdown, play
-from cachelb.sim.league.documents import HEADS, bound_tables, group_tables, legend, ratio_text, rest_texts
+from cachelb.sim.league.documents import HEADS, group_tables, legend, ratio_text, rest_texts
 from cachelb.sim.league.traces import PARTS
-from cachelb.sim.league.yardsticks import BUDGET, HORIZON
 from cachelb.sim.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -53,17 +52,11 @@ Examples:
   cachelb league chat --policy "adaptive,prefill-times-batch(crowding=1)+events" --realism none,crash
   cachelb league "agents.jsonl.xz(limit=60,loop=closed)" --part develop --loads 0.7,0.95 --seeds 3
   cachelb league chat --loads 0.95,1.2 --admission max_wait_s=1.5 --policy adaptive,"adaptive(max_wait_s=0)"
-  cachelb league chat --loads 0.95 --window 1000:100 --policy adaptive,adaptive+clairvoyant
   cachelb league chat rag --policy all --svg league.svg --markdown > league.md
 
 \b
 Realism:
 {_SWITCHES}
-
-\b
-Yardsticks beside NAME+oracle, in a --window; minutes each:
-  NAME+rollout      every worker is tried in the simulator, NAME goes on for {HORIZON} arrivals
-  NAME+clairvoyant  the best of {BUDGET:,} placements of the whole window, from the best policy's on
 
 \b
 Generators: {", ".join(WORKLOADS)}
@@ -113,12 +106,6 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
 @option(
     "--part", "all", click.Choice(PARTS), "Half of each trace: by a hash of the session, or by time where it has none."
 )
-@click.option(
-    "--window",
-    metavar="AFTER:COUNT",
-    help="Figures are of COUNT requests behind the first AFTER, which 'adaptive' places for every policy, as in "
-    "1000:100. Policies may then be NAME+rollout and NAME+clairvoyant.",
-)
 @admission_option("Hold and refuse requests before every policy, as NAME(max_wait_s=1.5) does before one")
 @option("--store", None, FILE, "Keep runs in this file, and run only what it lacks.")
 @click.option("--again", metavar="NAMES", help="Policies whose runs in the store are made again: they have changed.")
@@ -138,7 +125,6 @@ def league(
     seed: int,
     seeds: int | None,
     part: str,
-    window: str | None,
     admission: AdmissionOptions | None,
     store: Path | None,
     again: str | None,
@@ -165,7 +151,6 @@ def league(
         seeds=range(seed, seed + (seeds or (1 if quick else 3))),
         part=part,
         model=model,
-        window=window,
     )
     if admission is not None:
         names = [str(Contender.parse(name).admitted(admission)) for name in names]
@@ -214,8 +199,6 @@ def _print(standings: Standings) -> None:
     out.print(fitted(out, partial(_whole, standings), _LEAST))
     for by, groups, rows in group_tables(standings):
         out.print(_table(f"{COMPARED[0].title} by {by}", groups, rows))
-    for bound, heads, rows in bound_tables(standings):
-        out.print(_table(f"{COMPARED[0].title} over {bound}", heads, rows))
 
 
 def _whole(standings: Standings, dropped: Sequence[str]) -> Table:

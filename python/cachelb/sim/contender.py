@@ -17,14 +17,8 @@ KV_EVENTS, ORACLE = "+events", "+oracle"
 POOL_BLIND = "+events+pool-blind"
 """The same, except that nothing is known of a pool that workers share."""
 
-ROLLOUT, CLAIRVOYANT = "+rollout", "+clairvoyant"
-"""Endings of a name where a league has a window: `cachelb.sim.league.yardsticks`."""
-
-YARDSTICKS = (ORACLE, ROLLOUT, CLAIRVOYANT)
-"""Endings that no real router could have."""
-
 _OF_ADMISSION = tuple(option.name for option in fields(AdmissionOptions))
-_ENDINGS = (KV_EVENTS, POOL_BLIND, *YARDSTICKS)
+_ENDINGS = (KV_EVENTS, POOL_BLIND, ORACLE)
 
 
 def admission_apart(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

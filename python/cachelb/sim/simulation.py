@@ -221,8 +221,6 @@ def simulate(
     if isinstance(policy, str):
         contender = Contender.parse(policy)
         policy, router_options = contender.name, {**router_options, **contender.options}
-        if contender.ending not in _SIGNALS_OF:
-            raise ValueError(f"{name} places the requests of a window; give it to a league that has one")
         signals = replace(signals, **_SIGNALS_OF[contender.ending])
     if policy == "learned":
         # A thread would train in real time, which runs otherwise than the simulated one.

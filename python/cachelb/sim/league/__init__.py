@@ -18,7 +18,6 @@ from cachelb.sim.league.running import play
 from cachelb.sim.league.standings import Ratio, Row, Score, Standings
 from cachelb.sim.league.store import Store
 from cachelb.sim.league.traces import Trace
-from cachelb.sim.league.window import Window
 
 __all__ = [
     "COMPARED",
@@ -33,7 +32,6 @@ __all__ = [
     "Standings",
     "Store",
     "Trace",
-    "Window",
     "as_dict",
     "markdown",
     "play",

@@ -14,7 +14,6 @@ from cachelb.arguments import listed, number, whole
 from cachelb.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb.sim.league.realism import Realism, find_realism
 from cachelb.sim.league.traces import PARTS, Trace
-from cachelb.sim.league.window import WARM_UP, Window
 from cachelb.sim.simulation import Signals
 
 LOADS = (0.5, 0.7, 0.85, 0.95, 1.05)
@@ -45,7 +44,6 @@ class Cell:
         load: Share of the fleet's capacity.
         realism: Its disturbances.
         seed: Of requests, policies and losses.
-        window: The requests counted in figures; None for all.
 
     Example:
         >>> cell = League(("chat(count=100)",), ("4xl40s",)).cells()[0]
@@ -60,7 +58,6 @@ class Cell:
     load: float
     realism: Realism
     seed: int
-    window: Window | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return its description in lines of a store and documents.
@@ -68,7 +65,7 @@ class Cell:
         Returns:
             JSON values.
         """
-        facts = {
+        return {
             "trace": self.trace.label,
             "part": self.part,
             "fleet": self.fleet,
@@ -77,7 +74,6 @@ class Cell:
             "realism": self.realism.name,
             "seed": self.seed,
         }
-        return facts if self.window is None else {**facts, "window": str(self.window)}
 
     def workers(self, block_size: int) -> FleetSpec:
         """Return the fleet.
@@ -115,7 +111,6 @@ class Cell:
                 "speed": speed,
                 "realism": _facts_of(self.realism),
                 "seed": self.seed,
-                **({} if self.window is None else {"window": str(self.window), "warm-up": WARM_UP}),
             }
         )
 
@@ -132,8 +127,6 @@ class League:
         seeds: One run each.
         part: ``all``, ``develop`` or ``report``.
         model: The model of all fleets.
-        window: Requests that figures are of, as ``AFTER:COUNT``, the others before them placed by `WARM_UP`; None for
-            all. Yardsticks (``NAME+rollout``, ``NAME+clairvoyant``) need one.
 
     Raises:
         ValueError: A name is unknown, a number out of range, or a setting empty; the message names it.
@@ -151,7 +144,6 @@ class League:
     seeds: Sequence[int] = (FIRST_SEED,)
     part: str = "all"
     model: str = DEFAULT_MODEL
-    window: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("traces", "fleets", "loads", "realism", "seeds"):
@@ -180,12 +172,11 @@ class League:
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:
             raise ValueError(f"two traces are called {twice[0]!r} in tables; rename a file")
-        window = None if self.window is None else Window.parse(self.window)
         switches = [find_realism(name) for name in self.realism]
         for fleet in self.fleets:
             FleetSpec.parse(fleet, model=self.model)
         return tuple(
-            Cell(trace, self.part, fleet, self.model, float(load), switch, seed, window)
+            Cell(trace, self.part, fleet, self.model, float(load), switch, seed)
             for trace, seed, fleet, switch, load in product(traces, self.seeds, self.fleets, switches, self.loads)
         )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from cachelb.sim.league.figures import COMPARED, SLO
 from cachelb.sim.league.standings import GROUPS, NEAR, Ratio, Score, Standings
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON document; a new key keeps it, a changed or removed one raises it."""
 
 FIRST = COMPARED[0]
@@ -69,8 +69,8 @@ def markdown(standings: Standings) -> str:
         standings: The standings.
 
     Returns:
-        A table over all cells, one of the mean TTFT for each way to group them that has several groups, one over each
-        bound that ran, and one of the worst cells.
+        A table over all cells, one of the mean TTFT for each way to group them that has several groups, and one of
+        the worst cells.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings
@@ -87,8 +87,6 @@ def markdown(standings: Standings) -> str:
     lines += _table(["policy", *(figure.title for figure in COMPARED), *HEADS], cells)
     for by, groups, table in group_tables(standings):
         lines += ["", f"{FIRST.title} by {by}", "", *_table(["policy", *groups], table)]
-    for bound, heads, table in bound_tables(standings):
-        lines += ["", f"{FIRST.title} over {bound}", "", *_table(["policy", *heads], table)]
     worst = [[score.policy, *_place(score.figures[FIRST.name])] for score in scores]
     lines += ["", f"Worst cell of {FIRST.title}", "", *_table(["policy", "ratio", *_PLACE], worst)]
     return "\n".join(lines) + "\n"
@@ -102,32 +100,12 @@ def group_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[li
     for by in GROUPS:
         groups = standings.groups(by)
         if len(groups) > 1:
-            yield by, *_grouped(standings, groups, [score.policy for score in standings.scores()])
-
-
-def bound_tables(standings: Standings) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield the tables beside bounds.
-
-    Each is the bound (``NAME+clairvoyant``), the heads, and by policy its name and the mean TTFT over the bound's: of
-    all cells, and of each trace where there are several.
-    """
-    for bound in standings.bounds:
-        over = standings.over(bound)
-        traces = over.groups("trace")
-        groups = {"all cells": None, **(traces if len(traces) > 1 else {})}
-        yield bound, *_grouped(over, groups, [score.policy for score in over.scores()])
-
-
-def _grouped(
-    standings: Standings, groups: Mapping[Any, Sequence[str] | None], order: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
-    """Return heads and rows of the mean TTFT in each group."""
-    found = [{score.policy: score for score in standings.scores(cells)} for cells in groups.values()]
-    table = [
-        [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
-        for policy in order
-    ]
-    return [str(group) for group in groups], table
+            found = [{score.policy: score for score in standings.scores(cells)} for cells in groups.values()]
+            table = [
+                [policy, *(ratio_text(one[policy].figures[FIRST.name]) if policy in one else "-" for one in found)]
+                for policy in (score.policy for score in standings.scores())
+            ]
+            yield by, [str(group) for group in groups], table
 
 
 def as_dict(standings: Standings) -> dict[str, Any]:
@@ -137,8 +115,7 @@ def as_dict(standings: Standings) -> dict[str, Any]:
         standings: The standings.
 
     Returns:
-        Scores over all cells, over each group and over each bound, and all figures of all runs; None stands for an
-        infinite ratio.
+        Scores over all cells and over each group, and all figures of all runs; None stands for an infinite ratio.
 
     Example:
         >>> from cachelb.sim.league import Row, Standings
@@ -157,7 +134,6 @@ def as_dict(standings: Standings) -> dict[str, Any]:
             ]
             for by in GROUPS
         },
-        "bounds": {bound: [_score(score) for score in standings.over(bound).scores()] for bound in standings.bounds},
         "runs": [{**row.facts, "policy": row.policy, "figures": dict(row.figures)} for row in standings.rows],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cachelb.arguments import listed, whole
-from cachelb.sim.contender import CLAIRVOYANT, KV_EVENTS, ORACLE, ROLLOUT, Contender
+from cachelb.sim.contender import Contender
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.league.capacity import capacity, capacity_key
 from cachelb.sim.league.cells import FIRST_SEED, Cell, League, digest
@@ -21,8 +21,6 @@ from cachelb.sim.league.figures import SLO, figures_of
 from cachelb.sim.league.standings import Row, Standings
 from cachelb.sim.league.store import Store
 from cachelb.sim.league.traces import Trace, fingerprint
-from cachelb.sim.league.window import Excerpt, Window
-from cachelb.sim.league.yardsticks import BUDGET, HORIZON, STARTS, clairvoyant, rollout
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import measure
 from cachelb.sim.shared import Shared
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cachelb._core import SimWorkload
-    from cachelb.sim.league.window import Pinned
     from cachelb.sim.result import SimResult
     from cachelb.sim.workloads import Workload
 
@@ -43,8 +40,6 @@ U = TypeVar("U")
 _MOST_THREADS, _MOST_POLICIES = 1_024, 65_536
 _CAPACITY_RUNS = 20
 """Approximate runs of finding a capacity, for progress."""
-_YARDSTICK_RUNS = 200
-"""The same of a yardstick, whose runs are shorter than a cell's."""
 
 
 def play(
@@ -59,8 +54,7 @@ def play(
 
     Args:
         leagues: Settings, one or several; cells that several have are run once.
-        policies: As `simulate` takes them, options in parentheses: ``prefill-times-batch(crowding=1)+events``. Where
-            all leagues have a window, also yardsticks: ``adaptive+rollout``, ``adaptive+clairvoyant``.
+        policies: As `simulate` takes them, options in parentheses: ``prefill-times-batch(crowding=1)+events``.
         store: Runs made so far, to which new ones are added; in memory by default.
         threads: Runs at a time; their number changes no figure and no byte of the store.
         progress: Called now and then with the share of the work that is done.
@@ -91,8 +85,6 @@ def play(
     whole("threads", threads, 1, _MOST_THREADS)
     for name in names:
         Contender.parse(name).check()
-        if _searches(name) and not all(cell.window for cell in cells):
-            raise ValueError(f"{name} places the requests of a window, as 1000:200; give each league one")
     batch = _Batch(cells, names, Store() if store is None else store, progress)
     return Standings(batch.run(threads), names)
 
@@ -151,21 +143,10 @@ class _Sped:
         return cls(disturbed, prepare(disturbed), span_s)
 
 
-def _searches(policy: str) -> bool:
-    """Return whether a policy is a yardstick of many runs."""
-    return policy.endswith((ROLLOUT, CLAIRVOYANT))
-
-
-def _used(cell: Cell, policy: str) -> list[Hashable]:
+def _used(cell: Cell) -> list[Hashable]:
     """Return the keys of values that a run shares with others."""
     source = _Source(cell.trace, cell.part, cell.seed)
-    base = str(replace(Contender.parse(policy), ending=""))
-    return [source, ("profile", source), ("sped", cell), ("excerpt", cell), (ROLLOUT, cell, base)]
-
-
-def _runs(policy: str) -> int:
-    """Return the weight of a policy in progress."""
-    return _YARDSTICK_RUNS if _searches(policy) else 1
+    return [source, ("profile", source), ("sped", cell)]
 
 
 class _StoppedError(Exception):
@@ -188,10 +169,10 @@ class _Batch:
         self._rows: list[Row] = []
         self._cell_facts: dict[str, dict[str, Any]] = {}
         users: Counter[Hashable] = Counter(place.source for place in self._places)
-        for cell, policy in product(cells, policies):
-            users.update(_used(cell, policy))
+        for cell, _ in product(cells, policies):
+            users.update(_used(cell))
         self._shared = Shared(users)
-        self._total = len(self._places) * _CAPACITY_RUNS + len(cells) * sum(map(_runs, policies))
+        self._total = len(self._places) * _CAPACITY_RUNS + len(cells) * len(policies)
         self._done = 0.0
         self._lock = threading.Lock()
         self._stopped = False
@@ -265,26 +246,21 @@ class _Batch:
         fleet = cell.workers(requests.workload.block_size)
         speed = cell.load * self._capacity[_Place.of(cell)]
         cell_key = cell.key(requests.fingerprint, fleet, speed)
-        key = digest([cell_key, policy, HORIZON, BUDGET, *STARTS] if _searches(policy) else [cell_key, policy])
+        key = digest([cell_key, policy])
         known = self._store.get("run", key)
         if known:
             figures = known["figures"]
         else:
             profile = self._shared.take(("profile", source), lambda: PoolProfile(requests.workload))
             sped = self._shared.take(("sped", cell), lambda: _Sped.of(requests.workload, speed, cell))
-            if cell.window is None:
-                result = self._simulate(cell, policy, sped, fleet)
-            else:
-                result = self._excerpt(cell, cell.window, policy, sped, fleet)
+            result = self._simulate(cell, policy, sped, fleet)
             bound = profile.hits(fleet.cache_tokens // sped.workload.block_size)
             figures = figures_of(measure(result, slo=SLO, bound=bound, infinite=bound))
             if cell.trace.loop == "open":
                 figures["session_mean_s"] = None  # the clock's, whatever the policy
-            if cell.window is not None:
-                figures["of_bound"] = None  # the pool's hits are those of all requests
-        for shared in _used(cell, policy):
+        for shared in _used(cell):
             self._shared.drop(shared)
-        self._report(_runs(policy))
+        self._report(1)
         return key, cell_key, figures, known is None
 
     def _go_on(self, _done: int) -> None:
@@ -304,21 +280,6 @@ class _Batch:
             prepared=sped.prepared,
             progress=self._go_on,
         )
-
-    def _excerpt(self, cell: Cell, window: Window, policy: str, sped: _Sped, fleet: FleetSpec) -> SimResult:
-        """Return the results of a policy, or of a yardstick's placement, for the requests of a window."""
-        excerpt: Excerpt = self._shared.take(
-            ("excerpt", cell),
-            lambda: Excerpt(sped.workload, fleet, window, cell.realism, seed=cell.seed, progress=self._go_on),
-        )
-        if not _searches(policy):
-            return excerpt.counted(excerpt.run(policy))
-        base = str(replace(Contender.parse(policy), ending=""))
-        placed: Pinned = self._shared.take((ROLLOUT, cell, base), lambda: rollout(excerpt, base))
-        if policy.endswith(CLAIRVOYANT):
-            starts = [excerpt.run(name).worker for name in (base, base + KV_EVENTS, base + ORACLE, *STARTS)]
-            placed = clairvoyant(excerpt, base, [*starts, placed], BUDGET)
-        return excerpt.counted(excerpt.run(base, placed))
 
     def _report(self, runs: int) -> None:
         """Pass on how much is done."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelb.sim.contender import CLAIRVOYANT, YARDSTICKS
+from cachelb.sim.contender import ORACLE
 from cachelb.sim.league.figures import COMPARED, Compared, Figures
 from cachelb.table import Table, Tabular, one_of
 
@@ -119,7 +119,7 @@ class Standings(Tabular):
     """Figures of policies in cells, and their scores.
 
     The best of a cell is, figure by figure, the least among the policies that served most of its requests; one that is
-    given exact knowledge (``+oracle``, ``+rollout``, ``+clairvoyant``) is a yardstick and never the best.
+    given exact knowledge (``+oracle``) is a yardstick and never the best.
 
     Args:
         rows: One per cell and policy; a later one of the same counts.
@@ -172,11 +172,6 @@ class Standings(Tabular):
             for name, ratio in row.pop("figures").items():
                 row |= {f"{name}.{key}": None if ratio is None else ratio[key] for key in ("mean", "worst")}
             yield row
-
-    @property
-    def bounds(self) -> list[str]:
-        """Return the policies that stand for a bound."""
-        return [policy for policy in self.policies if policy.endswith(CLAIRVOYANT)]
 
     def over(self, reference: str) -> Standings:
         """Return the same runs, as ratios to one policy.
@@ -286,7 +281,7 @@ class Standings(Tabular):
 
 def _ranked(rows: Mapping[str, Row]) -> list[Row]:
     """Return the rows of a cell that can be its best; all where each is a yardstick's."""
-    return [row for policy, row in rows.items() if not policy.endswith(YARDSTICKS)] or list(rows.values())
+    return [row for policy, row in rows.items() if not policy.endswith(ORACLE)] or list(rows.values())
 
 
 def _unserved(row: Row) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
@@ -50,7 +49,6 @@ def _closed(made: Any) -> None:
     made.close()
 
 
-SAMPLES = learned.Samples(np.random.default_rng(1).random((20, 9), np.float32), [None] * 20, np.ones(20, np.float32))
 CASES: dict[str, Case] = {
     "RedisState": Case(RedisState, {"url": "redis://127.0.0.1:1"}),
     "ZmqMesh": Case(ZmqMesh, {"bind": PORT, "peers": []}),
@@ -76,7 +74,6 @@ CASES: dict[str, Case] = {
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
     "Settings": Case(doctor.Settings),
     "WorkerConfig": Case(WorkerConfig, {"key": "a", "role": "both"}),
-    "evaluate": Case(learned.evaluate, {"samples": SAMPLES, "predictors": ["mean"], "seeds": [1]}),
     "FakeFleet": Case(testing.FakeFleet),
     "ManualClock": Case(testing.ManualClock),
     "ManualClock.advance": Case(testing.ManualClock().advance, {"seconds": 1.0}),
@@ -104,7 +101,6 @@ MADE_HERE = {
         "RecordsStats",
         "CaptureStats",
         "Samples",
-        "Spread",
         "Best",
     ),
     *("Found", "Operation", "operations", "assert_agrees", "EventPublisher"),

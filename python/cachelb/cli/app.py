@@ -24,7 +24,7 @@ Examples:
   cachelb doctor http://gpu0:8000 http://gpu1:8000
   cachelb explain decisions.jsonl
   cachelb league --quick
-  cachelb learn evaluate decisions.jsonl
+  cachelb learn fit decisions.jsonl -o costs.model
   cachelb watch http://127.0.0.1:8080/metrics
   cachelb replay conversation_trace.jsonl.xz --policy adaptive,random
 """

@@ -1,21 +1,31 @@
-"""Errors of the predictors on samples they were not trained on."""
+"""Errors of the predictors of learned routing on samples they were not trained on.
+
+    python -m benches.predictors p2048__processed_dataset.csv.xz
+    python -m benches.predictors decisions.jsonl --seeds 3 --features paper
+
+The log is a table of Lodestar's training data (.csv, .csv.xz), or a file of decision records.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cachelb._core import LearnedModel
-from cachelb.arguments import listed, whole
+from cachelb.learned import LearnedModel, read_lodestar
+from cachelb.records import read_records
+from cachelb.records.samples import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from cachelb.learned.samples import Samples
+    from cachelb.learned import Samples
 
 PREDICTORS: Final = ("mean", "linear", "mlp", "trees")
 """The mean of the training part, and the kinds of `LearnedModel`."""
@@ -24,7 +34,6 @@ SPLITS: Final = ("random", "time")
 """A random fifth to test on, another one for each seed; or the last fifth."""
 
 _TRAIN = 0.8
-_MOST_SEEDS, _MOST_EPOCHS = 1_000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +43,6 @@ class Spread:
     Attributes:
         mean: Its mean.
         std: Its standard deviation, 0 for one seed.
-
-    Example:
-        >>> str(Spread(0.25, 0.01))
-        '0.250 ± 0.010'
     """
 
     mean: float
@@ -58,14 +63,6 @@ class Score:
         spearman: Rank correlation of predictions and costs: routing needs the order only. 0 for the mean.
         explained: Share of the variance of the costs that the predictions explain; below 0 if the mean of what was
             tested on would do better.
-
-    Example:
-        >>> import numpy as np
-        >>> from cachelb.learned import Samples, evaluate
-        >>> draw = np.random.default_rng(1).random((50, 9), np.float32)
-        >>> scores = evaluate(Samples(draw, [None] * 50, draw[:, 1]), predictors=["mean"], splits=["time"])
-        >>> scores["mean", "time"].spearman.mean
-        0.0
     """
 
     rmse: Spread
@@ -82,7 +79,6 @@ def evaluate(
     seeds: Iterable[int] = range(5),
     feature_set: str = "extended",
     epochs: int = 20,
-    progress: Callable[[float], object] | None = None,
 ) -> dict[tuple[str, str], Score]:
     """Train on four fifths of the samples, measure on the rest, for every predictor, split and seed.
 
@@ -93,34 +89,20 @@ def evaluate(
         seeds: Seeds of the random split and of the training.
         feature_set: "extended" or "paper".
         epochs: Passes of the network over the samples.
-        progress: Called with the share that is done.
 
     Returns:
         Scores by predictor and split.
 
     Raises:
         ValueError: A name is unknown, or there are too few samples.
-
-    Example:
-        >>> import numpy as np
-        >>> from cachelb.learned import Samples, evaluate
-        >>> draw = np.random.default_rng(1).random((200, 9), np.float32)
-        >>> samples = Samples(draw, [None] * 200, draw[:, 1] + draw[:, 2])
-        >>> scores = evaluate(samples, predictors=["mean", "linear"], splits=["random"], seeds=[1])
-        >>> scores["linear", "random"].rmse.mean < scores["mean", "random"].rmse.mean
-        True
     """
-    named, cuts, chances = list(predictors), list(splits), listed("seeds", seeds, _MOST_SEEDS)
-    for seed in chances:
-        whole("seeds", seed, 0, (1 << 64) - 1)
-    whole("epochs", epochs, 1, _MOST_EPOCHS)
+    named, cuts, chances = list(predictors), list(splits), list(seeds)
     for given, known in ((named, PREDICTORS), (cuts, SPLITS)):
         if unknown := [one for one in given if one not in known]:
             raise ValueError(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
-    if len(samples) < 5 or not chances:  # noqa: PLR2004 - a fifth of it must be one
+    if len(samples) < 5 or not chances:
         raise ValueError(f"evaluation needs 5 samples and a seed, got {len(samples)} and {len(chances)}")
     figures: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    done = 0
     for split in cuts:
         for seed in chances:
             train, test = _split(samples, split, seed)
@@ -140,9 +122,6 @@ def evaluate(
                     )
                     predicted = model.predict(test.features, test.gpus)
                 figures.setdefault((name, split), []).append(_measure(test.costs, predicted))
-                done += 1
-                if progress is not None:
-                    progress(done / (len(cuts) * len(chances) * len(named)))
     return {key: _score(rows) for key, rows in figures.items()}
 
 
@@ -155,15 +134,6 @@ def evaluate_model(samples: Samples, model: LearnedModel) -> Score:
 
     Returns:
         Its score.
-
-    Example:
-        >>> import numpy as np
-        >>> from cachelb.learned import LearnedModel, Samples, evaluate_model
-        >>> draw = np.random.default_rng(1).random((200, 9), np.float32)
-        >>> samples = Samples(draw, [None] * 200, draw[:, 1] + draw[:, 2])
-        >>> model = LearnedModel.fit(samples.features, samples.gpus, samples.costs, kind="linear")
-        >>> evaluate_model(samples.take(range(50)), model).spearman.mean > 0.9
-        True
     """
     return _score([_measure(samples.costs, model.predict(samples.features, samples.gpus))])
 
@@ -202,3 +172,26 @@ def _score(rows: Sequence[tuple[float, ...]]) -> Score:
     table = np.array(rows)
     spreads = [Spread(float(mean), float(std)) for mean, std in zip(table.mean(0), table.std(0), strict=True)]
     return Score(*spreads)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line per split and predictor."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.predictors", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--features", choices=["extended", "paper"], default="extended")
+    parser.add_argument("--epochs", type=int, default=20)
+    given = parser.parse_args(arguments)
+    is_table = given.log.name.endswith((".csv", ".csv.xz"))
+    samples = read_lodestar(given.log) if is_table else samples_of(read_records(given.log).decisions())
+    sys.stdout.write(f"{len(samples):,} samples; 0 throughout: {', '.join(samples.missing) or 'none'}\n")
+    scores = evaluate(samples, seeds=range(given.seeds), feature_set=given.features, epochs=given.epochs)
+    for (name, split), score in scores.items():
+        figures = f"RMSE {score.rmse} s, MAE {score.mae} s, Spearman {score.spearman}, explained {score.explained}"
+        sys.stdout.write(f"{split} {name}: {figures}\n")
+
+
+if __name__ == "__main__":
+    main()

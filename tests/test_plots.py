@@ -6,9 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import accumulate
 from pathlib import Path
-from random import Random
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -207,21 +205,6 @@ def test_report_of_all_policies_is_small_and_has_its_legends_whole(tmp_path: Pat
         texts = re.findall(r'<text[^>]* x="(\S+)" y="(\S+)"[^>]*>([^<]*)', figure)
         assert [text for x, y, text in texts if not (0 <= float(x) < width and 0 < float(y) < height)] == []
         assert len(POLICIES) <= len({text.strip() for *_, text in texts} & {*POLICIES}) or "worker" in figure
-
-
-def test_paths_keep_their_ends_and_their_peaks() -> None:
-    rng = Random(5)
-    for _ in range(100):
-        points = [(rng.uniform(0, 500), rng.uniform(0, 160))]
-        while len(points) < 60:
-            x, y = points[-1]
-            points.append((x + rng.choice([0, 0.05, 0.3, 2]), rng.choice([y, rng.uniform(0, 160)])))
-        short = drawing._short("M " + " L ".join(f"{x:.6f} {y:.6f} \n" for x, y in points))
-        numbers = [float(n) for n in re.findall(r"-?\d*\.?\d+", short)]
-        drawn = [*zip(accumulate(numbers[::2]), accumulate(numbers[1::2]), strict=True)]
-        assert drawn[-1] == pytest.approx(points[-1], abs=0.06)
-        assert max(y for _, y in drawn) == pytest.approx(max(y for _, y in points), abs=0.6)
-        assert min(y for _, y in drawn) == pytest.approx(min(y for _, y in points), abs=0.6)
 
 
 def test_ids_in_the_page_are_unique_and_those_referred_to_exist(compared: Comparison, tmp_path: Path) -> None:

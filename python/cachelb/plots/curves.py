@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-CURVE_POINTS = 400
+CURVE_POINTS = 160
 """Points of a curve; more than a screen or a page shows is only weight."""
 
 Runs: TypeAlias = Comparison | Sequence[SimResult]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cachelb.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ _UNDATED = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "png": {"Software": None},
 }
-_LABEL, _LEGEND_LINE, _DECADE, _NEAR = 120, 0.15, 10.0, 0.5
+_LABEL, _LEGEND_LINE, _DECADE = 120, 0.15, 10.0
 
 
 def write_figure(path: str | Path, inches: tuple[float, float], draw: Callable[[Figure], None]) -> Path:
@@ -69,43 +69,8 @@ def inline(name: str, inches: tuple[float, float], draw: Callable[[Figure], None
     element = drawn.getvalue()
     # Ids of groups are numbers, equal in all figures, and nothing refers to them. Comments repeat the texts.
     element = re.sub(r'(?<=<g) id="[^"]*"|<!--.*?-->|(?<=\n)\s+', "", element[element.index("<svg") :])
-    element = re.sub(r' d="([^"]*)"', lambda found: f' d="{_short(found[1])}"', element)
-    return re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), element)
-
-
-def _short(path: str) -> str:
-    """Write a path in tenths of a point and its lines as steps, without the points that lie nearer than `_NEAR`.
-
-    Example:
-        >>> _short("M 10.04 20 L 10.1 20.1 L 12.22 19.9 L 15.3 19.9 L 17 19.9 z")
-        'M10 20l2.2-.1 4.8 0z'
-    """
-    parts = re.findall(r"([A-Za-z])([^A-Za-z]*)", path)
-    made: list[str] = []
-    steps: list[tuple[float, float]] = []
-    at = [0.0, 0.0]
-    for place, (name, written) in enumerate(parts):
-        numbers = [round(float(number), 1) for number in written.split()]
-        if name == "L":
-            x, y = (round(to - begin, 1) + 0.0 for to, begin in zip(numbers, at, strict=True))
-            is_last = parts[place + 1 : place + 2] == [] or parts[place + 1][0] != "L"
-            if not is_last and max(abs(x), abs(y)) < _NEAR:
-                continue
-            if steps and y == steps[-1][1] == 0 and x * steps[-1][0] > 0:
-                x = round(x + steps.pop()[0], 1)
-            steps.append((x, y))
-        if steps and name != "L":
-            made, steps = [*made, _written("l", [n for step in steps for n in step])], []
-        if name != "L":
-            made.append(_written(name, numbers))
-        at = numbers[-2:] or at
-    return "".join(made) + (_written("l", [n for step in steps for n in step]) if steps else "")
-
-
-def _written(name: str, numbers: Sequence[float]) -> str:
-    """Write a command of a path: a sign or a letter parts numbers as a space does."""
-    words = (re.sub(r"^(-?)0\.", r"\1.", f"{number:g}") for number in numbers)
-    return name + re.sub(r" (?=-)", "", " ".join(words))
+    element = element.replace(" \nL ", "L")
+    return re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), element)
 
 
 @contextmanager

@@ -25,9 +25,10 @@ COMP = "comp__latency_predictor_model_output_pod_specific_data.csv.xz"
 P2048 = "p2048__processed_dataset.csv.xz"
 
 
-def record(key: str, time_s: float, ttft_s: float | None, duration_s: float, tokens: tuple[int, int]) -> DecisionRecord:
-    sizes = {"prompt_tokens": tokens[0], **dict.fromkeys(("best_matched_tokens", "matched_tokens"), tokens[1])}
-    return decision_record(key=key, time_s=time_s, ttft_s=ttft_s, duration_s=duration_s, cached_tokens=None, **sizes)
+def record(time_s: float, ttft_s: float | None, tokens: tuple[int, float], inflight: int | None) -> DecisionRecord:
+    sizes = {"prompt_tokens": tokens[0], "credited_tokens": tokens[1], "inflight": inflight}
+    state = {"pending_prefill_tokens": 30, "decode_tokens": 300}
+    return decision_record(key="a", time_s=time_s, ttft_s=ttft_s, **sizes, **state)
 
 
 def column(samples: Samples, name: str) -> list[float]:
@@ -35,39 +36,27 @@ def column(samples: Samples, name: str) -> list[float]:
 
 
 RECORDS = [
-    record("a", 10.0, 1.0, 5.0, (100, 60)),
-    record("a", 10.5, 2.0, 3.0, (200, 0)),
-    record("b", 10.6, 0.5, 1.0, (50, 50)),
-    record("a", 12.0, None, 1.0, (30, 0)),
-    record("a", 12.8, 0.1, 0.2, (80, 80)),
-    record("a", 30.0, 0.1, 0.2, (0, 0)),
+    record(10.0, 1.0, (100, 60.0), 0),
+    record(10.5, 2.0, (200, 0.5), 1),
+    record(12.0, None, (30, 0.0), 2),
+    record(12.8, 0.1, (80, 90.0), 3),
+    record(13.0, 0.1, (80, 80.0), None),
+    record(30.0, 0.1, (0, 0.0), 0),
 ]
 
 
-def test_the_load_of_a_worker_follows_from_the_requests_on_it() -> None:
+def test_samples_have_the_state_of_the_worker_in_order_of_time() -> None:
     samples = samples_of(RECORDS[::-1])
-    assert samples.costs.tolist() == pytest.approx([1.0, 2.0, 0.5, 0.1, 0.1])
-    assert column(samples, "kv_hit_ratio") == [0.6, 0.0, 1.0, 1.0, 0.0]
-    assert column(samples, "input_tokens") == [100, 200, 50, 80, 0]
-    assert column(samples, "uncached_tokens") == [40, 200, 0, 0, 0]
-    assert column(samples, "inflight") == [0, 1, 0, 3, 0]
-    assert column(samples, "prefill_tokens") == [0, 40, 0, 30, 0]
-    assert column(samples, "decode_tokens") == [0, 0, 0, 300, 0]
+    assert samples.costs.tolist() == pytest.approx([1.0, 2.0, 0.1, 0.1])
+    assert column(samples, "kv_hit_ratio") == [0.6, 0.0025, 1.0, 0.0]
+    assert column(samples, "input_tokens") == [100, 200, 80, 0]
+    assert column(samples, "uncached_tokens") == [40, 200, 0, 0]
+    assert column(samples, "inflight") == [0, 1, 3, 0]
+    assert column(samples, "prefill_tokens") == [30] * 4
+    assert column(samples, "decode_tokens") == [300] * 4
+    assert samples.missing == ("running", "waiting", "kv_usage")
     for name in samples.missing:
         assert not any(column(samples, name))
-
-
-def test_the_load_is_that_of_counting_one_by_one() -> None:
-    rng = np.random.default_rng(1)
-    made = [
-        record(f"w{rng.integers(0, 3)}", float(time), float(rng.random()), float(rng.random() * 3), (10, 3))
-        for time in np.cumsum(rng.random(200) * 0.2)
-    ]
-    inflight = [
-        sum(o.key == r.key and o.time_s < r.time_s <= o.time_s + max(o.duration_s or 0, o.ttft_s or 0) for o in made)
-        for r in made
-    ]
-    assert column(samples_of(made), "inflight") == inflight
 
 
 def test_the_half_that_decodes_is_no_sample() -> None:

@@ -7,11 +7,8 @@ fresh as the response headers. The report has no running requests, so it does no
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
@@ -19,14 +16,8 @@ from cachelb.errors import CachelbError
 from cachelb.sources.base import LoadReport
 
 _HEADER = "endpoint-load-metrics"
-_HEADER_BINARY = "endpoint-load-metrics-bin"
 _NAMED = "named_metrics."
 _LARGEST = 2.0**53
-
-# Field numbers of xds.data.orca.v3.OrcaLoadReport.
-_FIELD_NAMED_METRICS = 8
-_FIELD_KEY, _FIELD_VALUE = 1, 2
-_VARINT_BITS = 64
 
 
 class OrcaError(CachelbError, ValueError):
@@ -65,11 +56,8 @@ def parse_orca(headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | by
         (3, 0.25, None)
     """
     for name, value in _pairs(headers):
-        match name.lower():
-            case "endpoint-load-metrics":
-                return _report(_read(value.strip()))
-            case "endpoint-load-metrics-bin":
-                return _report(_binary(value.strip(), _HEADER_BINARY))
+        if name.lower() == _HEADER:
+            return _report(_read(value.strip()))
     return None
 
 
@@ -91,10 +79,8 @@ def _read(header: str) -> dict[str, float]:
             return _text(body)
         case "JSON":
             return _json(body)
-        case "BIN":
-            return _binary(body.strip(), _HEADER)
         case _:
-            raise OrcaError(f"{_HEADER}: it must begin with TEXT, JSON or BIN, got {form[:20]!r}")
+            raise OrcaError(f"{_HEADER}: it must begin with TEXT or JSON, got {form[:20]!r}")
 
 
 def _text(body: str) -> dict[str, float]:
@@ -130,63 +116,6 @@ def _json(body: str) -> dict[str, float]:
             raise OrcaError(f"{_HEADER}: {name[:60]!r} must be a number, got {type(value).__name__}")
         values[name] = float(value) if abs(value) <= _LARGEST else math.inf
     return values
-
-
-def _binary(body: str, header: str) -> dict[str, float]:
-    """Read the base64 of a serialised OrcaLoadReport, of which only `named_metrics` matters here."""
-    try:
-        message = base64.b64decode(body, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise OrcaError(f"{header}: not base64: {error}") from error
-    values: dict[str, float] = {}
-    try:
-        for field, content in _fields(message):
-            if field == _FIELD_NAMED_METRICS and isinstance(content, bytes):
-                entry = dict(_fields(content))
-                key, value = entry.get(_FIELD_KEY, b""), entry.get(_FIELD_VALUE, 0.0)
-                if isinstance(key, bytes) and isinstance(value, float):
-                    values[key.decode("utf-8")] = value
-    except (IndexError, ValueError, struct.error) as error:
-        raise OrcaError(f"{header}: not a serialised OrcaLoadReport") from error
-    return values
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | float | int]]:
-    """Walk over the fields of a protobuf message."""
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        content: bytes | float | int
-        match tag & 7:
-            case 0:
-                content, at = _varint(message, at)
-            case 1:
-                (content,) = struct.unpack_from("<d", message, at)
-                at += 8
-            case 2:
-                length, at = _varint(message, at)
-                content = message[at : at + length]
-                if len(content) < length:
-                    raise ValueError(length)
-                at += length
-            case 5:
-                (content,) = struct.unpack_from("<I", message, at)
-                at += 4
-            case kind:
-                raise ValueError(kind)
-        yield tag >> 3, content
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it."""
-    value = 0
-    for shift in range(0, _VARINT_BITS, 7):
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
-            return value, at
-    raise ValueError(at)
 
 
 def _report(values: Mapping[str, float]) -> LoadReport:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from cachelb import TraceError
 from cachelb.sim.fleet import FleetSpec, WorkerSpec
 from cachelb.sim.gpus import GPUS, MODELS, find_gpu, find_model, kv_tokens
 from cachelb.sim.simulation import Signals, simulate
@@ -124,10 +121,9 @@ def test_every_profile_says_what_it_rests_on() -> None:
 # === tables of measured times ===
 
 
-def test_table_is_read_in_any_order(tmp_path: Path) -> None:
-    file = tmp_path / "times.csv"
-    file.write_text("part,tokens,seconds\nprefill,512,0.04\ndecode,0,0.01\n\nprefill,1,0.02\ndecode,8000,0.02\n")
-    (native,) = FleetSpec.parse("a30", timing=Table.read(file)).native()
+def test_table_is_given_to_the_engine_model() -> None:
+    table = Table(prefill=((1.0, 0.02), (512.0, 0.04)), decode=((0.0, 0.01), (8000.0, 0.02)))
+    (native,) = FleetSpec.parse("a30", timing=table).native()
     assert native["timing"] == {
         "kind": "table",
         "prefill": [(1.0, 0.02), (512.0, 0.04)],
@@ -136,17 +132,15 @@ def test_table_is_read_in_any_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("prefill", "decode", "message"),
     [
-        ("tokens,seconds\n", r"times\.csv:1: expected the header part,tokens,seconds"),
-        ("part,tokens,seconds\nprefil,1,1\n", r"times\.csv:2: expected prefill or decode"),
-        ("part,tokens,seconds\nprefill,1\n", r"times\.csv:2: expected prefill or decode"),
-        ("part,tokens,seconds\nprefill,1,1\n", "decode needs rows"),
-        ("part,tokens,seconds\nprefill,1,0\ndecode,1,1\n", "prefill needs rows of .* positive seconds"),
+        (((1.0, 1.0),), (), "decode needs rows"),
+        (((1.0, 0.0),), ((1.0, 1.0),), "prefill needs rows of .* positive seconds"),
+        (((2.0, 1.0), (1.0, 1.0)), ((1.0, 1.0),), "prefill needs rows of ascending tokens"),
     ],
 )
-def test_bad_table_is_named(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "times.csv"
-    file.write_text(text)
-    with pytest.raises(TraceError, match=message):
-        Table.read(file)
+def test_bad_table_is_named(
+    prefill: tuple[tuple[float, float], ...], decode: tuple[tuple[float, float], ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Table(prefill, decode)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from cachelb.arguments import number
-from cachelb.errors import TraceError
 from cachelb.sim.checks import check_fields
 from cachelb.sim.gpus import GpuProfile, ModelProfile
-from cachelb.sim.textfile import read_lines, shown
+from cachelb.sim.textfile import shown
 
 SEQUENCE_SECONDS = 8e-6
 """Host time per sequence and pass; 5 and 8 us cannot be told apart in the checks."""
@@ -29,7 +27,6 @@ _ALL_REDUCES_PER_LAYER = 2
 _SUM_BYTES = 2  # of one number in 16 bits
 _LEAST_FACTOR = 1e-3
 _MOST_SCALE = 1e3
-_TABLE_HEADER = "part,tokens,seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +103,6 @@ class Table:
             ascending = all(one[0] < other[0] for one, other in pairwise(rows))
             if not rows or not ascending or any(tokens < 0 or seconds <= 0 for tokens, seconds in rows):
                 raise ValueError(f"{key} needs rows of ascending tokens and positive seconds, got {shown(rows)}")
-
-    @classmethod
-    def read(cls, path: str | Path) -> Table:
-        """Read a table from CSV, plain or compressed, with the header ``part,tokens,seconds``.
-
-        A part is ``prefill`` or ``decode``.
-        """
-        parts: dict[str, list[tuple[float, float]]] = {"prefill": [], "decode": []}
-        lines = read_lines(path)
-        where, header = next(lines, (f"{path}:1", ""))
-        if header.strip() != _TABLE_HEADER:
-            raise TraceError(f"{where}: expected the header {_TABLE_HEADER}, got {shown(header.strip())}")
-        for where, line in lines:
-            try:
-                part, tokens, seconds = line.strip().split(",")
-                parts[part].append((float(tokens), float(seconds)))
-            except (KeyError, ValueError):
-                raise TraceError(
-                    f"{where}: expected prefill or decode, tokens, seconds; got {shown(line.strip())}"
-                ) from None
-        try:
-            return cls(tuple(sorted(parts["prefill"])), tuple(sorted(parts["decode"])))
-        except ValueError as error:
-            raise TraceError(f"{path}: {error}") from error
 
     def native(self, gpu: GpuProfile, model: ModelProfile, tensor_parallel: int, kv_tokens: int) -> dict[str, Any]:  # noqa: ARG002 - one signature for all
         """Return the form the engine model takes; see `Roofline.native`."""

@@ -1407,7 +1407,7 @@ class BlockTracker:
         """Seed of the hashes and of ties."""
     @property
     def memory_bytes(self) -> int:
-        """Heap bytes of the index."""
+        """Heap bytes of the index, about."""
     def record_request(
         self,
         tokens: Tokens,
@@ -1811,7 +1811,7 @@ class RadixTree:
         """Tokens per page."""
     @property
     def memory_bytes(self) -> int:
-        """Heap bytes of the tree."""
+        """Heap bytes of the tree, about."""
     def insert(
         self,
         key: str | Tokens,

@@ -426,7 +426,7 @@ class RouterStats:
             "block-size", "placeholder", "orphan", "full"; or not as a whole: "unknown-field".
         shadows: Comparisons of the shadow policies, in their order.
         index_blocks: Distinct blocks in the indexes.
-        index_bytes: Memory of the block indexes in bytes.
+        index_bytes: Memory of the block indexes in bytes, about.
         memory_bytes: Bytes of what grows with traffic: indexes, trees, sessions, captures, state of other routers.
         no_worker: Selections that found no worker.
         overloaded: Requests that an `Admission` refused.

@@ -94,8 +94,8 @@ class Router(Reservations[W]):
                 `cachelb.policies.Policy` describes it. The default has nothing to set.
             block_size: Tokens per block, as in the engines. It never changes, since callers may keep hashes of this
                 size; an engine's own block size, once learned, is mapped to it (`learn_worker`).
-            max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1; the
-                least recently used blocks leave first. None leaves only the workers' own capacities.
+            max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1 and
+                within 20 %; the least recently used blocks leave first. None leaves only the workers' own capacities.
             seed: Seed of tie-breaking and exploration; the same seed and calls give the same picks. None draws one.
             hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it.
                 None derives it from `secret`; without a secret it is `seed`, or random.

@@ -336,7 +336,7 @@ impl View<'_> {
         ids.map(|(_, id)| count(id)).sum()
     }
 
-    /// Heap bytes of the index.
+    /// Heap bytes of the index, about.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.state.store.memory_bytes()

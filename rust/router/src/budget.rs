@@ -99,7 +99,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Evicts until the sum fits: what a change made without asking was more than the reserve.
+    /// Evicts until the sum fits: what a change made without asking was more than there was room for.
     pub fn fit(&mut self, pools: &mut [Pool]) {
         self.evict_beyond(pools, u64::MAX);
     }

@@ -55,8 +55,4 @@ impl Ages {
     pub(crate) fn clear(&mut self) {
         self.heap.clear();
     }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.heap.capacity() * size_of::<Reverse<(u64, u32)>>()
-    }
 }

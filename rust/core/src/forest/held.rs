@@ -3,13 +3,15 @@
 use super::Shape;
 use super::expiry::Expiry;
 use super::lanes::{Lanes, medium_of};
-use super::nodes::Nodes;
-use super::recency::Records;
+use super::nodes::{Node, Nodes};
+use super::recency::{Record, Records};
 use super::sets::LaneSets;
 use crate::ids::Medium;
 
 /// Items of scratch space kept between changes.
 const SCRATCH: usize = 256;
+/// Mean heap bytes of a node's further holder.
+const FURTHER: usize = 20;
 
 /// Nodes, their holders and the order of their use.
 #[derive(Debug)]
@@ -44,14 +46,14 @@ impl<S: Shape> Held<S> {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
+        let (nodes, records) = (self.nodes.len() as usize, self.records.len());
         self.shape.memory_bytes()
-            + self.nodes.memory_bytes()
+            + nodes * size_of::<Node<S::Own>>()
+            + records * size_of::<Record>()
+            + records.saturating_sub(nodes) * FURTHER
             + self.sets.memory_bytes()
-            + self.records.memory_bytes()
             + self.lanes.memory_bytes()
             + self.expiry.memory_bytes()
-            + self.merges.capacity() * size_of::<u32>()
-            + self.steps.capacity() * size_of::<(u32, u32)>()
     }
 
     /// Makes the lanes of a lane's medium on its first use.

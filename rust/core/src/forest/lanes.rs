@@ -207,13 +207,4 @@ impl Lanes {
         let lanes: usize = self.items.iter().map(Vec::capacity).sum();
         lanes * size_of::<Lane>() + self.workers.capacity() * size_of::<Option<Worker>>()
     }
-
-    /// Bytes that opening a medium adds.
-    pub(crate) fn growth(&self, medium: Medium) -> usize {
-        if self.is_open(medium) {
-            0
-        } else {
-            self.workers.len() * size_of::<Lane>()
-        }
-    }
 }

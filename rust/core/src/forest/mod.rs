@@ -14,9 +14,9 @@ pub(crate) mod expiry;
 mod held;
 pub(crate) mod lanes;
 pub(crate) mod leading;
+pub(crate) mod limit;
 pub(crate) mod nodes;
 pub(crate) mod recency;
-pub(crate) mod room;
 pub(crate) mod sets;
 pub(crate) mod slab;
 mod snapshot;
@@ -31,8 +31,8 @@ use crate::ids::{Medium, WorkerId};
 use ages::Ages;
 pub use held::Held;
 use lanes::Worker;
+use limit::Limit;
 use nodes::{Node, Nodes};
-use room::Limit;
 use slab::Slot;
 use validate::Recount;
 
@@ -65,7 +65,7 @@ pub trait Shape: Debug + Sized {
     /// Leaves that one expiry looks at, at most.
     const EXPIRED_AT_ONCE: usize;
 
-    /// Heap bytes beside nodes and holders.
+    /// Heap bytes beside nodes and holders, about.
     fn memory_bytes(&self) -> usize;
 
     /// Ends the units of a node behind its first `count`.
@@ -206,11 +206,10 @@ impl<S: Shape> Forest<S> {
         self.limit.cut
     }
 
-    /// Heap bytes.
+    /// Heap bytes, about: those of what is held, with the mean of what tables and slots take for it.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let ages = self.ages.iter().map(Ages::memory_bytes);
-        self.held.memory_bytes() + ages.sum::<usize>()
+        self.held.memory_bytes()
     }
 
     pub(crate) fn worker(&self, worker: WorkerId) -> Result<&Worker> {

@@ -97,15 +97,6 @@ impl Holders {
             }
         }
     }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        match self {
-            Self::Many(entries) => {
-                size_of::<Vec<Entry>>() + entries.capacity() * size_of::<Entry>()
-            }
-            _ => 0,
-        }
-    }
 }
 
 /// A stretch of `len` units at depths `start..start + len`.
@@ -158,15 +149,12 @@ impl<X: Slot> Slot for Node<X> {
 #[derive(Debug)]
 pub struct Nodes<X> {
     items: Slab<Node<X>>,
-    /// Heap bytes of all holders.
-    heap: usize,
 }
 
 impl<X> Default for Nodes<X> {
     fn default() -> Self {
         Self {
             items: Slab::default(),
-            heap: 0,
         }
     }
 }
@@ -206,41 +194,30 @@ impl<X: Slot> Nodes<X> {
 
     /// Adds the entry of a lane that has none.
     pub(crate) fn hold(&mut self, node: u32, lane: u32, record: u32, count: u32) {
-        let holders = &mut self.items[node].holders;
-        self.heap -= holders.memory_bytes();
-        holders.insert(Entry {
+        self.items[node].holders.insert(Entry {
             lane,
             record,
             count,
         });
-        self.heap += holders.memory_bytes();
     }
 
     /// Takes out the entry of a lane.
     pub(crate) fn release(&mut self, node: u32, lane: u32) {
-        let holders = &mut self.items[node].holders;
-        self.heap -= holders.memory_bytes();
-        holders.remove(lane);
-        self.heap += holders.memory_bytes();
+        self.items[node].holders.remove(lane);
     }
 
     /// Takes all entries out.
     pub(crate) fn take_holders(&mut self, node: u32) -> Holders {
-        let holders = std::mem::take(&mut self.items[node].holders);
-        self.heap -= holders.memory_bytes();
-        holders
+        std::mem::take(&mut self.items[node].holders)
     }
 
     /// Sets the entries of a node, ascending by lane.
     pub(crate) fn give_holders(&mut self, node: u32, entries: Vec<Entry>) {
-        self.heap -= self.items[node].holders.memory_bytes();
-        let holders = match entries.len() {
+        self.items[node].holders = match entries.len() {
             0 => Holders::None,
             1 => Holders::One(entries[0]),
             _ => Holders::Many(Box::new(entries)),
         };
-        self.heap += holders.memory_bytes();
-        self.items[node].holders = holders;
     }
 
     pub(crate) fn entry(&self, node: u32, lane: u32) -> Option<Entry> {
@@ -283,14 +260,5 @@ impl<X: Slot> Nodes<X> {
 
     pub(crate) fn is_live(&self, node: u32) -> bool {
         self.items.is_live(node)
-    }
-
-    /// Bytes that `more` nodes may add at most, without their holders.
-    pub(crate) fn growth(&self, more: usize) -> usize {
-        self.items.growth(more)
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.items.memory_bytes() + self.heap
     }
 }

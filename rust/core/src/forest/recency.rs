@@ -106,13 +106,8 @@ impl Records {
         self.items.is_live(record).then(|| &self.items[record])
     }
 
-    /// Bytes that `more` records may add at most.
-    pub(crate) fn growth(&self, more: usize) -> usize {
-        self.items.growth(more)
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.items.memory_bytes()
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() as usize
     }
 
     /// Takes a listed record out of its lane's list.

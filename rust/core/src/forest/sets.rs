@@ -89,40 +89,15 @@ impl LaneSets {
         self.heads.len()
     }
 
+    /// Heap bytes, about: a map is two thirds full on average.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.bits.capacity() * size_of::<u64>()
-            + self.heads.capacity() * size_of::<Head>()
-            + self.by_hash.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1)
+        let set = size_of::<Head>() + size_of::<(u64, u32)>() * 3 / 2;
+        (self.heads.len() - 1 - self.vacant) * (set + self.stride * size_of::<u64>())
     }
 
     /// Sets added at once when there is no room for another.
     fn step(sets: usize) -> usize {
         (sets / 8).max(8)
-    }
-
-    /// Bytes that `more` sets may add at most.
-    pub(crate) fn growth(&self, more: usize) -> usize {
-        let room = self.vacant + self.heads.capacity() - self.heads.len();
-        let lacking = more.saturating_sub(room);
-        let set = size_of::<Head>() + self.stride * size_of::<u64>();
-        let sets = if lacking == 0 {
-            0
-        } else {
-            // In steps, of which the last may add more than is needed.
-            (lacking + Self::step(self.heads.len() + lacking)) * set
-        };
-        let map = if more > self.by_hash.capacity() - self.by_hash.len() {
-            (self.by_hash.capacity() + more).next_power_of_two() * 2 * (size_of::<(u64, u32)>() + 1)
-        } else {
-            0
-        };
-        sets + map
-    }
-
-    /// Bytes that room for so many media adds.
-    pub(crate) fn growth_by_media(&self, media: usize) -> usize {
-        let more = (media * self.words).saturating_sub(self.stride);
-        self.heads.capacity() * more * size_of::<u64>()
     }
 
     /// Makes room for all lanes.

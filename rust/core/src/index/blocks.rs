@@ -9,18 +9,18 @@ use crate::ids::SequenceHash;
 /// Ids per chunk, hence the longest run.
 pub(super) const CHUNK: usize = 4096;
 const MAP_WORDS: usize = CHUNK / 64;
-const CHUNK_BYTES: usize =
-    CHUNK * (size_of::<u64>() + size_of::<u32>()) + MAP_WORDS * size_of::<u64>();
 /// Free ids beyond 1/12 of all are used up, however scattered, before a new chunk is made.
 const SLACK: u64 = 12;
 /// Chunks looked at for a long enough range before the choice falls back to the best seen.
 const TRIES: usize = 8;
+/// Chunks with fewer free ids are not looked at.
+const LEAST: u16 = (CHUNK / 16) as u16;
 /// A free range of this length is taken without looking further.
 const GOOD: u32 = 64;
 /// Ids that a shorter run gets for itself, as long as there are some to spare: one that an engine extends block by block
 /// would else be a run per block.
 const GROWTH: u32 = 16;
-/// So many ids may be free for the sake of that.
+/// So many ids may be free for the sake of that, and half as many as are in use.
 const SPARE: u64 = 32_768;
 
 #[derive(Debug)]
@@ -139,13 +139,6 @@ impl Blocks {
         self.capacity() - self.free_total
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        (self.chunks.len() - self.missing.len()) * CHUNK_BYTES
-            + self.chunks.capacity() * size_of::<Option<Chunk>>()
-            + self.free.capacity() * size_of::<u16>()
-            + self.missing.capacity() * size_of::<u32>()
-    }
-
     #[inline]
     fn chunk(&self, id: u32) -> &Chunk {
         self.chunks[id as usize / CHUNK]
@@ -213,29 +206,18 @@ impl Blocks {
             .is_some_and(|chunk| chunk.free[at / 64] >> (at % 64) & 1 == 0)
     }
 
-    /// Takes up to `want` contiguous ids; returns their first id and how many. `None` if all are in use and no chunk may
-    /// be made.
-    pub(super) fn alloc(&mut self, want: u32, may_grow: bool) -> Option<(u32, u32)> {
+    /// Takes up to `want` contiguous ids; returns their first id and how many.
+    pub(super) fn alloc(&mut self, want: u32) -> (u32, u32) {
         let want = want.min(CHUNK as u32);
-        let found = if may_grow { self.roomy(want) } else { None };
-        let (chunk, at, got) = match found {
-            Some(found) => found,
-            None if may_grow => {
-                let found = self.choose(want, (CHUNK / 16) as u16, false);
-                found.unwrap_or_else(|| (self.new_chunk(), 0, want))
-            }
-            None => {
-                let found = self.choose(want, (CHUNK / 16) as u16, true);
-                found.or_else(|| self.choose(want, 1, true))?
-            }
-        };
+        let found = self.roomy(want).or_else(|| self.choose(want));
+        let (chunk, at, got) = found.unwrap_or_else(|| (self.new_chunk(), 0, want));
         self.cursor = chunk;
         self.take(chunk, at, got);
         let id = (chunk * CHUNK + at) as u32;
         if id == self.fresh || at == 0 {
             self.fresh = id + got.max(GROWTH);
         }
-        Some((id, got))
+        (id, got)
     }
 
     /// Where `want` ids lie, with some to spare for growth where they are few; `None` if there are none to spare.
@@ -258,19 +240,8 @@ impl Blocks {
                 return Some((chunk, at, want));
             }
         }
-        (self.free_total < SPARE).then(|| (self.new_chunk(), 0, want))
-    }
-
-    /// Bytes that one more chunk may add at most.
-    pub(super) fn growth(&self) -> usize {
-        let listed = size_of::<Option<Chunk>>() + size_of::<u16>();
-        let is_listed = self.chunks.len() < self.chunks.capacity() + self.missing.len();
-        let list = if is_listed {
-            0
-        } else {
-            self.chunks.capacity().max(4) + 1
-        };
-        CHUNK_BYTES + list * listed
+        let spare = SPARE.min(self.live() / 2 + CHUNK as u64);
+        (self.free_total < spare).then(|| (self.new_chunk(), 0, want))
     }
 
     /// Takes exactly `want` contiguous ids, at most a chunk of them.
@@ -311,17 +282,17 @@ impl Blocks {
         self.free_total -= u64::from(got);
     }
 
-    /// Where to take up to `want` ids; `None` if a fresh chunk is better. Chunks with fewer than `least` free ids are
-    /// passed over, but for the one that served last.
-    fn choose(&self, want: u32, least: u16, scattered: bool) -> Option<(usize, usize, u32)> {
+    /// Where to take up to `want` ids; `None` if a fresh chunk is better. Chunks with few free ids are passed
+    /// over, but for the one that served last.
+    fn choose(&self, want: u32) -> Option<(usize, usize, u32)> {
         let enough = want.min(GOOD);
         let mut best = (0, 0, 0);
         let count = self.chunks.len();
-        let scarce = !scattered && self.free_total * SLACK < self.capacity();
+        let scarce = self.free_total * SLACK < self.capacity();
         let mut tries = 0;
         for step in 0..count {
             let index = (self.cursor + step) % count;
-            let floor = if step == 0 { 1 } else { least };
+            let floor = if step == 0 { 1 } else { LEAST };
             if self.free[index] < floor {
                 continue;
             }

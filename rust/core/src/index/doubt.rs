@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use super::marks::MARK;
 use super::shape::Hashed;
 use super::{BlockIndex, NONE};
 use crate::error::Result;
@@ -77,7 +78,7 @@ impl BlockIndex {
                 insert.add(last, &[], from);
             }
             if self.held.shape.marks.count(worker.slot) > 0 {
-                let mut room = self.limit.room(self.memory_bytes(), 0).unwrap_or(0);
+                let mut room = self.room(MARK).unwrap_or(0);
                 for &Stretch { last, from } in &stretches {
                     self.held.doubt_marks(worker.slot, last, from, &mut room);
                 }

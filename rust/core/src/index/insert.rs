@@ -271,16 +271,13 @@ impl Insert<'_> {
                 self.index.stats.conflicts += 1;
                 break;
             }
-            let (admitted, may_grow) = self.admit(left.len());
-            let held = &mut self.index.held;
-            let ids = match admitted {
-                0 => None,
-                _ => held.shape.blocks.alloc(admitted as u32, may_grow),
-            };
-            let Some((base, got)) = ids else {
+            let admitted = self.admit(left.len());
+            if admitted == 0 {
                 self.index.limit.cut = Some(left.len());
                 break;
-            };
+            }
+            let held = &mut self.index.held;
+            let (base, got) = held.shape.blocks.alloc(admitted as u32);
             let mut start = 0;
             if run != NONE {
                 start = held.nodes[run].end();
@@ -323,7 +320,7 @@ impl Insert<'_> {
         if r.children > 0 || entry.count != len || lasts {
             return 0;
         }
-        let (admitted, _) = self.admit(new.len());
+        let admitted = self.admit(new.len());
         let held = &mut self.index.held;
         let got = held.shape.blocks.extend(base + len, admitted as u32);
         if got == 0 {

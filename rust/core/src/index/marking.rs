@@ -1,7 +1,7 @@
 //! Marks from outside: where a worker can resume, as its events say or its placements let expect.
 
 use super::BlockIndex;
-use super::marks::{Resumes, SLOTS, kin};
+use super::marks::{MARK, Resumes, SLOTS, kin};
 use super::shape::Hashed;
 use crate::error::Result;
 use crate::forest::Held;
@@ -38,10 +38,7 @@ impl BlockIndex {
         if lowest.is_some_and(|rank| rank <= medium) {
             return Ok(true);
         }
-        let has_room = || {
-            let bytes = self.memory_bytes() + marks.growth(block, slot);
-            self.limit.room(bytes, 0).is_some()
-        };
+        let has_room = || self.room(MARK).is_some_and(|marks| marks > 0);
         if slot >= SLOTS || (self.limit.is_set() && !has_room()) {
             return Ok(false);
         }

@@ -21,6 +21,9 @@ const WORD: u32 = u64::BITS;
 /// Workers in higher slots get no marks: so many bits of a key are left for them.
 pub(super) const SLOTS: u32 = 1 << 24;
 
+/// Heap bytes of a mark, about.
+pub(super) const MARK: usize = 16;
+
 /// The media of which one must hold a block that is marked with this rank, and the ranks of which a block has one.
 pub(super) fn kin(rank: Medium) -> &'static [Medium] {
     match rank {
@@ -203,22 +206,6 @@ impl Marks {
     /// By how many entries a chunk grows: by little, for marks are to take 16 bytes at most.
     fn step(room: usize) -> usize {
         1 + room / 16
-    }
-
-    /// Bytes that one more mark may add at most.
-    pub fn growth(&self, block: u32, slot: u32) -> usize {
-        let entries = self.chunks.get(block as usize / CHUNK);
-        let (used, room) = entries.map_or((0, 0), |e| (e.len(), e.capacity()));
-        let more = if used < room { 0 } else { Self::step(room) };
-        let chunks = (block as usize / CHUNK + 1).saturating_sub(self.chunks.capacity());
-        let room = self.counts.capacity();
-        // The column doubles.
-        let counts = if (slot as usize) < room {
-            0
-        } else {
-            (slot as usize + 1 - room).max(room).max(4)
-        };
-        more * size_of::<Entry>() + chunks * size_of::<Vec<Entry>>() + counts * size_of::<u64>()
     }
 
     pub fn memory_bytes(&self) -> usize {

@@ -88,10 +88,6 @@ impl Buckets {
         self.mask + 1
     }
 
-    fn bytes(buckets: usize) -> usize {
-        (buckets * WORDS + WORDS) * size_of::<u64>()
-    }
-
     #[inline]
     fn home(&self, key: Key) -> usize {
         (key.0 >> self.shift) as usize & self.mask
@@ -319,8 +315,6 @@ pub(super) struct Table {
     resize: Option<Resize>,
     mix: Mix,
     live: usize,
-    /// Bytes that a smaller array may take while the larger one is emptied into it.
-    pub(super) spare: usize,
 }
 
 impl Table {
@@ -330,7 +324,6 @@ impl Table {
             resize: None,
             mix: Mix::default(),
             live: 0,
-            spare: usize::MAX,
         }
     }
 
@@ -360,46 +353,12 @@ impl Table {
     /// Forgets the arrays of a table without keys.
     pub(super) fn reset(&mut self) {
         if self.live == 0 && (self.resize.is_some() || self.current.len() > MIN_BUCKETS) {
-            *self = Self {
-                spare: self.spare,
-                ..Self::new()
-            };
+            *self = Self::new();
         }
-    }
-
-    /// Keys that can be added before a larger array is needed.
-    pub(super) fn vacant(&self) -> usize {
-        (self.current.len() * SLOTS * 4 / 5).saturating_sub(self.live)
-    }
-
-    /// Bytes that `more` keys may add at most.
-    pub(super) fn growth(&self, more: usize) -> usize {
-        let mut buckets = self.current.len();
-        while (self.live + more) * 5 > buckets * SLOTS * 4 {
-            buckets *= 2;
-        }
-        match buckets / self.current.len() {
-            1 => 0,
-            2 => Buckets::bytes(buckets),
-            _ => Buckets::bytes(buckets) + Buckets::bytes(buckets / 2),
-        }
-    }
-
-    /// Bytes for the smaller array that would do, if the present one is far too large.
-    pub(super) fn shrinkage(&self) -> Option<usize> {
-        let small = self.resize.is_none()
-            && self.current.len() > MIN_BUCKETS
-            && self.live * 8 < self.current.len() * SLOTS;
-        small.then(|| Buckets::bytes((self.current.len() / 4).max(MIN_BUCKETS)))
     }
 
     pub(super) fn len(&self) -> usize {
         self.live
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        let words: usize = self.arrays().map(|array| array.words.capacity()).sum();
-        words * size_of::<u64>()
     }
 
     #[inline]
@@ -464,7 +423,8 @@ impl Table {
         let removed = self.array_mut(key).remove(key, block);
         if removed {
             self.live -= 1;
-            if self.shrinkage().is_some_and(|bytes| bytes <= self.spare) {
+            let small = self.live * 8 < self.current.len() * SLOTS;
+            if small && self.resize.is_none() && self.current.len() > MIN_BUCKETS {
                 self.start_resize((self.current.len() / 4).max(MIN_BUCKETS));
             }
         }

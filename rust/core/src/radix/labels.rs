@@ -9,7 +9,7 @@ use crate::forest::NONE;
 use crate::forest::nodes::{Node, Nodes};
 use crate::forest::slab::Slot;
 use crate::mixing::Mix;
-use crate::shared::{ALLOCATION, Shared};
+use crate::shared::Shared;
 
 /// Heads per segment of the table.
 const SEGMENT: usize = 1024;
@@ -399,21 +399,8 @@ impl Children {
         (0..self.buckets).map(chain).max().unwrap_or(0)
     }
 
-    /// Bytes that `more` nodes may add at most beside their slots and the units of their labels.
-    pub(super) fn growth(&self, more: usize) -> usize {
-        let heads = (self.live as usize + more).saturating_sub(self.segments.len() * SEGMENT);
-        let list = if heads == 0 {
-            0
-        } else {
-            (self.segments.capacity().max(4) + heads / SEGMENT) * size_of::<usize>()
-        };
-        heads.div_ceil(SEGMENT) * SEGMENT * size_of::<u32>() + list + more * ALLOCATION
-    }
-
     pub(super) fn memory_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<u32>()
-            + self.segments.capacity() * size_of::<usize>()
-            + self.heap
+        self.live as usize * 2 * size_of::<u32>() + self.heap
     }
 
     /// Whether the table leads to a node, and to it alone.

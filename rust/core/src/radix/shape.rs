@@ -41,7 +41,7 @@ impl<U: Unit> Shape for Labelled<U> {
     const EXPIRED_AT_ONCE: usize = STEPS as usize;
 
     fn memory_bytes(&self) -> usize {
-        self.children.memory_bytes() + self.owing.capacity() * size_of::<u32>()
+        self.children.memory_bytes()
     }
 
     fn truncate(&mut self, nodes: &mut Labels<U>, node: u32, count: u32) {

@@ -63,10 +63,9 @@ impl Marks {
             if self.take(block..block + 1, slot, &[Medium::Gpu]) == 0 {
                 continue;
             }
-            let more = self.growth(block, slot);
             let is_marked = self.rank(block, slot, kin(Medium::Speculative)).is_some();
-            if more <= *room && !is_marked {
-                *room -= more;
+            if *room > 0 && !is_marked {
+                *room -= 1;
                 self.add(block, slot, Medium::Speculative);
             }
         }

@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
 use crate::heap;
 use crate::ids::{BookingId, WorkerId};
 use crate::mixing::Mix;
@@ -221,25 +220,6 @@ impl<U: Copy + Eq + Hash> Owners<U> {
             .values()
             .filter(|(count, _, all)| Arc::strong_count(all) == *count);
         own.map(|(_, units, _)| units.heap_bytes()).sum()
-    }
-
-    /// Recounts everything.
-    ///
-    /// # Errors
-    /// [`Error::Invariant`] naming the slot that is miscounted.
-    #[inline(never)] // for diagnosis, and 5 KB of code
-    pub fn validate(&self) -> Result<()> {
-        let mut ends = vec![Vec::new(); self.slots.len()];
-        for end in self.ends.values() {
-            ends[end.worker.slot as usize].push(end.node);
-        }
-        for (slot, (paths, ends)) in self.slots.iter().zip(&ends).enumerate() {
-            if !paths.agrees(ends) || paths.units > self.capacity {
-                let text = format!("the placements that wait in slot {slot} are miscounted");
-                return Err(Error::Invariant(text));
-            }
-        }
-        Ok(())
     }
 }
 

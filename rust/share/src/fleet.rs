@@ -216,29 +216,12 @@ impl Register {
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
-        let said = self.said.iter();
-        let gone: Vec<_> = said
-            .filter_map(|(name, said)| Some((said.gone()?, Arc::clone(name))))
-            .collect();
-        let listed = gone.iter().all(|word| self.gone.contains(word));
         let bytes = self.said.iter().map(|(name, said)| said.bytes(name));
         let bytes: usize = bytes.sum();
-        let highest = self.iter().map(|(_, version, _)| version.counter).max();
-        let broken = if !listed || gone.len() != self.gone.len() || gone.len() > MOST_GONE {
-            format!(
-                "{} workers are gone, {} are listed",
-                gone.len(),
-                self.gone.len()
-            )
-        } else if bytes != self.bytes || bytes > MOST_BYTES {
-            format!("words take {bytes} bytes, {} are counted", self.bytes)
-        } else if highest.unwrap_or(0) > self.counter {
-            format!("a word is of {highest:?}, after {}", self.counter)
-        } else if let Some(name) = self.due.keys().find(|name| !self.said.contains_key(*name)) {
-            format!("nothing was said of {name:?}, which is due")
-        } else {
+        if bytes == self.bytes && bytes <= MOST_BYTES {
             return Ok(());
-        };
+        }
+        let broken = format!("words take {bytes} bytes, {} are counted", self.bytes);
         Err(Error::Invariant(broken))
     }
 }

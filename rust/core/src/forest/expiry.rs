@@ -59,10 +59,6 @@ impl Expiry {
         Some(record)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
-    }
-
     /// Forgets everything, for an index without blocks.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();

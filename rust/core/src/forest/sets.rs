@@ -224,16 +224,6 @@ impl LaneSets {
         self.release(set);
         new
     }
-
-    /// Sets in use, but for the empty one, with their reference counts; for recounts.
-    pub(crate) fn references(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.heads
-            .iter()
-            .enumerate()
-            .skip(1)
-            .filter(|(_, h)| h.references > 0)
-            .map(|(i, h)| (i as u32, h.references))
-    }
 }
 
 /// Positions of the set bits, ascending.

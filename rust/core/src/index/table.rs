@@ -202,6 +202,7 @@ impl Buckets {
     }
 
     /// The blocks in a bucket.
+    #[cfg(test)]
     fn blocks(&self, index: usize) -> impl Iterator<Item = u32> {
         let bucket = *self.bucket(index);
         (0..SLOTS).filter_map(move |i| (bucket[SLOTS] >> i & 1 == 1).then_some(bucket[i] as u32))
@@ -530,18 +531,14 @@ impl Table {
         }
     }
 
+    #[cfg(test)]
     fn arrays(&self) -> impl Iterator<Item = &Buckets> {
         let old = self.resize.as_ref().map(|resize| &resize.old);
         std::iter::once(&self.current).chain(old)
     }
 
-    /// Every block in the table, for recounts.
-    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.arrays()
-            .flat_map(|array| (0..array.len()).flat_map(|at| array.blocks(at)))
-    }
-
     /// Whether every bucket counts the keys that passed it.
+    #[cfg(test)]
     pub(super) fn counts_right(&self, blocks: &Blocks) -> bool {
         self.arrays().all(|array| {
             let mut passed = vec![0; array.len()];

@@ -268,32 +268,4 @@ impl<U: Copy + Eq + Hash> Paths<U> {
         }
         keep
     }
-
-    /// Whether everything counted is what it is with paths that end with `ends`.
-    pub(super) fn agrees(&self, ends: &[u32]) -> bool {
-        let mut waiting = vec![0; self.nodes.len()];
-        for end in ends {
-            let mut above = u64::from(*end);
-            while let Ok(at) = u32::try_from(above) {
-                waiting[at as usize] += 1;
-                above = self.nodes[at as usize].above;
-            }
-        }
-        let nodes = self.nodes.iter().zip(&waiting);
-        let live = nodes.filter(|(node, _)| !node.units.is_empty());
-        let count = live.clone().count();
-        let units: usize = live.clone().map(|(node, _)| node.units.len()).sum();
-        let mut both = live.clone();
-        units == self.units
-            && count == self.below.len()
-            && count + self.free.len() == self.nodes.len()
-            && both.all(|(node, waiting)| {
-                let known = self.below.get(&(node.above, node.units[0]));
-                node.waiting == *waiting
-                    && *waiting > 0
-                    && node.proven <= node.units.len()
-                    && known
-                        .is_some_and(|at| std::ptr::eq(&raw const self.nodes[*at as usize], node))
-            })
-    }
 }

@@ -96,7 +96,6 @@ fn the_oldest_count_as_proven_beyond_the_capacity() {
     assert_eq!(kept(owners.failed(booking(1))), Some((b"klm".to_vec(), 0)));
     owners.placed(worker(0), booking(3), (0, b"0123456789"), 0);
     assert_eq!(owners.failed(booking(2)), None);
-    owners.validate().unwrap();
     assert_eq!(kept(owners.failed(booking(3))).unwrap().0, b"01234567");
     let waiting = (0..10_000_u32).map(|i| (i, i.to_le_bytes()));
     for (i, path) in waiting {
@@ -207,7 +206,6 @@ proptest! {
                 }
                 Op::Answer(_) | Op::Fail(_) => {}
             }
-            owners.validate().unwrap();
             prop_assert_eq!(&held, &ledger.held);
         }
         for id in open {

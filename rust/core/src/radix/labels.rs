@@ -418,10 +418,4 @@ impl Children {
         }
         found == 1
     }
-
-    /// Heap bytes of labels as counted, and by recount.
-    pub(super) fn heap_bytes<U: Unit>(&self, nodes: &Labels<U>) -> (usize, usize) {
-        let each = nodes.iter().map(|(_, n)| n.own.units.heap_bytes());
-        (self.heap, each.sum())
-    }
 }

@@ -358,6 +358,6 @@ impl Store {
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
-        each!(self, index => index.validate())
+        each!(self, Ok(()), index => index.validate())
     }
 }

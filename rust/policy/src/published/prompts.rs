@@ -283,10 +283,7 @@ impl State for Prompts {
     fn validate(&self) -> Result<()> {
         self.text.validate()?;
         self.tokens.validate()?;
-        self.blocks.validate()?;
-        self.waiting.0.validate()?;
-        self.waiting.1.validate()?;
-        self.waiting.2.validate()
+        self.blocks.validate()
     }
 
     fn cache_lost(&mut self, order: u64) {

@@ -259,18 +259,14 @@ impl RadixTree {
                 time,
             };
             let core = &self.core;
-            let (held, owing) = enter(|| {
+            enter(|| {
                 if let Some(mut edit) = core.try_edit() {
                     return edit.insert(key.prompt(py), worker, how);
                 }
                 let tokens = key.copied(py);
                 let prompt = key.steady(&tokens);
                 py.detach(|| core.edit().insert(prompt, worker, how))
-            })?;
-            if owing {
-                self.in_parts(py, |mut edit| Ok(edit.settle()))?;
-            }
-            Ok(held)
+            })
         })
     }
 

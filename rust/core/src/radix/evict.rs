@@ -3,7 +3,7 @@
 //! All of it goes leaf by leaf, the one used longest ago first, and may stop after any of them.
 
 use super::unit::{Key, Unit};
-use super::{RadixTree, STEPS, Trust};
+use super::{RadixTree, Trust};
 use crate::error::Result;
 use crate::forest::{Held, NONE};
 use crate::ids::WorkerId;
@@ -63,22 +63,11 @@ impl<U: Unit> Eviction<'_, U> {
         gone
     }
 
-    /// Brings a worker down to its capacity, as far as the steps go.
+    /// Brings a worker down to its capacity, and the tree to its budget.
     pub(super) fn pay(&mut self, slot: u32) {
-        let excess = self.tree.held.lanes.excess(slot);
-        if excess == 0 {
-            return;
-        }
-        self.of_slot(slot, excess);
-        let owing = &mut self.tree.held.shape.owing;
-        if self.tree.held.lanes.excess(slot) > 0 && !owing.contains(&slot) {
-            owing.push(slot);
-        }
-    }
-
-    /// Brings the tree down to its budget, as far as the steps go.
-    pub(super) fn pay_total(&mut self) {
-        self.of_any(self.tree.over_budget());
+        self.of_slot(slot, self.tree.held.lanes.excess(slot));
+        let Held { total, shape, .. } = &self.tree.held;
+        self.of_any(total.saturating_sub(shape.max_units));
     }
 
     /// When what goes next in a lane was used.
@@ -97,32 +86,6 @@ impl<U: Unit> Eviction<'_, U> {
 impl<U: Unit> RadixTree<U> {
     pub(super) fn evicting(&mut self, steps: u32) -> Eviction<'_, U> {
         Eviction { tree: self, steps }
-    }
-
-    fn over_budget(&self) -> u64 {
-        let max_units = self.held.shape.max_units;
-        self.held.total.saturating_sub(max_units)
-    }
-
-    /// Whether an insert had to leave evictions over.
-    #[must_use]
-    pub fn is_owing(&self) -> bool {
-        !self.held.shape.owing.is_empty() || self.over_budget() > 0
-    }
-
-    /// Evicts what an insert left over, [`STEPS`] leaves at most; returns whether all is settled.
-    pub fn settle(&mut self) -> bool {
-        if !self.is_owing() {
-            return true;
-        }
-        let owing = std::mem::take(&mut self.held.shape.owing);
-        let mut evict = self.evicting(STEPS);
-        for slot in owing {
-            evict.pay(slot);
-        }
-        evict.pay_total();
-        evict.end(0, true);
-        !self.is_owing()
     }
 
     /// Evicts least recently used leaves until the worker holds at most `max_units`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::unit::{Key, Unit};
 use super::walk::Spot;
-use super::{EDGE, RadixTree, STEPS, Time, Trust, Use};
+use super::{EDGE, RadixTree, Time, Trust, Use};
 use crate::error::Result;
 use crate::forest::{Held, NONE};
 use crate::ids::{Millis, WorkerId};
@@ -29,8 +29,8 @@ impl<U: Unit> RadixTree<U> {
     }
 
     /// Records that `worker` holds `key` in whole pages, as many from its beginning as its capacity and the budget allow,
-    /// makes that the latest use of the whole path, and evicts what no longer fits, at most [`STEPS`] leaves: what is left
-    /// over is owed, see [`Self::settle`]. Returns the units the worker did not hold before: fewer than there are if
+    /// makes that the latest use of the whole path, and evicts what no longer fits. Returns the units the worker did not
+    /// hold before: fewer than there are if
     /// [`Self::set_limit`] leaves no room.
     ///
     /// What others said ([`Trust::Remote`]) is not kept where the worker holds all of it by what this process saw.
@@ -82,9 +82,7 @@ impl<U: Unit> RadixTree<U> {
             }
         }
         let held = self.worker(worker)?.distinct - before;
-        let mut evict = self.evicting(STEPS);
-        evict.pay(worker.slot);
-        evict.pay_total();
+        self.evicting(u32::MAX).pay(worker.slot);
         self.held.finish();
         Ok(held as u32)
     }

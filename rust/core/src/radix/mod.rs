@@ -11,8 +11,7 @@
 //! every leaf of the [`Trust::Remote`] lane reaches beyond the [`Trust::Local`] one.
 //!
 //! Costs, for a key of L units over N nodes: a match O(L) comparisons in vectors and O(N) nodes; an insert the same, and
-//! O(1) for the recency of the whole path. Evictions are done in steps of one leaf; no call does more than [`STEPS`] of
-//! them, what is left over is owed and paid by `RadixTree::settle`.
+//! O(1) for the recency of the whole path. Evictions are done in steps of one leaf, long ones in parts of so many steps.
 
 mod evict;
 mod insert;
@@ -39,7 +38,7 @@ use crate::forest::{Forest, NONE};
 use crate::ids::{Medium, Millis, WorkerId};
 use shape::Labelled;
 
-/// Leaves that one call evicts at most: under half a millisecond, if none of them is in the cache.
+/// Leaves that one part of an expiry drops at most: under half a millisecond, if none of them is in the cache.
 pub const STEPS: u32 = 512;
 /// Stored units of an edge at most, so that splitting one takes microseconds; a longer key becomes several.
 const EDGE: usize = 1 << 14;

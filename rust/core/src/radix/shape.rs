@@ -17,8 +17,6 @@ pub struct Labelled<U> {
     pub(super) max_units: u64,
     /// Time of the latest use.
     pub(super) clock: u64,
-    /// Slots over their capacity.
-    pub(super) owing: Vec<u32>,
     unit: PhantomData<U>,
 }
 
@@ -28,7 +26,6 @@ impl<U> Labelled<U> {
             children: Children::new(page),
             max_units: max_units.unwrap_or(u64::MAX),
             clock: 0,
-            owing: Vec::new(),
             unit: PhantomData,
         }
     }
@@ -90,10 +87,6 @@ impl<U: Unit> Shape for Labelled<U> {
 
     fn rank(lane: u32) -> usize {
         usize::from(is_device(lane))
-    }
-
-    fn forget_worker(&mut self, slot: u32) {
-        self.owing.retain(|owing| *owing != slot);
     }
 
     fn validate_node(held: &Held<Self>, node: u32) -> Result<()> {

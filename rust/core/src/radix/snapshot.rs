@@ -86,7 +86,6 @@ impl<U: Unit> RadixTree<U> {
             tree.queue(lane);
         }
         tree.restored()?;
-        while !tree.settle() {}
         Ok(tree)
     }
 }

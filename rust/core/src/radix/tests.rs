@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{EDGE, Key, PrefixOverlaps, RadixTree, STEPS, Time, Trust, Unit, Use};
+use super::{EDGE, Key, PrefixOverlaps, RadixTree, Time, Trust, Unit, Use};
 use crate::error::Error;
 use crate::ids::{Millis, SequenceHash, WorkerId};
 
@@ -54,29 +54,6 @@ fn divided_edges_are_joined_when_the_branch_is_gone() {
     tree.clear(worker(1)).unwrap();
     assert_eq!(depths(&tree, "helicopter"), [(0, 10)]);
     assert_eq!(tree.held.nodes.len(), 1);
-}
-
-#[test]
-fn an_insert_leaves_over_what_takes_too_long() {
-    let mut tree = text(1);
-    for number in 0..10_000 {
-        tree.record(worker(0), format!("{number:05}").as_str(), None)
-            .unwrap();
-    }
-    let before = tree.total();
-    tree.held.lanes.workers[0].as_mut().unwrap().capacity = 5000;
-    tree.record(worker(0), "x", None).unwrap();
-    let gone = before + 1 - tree.total();
-    assert!(
-        tree.is_owing() && (1..=2 * u64::from(STEPS)).contains(&gone),
-        "{gone}"
-    );
-    tree.validate().unwrap();
-    while !tree.settle() {
-        tree.validate().unwrap();
-    }
-    assert_eq!(tree.total(), 5000);
-    assert_eq!(depths(&tree, "x"), [(0, 1)]);
 }
 
 #[test]

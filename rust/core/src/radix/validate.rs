@@ -26,11 +26,12 @@ impl<U: Unit> Labelled<U> {
     pub(super) fn validate_counts(held: &Held<Self>, units: u64) -> Result<()> {
         let counted = held.shape.children.units;
         ensure!(counted == units, "{units} units, {counted} are counted");
+        let (total, most) = (held.total, held.shape.max_units);
+        ensure!(total <= most, "{total} pairs are held, {most} may be");
         for slot in held.lanes.slots() {
             let worker = held.lanes.worker(slot);
             ensure!(
-                worker.is_none_or(|worker| worker.distinct <= u64::from(worker.capacity))
-                    || held.shape.owing.contains(&slot),
+                worker.is_none_or(|worker| worker.distinct <= u64::from(worker.capacity)),
                 "worker {slot} is over its capacity"
             );
         }

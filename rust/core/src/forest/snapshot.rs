@@ -1,6 +1,6 @@
 //! What snapshots of forests have in common: workers, entries, and the order of use of every lane as node numbers.
 
-use super::lanes::{Lane, Worker};
+use super::lanes::{Lane, Worker, slot_of};
 use super::nodes::Holders;
 use super::recency::{NEVER, Records};
 use super::{Forest, Held, NONE, Shape};
@@ -41,6 +41,47 @@ impl Records {
 }
 
 impl<S: Shape> Held<S> {
+    /// Nodes with those that they hang on before them, and the place of each by its id.
+    pub(crate) fn in_order(&self) -> (Vec<u32>, Vec<u32>) {
+        let mut order: Vec<u32> = self.nodes.iter().map(|(id, _)| id).collect();
+        order.sort_by_key(|id| self.nodes[*id].start);
+        let mut number = vec![NONE; self.nodes.slots()];
+        for (at, id) in (0..).zip(&order) {
+            number[*id as usize] = at;
+        }
+        (order, number)
+    }
+
+    /// Reads what [`Records::put_entries`] wrote for a node; `fits` says which lanes may hold so much of it.
+    pub(crate) fn restore_entries(
+        &mut self,
+        reader: &mut Reader,
+        node: u32,
+        moved: impl Fn(u64) -> u64,
+        fits: impl Fn(u32, u32) -> bool,
+    ) -> Result<()> {
+        let (parent, len) = (self.nodes[node].parent, self.nodes[node].len);
+        for _ in 0..reader.count(24)? {
+            let (lane, count) = (reader.u32()?, reader.u32()?);
+            let (epoch, expires) = (reader.u64()?, reader.u64()?);
+            let leads = |held: u32| held == self.nodes[parent].len || (S::HOLES && held == 0);
+            let connected = parent == NONE
+                || (self.nodes.entry(parent, lane)).is_some_and(|above| leads(above.count));
+            let known = self.lanes.worker(slot_of(lane)).is_some();
+            let second = self.nodes.entry(node, lane).is_some();
+            if !known || count > len || second || !connected || !fits(lane, count) {
+                return refuse(format!("lane {lane} holds {count} units wrongly"));
+            }
+            self.open(lane);
+            self.cover(node, lane, count);
+            if let Some(entry) = self.nodes.entry(node, lane) {
+                let record = &mut self.records[entry.record];
+                (record.epoch, record.expires) = (epoch, moved(expires));
+            }
+        }
+        Ok(())
+    }
+
     /// Appends the time that deadlines are kept from, and the workers.
     pub(crate) fn put_workers(&self, now: Millis, out: &mut Vec<u8>) {
         put64(out, if self.expiry.used() { now.0 } else { NEVER });

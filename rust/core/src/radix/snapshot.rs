@@ -8,8 +8,7 @@ use super::shape::Labelled;
 use super::unit::Unit;
 use super::{EDGE, RadixTree, Trust};
 use crate::error::Result;
-use crate::forest::lanes::{Lane, medium_of, slot_of};
-use crate::forest::nodes::Node;
+use crate::forest::lanes::{Lane, medium_of};
 use crate::forest::{Held, NONE};
 use crate::ids::Millis;
 use crate::shared::Shared;
@@ -28,25 +27,26 @@ impl<U: Unit> RadixTree<U> {
         put64(out, held.shape.max_units);
         put64(out, held.shape.clock);
         held.put_workers(now, out);
-        let place = |(id, node): (u32, &Node<_>)| u64::from(node.start) << 32 | u64::from(id);
-        let mut order: Vec<u64> = nodes.iter().map(place).collect();
-        order.sort_unstable();
-        let ids = order.iter().map(|place| *place as u32);
-        let number: std::collections::HashMap<u32, u32> = ids.clone().zip(0..).collect();
+        let (order, number) = held.in_order();
         put32(out, order.len() as u32);
-        for id in ids {
+        for id in order {
             let node = &nodes[id];
-            put32(out, number.get(&node.parent).copied().unwrap_or(NONE));
+            put32(
+                out,
+                number.get(node.parent as usize).copied().unwrap_or(NONE),
+            );
             put32(out, node.own.space);
             put32(out, size_of_val(&*node.own.units) as u32);
             U::put(&node.own.units, out);
             held.records.put_entries(&node.holders, out);
         }
-        let number = |node: u32| number.get(&node).copied().unwrap_or(NONE);
         for slot in held.lanes.slots() {
             for trust in Trust::LEAST_FIRST {
-                held.records
-                    .put_list(held.lanes.get(trust.lane(slot)), number, out);
+                held.records.put_list(
+                    held.lanes.get(trust.lane(slot)),
+                    |node| number[node as usize],
+                    out,
+                );
             }
         }
     }
@@ -136,36 +136,13 @@ impl<U: Unit> Restore<'_, '_, U> {
         }
         let Held { shape, nodes, .. } = &mut *self.held;
         let node = shape.children.add(nodes, parent, space, Shared::new(label));
-        for _ in 0..self.reader.count(24)? {
-            let (lane, held) = (self.reader.u32()?, self.reader.u32()?);
-            let (epoch, expires) = (self.reader.u64()?, self.reader.u64()?);
-            self.entry(node, lane, held)?;
-            if let Some(entry) = self.held.nodes.entry(node, lane) {
-                let record = &mut self.held.records[entry.record];
-                record.epoch = epoch;
-                record.expires = moved(expires);
-            }
-        }
-        self.ids.push(node);
-        Ok(())
-    }
-
-    fn entry(&mut self, node: u32, lane: u32, held: u32) -> Result<()> {
+        let page = shape.children.page;
         let media = Trust::LEAST_FIRST.map(|trust| trust.medium() as usize);
-        if !media.contains(&medium_of(lane)) {
-            return refuse(format!("lane {lane} is of no trust"));
-        }
-        let n = &self.held.nodes[node];
-        let known = self.held.lanes.worker(slot_of(lane)).is_some();
-        let connected = n.parent == NONE
-            || self.held.nodes.covered(n.parent, lane) == self.held.nodes[n.parent].len;
-        let fits = (1..=n.len).contains(&held)
-            && (held as usize).is_multiple_of(self.held.shape.children.page);
-        if !known || !fits || !connected || self.held.nodes.entry(node, lane).is_some() {
-            return refuse(format!("lane {lane} holds {held} units wrongly"));
-        }
-        self.held.open(lane);
-        self.held.cover(node, lane, held);
+        let fits = |lane: u32, count: u32| {
+            count > 0 && (count as usize).is_multiple_of(page) && media.contains(&medium_of(lane))
+        };
+        self.held.restore_entries(self.reader, node, moved, fits)?;
+        self.ids.push(node);
         Ok(())
     }
 }

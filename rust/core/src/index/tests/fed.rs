@@ -164,9 +164,9 @@ fn each_medium_continues_where_the_faster_one_ended() {
 fn a_snapshot_of_the_version_before_is_refused() {
     let mut bytes = Vec::new();
     index(10).snapshot(Millis(0), &mut bytes);
-    bytes[..4].copy_from_slice(&2_u32.to_le_bytes());
+    bytes[..4].copy_from_slice(&3_u32.to_le_bytes());
     let refused = BlockIndex::restore(&bytes, Millis(0)).unwrap_err();
-    assert!(refused.to_string().contains("version is 2, this is 3"));
+    assert!(refused.to_string().contains("version is 3, this is 4"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Copies are counted per name, since engines keep equal blocks several times and announce each. Only vLLM repeats what is
 //! there without a new copy: where a client asks for a report of the blocks its request reuses. Such a report starts at the
 //! root, names held blocks alone, and what the request computes follows it in the same message. Once a stream has shown one,
-//! every repetition from the root is taken for one: the wrong guess gives a block up too early, never too late. Cost: one
+//! no store from the root adds copies of known names: the wrong guess gives a block up too early, never too late. Cost: one
 //! hash of the tokens and one or two table look-ups per block.
 
 mod aside;
@@ -131,7 +131,6 @@ impl Ingest {
             let store = orphan.incoming();
             self.stats
                 .drop(DropReason::Orphan, store.names.len() as u64);
-            self.mirror.spaces.doubt(&store);
         }
         if let Some(links) = &mut self.mirror.links {
             self.stats.side_unresolved += links.expire(now);

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `batch` | one decoded message |
 //! | `decode` | bytes to messages |
-//! | `doubts` | names that are gone although the engine may have one more copy |
 //! | `feed` | one stream: read, brought in order, applied |
 //! | `streams` | the streams of one worker, by rank |
 //! | `follower` | the order of a stream's messages: gaps, replays, restarts |
@@ -32,7 +31,6 @@ extern crate self as cachelb_events;
 
 mod batch;
 mod decode;
-mod doubts;
 mod feed;
 mod follower;
 mod groups;

@@ -2,8 +2,7 @@
 //!
 //! After a lost message no copy counted before is there for sure: it may have held removals, stores and a clear. What names
 //! stand for is still known, since they are hashes of content within one life of an engine. So the names of device memory
-//! become doubtful, and the events that follow settle them one by one. Until the engine says that it dropped everything,
-//! names that are not known may be held too: a store from the root is taken for a report then, whatever it names.
+//! become doubtful, and the events that follow settle them one by one.
 
 mod hold;
 mod resume;
@@ -118,7 +117,6 @@ impl Mirror {
             .space_at(store.group, store.medium)
             .ok_or(DropReason::AttentionGroup)?;
         if !self.make_room(at, store, to) {
-            self.spaces.doubt(store);
             return Err(DropReason::Full);
         }
         let space = &mut self.spaces.all[at];

@@ -3,15 +3,12 @@
 use cachelb_core::error::{Error, Result};
 
 use super::batch::Name;
-use super::doubts::Doubts;
 use super::table::{Table, Value};
 
-/// Bits below the number of the namespace: copies, or that they are doubtful, and whether there may be more than are
-/// counted.
+/// Bits below the number of the namespace: copies, or that they are doubtful.
 const LOW_BITS: u32 = 12;
-const IN_DOUBT: u32 = 1 << (LOW_BITS - 1);
 /// In place of the copies: a lost message may have removed all of them.
-const DOUBTFUL: u32 = IN_DOUBT - 1;
+const DOUBTFUL: u32 = (1 << LOW_BITS) - 1;
 const MAX_COPIES: u32 = DOUBTFUL - 1;
 
 /// Namespaces an entry can tell apart.
@@ -64,30 +61,17 @@ impl Held {
 
     /// A message is lost that may have removed every copy, or added some.
     pub(super) fn doubtful(mut self) -> Self {
-        self.namespace_and_copies |= DOUBTFUL | IN_DOUBT;
+        self.namespace_and_copies |= DOUBTFUL;
         self
     }
 
-    /// One copy more. Beyond 2,046 they are not counted: such a block is given up early, which is the safe side.
+    /// One copy more. Beyond 4,094 they are not counted: such a block is given up early, which is the safe side.
     pub(super) fn more(mut self) -> Self {
         if self.is_doubtful() {
-            return Self::first(self.identity, self.namespace()).doubted();
+            return Self::first(self.identity, self.namespace());
         }
-        if self.copies() == MAX_COPIES {
-            return self.doubted();
-        }
-        self.namespace_and_copies += 1;
+        self.namespace_and_copies += u32::from(self.copies() < MAX_COPIES);
         self
-    }
-
-    /// The engine may have a copy more than is counted.
-    pub(super) fn doubted(mut self) -> Self {
-        self.namespace_and_copies |= IN_DOUBT;
-        self
-    }
-
-    pub(super) fn is_in_doubt(self) -> bool {
-        self.namespace_and_copies & IN_DOUBT != 0
     }
 
     /// One copy less; without copies there is no entry, nor where it is not known whether there is another.
@@ -169,8 +153,6 @@ pub(super) struct Names {
     held: ByName<Held>,
     /// Of all entries.
     copies: u64,
-    /// Names that are not known and may be held.
-    pub(super) doubts: Doubts,
 }
 
 impl Names {
@@ -184,7 +166,7 @@ impl Names {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.held.memory_bytes() + self.doubts.memory_bytes()
+        self.held.memory_bytes()
     }
 
     #[inline]
@@ -192,21 +174,18 @@ impl Names {
         self.held.get(name)
     }
 
-    /// See [`Table::change`]. A new name that the engine may have held already is in doubt.
+    /// See [`Table::change`].
     #[inline]
     pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
-        let (copies, doubts) = (&mut self.copies, &mut self.doubts);
+        let copies = &mut self.copies;
         self.held.change(name, |before| {
-            let mut after = change(before);
-            if before.is_vacant() && !after.is_vacant() && doubts.remove(name) {
-                after = after.doubted();
-            }
+            let after = change(before);
             *copies = *copies + u64::from(after.copies()) - u64::from(before.copies());
             after
         });
     }
 
-    /// One copy less; what it was before and is now. A name that is gone although it was in doubt may still be held.
+    /// One copy less; the entry before and after.
     #[inline]
     pub(super) fn remove_copy(&mut self, name: Name) -> (Held, Held) {
         let (mut before, mut after) = (Held::VACANT, Held::VACANT);
@@ -214,19 +193,7 @@ impl Names {
             (before, after) = (held, held.less());
             after
         });
-        if !before.is_vacant() && after.is_vacant() && before.is_in_doubt() {
-            self.doubts.insert(name);
-        }
         (before, after)
-    }
-
-    /// The engine may have a copy of a block that is not counted.
-    pub(super) fn doubt(&mut self, name: Name) {
-        if self.get(name).is_some() {
-            self.change(name, Held::doubted);
-        } else {
-            self.doubts.insert(name);
-        }
     }
 
     pub(super) fn clear(&mut self) {

@@ -131,16 +131,6 @@ impl Orphans {
         false
     }
 
-    /// Whether a block of this name waits in one of those places.
-    pub(super) fn waits(&self, name: Name, matches: impl Fn(Medium, Option<u32>) -> bool) -> bool {
-        let numbers = self.by_name.get(&name).into_iter().flatten();
-        let orphans = numbers.map(|number| self.queue.get((number - self.first) as usize));
-        orphans
-            .flatten()
-            .flatten()
-            .any(|o| matches(o.medium, o.group))
-    }
-
     /// Takes out the next that waited too long.
     pub(super) fn expired(&mut self, now: Millis) -> Option<Orphan> {
         let oldest = self.queue.front()?.as_ref()?;

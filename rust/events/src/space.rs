@@ -34,7 +34,7 @@ impl Kind {
     fn again(self, held: Held) -> Held {
         match self {
             Self::Copies => held.more(),
-            Self::Report => held.doubted(),
+            Self::Report => held,
         }
     }
 }
@@ -138,22 +138,6 @@ impl Space {
     pub(super) fn knows_sure(&self, name: &Name) -> bool {
         let held = self.names.get(*name);
         held.is_some_and(|held| !held.is_doubtful())
-    }
-
-    /// The names that do not stand for their part of `identities` yet, each with whether it stands for something else.
-    pub(super) fn unknown<'a>(
-        &'a self,
-        names: &'a [Name],
-        identities: &'a [SequenceHash],
-    ) -> impl Iterator<Item = (Name, bool)> + 'a {
-        let layout = self.layout.as_ref();
-        let parts = identities.chunks_exact(layout.map_or(1, Layout::width));
-        names.iter().zip(parts).filter_map(move |(&name, part)| {
-            let Some((held, layout)) = self.names.get(name).zip(layout) else {
-                return Some((name, false));
-            };
-            (!layout.matches(held, part)).then_some((name, true))
-        })
     }
 
     /// One copy more of every name, or of those without any if this is a report. A name that stood for something else is

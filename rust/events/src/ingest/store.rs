@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use cachelb_core::ids::{Medium, Millis};
 
-use super::super::batch::{Batch, Event, Extra, Name, Place, Store};
+use super::super::batch::{Batch, Event, Name, Place, Store};
 use super::super::groups::Role;
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
@@ -58,8 +58,13 @@ impl Ingest {
                 if start_over {
                     self.mirror.start_over(&store, to);
                 }
-                let beside = self.hold(&store, base, to)?;
-                Ok(1 + beside + self.adopt(store.names, to))
+                let kind = if store.parent.is_some() {
+                    Kind::Copies
+                } else {
+                    self.kind()
+                };
+                self.hold(&store, base, kind, to)?;
+                Ok(1 + self.adopt(store.names, to))
             }
             (None, Some(parent)) if self.orphans.park(&store, parent, now) => {
                 self.stats.parked += 1;
@@ -68,7 +73,6 @@ impl Ingest {
             (None, _) => {
                 self.stats
                     .drop(DropReason::Orphan, store.names.len() as u64);
-                self.mirror.spaces.doubt(&store);
                 Ok(0)
             }
         }
@@ -84,6 +88,13 @@ impl Ingest {
         let mut parents: VecDeque<Name> = parents.iter().copied().collect();
         while let Some(parent) = parents.pop_front() {
             for mut orphan in self.orphans.take(parent) {
+                if self.kind() == Kind::Report {
+                    // A report named these after their removal.
+                    let mut removed = std::mem::take(&mut orphan.removed);
+                    let space = self.mirror.spaces.of(&orphan.incoming());
+                    removed.retain(|name| !space.is_some_and(|space| space.knows_sure(name)));
+                    orphan.removed = removed;
+                }
                 let store = orphan.incoming();
                 if let Err(reason) = self.hold_orphan(&store, to) {
                     let n = if reason == DropReason::Orphan {
@@ -92,7 +103,6 @@ impl Ingest {
                         1
                     };
                     self.stats.drop(reason, n as u64);
-                    self.mirror.spaces.doubt(&store);
                     continue;
                 }
                 applied += 1;
@@ -115,16 +125,18 @@ impl Ingest {
     ) -> Result<(), DropReason> {
         self.mirror.check_size(store)?;
         let base = self.mirror.base(store).ok_or(DropReason::Orphan)??;
-        self.hold(store, base, to).map(|_| ())
+        // A report may have named it meanwhile.
+        self.hold(store, base, self.kind(), to)
     }
 
-    /// Holds the blocks of a store whose place in a chain is known; returns the events applied beside it.
+    /// Holds the blocks of a store whose place in a chain is known.
     fn hold(
         &mut self,
         store: &Incoming<'_>,
         base: Base,
+        kind: Kind,
         to: &mut dyn Holdings,
-    ) -> Result<u32, DropReason> {
+    ) -> Result<(), DropReason> {
         let prepared = self.mirror.prepare(store, to);
         if prepared.is_ok() && self.mirror.has_other_unit() {
             self.regroup(to);
@@ -138,12 +150,12 @@ impl Ingest {
                 self.mirror.settle_path(at, parent, &mut self.orphans, to);
             }
             self.mirror.identify(at, store, base);
-            let kind = self.kind(at, store);
-            if kind == Kind::Report && !self.orphans.is_empty() {
-                return self.hold_singly(store, base, to);
+            if kind == Kind::Report && store.parent.is_none() {
+                let space = &self.mirror.spaces.all[at];
+                let is_again = store.names.iter().any(|name| space.knows_sure(name));
+                self.stats.reannounced += u64::from(is_again);
             }
             self.mirror.hold(at, store, base, kind, to);
-            0
         });
         self.mirror.references.namespaces.give_back(base.namespace);
         held
@@ -178,65 +190,13 @@ impl Ingest {
         self.settings.reports = !names.is_empty() && is_followed && names.iter().all(is_held);
     }
 
-    /// Whether the store adds copies.
-    fn kind(&mut self, at: usize, store: &Incoming<'_>) -> Kind {
-        if store.parent.is_some() || self.counts_copies() {
-            return Kind::Copies;
+    /// Whether a store from the root, or one that waited, adds copies.
+    fn kind(&self) -> Kind {
+        if self.counts_copies() {
+            Kind::Copies
+        } else {
+            Kind::Report
         }
-        let space = &self.mirror.spaces.all[at];
-        let unknown = space.unknown(store.names, &self.mirror.identities);
-        let here = |medium, group| medium == store.medium && group == store.group;
-        let mut new = 0;
-        for (name, otherwise_known) in unknown {
-            // What is missing may be there after all: then this may be a report like one of held blocks alone.
-            let is_there = || space.names.doubts.contains(name) || self.orphans.waits(name, here);
-            if !self.mirror.lossy && (otherwise_known || !is_there()) {
-                return Kind::Copies;
-            }
-            new += 1;
-        }
-        self.stats.reannounced += u64::from(new < store.names.len());
-        Kind::Report
-    }
-
-    /// Holds the blocks of a report one after the other, and what waits for each before the next: that may be the next,
-    /// with the copies it has. Returns the events applied beside the report.
-    fn hold_singly(&mut self, store: &Incoming<'_>, base: Base, to: &mut dyn Holdings) -> u32 {
-        let size = store.size as usize;
-        let (mut base, mut parent, mut adopted) = (base, None, 0);
-        self.mirror.references.namespaces.share(base.namespace);
-        for (i, name) in store.names.iter().enumerate() {
-            let here = store.extras.iter().filter(|e| e.block as usize == i);
-            let extras: Vec<Extra> = here.map(|e| Extra { block: 0, ..*e }).collect();
-            let single = Incoming {
-                names: std::slice::from_ref(name),
-                parent,
-                tokens: &store.tokens[i * size..(i + 1) * size],
-                extras: &extras,
-                ..*store
-            };
-            if parent.is_some() {
-                self.mirror.references.namespaces.give_back(base.namespace);
-                let Some(Ok(next)) = self.mirror.base(&single) else {
-                    // The one before was adopted, and removed since.
-                    let rest = Incoming {
-                        names: &store.names[i..],
-                        ..*store
-                    };
-                    self.mirror.spaces.doubt(&rest);
-                    return adopted;
-                };
-                base = next;
-            }
-            if let Some(at) = self.mirror.spaces.find(store.group, store.medium) {
-                self.mirror.identify(at, &single, base);
-                self.mirror.hold(at, &single, base, Kind::Report, to);
-                adopted += self.adopt(single.names, to);
-            }
-            parent = Some(*name);
-        }
-        self.mirror.references.namespaces.give_back(base.namespace);
-        adopted
     }
 
     /// Names without tokens: blocks known by the same name elsewhere are in this place too.

@@ -132,13 +132,4 @@ impl Spaces {
         }
         None
     }
-
-    /// Copies of a store that is not applied are not counted.
-    pub fn doubt(&mut self, store: &Incoming<'_>) {
-        if let Some(at) = self.find(store.group, store.medium) {
-            for &name in store.names {
-                self.all[at].names.doubt(name);
-            }
-        }
-    }
 }

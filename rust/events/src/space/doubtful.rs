@@ -71,7 +71,6 @@ impl Space {
         keeps: impl Fn(SequenceHash) -> bool,
         uses: &mut Uses<'_>,
     ) {
-        self.names.doubts.clear();
         let entries: Vec<(Name, Held)> = self.names.entries().collect();
         if let Some(pages) = self.layout.as_mut().and_then(Layout::pages_mut) {
             pages.doubt();

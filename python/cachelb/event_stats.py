@@ -58,7 +58,6 @@ class KvEventStats:
         unknown_kinds: Groups of an unknown kind; nothing resumes on a worker with one.
         groups: The cache groups of its engine, in the order their events came.
         doubted_blocks: Confirmed blocks that became doubtful when a message was lost for good.
-        settled_blocks: Doubtful blocks that a later store confirmed.
         gaps: Gaps in the sequence numbers of messages.
         resyncs: Gaps that no replay closed, after which known blocks became doubtful.
         restarts: Restarts of the engine.
@@ -91,7 +90,6 @@ class KvEventStats:
     unknown_kinds: int
     groups: tuple[CacheGroupStats, ...]
     doubted_blocks: int
-    settled_blocks: int
     gaps: int
     resyncs: int
     restarts: int

@@ -119,9 +119,6 @@ impl Ingest {
         }
         self.mirror.references.flush(to);
         self.settle(now, to);
-        if self.mirror.lossy {
-            self.stats.settled_blocks += self.mirror.take_settled();
-        }
         applied
     }
 

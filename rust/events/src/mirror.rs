@@ -2,7 +2,7 @@
 //!
 //! After a lost message no copy counted before is there for sure: it may have held removals, stores and a clear. What names
 //! stand for is still known, since they are hashes of content within one life of an engine. So the names of device memory
-//! become doubtful, and the events that follow settle them one by one.
+//! become doubtful until an event names them again.
 
 mod hold;
 mod resume;
@@ -14,11 +14,9 @@ use cachelb_core::hashing::{Hasher, Identity, MmObject, Scheme};
 use cachelb_core::ids::{Medium, SequenceHash};
 
 pub(super) use self::spaces::{Base, Spaces};
-use super::batch::Name;
 use super::holdings::Holdings;
 use super::incoming::Incoming;
 use super::links::Links;
-use super::orphans::Orphans;
 use super::pages::{Before, Change};
 use super::references::References;
 use super::settings::{IngestSettings, Refusal, sizes_fit};
@@ -36,8 +34,6 @@ pub(super) struct Mirror {
     pub(super) links: Option<Box<Links>>,
     /// Why nothing of the engine can be used.
     pub(super) refused: Option<Refusal>,
-    /// Whether a message is lost, and the engine did not drop everything since.
-    pub(super) lossy: bool,
     /// Of the store at work: its blocks, or pages.
     pub(super) identities: Vec<SequenceHash>,
     objects: Vec<MmObject>,
@@ -55,7 +51,6 @@ impl Mirror {
             references: References::new(),
             links: None,
             refused: (scheme != Scheme::Chained).then_some(Refusal::Scheme(scheme)),
-            lossy: false,
             identities: Vec::new(),
             objects: Vec::new(),
             changes: Vec::new(),
@@ -153,28 +148,15 @@ impl Mirror {
         let own = store.tokens.len() / self.hasher.block_size();
         let more = own.max(store.names.len()) as u64;
         let most = self.max_blocks;
-        let fits = |spaces: &Spaces| spaces.weight() + more <= most;
-        if fits(&self.spaces) {
+        if self.spaces.weight() + more <= most {
             return true;
-        }
-        if self.lossy {
-            for space in &mut self.spaces.all {
-                space.forget_doubtful(&mut self.references.of(space.medium, to));
-                space.take_changes(&mut self.changes);
-                self.references.pass_on(&self.changes, space.medium, to);
-            }
-            self.references.flush(to);
-            self.has_stale_links();
-            if fits(&self.spaces) {
-                return true;
-            }
         }
         // A sender that never says what went would fill it for good.
         if self.spaces.all[at].has_removals || store.parent.is_some() {
             return false;
         }
         self.empty(at, to);
-        self.spaces.weight() + more <= self.max_blocks
+        self.spaces.weight() + more <= most
     }
 
     /// Links may have stayed for names that are forgotten.
@@ -218,7 +200,6 @@ impl Mirror {
                 space.forget_names(&mut self.references.namespaces);
             }
         }
-        self.lossy = true;
         let unresolved = self.links.as_mut().map_or(0, |links| links.lost(to));
         self.sweep_links(to);
         (doubted, unresolved)
@@ -227,47 +208,9 @@ impl Mirror {
     /// Whether a store follows a doubtful block that the holdings gave up meanwhile, as if its parent were not known.
     pub(super) fn follows_nothing(&self, store: &Incoming<'_>, to: &dyn Holdings) -> bool {
         let space = self.spaces.find(store.group, Medium::Gpu);
-        let parent = space.zip(store.parent).filter(|_| self.lossy);
+        let parent = space.zip(store.parent);
         let end = parent.and_then(|(at, parent)| self.spaces.all[at].doubtful_end(parent));
-        end.flatten().is_some_and(|end| to.path_to(end).is_empty())
-    }
-
-    /// A block follows the one called `parent`, so that one is there and so are all before it: engines compute and keep what
-    /// a request reuses as long as it runs.
-    pub(super) fn settle_path(
-        &mut self,
-        at: usize,
-        parent: Name,
-        orphans: &mut Orphans,
-        to: &mut dyn Holdings,
-    ) {
-        let space = &mut self.spaces.all[at];
-        let (medium, group) = (space.medium, space.group);
-        let Some(end) = space.doubtful_end(parent) else {
-            return;
-        };
-        self.references.flush(to);
-        let mut names = Vec::new();
-        let settled = space.settle_path(parent, &mut self.references.of(medium, to), |name| {
-            // The copy that is found may be the one that waits for its parent.
-            orphans.cancel(name, |other, its| other == medium && its == group);
-            names.push(name);
-        });
-        let path = end.map_or_else(Vec::new, |end| to.path_to(end));
-        let (above, settled) = path.split_at(path.len().saturating_sub(settled));
-        to.store(above.last().copied(), settled, medium);
-        // Blocks of pages, the last first.
-        self.spaces.all[at].take_changes(&mut self.changes);
-        self.changes.reverse();
-        self.references.pass_on(&self.changes, medium, to);
-        self.restored(&names, to);
-    }
-
-    /// Own blocks that were found to be there since the last call.
-    pub(super) fn take_settled(&mut self) -> u64 {
-        let spaces = self.spaces.all.iter_mut();
-        let settled = spaces.map(|space| std::mem::take(&mut space.doubtful.settled));
-        settled.sum()
+        end.is_some_and(|end| to.path_to(end).is_empty())
     }
 
     /// Forgets the blocks, not what was learned of their size; the holdings were cleared. Returns the blocks of side groups
@@ -275,7 +218,6 @@ impl Mirror {
     pub(super) fn clear(&mut self) -> u64 {
         self.spaces.all.iter_mut().for_each(Space::reset);
         self.references.clear();
-        self.lossy = false;
         self.links.as_mut().map_or(0, |links| links.clear())
     }
 

@@ -122,12 +122,6 @@ impl Pages {
         self.by_page.get(page).map(|at| at - 1)
     }
 
-    /// The own block that ends with a page, or the one before the block that a page is in; `None` at the root.
-    pub(super) fn nearest(&self, page: u64) -> Option<SequenceHash> {
-        let ends = self.block_ending(page);
-        ends.or_else(|| self.before(self.find(page)?))
-    }
-
     /// The own block that ends with a page; `None` for an unknown page or one within a block.
     pub(super) fn block_ending(&self, page: u64) -> Option<SequenceHash> {
         let node = &self.nodes[self.find(page)? as usize];

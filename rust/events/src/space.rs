@@ -11,7 +11,6 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use self::doubtful::Doubtful;
 pub(super) use self::layout::Layout;
 use super::batch::Name;
 use super::names::{Held, Names};
@@ -58,7 +57,6 @@ pub(super) struct Space {
     pub(super) names: Names,
     /// Once the engine's block size is known.
     pub(super) layout: Option<Layout>,
-    pub(super) doubtful: Doubtful,
     /// Whether blocks are ever removed. Some senders never do.
     pub(super) has_removals: bool,
 }
@@ -81,7 +79,6 @@ impl Space {
             medium,
             names: Names::default(),
             layout: None,
-            doubtful: Doubtful::default(),
             has_removals: false,
         }
     }
@@ -156,7 +153,6 @@ impl Space {
         let mut new = 0;
         for (&name, part) in names.iter().zip(identities.chunks_exact(layout.width())) {
             let mut before = Held::VACANT;
-            let doubtful = &mut self.doubtful;
             self.names.change(name, |held| {
                 let is_same = !held.is_vacant() && layout.matches(held, part);
                 if is_same && !held.is_doubtful() {
@@ -167,7 +163,6 @@ impl Space {
                     uses.lane.acquire(block.0);
                 }
                 if is_same {
-                    doubtful.settled += part.len() as u64;
                     return held.more();
                 }
                 before = held;
@@ -175,7 +170,6 @@ impl Space {
                 Held::first(layout.put(part), namespace)
             });
             if !before.is_vacant() {
-                self.doubtful.forget(name);
                 layout.release(before, uses);
             }
         }
@@ -209,7 +203,6 @@ impl Space {
             Held::first(page.hash, namespace)
         });
         if !other.is_vacant() {
-            self.doubtful.forget(name);
             namespaces.give_back(other.namespace());
             pages.release(other.identity(), !other.is_doubtful());
         }
@@ -226,7 +219,6 @@ impl Space {
             return Removed::Nothing;
         }
         if after.is_vacant() {
-            self.doubtful.forget(name);
             layout.release(before, uses);
         }
         if before.is_doubtful() {
@@ -257,7 +249,6 @@ impl Space {
     /// Forgets every name and nothing else: what they referred to is gone already.
     pub(super) fn reset(&mut self) {
         self.names.clear();
-        self.doubtful.clear();
         if let Some(layout) = &mut self.layout {
             layout.clear();
         }
@@ -275,13 +266,12 @@ impl Space {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let layout = self.layout.as_ref().map_or(0, Layout::memory_bytes);
-        self.names.memory_bytes() + self.doubtful.memory_bytes() + layout
+        self.names.memory_bytes() + layout
     }
 
     /// Checks the structure, and adds to the uses of each namespace.
     pub(super) fn validate(&self, namespaces: &mut HashMap<u32, u32>) -> Result<()> {
         self.names.validate()?;
-        self.doubtful.validate(&self.names)?;
         let mut identities = HashMap::new();
         for held in self.names.iter() {
             *namespaces.entry(held.namespace()).or_default() += 1;

@@ -76,8 +76,6 @@ cachelb_core::counted! {
         pub unknown_kinds: u64,
         /// Blocks that became doubtful since a message was lost.
         pub doubted_blocks: u64,
-        /// Doubtful blocks that were there after all, as a later event showed.
-        pub settled_blocks: u64,
     }
     beside {
         /// Stores applied.

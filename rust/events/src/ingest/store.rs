@@ -144,11 +144,6 @@ impl Ingest {
         let held = prepared.map(|at| {
             self.stats.stores += 1;
             self.stats.stored_blocks += store.names.len() as u64;
-            if self.mirror.lossy
-                && let Some(parent) = store.parent
-            {
-                self.mirror.settle_path(at, parent, &mut self.orphans, to);
-            }
             self.mirror.identify(at, store, base);
             if kind == Kind::Report && store.parent.is_none() {
                 let space = &self.mirror.spaces.all[at];

@@ -59,9 +59,6 @@ impl Mirror {
         let space = &mut self.spaces.all[at];
         let uses = &mut self.references.of(medium, to);
         let new = space.add(store.names, blocks, base.namespace, kind, uses);
-        if self.lossy {
-            space.doubtful.link(store.parent, store.names);
-        }
         let held = to.store(base.chain, blocks, medium) as usize;
         if held < new && !self.references.is_counting(medium) {
             // Blocks the holdings did not take are missing too, and no sign of other names.
@@ -102,9 +99,6 @@ impl Mirror {
                 Some(block) => Before::Block(Some(block)),
                 None => Before::Page(hash.0),
             };
-        }
-        if self.lossy {
-            space.doubtful.link(store.parent, store.names);
         }
         space.take_changes(&mut self.changes);
         self.references.pass_on(&self.changes, store.medium, to);

@@ -1,7 +1,5 @@
 //! Stores: hashed, counted, held, or parked until their parent is known.
 
-use std::collections::VecDeque;
-
 use cachelb_core::ids::{Medium, Millis};
 
 use super::super::batch::{Batch, Event, Name, Place, Store};
@@ -85,9 +83,10 @@ impl Ingest {
         }
         let mut applied = 0;
         let mut removed = Vec::new();
-        let mut parents: VecDeque<Name> = parents.iter().copied().collect();
-        while let Some(parent) = parents.pop_front() {
-            for mut orphan in self.orphans.take(parent) {
+        let mut parents = parents.to_vec();
+        while !parents.is_empty() {
+            let mut adopted = Vec::new();
+            for mut orphan in self.orphans.take(&parents) {
                 if self.kind() == Kind::Report {
                     // A report named these after their removal.
                     let mut removed = std::mem::take(&mut orphan.removed);
@@ -106,10 +105,11 @@ impl Ingest {
                     continue;
                 }
                 applied += 1;
-                parents.extend(store.names);
+                adopted.extend(store.names);
                 let place = (store.medium, store.group);
                 removed.extend(orphan.removed.drain(..).map(|name| (name, place)));
             }
+            parents = adopted;
         }
         // What follows a block that is gone may still be held, so they go last.
         for (name, place) in removed {

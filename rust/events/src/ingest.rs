@@ -185,19 +185,14 @@ impl Ingest {
         if is_missing && self.is_dropped(remove.group) {
             return Err(DropReason::AttentionGroup);
         }
-        let alone = self.mirror.alone(concerns);
-        if let Some(at) = alone.filter(|_| self.orphans.is_empty()) {
-            self.stats.unknown_removals += self.mirror.remove_all(at, names, to);
-        } else {
-            for &name in names {
-                let removed = self.mirror.remove(name, concerns, to);
-                let is_aside = self.mirror.remove_aside(name, concerns, to);
-                let is_known = removed == Removed::Copy
-                    || is_aside
-                    || self.orphans.cancel(name, concerns)
-                    || removed == Removed::Doubtful;
-                self.stats.unknown_removals += u64::from(!is_known);
-            }
+        for &name in names {
+            let removed = self.mirror.remove(name, concerns, to);
+            let is_aside = self.mirror.remove_aside(name, concerns, to);
+            let is_known = removed == Removed::Copy
+                || is_aside
+                || self.orphans.cancel(name, concerns)
+                || removed == Removed::Doubtful;
+            self.stats.unknown_removals += u64::from(!is_known);
         }
         self.stats.removals += 1;
         self.stats.removed_blocks += names.len() as u64;

@@ -13,7 +13,7 @@ use super::namespaces::Namespaces;
 use super::pages::Change;
 
 /// Removed blocks that are passed on at once.
-pub(super) const MAX_GONE: usize = 64;
+const MAX_GONE: usize = 64;
 /// Room for removed blocks that is kept.
 const KEPT: usize = 1024;
 

@@ -6,7 +6,6 @@ use super::super::batch::Name;
 use super::super::holdings::Holdings;
 use super::super::incoming::Incoming;
 use super::super::pages::{Before, Page};
-use super::super::references::MAX_GONE;
 use super::super::space::{Kind, Removed};
 use super::{Base, Mirror};
 
@@ -141,37 +140,6 @@ impl Mirror {
         space.add(&[name], &self.identities, namespace, Kind::Copies, uses);
         self.restored(&[name], to);
         true
-    }
-
-    /// The one space of own blocks that removals concern, if nothing else follows them.
-    pub(in super::super) fn alone(
-        &self,
-        concerns: impl Fn(Medium, Option<u32>) -> bool,
-    ) -> Option<usize> {
-        let mut spaces = (0..).zip(&self.spaces.all);
-        let mut next = || spaces.find(|(_, space)| concerns(space.medium, space.group));
-        let (at, space) = next()?;
-        let layout = space.layout.as_ref()?;
-        let is_alone = next().is_none() && self.links.is_none() && layout.pages().is_none();
-        is_alone.then_some(at)
-    }
-
-    /// Removals in the space at `at`, which is [`Self::alone`]. Returns how many names are not known.
-    pub(in super::super) fn remove_all(
-        &mut self,
-        at: usize,
-        names: &[Name],
-        to: &mut dyn Holdings,
-    ) -> u64 {
-        let space = &mut self.spaces.all[at];
-        let mut unknown = 0;
-        for names in names.chunks(MAX_GONE) {
-            let uses = &mut self.references.of(space.medium, to);
-            for &name in names {
-                unknown += u64::from(space.remove(name, uses) == Removed::Nothing);
-            }
-        }
-        unknown
     }
 
     /// A removal in the places that it concerns.

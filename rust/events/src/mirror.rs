@@ -189,17 +189,18 @@ impl Mirror {
     /// than device memory. Returns the blocks that are doubtful now, and those of side groups that no longer wait.
     pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> (u64, u64) {
         let doubted = self.references.doubt(to);
-        for space in &mut self.spaces.all {
-            if space.medium == Medium::Gpu {
-                // These blocks are held no more, so nothing has to be passed on.
-                let mut gone = Vec::new();
-                let uses = &mut self.references.uses(space.medium, &mut gone);
-                space.make_doubtful(|block| to.holds(block, Medium::Speculative), uses);
-                space.take_changes(&mut self.changes);
-            } else {
-                space.forget_names(&mut self.references.namespaces);
+        for at in 0..self.spaces.all.len() {
+            if self.spaces.all[at].medium != Medium::Gpu {
+                self.empty(at, to);
+                continue;
             }
+            let uses = &mut self.references.of(Medium::Gpu, to);
+            let space = &mut self.spaces.all[at];
+            space.make_doubtful(|block| to.holds(block, Medium::Speculative), uses);
+            // The blocks of pages that went are held no more.
+            space.take_changes(&mut self.changes);
         }
+        self.references.flush(to);
         let unresolved = self.links.as_mut().map_or(0, |links| links.lost(to));
         self.sweep_links(to);
         (doubted, unresolved)

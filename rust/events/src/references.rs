@@ -77,19 +77,6 @@ impl References {
         }
     }
 
-    /// The same, with what goes left to the caller.
-    pub(super) fn uses<'a>(
-        &'a mut self,
-        medium: Medium,
-        gone: &'a mut Vec<SequenceHash>,
-    ) -> Uses<'a> {
-        Uses {
-            namespaces: &mut self.namespaces,
-            lane: &mut self.lanes[medium as usize],
-            gone,
-        }
-    }
-
     /// Passes removals on.
     pub(super) fn flush(&mut self, to: &mut dyn Holdings) {
         for part in self.gone.chunks(MAX_GONE) {

@@ -8,7 +8,6 @@ use cachelb_core::ids::SequenceHash;
 
 use super::super::batch::Name;
 use super::super::names::Held;
-use super::super::namespaces::Namespaces;
 use super::super::references::Uses;
 use super::{Layout, Space};
 
@@ -42,13 +41,5 @@ impl Space {
     pub(in super::super) fn doubtful_end(&self, name: Name) -> Option<SequenceHash> {
         let held = self.names.get(name).filter(|held| held.is_doubtful())?;
         self.layout.as_ref()?.last_block(held)
-    }
-
-    /// Forgets every name; nothing is referred to in the lane.
-    pub(in super::super) fn forget_names(&mut self, namespaces: &mut Namespaces) {
-        for held in self.names.iter() {
-            namespaces.give_back(held.namespace());
-        }
-        self.reset();
     }
 }

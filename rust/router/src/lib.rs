@@ -342,7 +342,6 @@ impl Selector {
         let remote = self.sharing.as_ref().map(|sharing| sharing.bookings());
         let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
         self.decisions.validate(is_remote)?;
-        self.homes.validate()?;
         self.gates.validate()?;
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();

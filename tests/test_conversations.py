@@ -138,7 +138,7 @@ def test_sub_agents_that_begin_at_once_share_some_workers(seed: int, *, parent_w
     children = [router.select_worker(**agent(f"child{i}", shared, f"Task {i:05}. " * 333)) for i in range(20)]
     assert min(child.prompt_tokens for child in children) > 10_000
     counts = Counter(child.worker for child in children)
-    assert max(counts.values()) <= 5, counts
+    assert max(counts.values()) <= 4, counts
     assert sum(child.matched_tokens == 0 for child in children) in (5, 6)
     again = router.select_worker(**agent(None, main, "Plan all of it."))
     assert again.worker == parent.worker

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! cost = waiting / speed + 10 * lack * output * step
-//!        + ((copied * 2.5 + w * own * running + w * output * (queued + running)) / speed + w * output * step
-//!           + f * queued * 1.25 * long * ln(1 + own / speed / (long + waiting / speed)))
+//!        + ((copied * 2.5 + own * (f * queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
 //!          / (1 - 0.5 * kv use);  argmin
 //! ```
 //!
@@ -13,8 +12,7 @@
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
 //! | copied | the same, where tokens that requests share of late count by the number of these per copy, this one included: as many follow | index, `adaptive/branches.rs` |
 //! | 1.5 copied | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
-//! | queued * ... | what it delays those behind: about as many come while it waits as wait now, of sub-agents `f = 5` times as many. A delay counts the less the longer the wait to which it adds | bookings |
-//! | long | four mean waits of the workers | bookings |
+//! | own * queued | what it delays those behind: about as many come while it waits as wait now, of sub-agents three times as many | bookings |
 //! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
 //! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
 //! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
@@ -146,14 +144,8 @@ impl Objective {
 
 /// How often what a prompt pushes out of a cache is asked for again.
 const ASKED_AGAIN: f64 = 1.5;
-/// The wait at which a delay counts half of what it does without one, in mean waits of the fleet.
-const LONG_WAIT: f64 = 4.0;
-/// A wait of no request: it is divided by.
-const NO_WAIT_MS: f64 = 1e-9;
-/// By how much a delay counts more before it counts less by the wait, so that it is as it was at the mean wait.
-const SHORT_WAIT: f64 = 1.25;
 /// For each child of a conversation that waits on a worker, so many more will wait there: agents begin several at once.
-const SIBLINGS: f64 = 5.0;
+const SIBLINGS: f64 = 3.0;
 /// How steeply the cost rises with KV use: twice at the end of the room.
 const PRESSURE: f64 = 0.5;
 /// What runs and this request may be more than there is; so much more costs no more.
@@ -189,8 +181,6 @@ struct Common<'a> {
     output: f64,
     /// Requests that will wait behind this one for each that waits now.
     followers: f64,
-    /// A wait that is long in this fleet, in milliseconds.
-    long_ms: f64,
 }
 
 impl Adaptive {
@@ -230,11 +220,9 @@ impl Adaptive {
         let holders = if requests > 1.0 { view.rows } else { &[] };
         let copies = holders.iter().filter(|row| row.overlap >= shared).count();
         let per_copy = requests / (copies + 1) as f64;
-        let per_context = view.pace.per_context();
-        let long_ms = (LONG_WAIT * speeds.mean_wait_ms(per_context)).max(NO_WAIT_MS);
         Common {
             speeds,
-            per_context,
+            per_context: view.pace.per_context(),
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
             rows: view.rows,
@@ -245,7 +233,6 @@ impl Adaptive {
                 .expected_output_tokens
                 .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
             followers: if view.is_child { SIBLINGS } else { 1.0 },
-            long_ms,
         }
     }
 }
@@ -317,8 +304,6 @@ struct Parts {
     queued: f64,
     /// Requests that will wait behind this one for each of them.
     followers: f64,
-    /// A wait that is long in this fleet, in milliseconds.
-    long_ms: f64,
     /// The others, by what they count.
     running: f64,
     /// What its own output tokens delay all of them.
@@ -331,20 +316,6 @@ struct Parts {
     token_ms: f64,
     /// Milliseconds of its own tokens after the first, by what they count.
     decoding: f64,
-}
-
-impl Parts {
-    /// Milliseconds that it delays those behind it. Their time counts by its logarithm: a delay is as bad as the part by
-    /// which it makes a wait longer. Without it short requests would wait for long ones wherever these are fast.
-    #[inline(always)]
-    fn behind_ms(&self) -> f64 {
-        if self.queued <= 0.0 {
-            return 0.0;
-        }
-        let wait_ms = self.waiting * self.token_ms;
-        let longer = 1.0 + self.own * self.token_ms / (self.long_ms + wait_ms);
-        self.followers * self.queued * SHORT_WAIT * self.long_ms * longer.ln()
-    }
 }
 
 #[inline(always)]
@@ -371,7 +342,6 @@ fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> Parts {
         copied: (tokens - popular * (1.0 - common.copy_share)) * token,
         queued: f64::from(queued),
         followers: common.followers,
-        long_ms: common.long_ms,
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
         memory_factor,
@@ -389,11 +359,10 @@ fn cost(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> f64 {
 
 #[inline]
 fn total(parts: &Parts, row: &Candidate) -> f64 {
-    let wait_ms = parts.waiting * parts.token_ms;
-    let behind_ms = parts.behind_ms();
-    let work = parts.copied * (1.0 + ASKED_AGAIN) + parts.own * parts.running + parts.beside;
-    let rest_ms = (work * parts.token_ms + behind_ms + parts.decoding) * parts.memory_factor;
-    let ms = wait_ms + rest_ms + parts.room_ms;
+    let others = parts.followers * parts.queued + parts.running;
+    let work = parts.copied * (1.0 + ASKED_AGAIN) + parts.own * others + parts.beside;
+    let rest_ms = (work * parts.token_ms + parts.decoding) * parts.memory_factor;
+    let ms = parts.waiting * parts.token_ms + rest_ms + parts.room_ms;
     // By the smallest weights it would be infinite, and an infinite one is never picked.
     per_weight(ms, row.weight).min(f64::MAX)
 }
@@ -460,7 +429,7 @@ impl Rule for Adaptive {
                 ("waiting_ms", waiting),
                 ("own_ms", ms(parts.copied)),
                 ("cache_ms", ms(ASKED_AGAIN * parts.copied)),
-                ("queued_ms", per_weight(parts.behind_ms(), row.weight)),
+                ("queued_ms", ms(parts.own * parts.followers * parts.queued)),
                 ("running_ms", ms(parts.own * parts.running + parts.beside)),
                 ("decoding_ms", per_weight(parts.decoding, row.weight)),
             ];

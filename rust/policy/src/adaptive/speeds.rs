@@ -127,8 +127,6 @@ pub struct Speeds {
     equal: bool,
     /// The same of output tokens.
     equal_steps: bool,
-    /// Uncached prompt tokens that wait on a worker, in the mean, and what they count by their context.
-    mean_waiting: [f64; 2],
 }
 
 impl Speeds {
@@ -143,9 +141,7 @@ impl Speeds {
     pub fn of<'a>(workers: impl IntoIterator<Item = Workers<'a>>) -> Self {
         let (mut all, mut kinds) = (Kind::default(), Kinds::default());
         let mut weighted = false;
-        let (mut waiting, mut count) = ([0.0_f64; 2], 0);
         for (rows, loads) in workers {
-            count += rows.len();
             // Workers of one kind mostly follow each other: their sum is made apart, in registers.
             let mut run = Kind::default();
             for row in rows {
@@ -161,10 +157,6 @@ impl Speeds {
                 }
                 run.prefill.add(load.speed);
                 run.decode.add(load.decode);
-                let prefill = [row.pending_prefill_tokens, load.pending_pairs];
-                for (sum, part) in waiting.iter_mut().zip(prefill) {
-                    *sum += part.cast_signed() as f64;
-                }
             }
             kinds.join(&run);
         }
@@ -191,14 +183,7 @@ impl Speeds {
             known: prefill_ms.is_some(),
             equal: weighted || prefill_ms.is_none(),
             equal_steps: weighted || step_ms.is_none(),
-            mean_waiting: waiting.map(|sum| sum / count.max(1) as f64),
         }
-    }
-
-    /// Milliseconds that a worker of the fleet's mean speed takes for the mean of what waits.
-    pub(super) fn mean_wait_ms(&self, per_context: f64) -> f64 {
-        let [tokens, pairs] = self.mean_waiting;
-        (tokens + per_context * pairs / 2.0) * self.prefill_ms
     }
 
     #[inline]

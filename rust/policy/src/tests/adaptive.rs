@@ -82,28 +82,6 @@ pub(in crate::adaptive) fn model_room(
     (1.0 / f64::max(1.0 - 0.5 * running, 0.05), ms)
 }
 
-/// Four mean waits, in milliseconds at the speed of the fleet.
-pub(in crate::adaptive) fn model_long_wait(fleet: &[Plain], per_context: f64) -> f64 {
-    let waiting = |worker: &Plain| worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
-    let shown: Vec<(f64, f64)> = fleet.iter().filter_map(|worker| worker.speed).collect();
-    let (squares, products) = sum(&shown);
-    let speed = if shown.is_empty() {
-        10.0
-    } else {
-        squares / products
-    };
-    4.0 * fleet.iter().map(waiting).sum::<f64>() / speed / fleet.len() as f64
-}
-
-/// What `own_ms` of prefill delays a request that waits behind them where one waits for `wait_ms` already.
-pub(in crate::adaptive) fn model_behind((own_ms, wait_ms): (f64, f64), long: f64) -> f64 {
-    if long > 0.0 {
-        1.25 * long * (1.0 + own_ms / (long + wait_ms)).ln()
-    } else {
-        0.0
-    }
-}
-
 /// What a request of `prompt` tokens in `blocks` blocks, with `output` tokens to come, costs on every worker.
 fn model(
     fleet: &[Plain],
@@ -111,22 +89,21 @@ fn model(
     per_context: f64,
     (running, followers): (f64, f64),
 ) -> Vec<f64> {
-    let long = model_long_wait(fleet, per_context);
     let cost = |(worker, (speed, step)): (&Plain, (f64, f64))| {
         // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
         let cached = prompt - worker.uncached;
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
         let pushed_out = own * 1.5;
-        let behind = model_behind((own / speed, waiting / speed), long) * worker.queued * followers;
-        let delayed =
-            running * own * worker.running + running * output * (worker.queued + worker.running);
+        let delayed = own * worker.queued * followers
+            + running * own * worker.running
+            + running * output * (worker.queued + worker.running);
         let (factor, room) = model_room(
             worker,
             (blocks, model_usual(fleet)),
             (waiting / speed, output * step),
         );
-        let ms = (own + pushed_out + delayed) / speed + behind + running * output * step;
+        let ms = (own + pushed_out + delayed) / speed + running * output * step;
         (waiting / speed + ms * factor + room) / worker.weight
     };
     fleet.iter().zip(model_speeds(fleet)).map(cost).collect()
@@ -230,7 +207,7 @@ impl Case {
         let per_context = self.scene.pace.per_context();
         // So many before any request has ended.
         let output = self.scene.expected_output_tokens.unwrap_or(256) as f64;
-        let followers = if self.scene.is_child { 5.0 } else { 1.0 };
+        let followers = if self.scene.is_child { 3.0 } else { 1.0 };
         let weights = (running, followers);
         model(&self.plain, (prompt, blocks, output), per_context, weights)
     }

@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::tests::{
-    Case, OBJECTIVES, Plain, case, close, model_behind, model_long_wait, model_room, model_speeds,
-    model_usual, speed,
+    Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, model_usual, speed,
 };
 use super::*;
 use crate::pair::Handover;
@@ -62,7 +61,6 @@ struct Terms {
     output: f64,
     per_context: f64,
     weight: f64,
-    long_ms: f64,
     followers: f64,
     handover: Handover,
 }
@@ -77,8 +75,7 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     let beside = worker.running + elsewhere;
     let all = worker.running + worker.queued;
     let delay = f64::max(own - 128.0, 0.0) * terms.weight * beside;
-    let behind_ms = model_behind((own / speed, waiting / speed), terms.long_ms) * behind;
-    let prompt = own * 2.5 + behind_ms * terms.followers * speed + delay;
+    let prompt = own * 2.5 + own * behind * terms.followers + delay;
     let context = (worker.prompt_blocks + worker.output_blocks) * 16.0 + terms.prompt * all;
     let answer = terms.weight * terms.output * (all + context / 1_000.0 + step * speed);
     let times = (waiting / speed, terms.output * step);
@@ -149,9 +146,8 @@ proptest! {
                 },
                 output: scene.expected_output_tokens.unwrap_or(256) as f64,
                 per_context: scene.pace.per_context(),
-                long_ms: model_long_wait(&fleet, scene.pace.per_context()),
                 weight,
-                followers: if scene.is_child { 5.0 } else { 1.0 },
+                followers: if scene.is_child { 3.0 } else { 1.0 },
                 handover,
             };
             let cost = |at: usize| {

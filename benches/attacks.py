@@ -1,11 +1,11 @@
-"""Hostile clients of `cachelb serve`, on real sockets: memory, how long `/health` takes meanwhile, and what stays booked.
+"""Hostile clients of `cachelb serve`, on real sockets: memory, how long `/health` takes meanwhile, and bookings left.
 
     python -m benches.attacks
     python -m benches.attacks --only trailers,leave
 
 Each attack meets a gateway of its own, in front of one stub worker. A row has the resident memory before and at its
-highest, the slowest of the answers to `/health`, which is asked every 20 ms, and the requests that are open half a second
-after all clients left.
+highest, the slowest of the answers to `/health`, which is asked every 20 ms, and the requests that are open half a
+second after all clients left.
 """
 
 from __future__ import annotations
@@ -207,12 +207,13 @@ def watch(pid: int, url: str) -> None:
 async def attack(name: str, pid: int, url: str, admin: str) -> str:
     before = resident_mb(pid)
     watching = ("-m", "benches.attacks", "--role", "watch", "--pid", str(pid), "--url", url)
-    with Popen([sys.executable, *watching], stdin=PIPE, stdout=PIPE, text=True) as watcher:
-        assert watcher.stdin is not None and watcher.stdout is not None
+    with Popen([sys.executable, *watching], stdin=PIPE, stdout=PIPE, text=True) as watcher:  # noqa: ASYNC220 - before the attack
+        assert watcher.stdin is not None
+        assert watcher.stdout is not None
         watcher.stdout.readline()
         said = await ATTACKS[name](urlsplit(url).hostname or "", urlsplit(url).port or 0)
         await asyncio.sleep(0.5)
-        with urlopen(f"{admin}/dump") as dump:  # noqa: S310 - a loopback address
+        with urlopen(f"{admin}/dump") as dump:  # noqa: ASYNC210, S310 - after the attack, on the loopback
             open_requests = json.load(dump)["stats"]["open_requests"]
         watcher.stdin.close()
         highest, slowest = watcher.stdout.readline().split()
@@ -246,7 +247,8 @@ def main() -> None:
         with program("-m", "benches.attacks", "--role", "worker") as (_, worker), TemporaryDirectory() as folder:
             config = Path(folder) / "gateway.json"
             config.write_text(json.dumps({"workers": [worker], "load": {"enabled": False}}), "utf-8")
-            words = ("-m", "cachelb", "serve", "--config", str(config), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+            words = ["-m", "cachelb", "serve", "--config", str(config)]
+            words += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
             with program(*words, by=(options.python, "-u")) as (running, url):
                 assert running.stdout is not None
                 admin = running.stdout.readline().split()[-1]

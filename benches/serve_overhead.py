@@ -4,8 +4,8 @@
     python -m benches.serve_overhead --old CHECKOUT     # and an earlier version, from a checkout with its own .venv
 
 The pass-through is `benches/pass_through.rs`: hyper with its own client, 60 lines. All are in front of three
-workers that send prepared answers, and take turns, so that what else the machine does concerns each. Processor times are
-of the gateway's process alone, user and system.
+workers that send prepared answers, and take turns, so that what else the machine does concerns each. Processor times
+are of the gateway's process alone, user and system.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from time import perf_counter
 from typing import Final
 from urllib.parse import urlsplit
 
-
 from benches.programs import program
 
 BODY: Final = json.dumps({"messages": [{"role": "user", "content": "word " * 400}], "max_tokens": 20}).encode()
@@ -37,7 +36,7 @@ HEAD: Final = (
 CASES: Final = (("json", 1, 400), ("json", 32, 4000), ("json", 256, 4000), ("sse", 32, 1000), ("sse", 256, 1000))
 """Kind, clients, requests of a round."""
 WORKERS: Final = 3
-PASS_THROUGH: Final = "target/release/examples/pass_through"
+PASS_THROUGH: Final = "target/release/examples/pass_through"  # noqa: S105 - a path
 
 
 class Worker(asyncio.Protocol):
@@ -116,7 +115,7 @@ async def load(url: str, kind: str, clients: int, count: int) -> list[float]:
     where, left, times = urlsplit(url), [None] * count, list[float]()
     made = [
         await asyncio.get_running_loop().create_connection(
-            lambda: Client(kind, left, times), where.hostname, where.port
+            lambda: Client(kind, left, times), where.hostname or "", where.port or 0
         )
         for _ in range(clients)
     ]

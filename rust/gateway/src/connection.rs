@@ -83,14 +83,13 @@ impl Connection {
     /// Returns why the connection is to be closed.
     fn fault(&self, options: &Options, scratch: &mut [MaybeUninit<u8>]) -> Option<Event> {
         if self.open.load(Ordering::Relaxed) == 0 {
-            let waits = (self.now_ms()).saturating_sub(self.since_ms.load(Ordering::Relaxed));
             let is_first = self.since_ms.load(Ordering::Relaxed) == 0;
             let limit = if is_first || lock(&self.tap).has_begun() {
                 options.head_timeout
             } else {
                 options.keep_alive
             };
-            return (u128::from(waits) > limit.as_millis()).then_some(Event::SlowHead);
+            return (self.waits() > limit).then_some(Event::SlowHead);
         }
         if self.is_http2.load(Ordering::Relaxed) || !self.is_read.load(Ordering::Relaxed) {
             // HTTP/2 reads all the time, and so does the reader of a body.
@@ -101,6 +100,12 @@ impl Connection {
             Peer::Left => Some(Event::ClientLeft),
             Peer::Pipelines(count) => (count >= MOST_PIPELINED).then_some(Event::Pipelined),
         }
+    }
+
+    /// Returns for how long it has waited for a request.
+    fn waits(&self) -> Duration {
+        let since = self.since_ms.load(Ordering::Relaxed);
+        Duration::from_millis(self.now_ms().saturating_sub(since))
     }
 
     fn now_ms(&self) -> u64 {
@@ -253,5 +258,27 @@ impl Drop for Member {
             (None, lock(&self.all.open).remove(&self.number))
         };
         drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_whose_clock_is_behind_has_not_waited() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        let _inside = runtime.enter();
+        let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+        let connections = Connections::new();
+        let (connection, _member) = connections.open(Socket::unix(ours), None, 1).unwrap();
+        drop(connection.begin(false));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(connection.waits() >= Duration::from_millis(1));
+        connection.since_ms.store(60_000, Ordering::Relaxed);
+        assert_eq!(connection.waits(), Duration::ZERO);
     }
 }

@@ -19,6 +19,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::access::Line;
@@ -328,6 +329,8 @@ impl<H: Host> Exchange<'_, H> {
                         whole.extend_from_slice(&first);
                     }
                     whole.extend_from_slice(&data);
+                    // Other requests of the thread wait no longer than for a part of a long body.
+                    yield_now().await;
                 }
             }
             Ok(if whole.is_empty() {

@@ -19,18 +19,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use cachelb_serving::address::Subset;
-use cachelb_serving::{
-    Asked, Booking, Event, Headers, Hold, LARGE_BODY_BYTES, Moved, PassingAnswer, Picked, Refusal,
-    Usage,
-};
 
 use self::answering::AnswerHeaders;
 use self::body::Body;
-use crate::read;
+use crate::address::Subset;
+use crate::host::{Asked, Booking, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage};
+use crate::read::{self, Headers};
 use crate::replies::{self, Chunks, PickedAt, Side};
 use crate::rewrite::with_model;
-use crate::shared::Shared;
+use crate::shared::{Event, Hold, Shared};
+use crate::usage::PassingAnswer;
 use crate::wire::{BodySendMode, HttpHeaders, Message, Part, Reply};
 
 const NONE: i32 = BodySendMode::None as i32;
@@ -170,9 +168,9 @@ impl Exchange {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mode = shared.options.default_body_mode.number();
         Self {
-            held: Hold::new(&shared.budget),
-            passing: Hold::new(&shared.budget),
-            kept: Hold::new(&shared.budget),
+            held: Hold::new(&shared),
+            passing: Hold::new(&shared),
+            kept: Hold::new(&shared),
             shared,
             request_mode: mode,
             answer_mode: mode,
@@ -206,7 +204,7 @@ impl Exchange {
         }
         if message.observability_mode {
             // The proxy copies its traffic and has no use for a pick.
-            self.shared.counters.count(Event::Observed);
+            self.shared.count(Event::Observed);
             self.is_over = true;
             return;
         }
@@ -256,13 +254,9 @@ impl Exchange {
         };
         let picked = match result {
             Ok(picked) => picked,
-            // The proxy chose the pool by the model, which may get its workers later.
-            Err(refusal) if refusal.event == Event::NoModel => {
-                return self.refuse(&Refusal::no_worker(Some(1.0)));
-            }
             Err(refusal) => return self.refuse(&refusal),
         };
-        self.shared.counters.count(Event::Picked);
+        self.shared.count(Event::Picked);
         if asking.giving.is_none() {
             self.release_body();
         }
@@ -323,7 +317,7 @@ impl Exchange {
         let has_pick = self.has_pick();
         self.stop();
         if has_pick {
-            self.shared.counters.count(Event::Expired);
+            self.shared.count(Event::Expired);
         } else {
             let message = "the request took too long to arrive";
             self.refuse(&Refusal::new(Event::SlowBody, 408, message, None));
@@ -372,7 +366,7 @@ impl Exchange {
             DUPLEX => {}
             BUFFERED | BUFFERED_PARTIAL => self.push(replies::headers(Side::Request, Vec::new())),
             _ => {
-                self.shared.counters.count(Event::BodyNotSent);
+                self.shared.count(Event::BodyNotSent);
                 self.ask(PickedAt::Headers, Vec::new(), None, false);
             }
         }
@@ -409,8 +403,6 @@ impl Exchange {
         });
         let asked = Asked {
             body: None,
-            exclude: Vec::new(),
-            any_model: false,
             subset: self.subset.take().map(Subset::new),
             tenant: filled(read::TENANT).map(str::to_owned),
             priority,
@@ -437,7 +429,7 @@ impl Exchange {
     fn refuse(&mut self, refusal: &Refusal) {
         self.stop();
         self.release_body();
-        self.shared.counters.count(refusal.event);
+        self.shared.count(refusal.event);
         self.push(replies::refusal(refusal));
     }
 

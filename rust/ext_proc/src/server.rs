@@ -5,6 +5,7 @@ mod messages;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::future::pending;
 use std::io;
@@ -13,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cachelb_serving::{Certificates, Event, FREE_BYTES, Host, Tls, TlsError};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,8 +25,11 @@ use tonic_health::server::HealthReporter;
 use self::connection::{Incoming, connections};
 use self::messages::Unframed;
 use self::stream::{Phase, Processor};
+use self::tls::Certificates;
+pub use self::tls::{Tls, TlsError, TlsVersion};
+use crate::host::Host;
 use crate::options::{InvalidOption, LONGEST, Options};
-use crate::shared::Shared;
+use crate::shared::{Event, FREE_BYTES, Shared};
 use crate::wire::{ExternalProcessorServer, SERVICE};
 
 const LIVENESS: &str = "liveness";
@@ -119,7 +122,7 @@ impl Server {
         let certificates = listen
             .tls
             .as_ref()
-            .map(|tls| Certificates::new(tls, &["h2"]))
+            .map(Certificates::new)
             .transpose()?
             .map(Arc::new);
         let (listener, port) = bind(&listen.address)?;
@@ -342,7 +345,7 @@ impl Started {
     /// Returns the counters that are not 0.
     #[must_use]
     pub fn counts(&self) -> Vec<(Event, u64)> {
-        self.shared.counters.counts()
+        self.shared.counts()
     }
 
     /// Returns the requests that proxies have open.
@@ -354,7 +357,7 @@ impl Started {
     /// Returns the bytes of messages, headers, bodies and prompts that are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.shared.budget.held()
+        self.shared.held()
     }
 
     /// Ends the service and waits for it; idempotent. Readiness goes, requests that come are refused, and those that

@@ -28,8 +28,6 @@ mod explain;
 #[cfg(feature = "ext-proc")]
 mod ext_proc;
 mod front;
-#[cfg(feature = "gateway")]
-mod gateway;
 mod hashing;
 mod index;
 mod indexed;
@@ -46,8 +44,6 @@ mod prompt;
 mod radix;
 mod roster;
 mod router;
-#[cfg(feature = "serving")]
-mod serving;
 mod sim;
 mod workers;
 
@@ -66,10 +62,7 @@ mod _core {
     use crate::events::decode_kv_events;
     #[cfg(feature = "ext-proc")]
     #[pymodule_export]
-    use crate::ext_proc::NativeEndpointPicker;
-    #[cfg(feature = "gateway")]
-    #[pymodule_export]
-    use crate::gateway::{NativeGateway, check_worker};
+    use crate::ext_proc::{NativeEndpointPicker, fork_gate};
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]
@@ -91,9 +84,6 @@ mod _core {
         AdmissionGate, Fleet, HeldRequest, KvEvents, NativeRouter, Readings, SnapshotPieces, State,
         message_origin,
     };
-    #[cfg(feature = "serving")]
-    #[pymodule_export]
-    use crate::serving::fork_gate;
     #[pymodule_export]
     use crate::sim::{EngineCache, GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]

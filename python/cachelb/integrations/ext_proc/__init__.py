@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from cachelb.certificate import Certificate
 from cachelb.integrations.ext_proc.pages import Pages
-from cachelb.integrations.ext_proc.server import EndpointPicker
+from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
 
 __all__ = ["Certificate", "EndpointPicker", "Pages"]

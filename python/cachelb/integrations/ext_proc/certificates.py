@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cachelb.extras import need
 
 if TYPE_CHECKING:
-    from cachelb.certificate import Certificate
-    from cachelb.integrations.ext_proc.server import EndpointPicker
+    from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
 
 INTERVAL_S = 5.0
 _YEARS = 10

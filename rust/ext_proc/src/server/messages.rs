@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use cachelb_serving::{Event, Hold, Refusal};
 use prost::Message as _;
 use tonic::body::Body;
 use tonic::codegen::http::Request;
@@ -17,7 +16,8 @@ use tonic::server::NamedService;
 use tonic::{Extensions, Status};
 
 use super::MESSAGE_OVERHEAD;
-use crate::shared::Shared;
+use crate::host::Refusal;
+use crate::shared::{Event, Hold, Shared};
 use crate::wire::{Message, Part};
 
 /// Bytes before a message: whether it is compressed, and its length.
@@ -32,7 +32,6 @@ pub(super) struct Unframed<S>(pub(super) S);
 pub(super) struct Messages {
     body: Body,
     buffer: BytesMut,
-    shared: Arc<Shared>,
     /// Bytes of the buffer.
     held: Hold,
 }
@@ -68,8 +67,7 @@ impl Messages {
         Self {
             body: body.unwrap_or_default(),
             buffer: BytesMut::new(),
-            shared: Arc::clone(shared),
-            held: Hold::new(&shared.budget),
+            held: Hold::new(shared),
         }
     }
 
@@ -83,7 +81,7 @@ impl Messages {
                 return Ok(message);
             }
             if !has_room {
-                self.shared.counters.count(Event::Full);
+                self.held.shared.count(Event::Full);
                 return Err(Status::resource_exhausted(Refusal::full().message));
             }
             let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
@@ -104,7 +102,7 @@ impl Messages {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*length) as usize;
-        let body = self.shared.options.max_body_bytes.saturating_mul(2);
+        let body = self.held.shared.options.max_body_bytes.saturating_mul(2);
         if compressed != 0 {
             return Err(Status::unimplemented("messages must not be compressed"));
         }
@@ -126,7 +124,7 @@ impl Messages {
     }
 
     fn too_long(&self, length: usize) -> Status {
-        self.shared.counters.count(Event::TooLarge);
+        self.held.shared.count(Event::TooLarge);
         Status::resource_exhausted(format!("a message of {length} bytes is too long"))
     }
 }

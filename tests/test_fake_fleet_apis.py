@@ -253,6 +253,42 @@ def test_a_response_is_continued_by_the_engine_that_made_it(fleet: FakeFleet, ap
         fleet.workers[0].start(restart=True)
 
 
+@pytest.mark.parametrize("asked", [{}, {"encoding_format": "float"}], ids=["base64", "float"])
+def test_embeddings_are_equal_for_equal_inputs_and_have_the_length_asked_for(
+    apis: Clients, asked: dict[str, str]
+) -> None:
+    made = apis.openai.embeddings.create(model="base", input=["a sun", "a sea", "a sun"], dimensions=8, **asked)
+    first, other, again = (entry.embedding for entry in made.data)
+    assert [entry.index for entry in made.data] == [0, 1, 2]
+    assert first == again != other
+    assert len(first) == len(other) == 8
+    assert sum(value * value for value in first) == pytest.approx(1, abs=1e-5)
+    assert made.usage.prompt_tokens == made.usage.total_tokens == 6
+    ids = apis.openai.embeddings.create(model="base", input=[1, 2, 3], dimensions=8)
+    assert ids.usage.prompt_tokens == 3
+    assert (
+        ids.data[0].embedding
+        == apis.openai.embeddings.create(model="base", input=[[1, 2, 3]], dimensions=8).data[0].embedding
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"input": []}, "input must have at least one text"),
+        ({"input": ["a", 1]}, "input must be a string or a list"),
+        ({"input": {}}, "input must be a string or a list"),
+        ({"input": "a", "dimensions": 0}, "dimensions must be from 1 to 4096"),
+        ({"input": "a", "dimensions": 4097}, "dimensions must be from 1 to 4096"),
+        ({"input": "a", "encoding_format": "bytes"}, "encoding_format must be float or base64"),
+        ({"input": "a", "stream": True}, "embeddings are not streamed"),
+    ],
+)
+def test_embeddings_that_cannot_be_made_are_refused(apis: Clients, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=words):
+        apis.openai.post("/embeddings", body={"model": "base", **given}, cast_to=object)
+
+
 def test_a_response_that_is_not_stored_cannot_be_continued(apis: Clients) -> None:
     response = apis.openai.responses.create(model="base", input="Hello!", store=False)
     with pytest.raises(openai.NotFoundError):

@@ -30,9 +30,9 @@ class FakeFleet(RandomFaults):
     """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
 
     Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/v1/messages``, ``/v1/responses``,
-    ``/v1/messages/count_tokens``, ``/tokenize``, ``/v1/models``, ``/version``, ``/health`` and ``/metrics``, has a
-    prefix cache of its own, and fails on demand. A conversation is the same prompt through every API, and a response
-    can be continued where it was made. A token is four bytes of UTF-8.
+    ``/v1/embeddings``, ``/v1/messages/count_tokens``, ``/tokenize``, ``/v1/models``, ``/version``, ``/health`` and
+    ``/metrics``, has a prefix cache of its own, and fails on demand. A conversation is the same prompt through every
+    API, and a response can be continued where it was made. A token is four bytes of UTF-8.
     The cache keeps the prompts' full blocks, least recently used first out; the last token of a prompt is always
     computed, as engines do. The answer is made up from the prompt and always ``max_tokens`` long.
     With ``tools`` it calls the first, or the one that ``tool_choice`` names. It is a text where the client has sent the

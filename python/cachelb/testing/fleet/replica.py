@@ -17,6 +17,7 @@ from cachelb.testing.fleet.anthropic import Messages, encode_body
 from cachelb.testing.fleet.call import RejectedError, parse_body
 from cachelb.testing.fleet.counts import Counts, SeenRequest, Watchers
 from cachelb.testing.fleet.dialect import Dialect
+from cachelb.testing.fleet.embeddings import Embeddings
 from cachelb.testing.fleet.engine import Engine
 from cachelb.testing.fleet.exchange import Exchange, cut, error_answer
 from cachelb.testing.fleet.faults import Fault, FaultPlan, FaultRates
@@ -45,6 +46,7 @@ _DIALECTS: Final[dict[str, type[Dialect]]] = {
     "/v1/chat/completions": ChatCompletions,
     "/v1/messages": Messages,
     "/v1/responses": Responses,
+    "/v1/embeddings": Embeddings,
 }
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import re
+import socket
 import ssl
 import threading
 import time
 from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from cachelb.arguments import require, seconds, text_headers, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
+
+    from _typeshed import WriteableBuffer
 
     from cachelb.tokenizers import Tokenizer
 
@@ -37,8 +41,6 @@ _PATH: Final = re.compile(r"/[\w./:%~-]*", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _FAILURES: Final = 3
 """Calls in a row that fail before the others are spared the wait."""
-
-_PIECE_BYTES: Final = 1 << 16
 
 
 class TokenizerRenderer:
@@ -148,15 +150,14 @@ class EngineRenderer:
         self._timeout_s = seconds("timeout_s", timeout_s)
         self._max_bytes = whole("max_bytes", max_bytes, 1)
         self._pause_s = seconds("pause_s", pause_s, least=0.0)
-        self._host, self._port, is_tls = _server(url)
-        self._tls = (tls or ssl.create_default_context()) if is_tls else None
-        self._headers = {"Content-Type": "application/json", "User-Agent": "cachelb"}
+        self._host, self._port, self._tls, authority = _server(url, tls)
+        lines = {"Host": authority, "Content-Type": "application/json", "User-Agent": "cachelb"}
         for name, value in text_headers(headers or None).items():
             if _CONTROL.search(name + value):
                 raise ValueError(f"header {name!r} has a control character in it")
-            self._headers[name] = value
-        # With the process that opened each: a child has copies.
-        self._idle: list[tuple[int, http.client.HTTPConnection]] = []
+            lines[name] = value
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
+        self._idle: list[tuple[int, socket.socket]] = []  # with the process that opened each: a child has copies
         self._lock = threading.Lock()
         self._failures = 0
         self._resumes_s = 0.0
@@ -182,8 +183,9 @@ class EngineRenderer:
             raise ValueError("only plain paths are sent")
         if time.monotonic() < self._resumes_s:
             raise ConnectionError("the engine failed lately")
+        line, length = f"POST {path}/render HTTP/1.1\r\n", f"Content-Length: {len(body)}\r\n\r\n"
         try:
-            status, answer = self._post(f"{path}/render", body)
+            status, answer = self._post(b"".join((line.encode(), self._head, length.encode(), body)))
         except (OSError, http.client.HTTPException):
             self._note(failed=True)
             raise
@@ -218,61 +220,84 @@ class EngineRenderer:
             if self._failures >= _FAILURES:
                 self._resumes_s = time.monotonic() + self._pause_s
 
-    def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
+    def _post(self, request: bytes) -> tuple[int, bytes]:
         deadline = time.monotonic() + self._timeout_s
+
+        def left() -> float:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise TimeoutError("the engine took too long")
+            return rest
+
         if (kept := self._kept()) is not None:
             try:
-                return self._exchange(kept, path, body, deadline)
+                return self._exchange(kept, request, left)
             except (ConnectionError, ssl.SSLError):
                 pass  # an engine may close a connection that is not in use at any time
-        if self._tls is None:
-            return self._exchange(http.client.HTTPConnection(self._host, self._port), path, body, deadline)
-        new = http.client.HTTPSConnection(self._host, self._port, context=self._tls)
-        return self._exchange(new, path, body, deadline)
+        return self._exchange(self._connect(left), request, left)
 
-    def _kept(self) -> http.client.HTTPConnection | None:
-        while self._idle:
-            pid, connection = self._idle.pop()
+    def _kept(self) -> socket.socket | None:
+        while True:
+            try:
+                pid, sock = self._idle.pop()
+            except IndexError:
+                return None
             if pid == os.getpid():
-                return connection
-            connection.close()
-        return None
+                return sock
+            sock.close()
 
-    def _exchange(
-        self, connection: http.client.HTTPConnection, path: str, body: bytes, deadline: float
-    ) -> tuple[int, bytes]:
-        answer = bytearray()
+    def _connect(self, left: Callable[[], float]) -> socket.socket:
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(left())
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=self._host)
+            except OSError as error:
+                sock.close()
+                failure = error
+        raise failure or OSError("the engine's name has no address")
+
+    def _exchange(self, sock: socket.socket, request: bytes, left: Callable[[], float]) -> tuple[int, bytes]:
         try:
-            _limit(connection, deadline)
-            connection.request("POST", path, body, self._headers)
-            _limit(connection, deadline)
-            response = connection.getresponse()
-            while len(answer) <= self._max_bytes and (piece := response.read1(_PIECE_BYTES)):
-                answer += piece
-                _limit(connection, deadline)
+            sock.settimeout(left())
+            sock.sendall(request)
+            with http.client.HTTPResponse(cast("socket.socket", _Timely(sock, left)), method="POST") as response:
+                response.begin()
+                answer = response.read(self._max_bytes + 1)
+                is_done = response.isclosed() and not response.will_close
         except BaseException:
-            connection.close()
+            sock.close()
             raise
-        if response.length == 0:
-            response.close()  # which `read1` leaves to its caller
-        if response.isclosed():
-            self._idle.append((os.getpid(), connection))
+        if is_done:
+            self._idle.append((os.getpid(), sock))
         else:
-            connection.close()
-        return response.status, bytes(answer)
+            sock.close()
+        return response.status, answer
 
 
-def _limit(connection: http.client.HTTPConnection, deadline: float) -> None:
-    """Let the next step of a call last until a moment."""
-    connection.timeout = deadline - time.monotonic()
-    if connection.timeout <= 0:
-        raise TimeoutError("the engine took too long")
-    if connection.sock is not None:
-        connection.sock.settimeout(connection.timeout)
+class _Timely(io.RawIOBase):
+    """Reads from a socket until a moment, however slowly the bytes come."""
+
+    def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
+        self._sock, self._left = sock, left
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a buffer in front, as `http.client` asks of a socket."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        self._sock.settimeout(self._left())
+        return self._sock.recv_into(buffer)
 
 
-def _server(url: str) -> tuple[str, int, bool]:
-    """Read host, port and TLS of a URL; errors do not repeat it, as it may hold a password."""
+def _server(url: str, tls: ssl.SSLContext | None) -> tuple[str, int, ssl.SSLContext | None, str]:
+    """Read host, port, TLS and the header `Host` of a URL; errors do not repeat it, as it may hold a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -281,5 +306,6 @@ def _server(url: str) -> tuple[str, int, bool]:
     host = parts.hostname
     if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc or parts.path.strip("/"):
         raise ValueError("url must be http://host:port or https://host:port, without user and path")
-    is_tls = parts.scheme == "https"
-    return host, port or (443 if is_tls else 80), is_tls
+    if parts.scheme == "http":
+        return host, port or 80, None, parts.netloc
+    return host, port or 443, tls or ssl.create_default_context(), parts.netloc

@@ -326,16 +326,6 @@ impl Blocks {
         let index = self.index.stats();
         Lost { index, ..self.lost }
     }
-
-    /// Heap bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes()
-    }
-
-    /// Recounts the index.
-    pub fn validate(&self) -> cachelb_core::error::Result<()> {
-        self.index.validate()
-    }
 }
 
 /// Moves deadlines in the index. What there is no room for keeps its own.

@@ -289,13 +289,12 @@ impl Pools {
     /// Heap bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let rules = self.rules().map(|(.., rule)| rule.memory_bytes());
-        let blocks = self.blocks().map(Blocks::memory_bytes);
-        rules.chain(blocks).sum()
+        self.index_bytes() + rules.sum::<usize>()
     }
 
     /// Recounts every index and rule while `open` bookings are open, and compares the bytes with the budget.
     pub(super) fn validate(&self, open: usize) -> Result<()> {
-        self.blocks().try_for_each(Blocks::validate)?;
+        self.indexes().try_for_each(Store::validate)?;
         for (.., rule) in self.rules() {
             rule.validate()?;
             let pending = rule.learned().map_or(0, |stats| stats.pending);

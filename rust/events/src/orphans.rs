@@ -1,6 +1,6 @@
 //! Stores whose parent is not known yet, bounded in number and time.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use cachelb_core::ids::{Medium, Millis};
 
@@ -42,14 +42,19 @@ impl Orphan {
     }
 }
 
-/// The orphans of one stream, in the order they came. Bounded, so they are searched one by one.
+/// The orphans of one stream, in the order they came.
 #[derive(Debug)]
 pub(super) struct Orphans {
     /// Most blocks, and for how long.
     limit: u32,
     ttl_ms: u64,
-    queue: VecDeque<Orphan>,
+    /// Those that left keep their place until everything before them has left.
+    queue: VecDeque<Option<Orphan>>,
+    /// Number of the first in the queue.
+    first: u64,
     pub(super) blocks: u32,
+    by_parent: HashMap<Name, Vec<u64>>,
+    by_name: HashMap<Name, Vec<u64>>,
 }
 
 impl Orphans {
@@ -58,7 +63,10 @@ impl Orphans {
             limit,
             ttl_ms,
             queue: VecDeque::new(),
+            first: 0,
             blocks: 0,
+            by_parent: HashMap::new(),
+            by_name: HashMap::new(),
         }
     }
 
@@ -66,14 +74,19 @@ impl Orphans {
         self.blocks == 0
     }
 
-    /// Parks a store with at least one name. False if there is no room.
+    /// Parks a store with at least one name; `weight` is its size in blocks. False if there is no room.
     pub(super) fn park(&mut self, store: &Incoming<'_>, parent: Name, now: Millis) -> bool {
         let blocks = store.names.len() as u64;
         if blocks == 0 || blocks + u64::from(self.blocks) > u64::from(self.limit) {
             return false;
         }
+        let number = self.first + self.queue.len() as u64;
+        self.by_parent.entry(parent).or_default().push(number);
+        for &name in store.names {
+            self.by_name.entry(name).or_default().push(number);
+        }
         self.blocks += blocks as u32;
-        self.queue.push_back(Orphan {
+        self.queue.push_back(Some(Orphan {
             names: store.names.to_vec(),
             parent,
             tokens: store.tokens.to_vec(),
@@ -83,20 +96,15 @@ impl Orphans {
             group: store.group,
             deadline: Millis(now.0.saturating_add(self.ttl_ms)),
             removed: Vec::new(),
-        });
+        }));
         true
     }
 
-    /// Takes out what waits for one of `parents`, oldest first.
-    pub(super) fn take(&mut self, parents: &[Name]) -> VecDeque<Orphan> {
-        let waits = |orphan: &Orphan| parents.contains(&orphan.parent);
-        if !self.queue.iter().any(waits) {
-            return VecDeque::new();
-        }
-        let all = std::mem::take(&mut self.queue);
-        let (taken, left) = all.into_iter().partition(waits);
-        self.queue = left;
-        self.blocks = self.queue.iter().map(|o| o.names.len() as u32).sum();
+    /// Takes out what waits for `parent`, oldest first.
+    pub(super) fn take(&mut self, parent: Name) -> Vec<Orphan> {
+        let numbers = self.by_parent.remove(&parent).unwrap_or_default();
+        let taken = numbers.iter().filter_map(|n| self.take_out(*n)).collect();
+        self.trim();
         taken
     }
 
@@ -106,22 +114,39 @@ impl Orphans {
         name: Name,
         matches: impl Fn(Medium, Option<u32>) -> bool,
     ) -> bool {
-        let found = self.queue.iter_mut().find(|orphan| {
-            matches(orphan.medium, orphan.group)
+        let Some(numbers) = self.by_name.get(&name) else {
+            return false;
+        };
+        for number in numbers {
+            let Some(Some(orphan)) = self.queue.get_mut((number - self.first) as usize) else {
+                continue;
+            };
+            if matches(orphan.medium, orphan.group)
                 && Orphan::count(&orphan.removed, name) < Orphan::count(&orphan.names, name)
-        });
-        found.is_some_and(|orphan| {
-            orphan.removed.push(name);
-            true
-        })
+            {
+                orphan.removed.push(name);
+                return true;
+            }
+        }
+        false
     }
 
     /// Takes out the next that waited too long.
     pub(super) fn expired(&mut self, now: Millis) -> Option<Orphan> {
-        self.queue.front().filter(|oldest| oldest.deadline <= now)?;
-        let orphan = self.queue.pop_front()?;
-        self.blocks -= orphan.names.len() as u32;
-        Some(orphan)
+        let oldest = self.queue.front()?.as_ref()?;
+        if oldest.deadline > now {
+            return None;
+        }
+        let (parent, number) = (oldest.parent, self.first);
+        if let Some(numbers) = self.by_parent.get_mut(&parent) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_parent.remove(&parent);
+            }
+        }
+        let orphan = self.take_out(number);
+        self.trim();
+        orphan
     }
 
     /// Drops everything; returns the blocks.
@@ -131,21 +156,61 @@ impl Orphans {
         blocks
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        let own: usize = self.queue.iter().map(Orphan::memory_bytes).sum();
-        own + self.queue.capacity() * size_of::<Orphan>()
+    /// Takes one out of the queue and the names, not of the parents.
+    fn take_out(&mut self, number: u64) -> Option<Orphan> {
+        let orphan = self.queue.get_mut((number - self.first) as usize)?.take()?;
+        self.blocks -= orphan.names.len() as u32;
+        for name in &orphan.names {
+            if let Some(numbers) = self.by_name.get_mut(name) {
+                numbers.retain(|other| *other != number);
+                if numbers.is_empty() {
+                    self.by_name.remove(name);
+                }
+            }
+        }
+        Some(orphan)
     }
 
-    /// Recounts the blocks.
-    pub(super) fn validate(&self) -> cachelb_core::Result<()> {
-        let blocks: usize = self.queue.iter().map(|o| o.names.len()).sum();
-        if blocks == self.blocks as usize && self.blocks <= self.limit {
-            return Ok(());
+    fn trim(&mut self) {
+        while let Some(None) = self.queue.front() {
+            self.queue.pop_front();
+            self.first += 1;
         }
-        Err(cachelb_core::Error::Invariant(format!(
-            "{blocks} orphaned blocks counted as {} of {}",
-            self.blocks, self.limit
-        )))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let own: usize = self.queue.iter().flatten().map(Orphan::memory_bytes).sum();
+        // A list of numbers per key, most of them of one allocation of four.
+        let lists = (self.by_parent.capacity() + self.by_name.capacity()) * 96;
+        own + lists + self.queue.capacity() * size_of::<Option<Orphan>>()
+    }
+
+    /// Recounts everything.
+    pub(super) fn validate(&self) -> cachelb_core::Result<()> {
+        let waiting = || self.queue.iter().zip(self.first..);
+        let blocks: usize = waiting()
+            .filter_map(|(o, _)| o.as_ref())
+            .map(|o| o.names.len())
+            .sum();
+        let known = |lists: &HashMap<Name, Vec<u64>>, name: &Name, number: u64| {
+            lists.get(name).is_some_and(|l| l.contains(&number))
+        };
+        let found = waiting().all(|(orphan, number)| {
+            orphan.as_ref().is_none_or(|orphan| {
+                known(&self.by_parent, &orphan.parent, number)
+                    && orphan.names.iter().all(|n| known(&self.by_name, n, number))
+            })
+        });
+        let listed: usize = self.by_parent.values().map(Vec::len).sum();
+        let entries = self.queue.iter().flatten().count();
+        if blocks != self.blocks as usize || self.blocks > self.limit || !found || listed != entries
+        {
+            return Err(cachelb_core::Error::Invariant(format!(
+                "{blocks} orphaned blocks counted as {} of {}, all found: {found}, {listed} of {entries} listed",
+                self.blocks, self.limit
+            )));
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! Stores: hashed, counted, held, or parked until their parent is known.
 
+use std::collections::VecDeque;
+
 use cachelb_core::ids::{Medium, Millis};
 
 use super::super::batch::{Batch, Event, Name, Place, Store};
@@ -83,10 +85,9 @@ impl Ingest {
         }
         let mut applied = 0;
         let mut removed = Vec::new();
-        let mut parents = parents.to_vec();
-        while !parents.is_empty() {
-            let mut adopted = Vec::new();
-            for mut orphan in self.orphans.take(&parents) {
+        let mut parents: VecDeque<Name> = parents.iter().copied().collect();
+        while let Some(parent) = parents.pop_front() {
+            for mut orphan in self.orphans.take(parent) {
                 if self.kind() == Kind::Report {
                     // A report named these after their removal.
                     let mut removed = std::mem::take(&mut orphan.removed);
@@ -105,11 +106,10 @@ impl Ingest {
                     continue;
                 }
                 applied += 1;
-                adopted.extend(store.names);
+                parents.extend(store.names);
                 let place = (store.medium, store.group);
                 removed.extend(orphan.removed.drain(..).map(|name| (name, place)));
             }
-            parents = adopted;
         }
         // What follows a block that is gone may still be held, so they go last.
         for (name, place) in removed {

@@ -1,10 +1,11 @@
-"""Processor time per request of `cachelb serve` beside a bare pass-through of the same stack.
+"""Processor time per request, and the slowest hundredth, of `cachelb serve` beside a bare pass-through on its stack.
 
     python -m benches.serve_overhead
+    python -m benches.serve_overhead --old CHECKOUT     # and an earlier version, from a checkout with its own .venv
 
-Both are uvicorn (httptools, uvloop) with an aiohttp client, each in a process of its own, in front of one worker that
-sends prepared answers. They take turns, so that what else the machine does concerns both. Times are of the gateway's
-process alone, user and system.
+The pass-through is `benches/pass_through.rs`: hyper with its own client, 60 lines. All are in front of three
+workers that send prepared answers, and take turns, so that what else the machine does concerns each. Processor times
+are of the gateway's process alone, user and system.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Final
+from urllib.parse import urlsplit
 
-import aiohttp
-import uvicorn
-import uvloop
 from benches.programs import program
-
-from cachelb.serve.asgi import Receive, Scope, Send
 
 BODY: Final = json.dumps({"messages": [{"role": "user", "content": "word " * 400}], "max_tokens": 20}).encode()
 ANSWER: Final = json.dumps({"choices": [{"text": "x" * 1900}], "usage": {"prompt_tokens": 400}}).encode()
 EVENT: Final = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"token"}}]}\n\n'
-EVENTS: Final = 20
-PATH: Final = "/v1/chat/completions"
-KINDS: Final = ("json", "sse")
+EVENTS: Final = 30
+HEAD: Final = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nauthorization: Bearer key\r\n"
+    b"user-agent: bench\r\nx-kind: %b\r\ncontent-length: %d\r\n\r\n"
+)
+CASES: Final = (("json", 1, 400), ("json", 32, 4000), ("json", 256, 4000), ("sse", 32, 1000), ("sse", 256, 1000))
+"""Kind, clients, requests of a round."""
+WORKERS: Final = 3
+PASS_THROUGH: Final = "target/release/examples/pass_through"  # noqa: S105 - a path
 
 
 class Worker(asyncio.Protocol):
@@ -41,7 +48,7 @@ class Worker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.data += data
         head, found, body = self.data.partition(b"\r\n\r\n")
-        if not found or len(body) < len(BODY):
+        if not found or (head.startswith(b"POST") and len(body) < len(BODY)):
             return
         self.data = b""
         if b"x-kind: sse" in head.lower():
@@ -60,44 +67,60 @@ class Worker(asyncio.Protocol):
         self.transport.write(b"0\r\n\r\n")
 
 
+class Client(asyncio.Protocol):
+    """Sends requests, one behind the answer to another, for as long as there are any left."""
+
+    def __init__(self, kind: str, left: list[None], times: list[float]) -> None:
+        self.request = HEAD % (kind.encode(), len(BODY)) + BODY
+        self.is_stream, self.left, self.times = kind == "sse", left, times
+        self.done = asyncio.get_running_loop().create_future()
+        self.data = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # what it is
+        self.transport = transport
+        self.next()
+
+    def next(self) -> None:
+        if not self.left:
+            self.transport.close()
+            self.done.set_result(None)
+            return
+        self.left.pop()
+        self.began = perf_counter()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        head, found, body = self.data.partition(b"\r\n\r\n")
+        if found and (body.endswith(b"0\r\n\r\n") if self.is_stream else len(body) >= len(ANSWER)):
+            assert head.startswith(b"HTTP/1.1 200"), head
+            assert body.count(EVENT) == (EVENTS if self.is_stream else 0)
+            self.data = b""
+            self.times.append(perf_counter() - self.began)
+            self.next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("the gateway closed the connection"))
+
+
 async def run_worker() -> None:
     server = await asyncio.get_running_loop().create_server(Worker, "127.0.0.1", 0)
     print(f"on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
-async def run_bare(worker: str) -> None:
-    """Pass requests through, and nothing else."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(worker, connector=connector, auto_decompress=False) as session:
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            body, more = b"", True
-            while more:
-                message = await receive()
-                body += message["body"]
-                more = message["more_body"]
-            headers = {
-                name.decode(): value.decode()
-                for name, value in scope["headers"]
-                if name not in {b"host", b"content-length", b"connection"}
-            }
-            async with session.request(scope["method"], scope["path"], data=body, headers=headers) as answer:
-                kept = [(name, value) for name, value in answer.raw_headers if name.lower() != b"transfer-encoding"]
-                await send({"type": "http.response.start", "status": answer.status, "headers": kept})
-                async for chunk in answer.content.iter_any():
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-
-        config = uvicorn.Config(
-            app, port=0, http="httptools", ws="none", lifespan="off", access_log=False, log_level="warning"
+async def load(url: str, kind: str, clients: int, count: int) -> list[float]:
+    """Send requests from so many clients at a time; return their times in seconds."""
+    where, left, times = urlsplit(url), [None] * count, list[float]()
+    made = [
+        await asyncio.get_running_loop().create_connection(
+            lambda: Client(kind, left, times), where.hostname or "", where.port or 0
         )
-        server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(server.serve())
-        while not server.started:  # noqa: ASYNC110 - uvicorn sends no notification
-            await asyncio.sleep(0.01)
-        print(f"on http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", flush=True)
-        await serving
+        for _ in range(clients)
+    ]
+    await asyncio.gather(*(client.done for _, client in made))
+    return times
 
 
 def cpu_s(pid: int) -> float:
@@ -105,64 +128,65 @@ def cpu_s(pid: int) -> float:
     return sum(int((each / "schedstat").read_text().split()[0]) for each in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
-async def load(url: str, kind: str, count: int, clients: int) -> None:
-    """Send requests from so many clients at a time."""
-    left = iter(range(count))
-    headers = {"content-type": "application/json", "x-kind": kind}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-
-        async def client() -> None:
-            for _ in left:
-                async with session.post(url + PATH, data=BODY, headers=headers) as answer:
-                    read = await answer.read()
-                    assert answer.status == 200, read
-                    assert len(read) == (len(ANSWER) if kind == "json" else EVENTS * len(EVENT))
-
-        await asyncio.gather(*(client() for _ in range(clients)))
-
-
-def measure(rounds: int, count: int, clients: int) -> dict[str, dict[str, list[float]]]:
-    """Return microseconds per request by kind and gateway, a figure per round."""
-    found: dict[str, dict[str, list[float]]] = {kind: {"bare": [], "serve": []} for kind in KINDS}
-    with program("-m", "benches.serve_overhead", "--role", "worker") as (_, worker), TemporaryDirectory() as folder:
-        config = f"{folder}/gateway.json"  # without a table for load, which is polled by time and not by request
-        Path(config).write_text(json.dumps({"workers": [worker]}), "utf-8")
+def measure(rounds: int, old: Path | None, threads: int) -> dict[tuple[str, int], dict[str, list[tuple[float, ...]]]]:
+    """Return us per request, and the median and the 99th percentile in ms, by case and gateway, for each round."""
+    build = ["cargo", "build", "--release", "--package", "cachelb-gateway", "--example", "pass_through", "--quiet"]
+    subprocess.run(build, check=True)
+    found: dict[tuple[str, int], dict[str, list[tuple[float, ...]]]] = {}
+    with ExitStack() as stack:
+        urls = [
+            stack.enter_context(program("-m", "benches.serve_overhead", "--role", "worker"))[1] for _ in range(WORKERS)
+        ]
+        config = f"{stack.enter_context(TemporaryDirectory())}/gateway.json"
+        Path(config).write_text(json.dumps({"workers": urls, "load": {"enabled": False}}), "utf-8")
         serve = ("-m", "cachelb", "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "none")
-        with (
-            program("-m", "benches.serve_overhead", "--role", "bare", "--worker", worker) as bare,
-            program(*serve) as served,
-        ):
-            gateways = {"bare": bare, "serve": served}
-            for turn in range(rounds + 1):  # the first one warms up
-                for kind in KINDS:
-                    each = count if kind == "json" else count // 4
-                    for name in sorted(gateways, reverse=turn % 2 > 0):
-                        running, url = gateways[name]
-                        before = cpu_s(running.pid)
-                        asyncio.run(load(url, kind, each, clients))
-                        if turn:
-                            found[kind][name].append((cpu_s(running.pid) - before) / each * 1e6)
+        ports = [str(urlsplit(url).port) for url in urls]
+        commands = {
+            "bare": ((PASS_THROUGH,), ("127.0.0.1:0", *ports)),
+            "serve": ((sys.executable, "-u"), (*serve, "--threads", str(threads))),
+        }
+        if old is not None:
+            commands["old"] = ((f"{old}/.venv/bin/python", "-u"), serve)
+        gateways = {}
+        for name, (by, words) in commands.items():
+            running, url = stack.enter_context(program(*words, by=by, environment={"THREADS": str(threads)}))
+            gateways[name] = (running.pid, url)
+        for turn in range(rounds + 1):  # the first one warms up
+            for kind, clients, count in CASES:
+                for name in sorted(gateways, reverse=turn % 2 > 0):
+                    pid, url = gateways[name]
+                    before = cpu_s(pid)
+                    with asyncio.Runner() as runner:
+                        times = sorted(runner.run(load(url, kind, clients, count)))
+                    us = (cpu_s(pid) - before) / count * 1e6
+                    row = (us, times[len(times) // 2] * 1e3, times[int(len(times) * 0.99)] * 1e3)
+                    if turn:
+                        found.setdefault((kind, clients), {}).setdefault(name, []).append(row)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--count", type=int, default=2000, help="requests a round; a quarter of them streams")
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--role", choices=["worker", "bare"], help=argparse.SUPPRESS)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2, help="of the gateway and of the pass-through")
+    parser.add_argument("--old", type=Path, help="checkout of an earlier version, with its .venv")
+    parser.add_argument("--role", choices=["worker"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role:
-        work = run_worker() if options.role == "worker" else run_bare(options.worker)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
+        with asyncio.Runner() as runner:
+            runner.run(run_worker())
         return
-    print(f"{'us per request':16}{'bare':>8}{'serve':>8}{'ratio':>8}")
-    for kind, by_name in measure(options.rounds, options.count, options.clients).items():
-        bare, serve = (statistics.median(by_name[name]) for name in ("bare", "serve"))
-        ratio = statistics.median(b / a for a, b in zip(by_name["bare"], by_name["serve"], strict=True))
-        print(f"{kind:16}{bare:8.0f}{serve:8.0f}{ratio:8.2f}")
+    print("| answers, clients | gateway | us per request | to bare | p50, ms | p99, ms | to bare |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for (kind, clients), by_name in measure(options.rounds, options.old, options.threads).items():
+        bare = by_name["bare"]
+        for name, rows in by_name.items():
+            us, middle, slowest = (statistics.median(row[at] for row in rows) for at in range(3))
+            ratios = [statistics.median(a[at] / b[at] for a, b in zip(rows, bare, strict=True)) for at in (0, 2)]
+            print(
+                f"| {kind}, {clients} | {name} | {us:.0f} | {ratios[0]:.2f} | {middle:.1f} | {slowest:.1f} "
+                f"| {ratios[1]:.2f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -9,19 +9,16 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 import uvicorn
 from examples import starlette_gateway
-from starlette.applications import Starlette
 from tests import waiting
 
 from cachelb import Router
-from cachelb.serve import Admin, Gateway, Listener, Service, Upstreams
-from cachelb.serve.service import run_in_loop
+from cachelb.serve import Certificate, Gateway
 
 wait_until = waiting.wait_until
 
@@ -33,10 +30,10 @@ def _listener() -> socket.socket:
 
 
 @contextlib.contextmanager
-def serve_asgi(app: Starlette) -> Iterator[str]:
+def serve_asgi(app: Any, **options: Any) -> Iterator[str]:
     """Serve an ASGI application with uvicorn in a thread; yield its address."""
     listener = _listener()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", **{"lifespan": "on"} | options))
     thread = threading.Thread(target=server.run, args=([listener],), name="gateway")
     thread.start()
     try:
@@ -51,15 +48,31 @@ def _starlette(router: Router[str], **options: Any) -> contextlib.AbstractContex
     return serve_asgi(starlette_gateway.make_app(router, **options))
 
 
-class Served(NamedTuple):
-    """A gateway of `cachelb.serve` in a thread."""
+@dataclass
+class Served:
+    """A gateway of `cachelb.serve`."""
 
-    url: str
-    admin_url: str
     gateway: Gateway
-    service: Service
-    thread: threading.Thread
-    loop: asyncio.AbstractEventLoop
+    admin_url: str
+    drain_s: float
+    grace_s: float
+    ending: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.gateway.urls[0]
+
+    def stop(self) -> None:
+        """Begin the end; a second call ends what is open at once."""
+        thread = threading.Thread(target=self.gateway.stop, args=(self.drain_s, self.grace_s))
+        thread.start()
+        self.ending.append(thread)
+
+    def has_ended(self) -> bool:
+        """Wait for the end."""
+        for thread in self.ending:
+            thread.join(waiting.DEADLINE_S)
+        return not any(thread.is_alive() for thread in self.ending)
 
 
 @contextlib.contextmanager
@@ -68,52 +81,28 @@ def serving(
     *,
     listen: str = "127.0.0.1:0",
     token: str | None = None,
-    tls: tuple[Path | None, Path | None] = (None, None),
-    upstream_ca: Path | None = None,
+    certificate: Certificate | None = None,
     grace_s: float = 30.0,
     drain_s: float = 0.0,
     capture: bool = False,
     **options: Any,
 ) -> Iterator[Served]:
-    """Run `cachelb.serve` in a thread, with an admin address."""
-    made: Future[Served] = Future()
-
-    async def main() -> None:
-        async with Upstreams(ca_file=upstream_ca) as upstreams, Gateway(router, upstreams, **options) as gateway:
-            admin = Admin(router, token=token, readiness=gateway.readiness, capture=capture)
-            inside = Listener(admin, "127.0.0.1:0")
-            outside = Listener(gateway, listen, certificate=tls[0], key=tls[1])
-            service = Service(
-                gateway.readiness, [outside], gateway=gateway, admin=inside, grace_s=grace_s, drain_s=drain_s
-            )
-            loop = asyncio.get_running_loop()
-            made.set_result(Served(outside.url, inside.url, gateway, service, threading.current_thread(), loop))
-            await service.run()
-
-    def run() -> None:
-        try:
-            run_in_loop(main())
-        except BaseException as error:
-            if made.done():
-                raise
-            made.set_exception(error)
-
-    thread = threading.Thread(target=run, name="gateway")
-    thread.start()
+    """Serve with `cachelb.serve`, with an address for operators."""
+    gateway = Gateway(router, **options)
+    gateway.start(listen, admin="127.0.0.1:0", admin_token=token, capture=capture, certificate=certificate)
+    assert gateway.admin_url is not None
+    served = Served(gateway, gateway.admin_url, drain_s, grace_s)
     try:
-        served = made.result()
-        try:
-            yield served
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-                served.loop.call_soon_threadsafe(served.service.stop)
+        yield served
     finally:
-        thread.join()
+        gateway.stop(drain_s, grace_s)
+        assert served.has_ended()
 
 
 @contextlib.contextmanager
 def _serve(router: Router[str], **options: Any) -> Iterator[str]:
-    with serving(router, **options) as served:
+    # A request that fails on a connection of a health check is sent to the worker once more.
+    with serving(router, **{"health_interval_s": None} | options) as served:
         yield served.url
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
+from tests.gateways import serving
+from tests.http_client import send
 
 import cachelb
-from cachelb.metrics import PrometheusCollector
 from cachelb.metrics.families import families
+from cachelb.testing import FakeFleet
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = {
@@ -35,11 +37,20 @@ TARGET_LABELS = {"instance", "le"}  # of every scrape, and of histograms
 TYPE = re.compile(r"^# TYPE (\w+) (\w+)$", re.MULTILINE)
 
 
+@cache
+def page_of_a_gateway() -> str:
+    """Return the page of a running gateway that has answered a stream and refused a body."""
+    body = {"prompt": "a", "max_tokens": 1, "stream": True}
+    bodies = cachelb.RequestBodies(strict=True)
+    with FakeFleet(1) as fleet, serving(cachelb.Router(fleet.urls, bodies=bodies)) as served:
+        assert send(served.url, "/v1/completions", body).status == 200
+        assert send(served.url, "/v1/completions", b"no JSON").status == 400
+        return send(served.admin_url, "/metrics").body.decode()
+
+
 def exported() -> dict[str, str]:
-    """Give the kind of every metric that a page of the router can show."""
-    registry = CollectorRegistry()
-    registry.register(PrometheusCollector(cachelb.Router(["gpu0"])))
-    kinds = dict(TYPE.findall(generate_latest(registry).decode()))
+    """Give the kind of every metric that a page can show."""
+    kinds = dict(TYPE.findall(page_of_a_gateway()))
     buckets = {f"{name}_bucket": "bucket" for name, kind in kinds.items() if kind == "histogram"}
     return kinds | buckets
 
@@ -52,11 +63,20 @@ def test_metrics_exist(text: str) -> None:
 @pytest.mark.parametrize("query", QUERIES)
 def test_labels_exist(query: str) -> None:
     labels = {f"cachelb_{family.name}": set(family.labels) for family in families(cachelb.Router(["gpu0"]).stats())}
+    for name, found in SELECTOR.findall(page_of_a_gateway()):
+        labels.setdefault(name.removesuffix("_total"), set(LABEL.findall(found)))
     for name, matchers in SELECTOR.findall(QUERIES[query]):
         known = labels.get(name.removesuffix("_total"), set()) | TARGET_LABELS
         assert set(LABEL.findall(matchers)) <= known
         for group in GROUPS.findall(QUERIES[query]):
             assert set(group.split(", ")) <= known
+
+
+def test_dashboard_has_every_metric_of_the_gateway() -> None:
+    shown = {name for query in QUERIES.values() for name in NAME.findall(query)}
+    own = {name for name, kind in exported().items() if name.startswith("cachelb_gateway_") and kind != "histogram"}
+    assert len(own) == 7
+    assert own <= shown
 
 
 @pytest.mark.parametrize("query", QUERIES)

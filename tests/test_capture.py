@@ -438,7 +438,7 @@ def test_capture_and_analysis_of_a_gateway(tmp_path: Path) -> None:
             assert complete(served.url, prompt_of(number), max_tokens=2).status == 200
         wait_until(lambda: path.read_bytes().count(b'"kind":"decision"') == 8)
         assert send(served.admin_url, "/capture", {}).status == 409
-        served.loop.call_soon_threadsafe(served.service.stop)
+        served.stop()
         client.join(60)
     assert results[0].exit_code == 0
     assert "8 requests, without 0 unfinished and 0 missed; ended by stopped" in " ".join(results[0].output.split())

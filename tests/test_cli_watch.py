@@ -153,6 +153,38 @@ def test_rates_are_those_between_two_looks() -> None:
     assert 0 < rates[3] <= 995 / 0.05
 
 
+def first_bytes(*counts: int, worker: str = "a") -> str:
+    bounds = ("0.1", "0.25", "1.0", "+Inf")
+    name = "cachelb_gateway_first_byte_seconds_bucket"
+    rows = zip(bounds, counts, strict=True)
+    return "".join(f'{name}{{worker="{worker}",model="",le="{bound}"}} {count}\n' for bound, count in rows)
+
+
+def test_first_bytes_are_those_of_the_fleet_between_two_looks() -> None:
+    others = 'cachelb_gateway_requests_total{worker="",model="",status="400"} 7\ncachelb_inflight{worker="a"} 1\n'
+    pages = [
+        first_bytes(100, 100, 100, 100),
+        first_bytes(100, 160, 190, 190) + first_bytes(0, 0, 10, 10, worker="b"),
+        first_bytes(100, 160, 190, 190) + first_bytes(0, 0, 10, 10, worker="b"),
+        first_bytes(3, 3, 3, 3),
+        first_bytes(3, 3, 3, 4),
+    ]
+    with paged(*((page + others).encode() for page in pages)) as url:
+        told = looks(url, "--count", 5, "--interval", 0.05)
+    assert [(look["first_byte_seconds"]["p50"], look["first_byte_seconds"]["p99"]) for look in told] == [
+        (0.1, 0.1),
+        (0.25, 1.0),
+        (None, None),
+        (None, None),
+        (None, None),
+    ]
+    assert [worker["worker"] for worker in told[1]["workers"]] == ["a"]
+    with paged(*((page + others).encode() for page in pages[:2])) as url:
+        output = run(url, "--count", 2, "--interval", 0.05).stdout
+    assert "first byte: half within 250 ms, 99 % within 1,000 ms" in output
+    assert all(len(line.rstrip()) <= 80 for line in output.splitlines())
+
+
 def test_a_gateway_that_is_gone_for_a_while_is_looked_at_again() -> None:
     page = b"cachelb_open_requests 3\n"
     with paged(page, b"other 1\n", page) as url:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benches.soak import hostile
 from benches.soak.page import write_page
 from benches.soak.run import Plan, Result, soak
 from benches.soak.verdict import LONG_S, figures, judge
@@ -27,8 +28,8 @@ def at_rest(result: Result, **changes: Any) -> Result:
     return replace(result, rest={name: replace(each, **changes) for name, each in result.rest.items()})
 
 
-def stretched(result: Result, *, bytes_per_s: float = 0.0, slower: int = 1) -> Result:
-    """Make it a long run, in which memory grows, or the last selections take longer than the first ones."""
+def stretched(result: Result, *, bytes_per_s: float = 0.0, slower: int = 1, more_files: int = 0) -> Result:
+    """Make it a long run, in which memory or files grow, or the last selections take longer than the first ones."""
     life = [look for look in result.looks if look.name == "serve"]
     looks = []
     for place, look in enumerate(life):
@@ -37,6 +38,7 @@ def stretched(result: Result, *, bytes_per_s: float = 0.0, slower: int = 1) -> R
         report = replace(
             look.report,
             resident_bytes=int(80e6 + bytes_per_s * at_s),
+            descriptors=20 + more_files * (at_s > LONG_S * 2 / 3),
             select_ns=[50_000 * (slower if late else 1)] * 100,
             yardstick_ns=[20_000] * 100,
         )
@@ -51,6 +53,7 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
     assert result.faults["gateway"] == 1
     assert result.before_restart is not None
     assert {(look.name, look.life) for look in result.looks} == {("starlette", 1), ("starlette", 2), ("serve", 1)}
+    assert {what.partition(": ")[0] for what in result.hostile} == set(hostile.KINDS)
     assert all(report.events["messages"] > 0 for report in result.rest.values())
     assert sum(result.cached.values()) > 0
 
@@ -71,6 +74,8 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
         (lambda result: at_rest(result, held=dict.fromkeys(result.cached, 1 << 20)), "the gateways' index equals"),
         (lambda result: stretched(result, bytes_per_s=80e6 * 0.02 / 600), "memory of serve"),
         (lambda result: stretched(result, slower=2), "the p99 of selections"),
+        (lambda result: stretched(result, more_files=3), "memory and open files of serve"),
+        (lambda result: replace(result, hostile=result.hostile + Counter({"slow: torn": 1})), "hostile clients"),
     ],
     ids=[
         "booking",
@@ -86,6 +91,8 @@ def test_short_soak_holds_and_everything_happened(result: Result) -> None:
         "cache",
         "memory",
         "slower",
+        "files",
+        "hostile",
     ],
 )
 def test_verdict_finds_damage(result: Result, damage: Callable[[Result], Result], what: str) -> None:

@@ -6,7 +6,8 @@ Two gateways (the Starlette example and `cachelb serve`, each a process) tell ea
 and place, poll the metrics and receive the KV cache events of eight fake engines that answer over HTTP, two of them
 with a hybrid model; `cachelb serve` holds requests by an `Admission`. A ramp finds the highest rate at which first
 bytes come in time; 70 % of it is sent for the rest. Clients leave early, engines fail, one
-restarts every 45 seconds, one gateway at half time. Prints a line per gateway every 10 seconds, writes
+restarts every 45 seconds, the Starlette gateway at half time; `cachelb serve` meets malformed heads, unfinished bodies
+and clients that read slowly. Prints a line per gateway every 10 seconds, writes
 bench-results/soak.json, and exits with 1 if the verdict does not hold.
 """
 

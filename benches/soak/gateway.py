@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import gc
 import logging
@@ -24,8 +23,7 @@ from examples import starlette_gateway
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
 from cachelb.events import ZmqSource
-from cachelb.serve import Gateway, Listener, Service, Upstreams
-from cachelb.serve.service import run_in_loop
+from cachelb.serve import Gateway
 from cachelb.sources import MetricsSource
 from cachelb.state import ZmqMesh
 
@@ -76,6 +74,7 @@ class Report:
 
     Attributes:
         resident_bytes: Memory of the process.
+        descriptors: Files and sockets that it has open, 0 where the system does not say.
         malloc_bytes: What the C library has handed out of that and not got back, 0 where it does not say.
         python_blocks: Pieces of memory that the interpreter has handed out of its own and not got back.
         cpu_s: Processor time since it began.
@@ -93,13 +92,14 @@ class Report:
         events: Counters of KV events over all workers.
         peers: Bookings, silence and lag of each peer.
         mesh: Counters of the mesh.
-        crashes: Exceptions that the application did not catch.
+        crashes: Exceptions that the application did not catch, and panics of the native gateway.
         complaints: What was logged as a warning or worse, by logger and message.
         select_ns: Duration of each selection since the last report.
         yardstick_ns: Duration of the same piece of work, done after each.
     """
 
     resident_bytes: int
+    descriptors: int
     malloc_bytes: int
     python_blocks: int
     cpu_s: float
@@ -161,6 +161,12 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def descriptors() -> int:
+    """Count what this process has open."""
+    found = Path("/proc/self/fd")
+    return sum(1 for _ in found.iterdir()) if found.exists() else 0
+
+
 _MALLINFO = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 
 
@@ -178,11 +184,12 @@ def malloc_bytes() -> int:
     return int(found.uordblks + found.hblkhd)
 
 
-def report(router: TimedRouter, complaints: Complaints, *, thorough: bool) -> Report:
+def report(router: TimedRouter, crashes: int, complaints: dict[str, int], *, thorough: bool) -> Report:
     """Say how it goes.
 
     Args:
         router: Of whom.
+        crashes: How many there were.
         complaints: What was logged.
         thorough: Collect garbage and recount everything first.
     """
@@ -204,6 +211,7 @@ def report(router: TimedRouter, complaints: Complaints, *, thorough: bool) -> Re
     mesh = ("gaps", "snapshots", "strangers", "refused", "dropped", "failures", "stale", "orphans", "blocks")
     return Report(
         resident_bytes=resident_bytes(),
+        descriptors=descriptors(),
         malloc_bytes=malloc_bytes(),
         python_blocks=sys.getallocatedblocks(),
         cpu_s=time.process_time(),
@@ -220,8 +228,8 @@ def report(router: TimedRouter, complaints: Complaints, *, thorough: bool) -> Re
         events=dict(events),
         peers=peers,
         mesh={name: getattr(state, name) for name in mesh} if state else {},
-        crashes=complaints.crashes,
-        complaints=dict(complaints.seen),
+        crashes=crashes,
+        complaints=complaints,
         select_ns=times.select_ns,
         yardstick_ns=times.yardstick_ns,
     )
@@ -243,35 +251,27 @@ def run(connection: Connection, spec: Spec) -> None:
     for part in (mesh, ZmqSource(discover=True), MetricsSource(interval_s=1.0)):
         router.attach(part)
 
-    def announce(port: int) -> None:
+    def announce(port: int, panics: Callable[[], int]) -> None:
         connection.send(port)
         try:
             while True:
-                connection.send(report(router, complaints, thorough=connection.recv()))
+                thorough, crashes = connection.recv(), complaints.crashes + panics()
+                connection.send(report(router, crashes, dict(complaints.seen), thorough=thorough))
         except (EOFError, OSError):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def report_on(port: int) -> None:
-        threading.Thread(target=announce, args=(port,), name="report", daemon=True).start()
+    def report_on(port: int, panics: Callable[[], int] = lambda: 0) -> None:
+        threading.Thread(target=announce, args=(port, panics), name="report", daemon=True).start()
 
     if spec.kind == "starlette":
         listener = socket.create_server(("127.0.0.1", spec.port), backlog=1024)
         report_on(listener.getsockname()[1])
         app = starlette_gateway.make_app(router, expose_headers=EXPOSED)
         uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_keep_alive=_IDLE_S)).run(sockets=[listener])
-    else:
-        with router:
-            run_in_loop(_serve(router, spec.port, report_on))
-
-
-async def _serve(router: Router[str], port: int, report_on: Callable[[int], None]) -> None:
-    """Serve as `cachelb serve` does."""
-    async with (
-        Upstreams() as upstreams,
-        Gateway(router, upstreams, expose_headers=EXPOSED, admission=ADMISSION) as gateway,
-    ):
-        listener = Listener(gateway, f"127.0.0.1:{port}")
-        service = Service(gateway.readiness, [listener], gateway=gateway, drain_s=0.0)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.stop)
-        report_on(int(listener.url.rpartition(":")[2]))
-        await service.run()
+        return
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with router, Gateway(router, expose_headers=EXPOSED, admission=ADMISSION, keep_alive_s=_IDLE_S) as gateway:
+        gateway.start(f"127.0.0.1:{spec.port}")
+        report_on(int(gateway.urls[0].rpartition(":")[2]), lambda: gateway.counts.get("panicked", 0))
+        ended.wait()

@@ -19,7 +19,8 @@ streams that last half a second. Conversations of 576 to 1,088 tokens come as to
 found that {capacity} of them a second get 99 of 100 first bytes within a second; {rate:.0f} a second were sent for
 {minutes:.0f} minutes. 6 % of the clients left early; 0.9 % of the requests met a refused connection, an error 500 or
 an answer that breaks off; every {restart_s:g} seconds a worker, each in turn, was killed and came back empty,
-{restarts} times; the Starlette gateway was restarted at half time.
+{restarts} times; the Starlette gateway was restarted at half time. {hostile:,} more clients of `cachelb serve` sent
+malformed heads, broke off in a head or a body, pipelined and left, or read their answers slowly.
 
 The machine: {machine}; {least:.0f} to {most:.0f} processes wanted to run, as
 it had other work to do. So times depend more on it than on cachelb. The yardstick is a fixed piece of work of the
@@ -82,6 +83,7 @@ def write_page(found: dict[str, Any], path: Path) -> None:
             minutes=found["seconds"] / 60,
             restart_s=plan["restart_s"],
             restarts=faults.get("restart", 0),
+            hostile=sum(found["hostile"].values()),
             machine=found["machine"],
             least=min(loads),
             most=max(loads),

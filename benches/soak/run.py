@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from benches.soak import hostile
 from benches.soak.clients import OUTPUT_TOKENS, Clients, Seen
 from benches.soak.gateway import KINDS, Spec, resident_bytes
 from benches.soak.processes import Gateway
@@ -32,6 +33,8 @@ FAULTS = 0.003
 """Share of requests that each kind of fault strikes at a worker: so rare that all three attempts of a gateway fail
 once in tens of millions."""
 ABORTED = 0.06
+HOSTILE_S = 0.5
+"""Pause between two hostile clients."""
 LATEST_S = 1.0
 """A rate is borne if 99 of 100 answers begin within it of when they were due, and no client finds too many open."""
 HYBRID = CacheLayout([CacheGroup("sliding_window", 16, window=256), CacheGroup("full_attention", 16)])
@@ -108,6 +111,7 @@ class Result:
         looks: What was seen when.
         outcomes: What clients saw, the ramp not counted.
         faults: Faults that struck, likewise; "restart" are those of a worker, "gateway" those of a gateway.
+        hostile: Hostile clients of `cachelb serve`, by kind and the answer they got.
         failed: Requests that ended by a fault or with a worker.
         before_restart: The gateway that was restarted, after its clients had left.
         rest: Each gateway once nothing was under way.
@@ -121,6 +125,7 @@ class Result:
     looks: list[Look] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    hostile: Counter[str] = field(default_factory=Counter)
     failed: int = 0
     before_restart: Report | None = None
     rest: dict[str, Report] = field(default_factory=dict)
@@ -229,6 +234,7 @@ class _Soak:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.look_often())
             group.create_task(self.restart_workers())
+            group.create_task(self.disturb())
             replacing = group.create_task(self.replace(seconds))
             await self.clients.offer(self.result.rate, seconds)
             await replacing
@@ -259,6 +265,14 @@ class _Soak:
             await asyncio.to_thread(worker.stop)
             await asyncio.sleep(min(3.0, self.plan.restart_s / 4))
             await asyncio.to_thread(worker.start, restart=True)
+
+    async def disturb(self) -> None:
+        """Send hostile clients to `cachelb serve`, one after the other."""
+        port = int(self.gateways[1].url.rpartition(":")[2])
+        for kind in itertools.cycle(hostile.KINDS):
+            if not await self.pause(time.monotonic() + HOSTILE_S):
+                return
+            self.result.hostile[f"{kind}: {await hostile.attack(port, kind)}"] += 1
 
     async def replace(self, seconds: float) -> None:
         """Restart a gateway at half time, as an update does: clients leave first."""

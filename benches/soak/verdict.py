@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benches.soak.hostile import GOOD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,6 +23,8 @@ RATIO = 1.5
 """The p99 of selections may grow by so much, beyond what the yardstick's did."""
 WARM = 1 / 6
 """Part of the time after which the first third begins that is compared with the last one."""
+GROWTH, GROWTH_BYTES = 0.1, 8 << 20
+"""Memory of a life's last third may exceed that of its second by the larger of both, open files by the former."""
 LONG_S = 600.0
 """In less time nothing settles: memory and times are told, not judged."""
 _LEFT = ("left at once", "left mid-stream")
@@ -84,6 +87,21 @@ def _memory(result: Result) -> Iterable[Point]:
             f"{'' if judged else '; too short to judge'}",
             not judged or slope < SLOPE,
         )
+        yield _growth(name, life, looks, judged=judged)
+
+
+def _growth(name: str, life: int, looks: Sequence[Look], *, judged: bool) -> Point:
+    third = len(looks) // 3
+    parts = looks[third : 2 * third], looks[2 * third :]
+    before, after = (float(np.median([look.report.resident_bytes for look in part])) for part in parts)
+    opened, later = (float(np.median([look.report.descriptors for look in part])) for part in parts)
+    return Point(
+        f"memory and open files of {name}, life {life}, are in its last third as in its second",
+        f"{before / 2**20:.1f} and {after / 2**20:.1f} MiB, {opened:.0f} and {later:.0f} files"
+        f"{'' if judged else '; too short to judge'}",
+        not judged
+        or (after - before <= max(GROWTH * before, GROWTH_BYTES) and abs(later - opened) <= max(2.0, GROWTH * opened)),
+    )
 
 
 def _bookings(result: Result) -> Iterable[Point]:
@@ -100,7 +118,8 @@ def _bookings(result: Result) -> Iterable[Point]:
         not any((leaked, opened, load, peers, waiting)),
     )
     waited = sum(each.waited for each in rest)
-    yield Point("admission holds some requests", f"{waited:,} waited", result.seconds < LONG_S or waited > 0)
+    is_low = result.plan.rate is not None or result.seconds < LONG_S
+    yield Point("admission holds some requests", f"{waited:,} waited", is_low or waited > 0)
     lost = sum(each.endings[how] for each in rest for how in ("abandoned", "expired"))
     yield Point("every decision is ended by its gateway", f"{lost} abandoned or expired", not lost)
 
@@ -116,6 +135,12 @@ def _errors(result: Result) -> Iterable[Point]:
         f"{result.faults['restart']} restarts of workers failed {result.failed:,} attempts; "
         f"else {dict(seen) or 'nothing'}",
         not seen and torn <= result.failed and good > 0,
+    )
+    wrong = {what: count for what, count in result.hostile.items() if what.partition(": ")[2] not in GOOD}
+    yield Point(
+        "hostile clients get an answer of 4xx, or none",
+        f"{sum(result.hostile.values()):,} of them; {wrong or 'none'} otherwise",
+        not wrong,
     )
     crashes = sum(each.crashes for each in result.rest.values())
     crashes += result.before_restart.crashes if result.before_restart else 0
@@ -197,6 +222,7 @@ def figures(result: Result, points: Sequence[Point]) -> dict[str, Any]:
         "probes": result.probes,
         "outcomes": dict(result.outcomes),
         "faults": dict(result.faults),
+        "hostile": dict(result.hostile),
         "failed": result.failed,
         "cached": result.cached,
         "complaints": dict(complaints),

@@ -27,6 +27,7 @@ __all__ = [
     "Match",
     "Namespace",
     "NativeEndpointPicker",
+    "NativeGateway",
     "Policy",
     "PolledEvents",
     "PrefixMatch",
@@ -39,6 +40,7 @@ __all__ = [
     "RouterState",
     "SimWorkload",
     "SnapshotPieces",
+    "check_worker",
     "decode_kv_events",
     "fork_gate",
     "hash_blocks",
@@ -900,6 +902,38 @@ class NativeEndpointPicker:
     def open_streams(self) -> int: ...
     @property
     def held_bytes(self) -> int: ...
+
+@final
+class NativeGateway:
+    """The server of `cachelb.serve.Gateway`, which documents its options.
+
+    An operator makes the pages of the address for operators: `answer(method, path, body)` returns status, content type
+    and body, or the number of a page of lines, and `more(page, is_over)` the next part of that, None at its end.
+    """
+
+    bounds_s: ClassVar[list[float]]
+    def __new__(cls, router: Router[Any], options: Mapping[str, Any], /) -> NativeGateway: ...
+    def start(
+        self,
+        listen: Sequence[tuple[str, tuple[bytes, bytes, bytes | None, str] | None]],
+        admin: tuple[str, object, str | None] | None = None,
+        /,
+    ) -> tuple[list[str], str | None]: ...
+    def stop(self, drain_s: float, grace_s: float, /) -> None: ...
+    def reload_certificate(self, certificate: tuple[bytes, bytes, bytes | None, str], /) -> None: ...
+    def notice(self, timeout_s: float, /) -> tuple[str, str] | None: ...
+    def series(
+        self,
+    ) -> list[tuple[str, str, dict[int, int], tuple[list[int], float], tuple[list[int], float], int, int]]: ...
+    @property
+    def counts(self) -> dict[str, int]: ...
+    @property
+    def open_requests(self) -> int: ...
+    @property
+    def held_bytes(self) -> int: ...
+
+def check_worker(worker: str) -> str | None:
+    """Why a worker's key is no URL that a gateway can forward to, None if it is one."""
 
 def fork_gate(moment: str) -> None: ...
 

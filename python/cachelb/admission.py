@@ -316,11 +316,6 @@ class Admission(Generic[W]):
         decision: Decision[W] = self._hold(request, timeout_s).wait_sync()
         return decision
 
-    async def _acquire_when_ready(self, timeout_s: float, request: Mapping[str, Any]) -> Decision[W]:
-        """Pick a worker as soon as one may be picked and has room, for `cachelb serve`."""
-        decision: Decision[W] = await Hold(self._gate, request, timeout_s, for_workers=True).wait()
-        return decision
-
     def explain(self, **request: Unpack[RequestArguments]) -> AdmissionPreview:
         """Tell what the next request of these arguments would meet, and change nothing.
 

@@ -31,7 +31,6 @@ from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
 from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
 from cachelb.records import Capture, JsonlRecords
-from cachelb.serve.readiness import Readiness
 from cachelb.sim import FleetSpec, Sweep, workloads
 from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sources import LoadReport, MetricsSource
@@ -43,10 +42,6 @@ PORT = "tcp://127.0.0.1:*"
 def _attached(made: Any) -> None:
     with Router(["http://127.0.0.1:1"], secret="known to the tests alone") as router:  # noqa: S106 - of these tests
         router.attach(made)
-
-
-def _closed(made: Any) -> None:
-    made.close()
 
 
 CASES: dict[str, Case] = {
@@ -65,10 +60,7 @@ CASES: dict[str, Case] = {
     "Relay.add_worker": Case(Relay(PORT).add_worker, {"key": "http://a"}),
     "Endpoint.of_rank": Case(Endpoint("tcp://a:1", "tcp://a:2").of_rank, {"rank": 0}),
     "EndpointPicker": Case(EndpointPicker, {"router": Router(["http://127.0.0.1:1"])}),
-    "Gateway": Case(serve.Gateway, {"router": Router(), "upstreams": serve.Upstreams()}),
-    "Upstreams": Case(serve.Upstreams),
-    "Listener": Case(serve.Listener, {"app": None, "address": "127.0.0.1:0"}, _closed),
-    "Service": Case(serve.Service, {"readiness": Readiness(Router()), "listeners": []}),
+    "Gateway": Case(serve.Gateway, {"router": Router()}),
     "Capture": Case(Capture, {"path": "capture"}, _attached),
     "JsonlRecords": Case(JsonlRecords, {"path": "records"}, _attached),
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
@@ -100,6 +92,7 @@ MADE_HERE = {
         "RecordFiles",
         "RecordsStats",
         "CaptureStats",
+        "Series",
         "Samples",
         "Best",
     ),

@@ -1,28 +1,29 @@
-"""The gateway of `cachelb serve` in a process, with a way in for the test: POST /admin on its admin address."""
+"""The gateway of `cachelb serve` in a process, with a way in for the test: a POST to an address of its own."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import logging
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.threads import serving
+
 from cachelb import RequestBodies, Router
-from cachelb.requests import read_request
-from cachelb.serve import Admin, Gateway, Listener, Service, Upstreams
-from cachelb.serve.asgi import Receive, Scope, Send, body_chunks, send_json
-from cachelb.serve.service import run_in_loop
+from cachelb.serve import Gateway
 from cachelb.sources import MetricsSource
 
 _PAGE_BYTES = 4096
 
 
 class Crashes(logging.Handler):
-    """Counts what the application did not catch. Answers that are torn on purpose are errors to uvicorn, too."""
+    """Counts exceptions that were logged."""
 
     count = 0
 
@@ -57,29 +58,45 @@ def report(router: Router[str], crashes: Crashes) -> dict[str, Any]:
     }
 
 
-async def serve(router: Router[str], crashes: Crashes) -> None:
+class Inside(BaseHTTPRequestHandler):
+    """Calls methods of the router."""
+
+    protocol_version = "HTTP/1.1"
+    call: Callable[[dict[str, Any]], object]
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = json.dumps(type(self).call(asked)).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - likewise
+        pass
+
+
+def serve(router: Router[str], crashes: Crashes) -> None:
     """Serve as `cachelb serve` does, until SIGTERM."""
-    async with Upstreams() as upstreams:
-        exposed = ["x-cachelb-worker"]
-        async with Gateway(router, upstreams, wait_s=10.0, expose_headers=exposed) as gateway:
-            operators = Admin(router, readiness=gateway.readiness)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with Gateway(router, wait_s=10.0, expose_headers=["x-cachelb-worker"]) as gateway:
 
-            async def admin(scope: Scope, receive: Receive, send: Send) -> None:
-                if scope["path"] != "/admin":
-                    await operators(scope, receive, send)
-                    return
-                asked = json.loads(await read_request(body_chunks(receive)))
-                if asked["call"] == "report":
-                    found: object = report(router, crashes) | {"open_in_gateway": gateway.open_requests}
-                else:
-                    found = getattr(router, asked["call"])(*asked["arguments"], **asked["options"])
-                await send_json(send, 200, found)
+        def call(asked: dict[str, Any]) -> object:
+            if asked["call"] == "report":
+                open_requests = {
+                    "open_in_gateway": gateway.open_requests,
+                    "panicked": gateway.counts.get("panicked", 0),
+                }
+                return report(router, crashes) | open_requests
+            return getattr(router, asked["call"])(*asked["arguments"], **asked["options"])
 
-            outside, inside = Listener(gateway, "127.0.0.1:0"), Listener(admin, "127.0.0.1:0")
-            service = Service(gateway.readiness, [outside], gateway=gateway, admin=inside, drain_s=0.0)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.stop)
-            print(outside.url, inside.url, flush=True)  # noqa: T201 - the test reads it
-            await service.run()
+        gateway.start("127.0.0.1:0", admin="127.0.0.1:0")
+        inside = type("Handler", (Inside,), {"call": staticmethod(call)})
+        with serving(ThreadingHTTPServer(("127.0.0.1", 0), inside)) as (_, port):
+            print(gateway.urls[0], gateway.admin_url, f"http://127.0.0.1:{port}", flush=True)  # noqa: T201 - the test reads it
+            ended.wait()
 
 
 def main() -> None:
@@ -89,12 +106,11 @@ def main() -> None:
         sys.argv[1:], seed=1, hash_seed=1, max_memory_mb=2, breaker_cooldown_s=0.5, bodies=bodies
     )
     crashes = Crashes()
-    for name in ("uvicorn.error", "cachelb.serve"):
-        logging.getLogger(name).addHandler(crashes)
-        logging.getLogger(name).propagate = False
+    logging.getLogger("cachelb").addHandler(crashes)
+    logging.getLogger("cachelb").propagate = False
     with router:
         router.attach(MetricsSource(interval_s=1.0))
-        run_in_loop(serve(router, crashes))
+        serve(router, crashes)
 
 
 if __name__ == "__main__":

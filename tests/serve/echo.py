@@ -1,11 +1,11 @@
-"""A worker that answers with what it was sent."""
+"""Workers that answer as a test tells them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,34 +14,21 @@ from tests.threads import serving
 
 
 @contextlib.contextmanager
-def echo_worker(
-    headers: Mapping[str, str] | None = None, *, status: int = 200, tls: tuple[Path, Path] | None = None
-) -> Iterator[str]:
-    """Serve in a thread; yield the URL. The answer is the request as JSON, with these headers."""
+def worker(answer: Callable[[Any], None], *, tls: tuple[Path, Path] | None = None) -> Iterator[str]:
+    """Serve in a thread; yield the URL. Requests but those to /health are answered by a call with their handler."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            seen = {
-                "method": self.command,
-                "path": self.path,
-                "headers": {name.lower(): value for name, value in self.headers.items()},
-                "body": body.decode("latin-1"),
-            }
-            text = json.dumps(seen).encode()
-            self.send_response(status)
-            self.send_header("X-Method", self.command)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            if status != 204:
-                self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            if self.command != "HEAD" and status not in {204, 304}:
-                self.wfile.write(text)
+        def do(self) -> None:
+            if self.path == "/health":
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                answer(self)
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer  # noqa: N815 - as the base has them
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do  # noqa: N815 - as the base has them
 
         def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - likewise
             pass
@@ -53,3 +40,30 @@ def echo_worker(
         server.socket = context.wrap_socket(server.socket, server_side=True)
     with serving(server) as (_, port):
         yield f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
+
+
+def echo_worker(
+    headers: Mapping[str, str] | None = None, *, status: int = 200, tls: tuple[Path, Path] | None = None
+) -> contextlib.AbstractContextManager[str]:
+    """Serve in a thread; yield the URL. The answer is the request as JSON, with these headers."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        seen = {
+            "method": handler.command,
+            "path": handler.path,
+            "headers": {name.lower(): value for name, value in handler.headers.items()},
+            "body": body.decode("latin-1"),
+        }
+        text = json.dumps(seen).encode()
+        handler.send_response(status)
+        handler.send_header("X-Method", handler.command)
+        for name, value in (headers or {}).items():
+            handler.send_header(name, value)
+        if status != 204:
+            handler.send_header("Content-Length", str(len(text)))
+        handler.end_headers()
+        if handler.command != "HEAD" and status not in {204, 304}:
+            handler.wfile.write(text)
+
+    return worker(answer, tls=tls)

@@ -7,14 +7,17 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
+from tests.certificates import certificate
 from tests.gateways import wait_until
 from tests.http_client import DEADLINE_S, Answer, complete, send
 from tests.programs import running
@@ -88,7 +91,10 @@ def refused(*words: object) -> str:
             ["--worker", "http://a", "--admin", "none", "--expose-headers", "x-cachelb-wroker"],
             "no header of decisions is called",
         ),
-        (["--worker", "http://a", "--tls-key", "key.pem", "--admin", "none"], "key needs a certificate"),
+        (
+            ["--worker", "http://a", "--tls-key", "key.pem", "--admin", "none"],
+            "--tls-key and --client-ca need --tls-cert",
+        ),
         (["--worker", "http://a", "--tls-cert", "none.pem", "--listen", "127.0.0.1:0", "--admin", "none"], "none.pem"),
         (["--worker", "http://a", "--upstream-ca", "none.pem", "--listen", "127.0.0.1:0"], "none.pem"),
         (["--config", "none.toml"], "none.toml"),
@@ -213,7 +219,8 @@ def test_stopped_worker_holds_up_its_own_requests_only() -> None:
             for _ in range(2)
         ]
         urls = [output.readline().strip() for _, output in fleet]
-        config = ("--attempts", "2", "--idle-timeout-s", "1", "--expose-headers", "x-cachelb-worker")
+        limits = ("--attempts", "2", "--idle-timeout-s", "1", "--health-interval-s", "0")
+        config = (*limits, "--expose-headers", "x-cachelb-worker")
         served = stack.enter_context(command(*workers(urls), *config))
         stopped = fleet[0][0]
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -239,6 +246,67 @@ def test_stopped_worker_holds_up_its_own_requests_only() -> None:
         assert served.end() == 0
 
 
+def test_policy_of_the_command_line_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHELB_POLICY", "random")
+    with build_router(["http://gpu0:8000"], None, 1 << 20, "round-robin") as router:
+        assert router.policy == "round-robin"
+    assert "there is no policy 'cache-awar'; did you mean 'cache-aware'?" in refused("--policy", "cache-awar")
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_access_log_has_a_line_for_each_request(tmp_path: Path, form: str) -> None:
+    log = tmp_path / "access.log"
+    with (
+        FakeFleet(1) as fleet,
+        command(*workers(fleet.urls), "--access-log", log, "--access-log-format", form) as served,
+    ):
+        complete(served.url, PROMPT, {"X-Request-Id": "mine"}, max_tokens=1)
+        complete(served.url, PROMPT, max_tokens=1)
+        assert served.end() == 0
+        lines = log.read_text("utf-8").splitlines()
+    assert len(lines) == 2
+    assert "mine" in lines[0]
+    for line in lines:
+        assert "/v1/completions" in line
+        assert fleet.urls[0] in line
+        assert (json.loads(line)["status"] if form == "json" else "200" in line) in {200, True}
+
+
+def test_log_lines_have_time_and_level_and_those_below_the_level_are_left_out() -> None:
+    words = ("serve", "--listen", "127.0.0.1:0", "--admin", "none", "--drain-s", "0")
+    for level, shown in (("warning", True), ("error", False)):
+        with running("-m", "cachelb", *words, "--log-level", level, errors=subprocess.PIPE) as (process, output):
+            assert output.readline().startswith("serving on http://127.0.0.1:")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+            assert process.stderr is not None
+            logged = process.stderr.read()
+        assert bool(re.match(r"[-\d]+ [\d:,]+ WARNING cachelb.serve: there are no workers", logged)) == shown
+        assert "INFO" not in logged
+
+
+def test_changed_certificate_is_used_after_sighup(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    cert, key = certificate(first)
+
+    def served_certificate(url: str) -> str:
+        parts = urlsplit(url)
+        return ssl.get_server_certificate((parts.hostname or "", parts.port or 0), timeout=DEADLINE_S)
+
+    with FakeFleet(1) as fleet, command(*workers(fleet.urls), "--tls-cert", cert, "--tls-key", key) as served:
+        old = served_certificate(served.url)
+        cert.write_text("no certificate")
+        served.process.send_signal(signal.SIGHUP)
+        assert served_certificate(served.url) == old
+        for source, target in zip(certificate(second), (cert, key), strict=True):
+            source.replace(target)
+        served.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: served_certificate(served.url) == cert.read_text() != old)
+        assert served.end() == 0
+
+
 def test_fleet_of_the_command_serves_on_the_ports_that_are_asked_for() -> None:
     with running("-m", "cachelb.testing.fleet", "--help") as (_, output):
         assert "--workers" in output.read()
@@ -251,11 +319,11 @@ def test_fleet_of_the_command_serves_on_the_ports_that_are_asked_for() -> None:
 
 
 def test_help_is_there_without_the_extra() -> None:
-    code = "import sys\nfor name in ('uvicorn', 'aiohttp', 'uvloop'): sys.modules[name] = None\n"
+    code = "import sys\nfor name in ('aiohttp', 'prometheus_client'): sys.modules[name] = None\n"
     code += "from cachelb.cli.main import main\nmain(sys.argv[1:])"
     shown = subprocess.run([sys.executable, "-c", code, "serve", "--help"], capture_output=True, text=True, check=True)
     assert "--upstream-ca" in shown.stdout
     words = [sys.executable, "-c", code, "serve", "--worker", "http://a"]
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.returncode == 1
-    assert "Error: cachelb serve needs uvicorn: install it, or cachelb[serve]" in run.stderr
+    assert "Error: cachelb serve needs aiohttp: install it, or cachelb[serve]" in run.stderr

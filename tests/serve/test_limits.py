@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
-from collections.abc import Iterator
 from http.client import IncompleteRead
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from tests.gateways import Served, serving, wait_until
 from tests.http_client import DEADLINE_S, JSON, complete, connect, send
 from tests.serve.echo import echo_worker
+from tests.serve.raw import HEAD, answer_of, read_all, talking
 from tests.support_gateways import begin_stream, endings
 
 from cachelb import Router
@@ -22,23 +20,6 @@ from cachelb.admission import AdmissionOptions
 from cachelb.testing import FakeFleet
 
 PROMPT = "Jackdaws love my big sphinx of quartz. " * 20
-HEAD = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-
-
-@contextlib.contextmanager
-def talking(url: str, data: bytes) -> Iterator[socket.socket]:
-    """Open a connection and send some bytes."""
-    parts = urlsplit(url)
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=DEADLINE_S) as connection:
-        connection.sendall(data)
-        yield connection
-
-
-def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
-    """Read to the end; return the status and the error."""
-    received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    head, _, body = received.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)["error"]
 
 
 def bounds(max_wait_s: float | None) -> AdmissionOptions:
@@ -55,6 +36,10 @@ def is_refused(url: str) -> bool:
 def is_stalled(fleet: FakeFleet) -> bool:
     """Whether the one request that is to stall has reached its worker."""
     return fleet.workers[0]._replica.counts.faults["stall"] == 1
+
+
+def queued(router: Router[str]) -> int:
+    return sum(band.queued for band in router.stats().admission)
 
 
 def none_open(served: Served, router: Router[str]) -> bool:
@@ -103,28 +88,65 @@ def test_more_than_the_bounds_are_answered_with_503_and_a_time_to_wait(limit: di
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (HEAD + "X-Long: " + "x" * 70_000, 431),
-        (HEAD + "".join(f"X-{n}: 1\r\n" for n in range(300)) + "\r\n", 400),
-        (HEAD + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + "X-Trailer: " + "x" * (9 << 20), 0),
+        (HEAD + "X-Long: " + "x" * 70_000 + "\r\n\r\n", 431),
+        (HEAD + "".join(f"X-{n}: 1\r\n" for n in range(300)) + "\r\n", 431),
+        ("GET /" + "x" * 70_000 + " HTTP/1.1\r\n\r\n", 431),
+        (HEAD + "X Y: 1\r\n\r\n", 400),
+        ("nothing of HTTP\r\n\r\n", 400),
     ],
-    ids=["one header", "headers", "trailers"],
+    ids=["one header", "headers", "target", "name", "line"],
 )
-def test_endless_heads_are_refused(sent: str, status: int) -> None:
+def test_malformed_and_endless_heads_are_answered_with_an_error(sent: str, status: int) -> None:
     with FakeFleet(1) as fleet, serving(Router(fleet.urls)) as served:
-        with contextlib.suppress(ConnectionError), talking(served.url, b"") as connection:
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(sent.encode())
-            received = connection.recv(1 << 16)
-            assert not status or received.startswith(b"HTTP/1.1 %d " % status)
+        with talking(served.url, sent.encode()) as connection:
+            seen, error = answer_of(connection)
+        assert (seen, error["code"], error["type"]) == (status, "invalid_request", "invalid_request_error")
         assert complete(served.url, PROMPT, max_tokens=1).status == 200
+        assert fleet.workers[0].counts.started == 1
 
 
-def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelb.serve.protocol.HEAD_TIMEOUT_S", 0.1)
-    with FakeFleet(1) as fleet, serving(Router(fleet.urls)) as served:
-        for sent in (b"", b"GET /he"):
-            with talking(served.url, sent) as connection:
-                assert connection.recv(10) == b""
+def test_endless_trailers_end_the_connection() -> None:
+    sent = HEAD + 'Transfer-Encoding: chunked\r\n\r\ne\r\n{"prompt":"x"}\r\n0\r\nX-Trailer: ' + "x" * (9 << 20)
+    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls)) as served:
+        with contextlib.suppress(ConnectionError), talking(served.url, b"") as connection:
+            connection.sendall(sent.encode())
+            assert connection.recv(1 << 16)[9:10] in {b"", b"4"}
+        wait_until(lambda: none_open(served, router))
+        assert fleet.workers[0].counts.started == 0
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /he", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_silent_connections_are_closed(sent: bytes) -> None:
+    limits: dict[str, Any] = {"head_timeout_s": 0.1, "keep_alive_s": 0.1}
+    with serving(Router[str](), **limits) as served, talking(served.url, sent) as connection:
+        assert read_all(connection)[9:10] in {b"", b"2", b"4"}
+
+
+def test_connections_beyond_the_bound_are_closed() -> None:
+    with serving(Router[str](), max_connections=1) as served:
+        with talking(served.url, b""):
+            wait_until(lambda: is_refused(served.url))
+        wait_until(lambda: not is_refused(served.url))
+        assert served.gateway.counts["too-many-connections"] >= 1
+
+
+def test_clients_that_send_and_read_slowly_hold_up_no_others() -> None:
+    body = b'{"prompt": "x", "max_tokens": 20000, "stream": true}'
+    sent = f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    with FakeFleet(1, kv_blocks=1 << 20) as fleet, serving(router := Router(fleet.urls)) as served:
+        with contextlib.ExitStack() as stack:
+            for _ in range(16):
+                stack.enter_context(talking(served.url, sent))  # reads nothing
+                stack.enter_context(talking(served.url, sent[:-10]))  # sends no more
+            wait_until(lambda: served.gateway.open_requests == 32)
+            assert [complete(served.url, PROMPT, max_tokens=1).status for _ in range(4)] == [200] * 4
+            slow = stack.enter_context(talking(served.url, b""))
+            for byte in sent.replace(b"20000", b"2    "):
+                slow.sendall(bytes([byte]))
+            received = b""
+            while b"[DONE]" not in received:
+                received += slow.recv(7)
+        wait_until(lambda: none_open(served, router))
 
 
 def test_prompts_beyond_what_may_be_pending_are_answered_with_429_until_an_answer_begins() -> None:
@@ -144,11 +166,10 @@ def test_prompts_beyond_what_may_be_pending_are_answered_with_429_until_an_answe
 
 def test_held_prompts_go_to_the_worker_when_an_answer_begins_or_are_refused() -> None:
     with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=None)) as served:
-        admission = served.gateway.admission
         fleet.fail("stall", times=1)
         with contextlib.ExitStack() as stack:
             first, second = (stack.enter_context(contextlib.closing(begin_stream(served.url, PROMPT))) for _ in "ab")
-            wait_until(lambda: admission is not None and len(admission) == 1 and is_stalled(fleet))
+            wait_until(lambda: queued(router) == 1 and is_stalled(fleet))
             assert router.stats().open_requests == 1
             fleet.release()
             assert [each.getresponse().read()[-6:] for each in (first, second)] == [b"ONE]\n\n"] * 2
@@ -169,15 +190,13 @@ def test_prompts_that_waited_too_long_get_429() -> None:
 
 def test_client_that_leaves_while_its_prompt_is_held_leaves_the_queue() -> None:
     with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), admission=bounds(max_wait_s=None)) as served:
-        admission = served.gateway.admission
         fleet.fail("stall", times=1)
         with contextlib.closing(begin_stream(served.url, PROMPT)) as first:
             wait_until(lambda: is_stalled(fleet))
             with contextlib.closing(begin_stream(served.url, PROMPT)):
-                wait_until(lambda: admission is not None and len(admission) == 1)
+                wait_until(lambda: queued(router) == 1)
             wait_until(lambda: served.gateway.open_requests == 1)
-            assert admission is not None
-            assert (len(admission), router.stats().open_requests) == (0, 1)
+            assert (queued(router), router.stats().open_requests) == (0, 1)
             fleet.release()
             first.getresponse().read()
         wait_until(lambda: none_open(served, router))
@@ -196,17 +215,15 @@ def test_prompts_wait_for_a_worker_that_joins_though_there_is_an_admission() -> 
 
 
 def test_prompts_that_wait_for_a_worker_do_not_fall_upon_the_first_that_joins() -> None:
-    with FakeFleet(1) as fleet, serving(router := Router[str](), admission=bounds(max_wait_s=0)) as served:
-        admission = served.gateway.admission
-        assert admission is not None
+    with FakeFleet(1) as fleet, serving(router := Router[str](), admission=bounds(max_wait_s=None)) as served:
         fleet.fail("stall", times=1)
         with contextlib.ExitStack() as stack:
             for _ in range(3):
                 stack.enter_context(contextlib.closing(begin_stream(served.url, PROMPT)))
-            wait_until(lambda: len(admission) == 3)
+            wait_until(lambda: served.gateway.open_requests == 3)
             router.sync_workers(fleet.urls)
-            wait_until(lambda: is_stalled(fleet))
-            assert (len(admission), router.stats().open_requests) == (2, 1)
+            wait_until(lambda: is_stalled(fleet) and queued(router) == 2)
+            assert router.stats().open_requests == 1
             fleet.release()
         wait_until(lambda: none_open(served, router))
 
@@ -287,14 +304,14 @@ def test_end_is_unready_first_then_a_second_stop_cancels() -> None:
             answers = [each.getresponse() for each in streams]
             waiting = held.enter_context(talking(served.url, f"{HEAD}Content-Length: 9\r\n\r\n{{".encode()))
             wait_until(lambda: served.gateway.open_requests == 3)
-            served.loop.call_soon_threadsafe(served.service.stop)
+            served.stop()
             for url in (served.admin_url, served.url):
                 wait_until(lambda url=url: send(url, "/ready").status == 503)  # type: ignore[misc]
                 assert send(url, "/health").status == 200
             assert complete(served.url, PROMPT, max_tokens=1).status == 200, "it serves on"
             fleet.workers[0].release()
             wait_until(lambda: endings(router)["completed"] == 2)
-            served.loop.call_soon_threadsafe(served.service.stop)
+            served.stop()
             ends = []
             for answer in answers:
                 try:
@@ -304,8 +321,7 @@ def test_end_is_unready_first_then_a_second_stop_cancels() -> None:
             status, error = answer_of(waiting)
             assert sorted(ends) == [b"ONE]\n\n", b"torn"]
             assert (status, error["code"]) == (503, "shutting_down")
-            served.thread.join(DEADLINE_S)
-            assert not served.thread.is_alive()
+            assert served.has_ended()
     assert none_open(served, router)
     assert endings(router) == {"completed": 2, "cancelled": 1}
 
@@ -315,22 +331,20 @@ def test_end_serves_held_prompts_and_admits_no_others() -> None:
     with contextlib.ExitStack() as stack:
         fleet = stack.enter_context(FakeFleet(1))
         served = stack.enter_context(serving(router, admission=bounds(max_wait_s=None), grace_s=DEADLINE_S))
-        admission = served.gateway.admission
         router.sync_workers(fleet.urls)
         fleet.fail("stall", times=1)
         streams = [stack.enter_context(contextlib.closing(begin_stream(served.url, PROMPT))) for _ in range(2)]
         late = stack.enter_context(talking(served.url, f"{HEAD}Content-Length: 15\r\n\r\n{{".encode()))
-        wait_until(lambda: admission is not None and len(admission) == 1 and is_stalled(fleet))
+        wait_until(lambda: queued(router) == 1 and is_stalled(fleet))
         wait_until(lambda: served.gateway.open_requests == 3)
-        served.loop.call_soon_threadsafe(served.service.stop)
+        served.stop()
         wait_until(lambda: is_refused(served.url))
         late.sendall(b'"prompt":"Hi"}')
         status, error = answer_of(late)
         assert (status, error["code"]) == (503, "shutting_down")
         fleet.release()
         assert [each.getresponse().read()[-6:] for each in streams] == [b"ONE]\n\n"] * 2
-        served.thread.join(DEADLINE_S)
-        assert not served.thread.is_alive()
+        assert served.has_ended()
     assert endings(router) == {"completed": 2}
 
 
@@ -339,13 +353,12 @@ def test_end_waits_for_open_requests_and_accepts_none() -> None:
         fleet.fail("stall", times=1)
         with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
             wait_until(lambda: router.stats().open_requests == 1)
-            served.loop.call_soon_threadsafe(served.service.stop)
+            served.stop()
             wait_until(lambda: is_refused(served.url))
             assert send(served.admin_url, "/ready").status == 503
             fleet.release()
             assert connection.getresponse().read().endswith(b"data: [DONE]\n\n")
-        served.thread.join(DEADLINE_S)
-        assert not served.thread.is_alive()
+        assert served.has_ended()
     assert endings(router) == {"completed": 1}
 
 
@@ -354,10 +367,9 @@ def test_stalled_requests_end_with_the_grace() -> None:
         fleet.fail("stall")
         with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
             wait_until(lambda: router.stats().open_requests == 1)
-            served.loop.call_soon_threadsafe(served.service.stop)
+            served.stop()
             answer = connection.getresponse()
             assert (answer.status, json.loads(answer.read())["error"]["code"]) == (503, "shutting_down")
-            served.thread.join(DEADLINE_S)
-            assert not served.thread.is_alive()
+            assert served.has_ended()
         fleet.wait_for(lambda: fleet.workers[0]._replica.counts.open == 0, timeout_s=DEADLINE_S)
     assert endings(router) == {"cancelled": 1}

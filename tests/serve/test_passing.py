@@ -17,6 +17,7 @@ from tests.http_client import DEADLINE_S, Answer, complete, connect, send
 from tests.serve.echo import echo_worker
 
 from cachelb import RequestBodies, Router
+from cachelb.serve import Certificate
 from cachelb.testing import FakeFleet
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
@@ -164,7 +165,7 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     trusted = ssl.create_default_context(cafile=str(cert))
     with echo_worker(tls=(cert, key)) as worker:
-        with serving(Router([worker]), tls=(cert, key), upstream_ca=cert) as served:
+        with serving(Router([worker]), certificate=Certificate(cert, key), upstream_ca=cert) as served:
             assert served.url.startswith("https://")
             connection = HTTPSConnection("127.0.0.1", urlsplit(served.url).port, timeout=DEADLINE_S, context=trusted)
             connection.request("POST", "/v1/completions", json.dumps({"prompt": PROMPT}), {"Content-Type": "a/json"})

@@ -20,7 +20,7 @@ from rich.text import Text
 from cachelb.cli.options import COUNT, FILE, option
 from cachelb.cli.table import console, fitted, new_table, printable
 from cachelb.extras import need
-from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page
+from cachelb.metrics.page import Figures, SharingFigures, WorkerFigures, read_page, seconds_within, shares
 from cachelb.sources.http import PageError, metrics_address
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cachelb.sources.pages import PageClient
 
 _TIMEOUT_S = 5.0
-_MICRO = 1e6
+_MILLI, _MICRO = 1e3, 1e6
 _MEGABYTE = 1 << 20
 _DIRECTIONS = ("sent", "received")
 _TROUBLES = ("gaps", "snapshots", "refused", "failures", "stranger", "orphan", "stale", "dropped")
@@ -69,7 +69,7 @@ def watch(
 
     URL is http://, https:// or unix:///path/of.sock; without a path it means /metrics. For cachelb serve it is the
     admin address; another gateway must have a cachelb.metrics.PrometheusCollector on the page. Rates are averages
-    between two requests of the page.
+    between two requests of the page, and so are times to the first byte of streams.
     """
     try:
         headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text('utf-8').strip()}"}
@@ -104,9 +104,14 @@ class _Look:
         self.time_s, self.monotonic_s = time.time(), time.monotonic()
         self.decisions_per_s: float | None = None
         self.messages_per_s: dict[str, float] = {}
+        # First bytes of streams since the look before, and since the start on the first one.
+        self.first_bytes = {} if figures is None else figures.first_byte_buckets
         if figures is not None and before is not None and before.figures is not None:
             passed_s = max(self.monotonic_s - before.monotonic_s, 1e-3)
             self.decisions_per_s = _rate(before.figures.decided, figures.decided, passed_s)
+            then = before.figures.first_byte_buckets
+            grown = {bound: count - then.get(bound, 0.0) for bound, count in self.first_bytes.items()}
+            self.first_bytes = {} if min(grown.values(), default=0.0) < 0 else grown
             earlier = _messages(before.figures)
             rates = {way: _rate(earlier.get(way, 0.0), count, passed_s) for way, count in _messages(figures).items()}
             self.messages_per_s = {way: rate for way, rate in rates.items() if rate is not None}
@@ -116,6 +121,7 @@ class _Look:
         if self.figures is None:
             return {"time_s": self.time_s, "error": self.problem}
         document = {"time_s": self.time_s, "decisions_per_s": self.decisions_per_s, **self.figures.as_dict()}
+        document["first_byte_seconds"] = shares(self.first_bytes)
         if document["sharing"] is not None:
             rates = {f"{way}_per_s": self.messages_per_s.get(way) for way in _DIRECTIONS}
             document["sharing"] = {**document["sharing"], **rates}
@@ -227,6 +233,9 @@ def _summary(look: _Look, figures: Figures) -> Text:
     half, most = (figures.select_seconds(share) for share in (0.5, 0.99))
     if half is not None and most is not None:
         lines.append(f"selection: half within {half * _MICRO:,.0f} us, 99 % within {most * _MICRO:,.0f} us")
+    half, most = (seconds_within(look.first_bytes, share) for share in (0.5, 0.99))
+    if half is not None and most is not None:
+        lines.append(f"first byte: half within {half * _MILLI:,g} ms, 99 % within {most * _MILLI:,g} ms")
     for policy, shadow in figures.shadows.items():
         agreed, decisions = shadow.get("agreed", 0), shadow.get("decisions", 0)
         share = f"{agreed / decisions:.0%}" if decisions else "-"

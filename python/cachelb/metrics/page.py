@@ -75,6 +75,7 @@ class Figures:
     # `open_requests`, `no_worker`, `abandoned`, `index_bytes`, `memory_bytes`
     totals: dict[str, float] = field(default_factory=dict)
     select_buckets: dict[float, float] = field(default_factory=dict)  # selections by upper bound in seconds, cumulated
+    first_byte_buckets: dict[float, float] = field(default_factory=dict)  # streams of `cachelb serve`, likewise
     sharing: SharingFigures | None = None  # None where nothing is shared
 
     @property
@@ -84,21 +85,31 @@ class Figures:
 
     def select_seconds(self, share: float) -> float | None:
         """Return the upper bound in seconds of the bucket that reaches a share of the selections, None for none."""
-        buckets = sorted(self.select_buckets.items())
-        if not buckets or buckets[-1][1] <= 0:
-            return None
-        return next(bound for bound, count in buckets if count >= share * buckets[-1][1])
+        return seconds_within(self.select_buckets, share)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes by name as JSON values; selection times as bounds of two shares."""
         document = asdict(self)
-        del document["select_buckets"]
+        del document["select_buckets"], document["first_byte_buckets"]
         document["decisions"] = [
             {"policy": policy, "reason": reason, "count": count} for (policy, reason), count in self.decisions.items()
         ]
-        bounds = {"p50": self.select_seconds(0.5), "p99": self.select_seconds(0.99)}
-        document["select_seconds"] = {name: None if bound == float("inf") else bound for name, bound in bounds.items()}
+        document["select_seconds"] = shares(self.select_buckets)
         return document
+
+
+def seconds_within(buckets: Mapping[float, float], share: float) -> float | None:
+    """Return the upper bound of the bucket that reaches a share of all; None without any, counts are cumulated."""
+    ordered = sorted(buckets.items())
+    if not ordered or ordered[-1][1] <= 0:
+        return None
+    return next(bound for bound, count in ordered if count >= share * ordered[-1][1])
+
+
+def shares(buckets: Mapping[float, float]) -> dict[str, float | None]:
+    """Return the bounds of half and of 99 % as JSON values; None beyond the last bound."""
+    bounds = {"p50": seconds_within(buckets, 0.5), "p99": seconds_within(buckets, 0.99)}
+    return {name: None if bound == float("inf") else bound for name, bound in bounds.items()}
 
 
 def read_page(page: bytes) -> Figures | None:
@@ -115,16 +126,20 @@ def read_page(page: bytes) -> Figures | None:
     workers: dict[tuple[str, str], WorkerFigures] = {}
     shadows: defaultdict[str, dict[str, float]] = defaultdict(dict)
     peers: dict[str, PeerFigures] = {}
+    histograms = {
+        "select_seconds_bucket": figures.select_buckets,
+        "gateway_first_byte_seconds_bucket": figures.first_byte_buckets,
+    }
     is_router = False
     for name, labels, value in _samples(page):
         is_router = True
-        if "worker" in labels:
+        if name in histograms:
+            _of_histogram(histograms[name], labels, value)
+        elif name.startswith("gateway_"):
+            pass  # its worker is "" for answers of the gateway itself
+        elif "worker" in labels:
             key = (labels["worker"], labels.get("dp_rank", ""))
             _of_worker(workers.setdefault(key, WorkerFigures(*key)), name, labels, value)
-        elif name == "select_seconds_bucket":
-            bound = _number(labels.get("le", ""))
-            if bound is not None:
-                figures.select_buckets[bound] = value
         elif name.startswith("state_"):
             figures.sharing = figures.sharing or SharingFigures()
             if "peer" in labels:
@@ -177,6 +192,12 @@ def _of_router(figures: Figures, name: str, labels: Mapping[str, str], value: fl
             figures.evictions[labels.get("cause", "")] = value
         case _ if name in _TOTALS:
             figures.totals[name] = value
+
+
+def _of_histogram(buckets: dict[float, float], labels: Mapping[str, str], value: float) -> None:
+    bound = _number(labels.get("le", ""))
+    if bound is not None:
+        buckets[bound] = buckets.get(bound, 0.0) + value
 
 
 def _of_peer(peer: PeerFigures, name: str, value: float) -> None:

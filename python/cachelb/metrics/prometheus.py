@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from cachelb.extras import need
 from cachelb.metrics.families import durations, families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
 
     from cachelb.metrics.families import Measured
     from cachelb.metrics.family import Family
-    from cachelb.types import RouterStats
+    from cachelb.types import Histogram, RouterStats
 
 
 class PrometheusCollector:
@@ -59,13 +60,16 @@ class PrometheusCollector:
                 metric.add_metric(labels, value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
             yield metric
         selection = durations(stats)
-        histogram = self._core.HistogramMetricFamily(f"cachelb_{selection.name}", selection.help)
-        buckets, total = [], 0
-        for bound, count in zip((*selection.histogram.bounds, float("inf")), selection.histogram.counts, strict=True):
-            total += count
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        histogram.add_metric((), buckets, selection.histogram.sum)
-        yield histogram
+        yield self._histogram(selection.name, selection.help, [((), selection.histogram)])
+
+    def _histogram(
+        self, name: str, text: str, rows: Iterable[tuple[tuple[str, ...], Histogram]], labels: tuple[str, ...] = ()
+    ) -> Metric:
+        metric = self._core.HistogramMetricFamily(f"cachelb_{name}", text, labels=labels)
+        for values, found in rows:
+            bounds = [*map(str, found.bounds), "+Inf"]
+            metric.add_metric(values, list(zip(bounds, map(float, accumulate(found.counts)), strict=True)), found.sum)
+        return metric
 
     def _families(self, stats: RouterStats) -> Iterator[Family]:
         return families(stats)

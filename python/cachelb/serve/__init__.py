@@ -1,14 +1,11 @@
-"""The gateway that `cachelb serve` runs: one process in front of OpenAI-compatible engines.
+"""The gateway that `cachelb serve` runs: one process in front of OpenAI-compatible engines; its server is native.
 
-Needs the extra ``cachelb[serve]``: uvicorn serves, and aiohttp is the client of the workers.
+Needs the extra ``cachelb[serve]``.
 """
 
 from __future__ import annotations
 
-from cachelb.serve.admin import Admin
-from cachelb.serve.gateway import Gateway
-from cachelb.serve.listener import Listener
-from cachelb.serve.service import Service
-from cachelb.serve.upstreams import Upstreams
+from cachelb.certificate import Certificate
+from cachelb.serve.gateway import Gateway, Series
 
-__all__ = ["Admin", "Gateway", "Listener", "Service", "Upstreams"]
+__all__ = ["Certificate", "Gateway", "Series"]

@@ -19,16 +19,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use cachelb_serving::address::Subset;
+use cachelb_serving::{
+    Asked, Booking, Event, Headers, Hold, LARGE_BODY_BYTES, Moved, PassingAnswer, Picked, Refusal,
+    Usage,
+};
 
 use self::answering::AnswerHeaders;
 use self::body::Body;
-use crate::address::Subset;
-use crate::host::{Asked, Booking, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage};
-use crate::read::{self, Headers};
+use crate::read;
 use crate::replies::{self, Chunks, PickedAt, Side};
 use crate::rewrite::with_model;
-use crate::shared::{Event, Hold, Shared};
-use crate::usage::PassingAnswer;
+use crate::shared::Shared;
 use crate::wire::{BodySendMode, HttpHeaders, Message, Part, Reply};
 
 const NONE: i32 = BodySendMode::None as i32;
@@ -168,9 +170,9 @@ impl Exchange {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let mode = shared.options.default_body_mode.number();
         Self {
-            held: Hold::new(&shared),
-            passing: Hold::new(&shared),
-            kept: Hold::new(&shared),
+            held: Hold::new(&shared.budget),
+            passing: Hold::new(&shared.budget),
+            kept: Hold::new(&shared.budget),
             shared,
             request_mode: mode,
             answer_mode: mode,
@@ -204,7 +206,7 @@ impl Exchange {
         }
         if message.observability_mode {
             // The proxy copies its traffic and has no use for a pick.
-            self.shared.count(Event::Observed);
+            self.shared.counters.count(Event::Observed);
             self.is_over = true;
             return;
         }
@@ -254,9 +256,13 @@ impl Exchange {
         };
         let picked = match result {
             Ok(picked) => picked,
+            // The proxy chose the pool by the model, which may get its workers later.
+            Err(refusal) if refusal.event == Event::NoModel => {
+                return self.refuse(&Refusal::no_worker(Some(1.0)));
+            }
             Err(refusal) => return self.refuse(&refusal),
         };
-        self.shared.count(Event::Picked);
+        self.shared.counters.count(Event::Picked);
         if asking.giving.is_none() {
             self.release_body();
         }
@@ -317,7 +323,7 @@ impl Exchange {
         let has_pick = self.has_pick();
         self.stop();
         if has_pick {
-            self.shared.count(Event::Expired);
+            self.shared.counters.count(Event::Expired);
         } else {
             let message = "the request took too long to arrive";
             self.refuse(&Refusal::new(Event::SlowBody, 408, message, None));
@@ -366,7 +372,7 @@ impl Exchange {
             DUPLEX => {}
             BUFFERED | BUFFERED_PARTIAL => self.push(replies::headers(Side::Request, Vec::new())),
             _ => {
-                self.shared.count(Event::BodyNotSent);
+                self.shared.counters.count(Event::BodyNotSent);
                 self.ask(PickedAt::Headers, Vec::new(), None, false);
             }
         }
@@ -403,6 +409,8 @@ impl Exchange {
         });
         let asked = Asked {
             body: None,
+            exclude: Vec::new(),
+            any_model: false,
             subset: self.subset.take().map(Subset::new),
             tenant: filled(read::TENANT).map(str::to_owned),
             priority,
@@ -429,7 +437,7 @@ impl Exchange {
     fn refuse(&mut self, refusal: &Refusal) {
         self.stop();
         self.release_body();
-        self.shared.count(refusal.event);
+        self.shared.counters.count(refusal.event);
         self.push(replies::refusal(refusal));
     }
 

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use cachelb_serving::{UnknownHeader, exposed};
+
 use crate::wire::BodySendMode;
 
 /// Endpoints that may be named behind the picked one.
@@ -10,15 +12,6 @@ const MOST_FALLBACKS: usize = 3;
 
 /// Thirty years: practically for ever, without overflow of any clock.
 pub(crate) const LONGEST: Duration = Duration::from_secs(1_000_000_000);
-
-/// Headers that decisions have, of which some may be shown to clients.
-const DECISION_HEADERS: [&str; 5] = [
-    "x-cachelb-decision",
-    "x-cachelb-matched-tokens",
-    "x-cachelb-prefill-worker",
-    "x-cachelb-reason",
-    "x-cachelb-worker",
-];
 
 /// How a proxy sends bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,11 +91,8 @@ pub enum InvalidOption {
     #[error("fallbacks must be at most {MOST_FALLBACKS}, got {0}")]
     Fallbacks(usize),
     /// No decision has the header.
-    #[error("no header of decisions is called {name:?}; there are {}", DECISION_HEADERS.join(", "))]
-    Header {
-        /// Its name.
-        name: String,
-    },
+    #[error(transparent)]
+    Header(#[from] UnknownHeader),
 }
 
 impl Options {
@@ -134,12 +124,7 @@ impl Options {
         ] {
             *time = LONGEST.min(*time);
         }
-        for name in &mut self.expose_headers {
-            name.make_ascii_lowercase();
-            if !DECISION_HEADERS.contains(&name.as_str()) {
-                return Err(InvalidOption::Header { name: name.clone() });
-            }
-        }
+        self.expose_headers = exposed(self.expose_headers)?;
         Ok(self)
     }
 }

@@ -1,8 +1,6 @@
 //! What the picker reads of a message: headers, the subset, who served, and why the proxy answered by itself.
 
-use std::time::SystemTime;
-
-use indexmap::IndexMap;
+use cachelb_serving::{Headers, trimmed};
 
 use crate::wire::{HeaderMap, Kind, Message, Value};
 
@@ -23,48 +21,6 @@ pub(crate) const OBJECTIVE: [&str; 2] = [
     "x-gateway-inference-objective",
 ];
 pub(crate) const MODEL: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
-
-/// Headers of a request or an answer by their names in lower case. Of several with one name the first counts, as no
-/// reader of them takes lists.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers(IndexMap<String, String>);
-
-impl Headers {
-    /// Returns a value by the header's name in lower case.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
-
-    /// Returns names and values in the order of the message.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// Returns the first of the headers that is there.
-    pub(crate) fn first(&self, names: [&str; 2]) -> Option<&str> {
-        names.into_iter().find_map(|name| self.get(name))
-    }
-
-    /// Returns the first of the headers that is there and not empty.
-    pub(crate) fn first_filled(&self, names: [&str; 2]) -> Option<&str> {
-        names
-            .into_iter()
-            .find_map(|name| self.get(name).filter(|value| !value.is_empty()))
-    }
-}
-
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
-    fn from_iter<I: IntoIterator<Item = (N, V)>>(headers: I) -> Self {
-        let mut found = IndexMap::new();
-        for (name, value) in headers {
-            found.entry(name.into()).or_insert_with(|| value.into());
-        }
-        Self(found)
-    }
-}
 
 /// Reads headers. A raw value is bytes, of which each is a character; the other kind counts where it is empty.
 pub(crate) fn headers(map: Option<HeaderMap>) -> Headers {
@@ -113,11 +69,6 @@ pub(crate) fn split(text: &str) -> impl Iterator<Item = String> {
         .map(str::to_owned)
 }
 
-/// Removes white space at both ends, as Python does.
-pub(crate) fn trimmed(text: &str) -> &str {
-    text.trim_matches(|letter: char| letter.is_whitespace() || ('\x1c'..='\x1f').contains(&letter))
-}
-
 /// Reads the address that served the request, `None` if the proxy does not name it.
 pub(crate) fn served(message: &Message) -> Option<&str> {
     metadata(message, NAMESPACE, SERVED)
@@ -139,25 +90,6 @@ pub(crate) fn status(headers: &Headers) -> Option<u16> {
     headers
         .get(":status")
         .map_or(Some(200), |status| trimmed(status).parse().ok())
-}
-
-/// Reads how many seconds an answer asks to wait: a number, or a date.
-pub(crate) fn retry_after(headers: &Headers, now: SystemTime) -> Option<f64> {
-    let text = headers
-        .get("retry-after")?
-        .trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
-    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-    let is_number = |digits: &str| {
-        (1..=9).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    if is_number(whole) && is_number(part) {
-        return text.parse().ok();
-    }
-    let when = httpdate::parse_http_date(text).ok()?;
-    Some(
-        when.duration_since(now)
-            .map_or(0.0, |wait| wait.as_secs_f64()),
-    )
 }
 
 fn metadata<'a>(message: &'a Message, namespace: &str, name: &str) -> Option<&'a Value> {

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::iter;
 
 use bytes::Bytes;
+use cachelb_serving::{Event, Refusal};
 
-use crate::host::Refusal;
-use crate::shared::Event;
 use crate::wire::{
     BodyMutation, BodyResponse, CommonResponse, HeaderAppendAction, HeaderMutation, HeaderValue,
     HeaderValueOption, HeadersResponse, HttpStatus, ImmediateResponse, Kind, Mutation, Reply,

@@ -5,7 +5,6 @@ mod messages;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod tls;
 
 use std::future::pending;
 use std::io;
@@ -14,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use cachelb_serving::{Certificates, Event, FREE_BYTES, Host, Tls, TlsError};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,11 +25,8 @@ use tonic_health::server::HealthReporter;
 use self::connection::{Incoming, connections};
 use self::messages::Unframed;
 use self::stream::{Phase, Processor};
-use self::tls::Certificates;
-pub use self::tls::{Tls, TlsError, TlsVersion};
-use crate::host::Host;
 use crate::options::{InvalidOption, LONGEST, Options};
-use crate::shared::{Event, FREE_BYTES, Shared};
+use crate::shared::Shared;
 use crate::wire::{ExternalProcessorServer, SERVICE};
 
 const LIVENESS: &str = "liveness";
@@ -122,7 +119,7 @@ impl Server {
         let certificates = listen
             .tls
             .as_ref()
-            .map(Certificates::new)
+            .map(|tls| Certificates::new(tls, &["h2"]))
             .transpose()?
             .map(Arc::new);
         let (listener, port) = bind(&listen.address)?;
@@ -345,7 +342,7 @@ impl Started {
     /// Returns the counters that are not 0.
     #[must_use]
     pub fn counts(&self) -> Vec<(Event, u64)> {
-        self.shared.counts()
+        self.shared.counters.counts()
     }
 
     /// Returns the requests that proxies have open.
@@ -357,7 +354,7 @@ impl Started {
     /// Returns the bytes of messages, headers, bodies and prompts that are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.shared.held()
+        self.shared.budget.held()
     }
 
     /// Ends the service and waits for it; idempotent. Readiness goes, requests that come are refused, and those that

@@ -70,7 +70,7 @@ pub struct Decision {
     #[doc = stub!("Decision.worker")]
     #[pyo3(get)]
     worker: Py<PyAny>,
-    pick: Pick,
+    pub pick: Pick,
     #[doc = stub!("Decision.prompt_tokens")]
     #[pyo3(get)]
     prompt_tokens: u64,

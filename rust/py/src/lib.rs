@@ -28,6 +28,8 @@ mod explain;
 #[cfg(feature = "ext-proc")]
 mod ext_proc;
 mod front;
+#[cfg(feature = "gateway")]
+mod gateway;
 mod hashing;
 mod index;
 mod indexed;
@@ -44,6 +46,8 @@ mod prompt;
 mod radix;
 mod roster;
 mod router;
+#[cfg(feature = "serving")]
+mod serving;
 mod sim;
 mod workers;
 
@@ -62,7 +66,10 @@ mod _core {
     use crate::events::decode_kv_events;
     #[cfg(feature = "ext-proc")]
     #[pymodule_export]
-    use crate::ext_proc::{NativeEndpointPicker, fork_gate};
+    use crate::ext_proc::NativeEndpointPicker;
+    #[cfg(feature = "gateway")]
+    #[pymodule_export]
+    use crate::gateway::{NativeGateway, check_worker};
     #[pymodule_export]
     use crate::hashing::{Namespace, hash_blocks, hash_text};
     #[pymodule_export]
@@ -84,6 +91,9 @@ mod _core {
         AdmissionGate, Fleet, HeldRequest, KvEvents, NativeRouter, Readings, SnapshotPieces, State,
         message_origin,
     };
+    #[cfg(feature = "serving")]
+    #[pymodule_export]
+    use crate::serving::fork_gate;
     #[pymodule_export]
     use crate::sim::{EngineCache, GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]

@@ -24,7 +24,7 @@ pub enum Eligibility {
     NotAmong,
     /// Ruled out for this request.
     Excluded,
-    /// Marked not ready. This and what follows is set by the selector.
+    /// Marked not ready, or it fails its health check. This and what follows is set by the selector.
     NotReady,
     /// Finishing what it has.
     Draining,
@@ -177,6 +177,8 @@ pub(super) struct Member {
     started: Millis,
     /// Marks it ready or not.
     pub ready: bool,
+    /// Whether it passed its latest health check.
+    pub healthy: bool,
     /// Whether it finishes what it has, and leaves.
     pub draining: bool,
     feed: Option<FeedStatus>,
@@ -202,6 +204,7 @@ impl Member {
         order: 0,
         last_seen: 0,
         ready: true,
+        healthy: true,
         draining: false,
         feed: None,
         announced: Announced {
@@ -250,13 +253,15 @@ impl Member {
         self.generation
     }
 
-    /// Changes what it is. One that was draining is ready again.
+    /// Changes what it is. One that was draining is ready and healthy again.
     pub fn set_profile(&mut self, mut profile: Profile) {
         profile.engine.learned = self.profile.engine.updated(profile.engine).learned;
         let is_same = profile.gpu == self.profile.gpu;
         self.times_as_fast = self.times_as_fast.filter(|_| is_same);
         self.profile = profile;
-        self.ready |= std::mem::take(&mut self.draining);
+        let returns = std::mem::take(&mut self.draining);
+        self.ready |= returns;
+        self.healthy |= returns;
     }
 
     /// Adds what its engine states of its cache, and how far its events can be believed. Returns whether that was news.
@@ -371,7 +376,7 @@ impl Member {
     pub fn condition(&self) -> Eligibility {
         if self.draining {
             Eligibility::Draining
-        } else if !self.ready {
+        } else if !(self.ready && self.healthy) {
             Eligibility::NotReady
         } else {
             Eligibility::Candidate

@@ -127,6 +127,8 @@ pub struct Pick {
     pub offer: usize,
     /// What it was picked for.
     pub wanted: Wanted,
+    /// The pool of its model.
+    pub pool: PoolId,
     /// Whether the rule takes a higher score to be better.
     pub higher_is_better: bool,
     /// Why it was picked.

@@ -154,6 +154,7 @@ impl<'a> Scene<'a> {
         let pick = Pick {
             offer: row.offer as usize,
             wanted: self.request.wanted,
+            pool: self.request.pool,
             higher_is_better: rule.properties().higher_is_better,
             reason: if self.rows.len() == 1 {
                 Reason::OnlyOne

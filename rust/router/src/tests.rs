@@ -185,6 +185,25 @@ fn a_draining_worker_is_listed_as_such_and_a_dry_run_registers_none() {
 }
 
 #[test]
+fn a_worker_that_fails_its_health_check_is_not_picked_until_it_passes_or_is_another() {
+    let mut s = selector(Box::new(RoundRobin::new(true)));
+    let picks_a = |s: &mut Selector| (0..4).any(|_| pick(s, &["a", "b"]) == "a");
+    s.workers_mut().set_healthy("b", false);
+    assert_eq!(s.fleet().find("b"), None, "it is not registered");
+    assert!(picks_a(&mut s));
+    s.workers_mut().set_healthy("a", false);
+    s.workers_mut().set_ready("a", true);
+    assert!(!picks_a(&mut s), "readiness is apart");
+    s.workers_mut().set_healthy("a", true);
+    assert!(picks_a(&mut s));
+    s.workers_mut().set_healthy("a", false);
+    s.workers_mut().add("a", Profile::default(), Millis(0));
+    assert!(!picks_a(&mut s), "it is the one that failed");
+    s.workers_mut().remove("a");
+    assert!(picks_a(&mut s), "it is another one");
+}
+
+#[test]
 fn one_candidate_is_booked_under_its_own_reason() {
     let mut s = selector(Box::new(LeastLoaded::default()));
     let mut list = offers(&["a"]);

@@ -68,6 +68,15 @@ impl Workers<'_> {
         }
     }
 
+    /// Marks a registered worker that fails its health check, or passes it again. Its readiness is apart from that.
+    pub fn set_healthy(&mut self, name: &str, healthy: bool) {
+        if let Some(id) = self.0.fleet.find(name)
+            && let Some(member) = self.0.fleet.member_mut(id)
+        {
+            member.healthy = healthy;
+        }
+    }
+
     /// Sets the relative capacity of a worker.
     ///
     /// # Errors

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
+from cachelb.certificate import Certificate
 from cachelb.integrations.ext_proc.pages import Pages
-from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
+from cachelb.integrations.ext_proc.server import EndpointPicker
 
 __all__ = ["Certificate", "EndpointPicker", "Pages"]

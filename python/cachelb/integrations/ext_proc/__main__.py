@@ -14,11 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cachelb import admission_text
+from cachelb.certificate import Certificate
 from cachelb.discovery import KubernetesWorkers, from_text
 from cachelb.errors import ConfigError
 from cachelb.integrations.ext_proc.certificates import self_signed, watch
 from cachelb.integrations.ext_proc.pages import Pages
-from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
+from cachelb.integrations.ext_proc.server import EndpointPicker
 from cachelb.router import Router
 
 if TYPE_CHECKING:

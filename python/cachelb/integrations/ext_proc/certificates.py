@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from cachelb.extras import need
 
 if TYPE_CHECKING:
-    from cachelb.integrations.ext_proc.server import Certificate, EndpointPicker
+    from cachelb.certificate import Certificate
+    from cachelb.integrations.ext_proc.server import EndpointPicker
 
 INTERVAL_S = 5.0
 _YEARS = 10

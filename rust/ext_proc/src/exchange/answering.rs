@@ -2,12 +2,13 @@
 
 use std::time::SystemTime;
 
+use cachelb_serving::{
+    Booking, Event, Headers, LARGE_BODY_BYTES, Moved, PassingAnswer, Usage, retry_after,
+};
+
 use super::{Exchange, Moving};
-use crate::host::{Booking, LARGE_BODY_BYTES, Moved, Usage};
-use crate::read::{self, Headers};
+use crate::read;
 use crate::replies::{self, Side};
-use crate::shared::Event;
-use crate::usage::PassingAnswer;
 use crate::wire::{HttpBody, HttpHeaders, Message};
 
 /// Shown for the tests of the inference extension.
@@ -48,7 +49,7 @@ impl Exchange {
             .as_deref()
             .filter(|served| pick.first.as_deref() != Some(served))
         {
-            Some(address) if self.kept.bytes > LARGE_BODY_BYTES => {
+            Some(address) if self.kept.bytes() > LARGE_BODY_BYTES => {
                 let address = address.to_owned();
                 let pick = self.pick.take();
                 self.moving = pick.map(|pick| Box::new(Moving { pick, address }));
@@ -65,11 +66,11 @@ impl Exchange {
 
     pub(super) fn count_move(&self, moved: Moved) {
         match moved {
-            Moved::Unknown => self.shared.count(Event::ServedUnknown),
-            Moved::Fallback => self.shared.count(Event::ServedFallback),
+            Moved::Unknown => self.shared.counters.count(Event::ServedUnknown),
+            Moved::Fallback => self.shared.counters.count(Event::ServedFallback),
             Moved::Unbooked => {
-                self.shared.count(Event::ServedFallback);
-                self.shared.count(Event::ServedUnbooked);
+                self.shared.counters.count(Event::ServedFallback);
+                self.shared.counters.count(Event::ServedUnbooked);
             }
         }
     }
@@ -137,7 +138,8 @@ fn report_error(booking: &mut Booking, status: u16, answer: &AnswerHeaders) {
     };
     match answer.details.as_deref() {
         None | Some("via_upstream") => {
-            let retry_after_s = read::retry_after(&answer.headers, SystemTime::now());
+            let retry_after_s = (answer.headers.get("retry-after"))
+                .and_then(|value| retry_after(value, SystemTime::now()));
             booking.error(status, retry_after_s);
         }
         Some(details) if status >= SERVER_ERROR && is_of_upstream(details) => {

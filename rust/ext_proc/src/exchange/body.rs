@@ -3,12 +3,11 @@
 use std::mem;
 
 use bytes::Bytes;
+use cachelb_serving::{Event, LARGE_BODY_BYTES, Refusal};
 
 use super::{BUFFERED, BUFFERED_PARTIAL, DUPLEX, Exchange, Outgoing};
-use crate::host::{LARGE_BODY_BYTES, Refusal};
 use crate::options::LargeBodies;
 use crate::replies::{self, Chunks, PickedAt, Side};
-use crate::shared::Event;
 use crate::wire::HttpBody;
 
 /// Bytes up to which what arrives is put together: many small messages take no more memory than one.
@@ -51,7 +50,7 @@ impl Exchange {
         let refusal = if self.body.length > options.max_body_bytes {
             let message = format!("the body is longer than {} bytes", options.max_body_bytes);
             Some(Refusal::new(Event::TooLarge, 413, message, None))
-        } else if self.shared.held() > options.max_held_bytes {
+        } else if self.shared.budget.is_exceeded() {
             Some(Refusal::full())
         } else {
             None
@@ -59,7 +58,7 @@ impl Exchange {
         match refusal {
             Some(refusal) if options.large_bodies == LargeBodies::Refuse => self.refuse(&refusal),
             Some(refusal) => {
-                self.shared.count(refusal.event);
+                self.shared.counters.count(refusal.event);
                 self.send(false, end, false);
             }
             None if end || matches!(self.request_mode, BUFFERED | BUFFERED_PARTIAL) => {
@@ -120,10 +119,10 @@ impl Exchange {
 
     /// Keeps the prompt, if there is room, until the answer begins: another worker may serve the request.
     pub(super) fn keep_prompt(&mut self, bytes: usize) {
-        if self.shared.held() + bytes > self.shared.options.max_held_bytes / 2 {
-            self.forget_prompt();
-        } else {
+        if self.shared.budget.half_takes(bytes) {
             self.kept.add(bytes);
+        } else {
+            self.forget_prompt();
         }
     }
 

@@ -79,6 +79,7 @@ impl Talk {
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.shared
+            .counters
             .counts()
             .into_iter()
             .map(|(event, count)| (event.name(), count))
@@ -89,7 +90,7 @@ impl Talk {
     fn finish(mut self) -> Vec<String> {
         self.exchange.close();
         self.exchange.close();
-        assert_eq!((self.shared.held(), self.fake.log().open), (0, 0));
+        assert_eq!((self.shared.budget.held(), self.fake.log().open), (0, 0));
         self.fake.calls()
     }
 }
@@ -197,7 +198,7 @@ fn long_bodies_come_back_in_pieces_that_count_as_held() {
     let mut ends = Vec::new();
     while let Step::Reply(reply) = talk.exchange.next() {
         assert_eq!(
-            talk.shared.held(),
+            talk.shared.budget.held(),
             2 * body.len(),
             "the body and its prompt"
         );
@@ -208,9 +209,9 @@ fn long_bodies_come_back_in_pieces_that_count_as_held() {
         }
     }
     assert_eq!((received == body, ends), (true, vec![false, false, true]));
-    assert_eq!(talk.shared.held(), body.len());
+    assert_eq!(talk.shared.budget.held(), body.len());
     talk.send(response(&[], false));
-    assert_eq!(talk.shared.held(), 0);
+    assert_eq!(talk.shared.budget.held(), 0);
 }
 
 #[test]
@@ -227,7 +228,10 @@ fn refusals() {
         "503 cachelb_no_worker {json} retry-after=1 {dropped}=rejected-no-endpoints \
         {{\"error\": {{\"message\": \"no worker is available\", \"type\": \"no_worker\", \"code\": 503}}}}"
     );
-    assert_eq!(refused("no-worker"), (no_worker, vec![("no-worker", 1)], 1));
+    for kind in ["no-worker", "no-model"] {
+        let expected = (no_worker.clone(), vec![("no-worker", 1)], 1);
+        assert_eq!(refused(kind), expected);
+    }
     let shed = format!(
         "429 cachelb_shed {json} retry-after=1 {dropped}=rejected-saturated {{\"error\": {{\"message\": \
         \"the request is of low priority and the workers are busy\", \"type\": \"shed\", \"code\": 429}}}}"
@@ -320,12 +324,16 @@ fn headers_and_subset_count_as_held_until_the_pick() {
     ] {
         let mut talk = Talk::new(options(75_000));
         talk.send(message.clone());
-        let held = talk.shared.held();
+        let held = talk.shared.budget.held();
         assert!((least..150_000).contains(&held), "{held}");
         talk.send(request(&[], false));
-        assert_eq!(talk.shared.held(), held, "of all headers");
+        assert_eq!(talk.shared.budget.held(), held, "of all headers");
         talk.send(request_body(b"{}", true));
-        assert!(talk.shared.held() < 10, "{}", talk.shared.held());
+        assert!(
+            talk.shared.budget.held() < 10,
+            "{}",
+            talk.shared.budget.held()
+        );
         talk.finish();
         let mut talk = Talk::new(options(20_000));
         let replies = talk.show(message);
@@ -359,7 +367,7 @@ fn the_model_is_put_into_the_body_if_asked() {
     let expected =
         PICKED_AT_BODY.replace(" to", " content-length=23 to") + r#" body={"model":"new","n":1.0}"#;
     assert_eq!(replies, [expected]);
-    assert_eq!(talk.shared.held(), body.len(), "the prompt");
+    assert_eq!(talk.shared.budget.held(), body.len(), "the prompt");
 }
 
 #[test]
@@ -457,7 +465,7 @@ fn deadlines_by_the_state_of_the_request() {
     talk.exchange.expire();
     assert!(show(&talk.steps()[0]).starts_with("408 cachelb_slow_body"));
     assert_eq!(
-        (talk.shared.held(), talk.counts()),
+        (talk.shared.budget.held(), talk.counts()),
         (0, vec![("slow-body", 1)])
     );
     let far = Options {
@@ -497,6 +505,10 @@ fn an_exchange_that_is_dropped_at_any_step_leaves_nothing() {
             }
         }
         drop(exchange);
-        assert_eq!((shared.held(), fake.log().open), (0, 0), "{most} steps");
+        assert_eq!(
+            (shared.budget.held(), fake.log().open),
+            (0, 0),
+            "{most} steps"
+        );
     }
 }

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use cachelb_serving::Certificates;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, join, split};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
-
-use super::tls::Certificates;
 
 /// Clients that may be connected at once; further ones wait.
 const MOST_CONNECTIONS: usize = 4096;

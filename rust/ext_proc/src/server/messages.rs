@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use cachelb_serving::{Event, Hold, Refusal};
 use prost::Message as _;
 use tonic::body::Body;
 use tonic::codegen::http::Request;
@@ -16,8 +17,7 @@ use tonic::server::NamedService;
 use tonic::{Extensions, Status};
 
 use super::MESSAGE_OVERHEAD;
-use crate::host::Refusal;
-use crate::shared::{Event, Hold, Shared};
+use crate::shared::Shared;
 use crate::wire::{Message, Part};
 
 /// Bytes before a message: whether it is compressed, and its length.
@@ -32,6 +32,7 @@ pub(super) struct Unframed<S>(pub(super) S);
 pub(super) struct Messages {
     body: Body,
     buffer: BytesMut,
+    shared: Arc<Shared>,
     /// Bytes of the buffer.
     held: Hold,
 }
@@ -67,7 +68,8 @@ impl Messages {
         Self {
             body: body.unwrap_or_default(),
             buffer: BytesMut::new(),
-            held: Hold::new(shared),
+            shared: Arc::clone(shared),
+            held: Hold::new(&shared.budget),
         }
     }
 
@@ -81,7 +83,7 @@ impl Messages {
                 return Ok(message);
             }
             if !has_room {
-                self.held.shared.count(Event::Full);
+                self.shared.counters.count(Event::Full);
                 return Err(Status::resource_exhausted(Refusal::full().message));
             }
             let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
@@ -102,7 +104,7 @@ impl Messages {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*length) as usize;
-        let body = self.held.shared.options.max_body_bytes.saturating_mul(2);
+        let body = self.shared.options.max_body_bytes.saturating_mul(2);
         if compressed != 0 {
             return Err(Status::unimplemented("messages must not be compressed"));
         }
@@ -124,7 +126,7 @@ impl Messages {
     }
 
     fn too_long(&self, length: usize) -> Status {
-        self.held.shared.count(Event::TooLarge);
+        self.shared.counters.count(Event::TooLarge);
         Status::resource_exhausted(format!("a message of {length} bytes is too long"))
     }
 }

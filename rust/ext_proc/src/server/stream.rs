@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use cachelb_serving::{Event, Host, Picked, Refusal};
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::{self, timeout, timeout_at};
@@ -13,9 +14,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::LAST_WORDS;
 use super::messages::Messages;
 use crate::exchange::{Exchange, Question, Step};
-use crate::host::{Host, Picked, Refusal};
 use crate::replies;
-use crate::shared::{Event, Shared};
+use crate::shared::Shared;
 use crate::wire::{ExternalProcessor, Message, Reply};
 
 /// What a server does with streams.
@@ -69,7 +69,7 @@ impl<H: Host> ExternalProcessor for Processor<H> {
         // One reply, so that a proxy that does not read holds no more.
         let (sent, replies) = mpsc::channel(1);
         if let Some(refusal) = self.refusal() {
-            self.shared.count(refusal.event);
+            self.shared.counters.count(refusal.event);
             let _ = sent.try_send(Ok(replies::refusal(&refusal)));
         } else {
             let stream = Stream {

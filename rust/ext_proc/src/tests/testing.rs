@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::host::{
+use cachelb_serving::{
     Asked, Booked, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
 };
+
 use crate::options::{BodyMode, LargeBodies, Options};
 use crate::wire::{
     HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers, Kind, Message,
@@ -70,6 +70,7 @@ impl Fake {
     pub(crate) fn choose(&self, asked: &Asked) -> Result<Picked, Refusal> {
         self.log().calls.push(show_asked(asked));
         match asked.headers.get("x-do").unwrap_or_default() {
+            "no-model" => return Err(Refusal::no_model()),
             "no-worker" => return Err(Refusal::no_worker(Some(0.2))),
             "bad-body" => return Err(Refusal::bad_body("é\"\x7f")),
             "shed" => return Err(Refusal::shed()),
@@ -119,6 +120,24 @@ impl Host for Fake {
         }
         self.choose(&asked)
     }
+
+    fn workers(&self) -> Vec<Arc<str>> {
+        [A, B, FULL].map(Arc::from).into()
+    }
+
+    fn version(&self) -> u64 {
+        0
+    }
+
+    fn target(&self, key: &str) -> Option<Arc<str>> {
+        Some(Arc::from(key))
+    }
+
+    fn schedulable(&self) -> usize {
+        self.workers().len()
+    }
+
+    fn set_health(&self, _worker: &str, _is_healthy: bool) {}
 }
 
 fn show_asked(asked: &Asked) -> String {
@@ -167,6 +186,14 @@ impl FakeBooked {
 }
 
 impl Booked for FakeBooked {
+    fn worker(&self) -> &str {
+        &self.address
+    }
+
+    fn model(&self) -> &'static str {
+        ""
+    }
+
     fn rank(&self) -> Option<u32> {
         self.rank
     }

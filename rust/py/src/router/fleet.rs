@@ -255,7 +255,7 @@ impl Fleet {
     }
 
     /// Names of the models that have an index of their own.
-    fn models(&self) -> Vec<String> {
+    pub fn models(&self) -> Vec<String> {
         let mut models: Vec<String> = self.roster.now().models.keys().cloned().collect();
         models.sort();
         models

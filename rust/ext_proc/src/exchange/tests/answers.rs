@@ -196,7 +196,7 @@ fn prompts_are_kept_if_there_is_room() {
         });
         talk.send(request(&[], false));
         talk.send(request_body(b"{}", true));
-        assert_eq!(talk.shared.held(), kept);
+        assert_eq!(talk.shared.budget.held(), kept);
         talk.send(with_served(response(&[], false), B));
         assert_eq!(talk.fake.calls()[2], format!("book {B} {kept}"));
     }

@@ -1,12 +1,12 @@
 //! The exchange by random messages, of which many make no sense.
 
+use cachelb_serving::Event;
 use proptest::prelude::*;
 use proptest::strategy::Union;
 
 use super::Talk;
 use crate::options::{BodyMode, LargeBodies, Options};
 use crate::replies::CHUNK_BYTES;
-use crate::shared::Event;
 use crate::testing::*;
 use crate::wire::{HeaderValue, HttpTrailers, Message, Part};
 
@@ -177,7 +177,7 @@ proptest! {
                 }
             }
             prop_assert!(talk.fake.log().open <= 1);
-            prop_assert!(talk.shared.held() <= 2000 + 3000);
+            prop_assert!(talk.shared.budget.held() <= 2000 + 3000);
             if talk.is_over {
                 break;
             }
@@ -187,13 +187,13 @@ proptest! {
         if is_request_duplex && !rewrites {
             let prefix = sent[0].get(..received[0].len());
             prop_assert_eq!(prefix, Some(&received[0][..]));
-            let is_held = talk.is_over || talk.exchange.pick.is_none() || talk.exchange.held.bytes > 0;
+            let is_held = talk.is_over || talk.exchange.pick.is_none() || talk.exchange.held.bytes() > 0;
             prop_assert!(is_held || received[0].len() == sent[0].len());
         }
         if is_answer_duplex && talk.failure.is_none() {
             prop_assert!(talk.is_over || received[1] == sent[1]);
         }
-        let picked = talk.shared.counts().into_iter().find(|(event, _)| *event == Event::Picked);
+        let picked = talk.shared.counters.counts().into_iter().find(|(event, _)| *event == Event::Picked);
         let calls = talk.finish();
         let ends = calls.iter().filter(|call| {
             ["cancel", "error", "complete"].iter().any(|end| call.starts_with(end))

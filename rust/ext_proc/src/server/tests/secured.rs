@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use cachelb_serving::TlsVersion;
 use rcgen::{CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -1,0 +1,223 @@
+//! Admission at a server: requests that are held until a worker has room, or refused.
+//!
+//! Nothing of it needs the interpreter. A request that waits is a future: its turn wakes it, and it is read and selected
+//! for again, as any request is.
+
+use std::hash::RandomState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use cachelb_core::ids::Millis;
+use cachelb_router::{
+    GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket,
+};
+use cachelb_serving::{Asked, Picked, Refusal};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::gate;
+use super::seconds;
+use crate::args::number;
+use crate::engine::Engine;
+use crate::options::read::{NOT_NEGATIVE, Options, millis};
+use crate::router::{settings_of, tenant_named};
+
+/// The gates of servers, counted down: those of `cachelb.Admission` are counted up.
+static GATES: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// All requests of a server wait in one event loop.
+const CALLER: u64 = 0;
+
+/// The gate of a server.
+#[derive(Debug)]
+pub struct Door {
+    engine: Arc<Engine>,
+    id: GateId,
+    settings: GateSettings,
+    tenants: RandomState,
+    /// How long a request waits; `None` for any time.
+    wait: Option<Duration>,
+}
+
+/// Wakes the future of a request that waits.
+#[derive(Debug, Default)]
+struct Turn(Notify);
+
+impl Wake for Turn {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// How a request takes part in a selection.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    /// It comes; what wakes it, if it may wait.
+    Comes(Option<Waker>),
+    /// It waits, and this may be its last try.
+    Waits { ticket: Ticket, is_last: bool },
+}
+
+/// A request that waits. It leaves the queue when dropped.
+#[derive(Debug)]
+pub struct Held {
+    door: Arc<Door>,
+    ticket: Ticket,
+    is_over: bool,
+}
+
+/// What a try came to.
+pub enum Came {
+    Picked(Picked),
+    Waits {
+        held: Held,
+        /// It is to look again then, whether it is called or not.
+        again: Option<Duration>,
+    },
+}
+
+impl Door {
+    /// From the settings that an `AdmissionGate` takes.
+    pub fn read(engine: &Arc<Engine>, given: &Bound<'_, PyDict>) -> PyResult<Arc<Self>> {
+        let (given, tenants) = (Options(given), RandomState::new());
+        let wait = given.optional("max_wait_s")?;
+        let wait = wait.map(|wait| number(&wait, "max_wait_s", NOT_NEGATIVE));
+        Ok(Arc::new(Self {
+            engine: Arc::clone(engine),
+            id: GateId(GATES.fetch_sub(1, Ordering::Relaxed)),
+            settings: settings_of(&given, &tenants)?,
+            tenants,
+            wait: wait.transpose()?.map(seconds),
+        }))
+    }
+
+    /// Selects for a request, within the selector's lock.
+    pub fn pass(
+        &self,
+        entry: &Entry,
+        asked: &Asked,
+        selector: &mut Selector,
+        candidates: &mut Offers,
+        request: &Request<'_>,
+    ) -> cachelb_core::Result<Passed<Pick>> {
+        let tenant = asked.tenant.as_ref();
+        let tenant = tenant.map(|name| tenant_named(&self.tenants, name));
+        let ticket = match entry {
+            Entry::Comes(_) => None,
+            Entry::Waits { ticket, .. } => Some(*ticket),
+        };
+        let passage = Passage {
+            gate: self.id,
+            priority: asked.priority.unwrap_or(0),
+            tenant: tenant.unwrap_or_default(),
+            ticket,
+            ..Passage::default()
+        };
+        let request = &Request {
+            passage: Some(passage),
+            ..*request
+        };
+        let select = |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {
+            selector.select(candidates, request)
+        };
+        match entry {
+            Entry::Comes(waker) => {
+                selector.gates_mut().open(self.id, &self.settings);
+                let newcomer = waker
+                    .as_ref()
+                    .map(|waker| self.newcomer(waker, request.now));
+                selector.arrive(candidates, request, newcomer.as_ref(), select)
+            }
+            Entry::Waits { is_last, .. } => {
+                selector.try_again(candidates, request, *is_last, select)
+            }
+        }
+    }
+
+    /// Picks for a request by `tried`, once it is its turn.
+    pub async fn admit<F>(self: &Arc<Self>, tried: impl Fn(Entry) -> F) -> Result<Picked, Refusal>
+    where
+        F: Future<Output = Result<Came, Refusal>>,
+    {
+        let turn = Arc::new(Turn::default());
+        let end = self.wait.map(|wait| Instant::now() + wait);
+        let may_wait = self.wait != Some(Duration::ZERO);
+        let waker = may_wait.then(|| Waker::from(Arc::clone(&turn)));
+        let mut came = tried(Entry::Comes(waker)).await?;
+        loop {
+            let (mut held, again) = match came {
+                Came::Picked(picked) => return Ok(picked),
+                Came::Waits { held, again } => (held, again.map(|again| Instant::now() + again)),
+            };
+            let called = turn.0.notified();
+            match end.into_iter().chain(again).min() {
+                Some(first) => timeout_at(first, called).await.unwrap_or_default(),
+                None => called.await,
+            }
+            let now = Instant::now();
+            if again.is_some_and(|again| again <= now) {
+                self.call_next(true);
+            }
+            let is_last = end.is_some_and(|end| end <= now);
+            let ticket = held.ticket;
+            came = tried(Entry::Waits { ticket, is_last }).await?;
+            held.is_over = true;
+        }
+    }
+
+    /// A request that comes at `now` and may wait.
+    fn newcomer(&self, waker: &Waker, now: Millis) -> Newcomer {
+        let until = |wait: Duration| Millis(now.0.saturating_add(millis(wait.as_secs_f64())));
+        Newcomer {
+            waker: waker.clone(),
+            caller: CALLER,
+            until: self.wait.map(|wait| (until(wait), false)),
+            for_workers: false,
+        }
+    }
+
+    /// Calls the requests whose turn it is, after each change to those that wait, and after an event.
+    pub fn call_next(&self, is_event: bool) {
+        let _inside = gate::enter();
+        if let Err(error) = self.engine.call_next(is_event) {
+            Python::attach(|py| error.write_unraisable(py, None));
+        }
+    }
+
+    /// A request that waits by `ticket`.
+    pub fn held(self: &Arc<Self>, ticket: Ticket) -> Held {
+        Held {
+            door: Arc::clone(self),
+            ticket,
+            is_over: false,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let (door, ticket) = (&self.door, self.ticket);
+        let waited = {
+            let _inside = gate::enter();
+            let give_up = |selector: &mut Selector| selector.give_up(door.id, ticket);
+            door.engine.held(give_up)
+        };
+        if waited {
+            door.call_next(false);
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.engine
+            .held(|selector| selector.gates_mut().remove(self.id));
+    }
+}

@@ -1,0 +1,307 @@
+//! A router as the host of a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cachelb_router::{Eligibility, Role, Wanted};
+use cachelb_serving::{Asked, Host, LARGE_BODY_BYTES, Picked, Refusal, off_thread};
+use pyo3::prelude::*;
+use tokio::sync::Semaphore;
+
+use super::addresses::{Addresses, Known};
+use super::booked::{Booking, Chosen, Rebooking};
+use super::door::{Came, Door, Entry};
+use super::gate;
+use super::interpreted::Interpreted;
+use super::native::{failed, natively};
+use super::picking::{Query, Selecting, Stop, pick};
+use crate::custom::Turn;
+use crate::decision::Owner;
+use crate::roster::Registered;
+use crate::router::NativeRouter;
+
+/// A router and what its server keeps of it.
+#[derive(Debug)]
+pub struct RouterHost {
+    router: Py<NativeRouter>,
+    owner: Arc<dyn Owner>,
+    addresses: Addresses,
+    /// The admission, if there is one.
+    door: Option<Arc<Door>>,
+    /// Whoever has the permit asks the interpreter.
+    interpreter: Arc<Semaphore>,
+    /// How long a request waits for the interpreter in all.
+    patience: Duration,
+    /// Requests for which the interpreter took too long.
+    late: AtomicU64,
+}
+
+/// How a request is selected for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Native,
+    Interpreted,
+}
+
+impl RouterHost {
+    pub fn new(
+        router: &Bound<'_, NativeRouter>,
+        addresses: Addresses,
+        door: Option<Arc<Door>>,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            router: router.clone().unbind(),
+            owner: Arc::new(router.clone().unbind()),
+            addresses,
+            door,
+            interpreter: Arc::new(Semaphore::new(1)),
+            patience,
+            late: AtomicU64::new(0),
+        }
+    }
+
+    /// Requests that were picked for without the policy or renderer in Python, which took too long.
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// Whether the interpreter takes part in any selection.
+    pub fn needs_python(&self) -> bool {
+        let router = self.router.get();
+        self.is_asked() || router.bodies.renders() || !router.engine.has_native_clock()
+    }
+
+    fn registered(&self) -> Arc<Registered> {
+        self.router.get().fleet.get().roster.now()
+    }
+
+    /// Whether the interpreter takes part in the selection for a request.
+    fn way(&self, asked: &Asked) -> Way {
+        if self.renders(asked) || self.is_asked() {
+            Way::Interpreted
+        } else {
+            Way::Native
+        }
+    }
+
+    /// Whether a policy of the caller's, or one beside, is asked.
+    fn is_asked(&self) -> bool {
+        let turn = Turn {
+            wanted: Wanted::Whole,
+            dry_run: false,
+        };
+        self.router.get().customs.are_asked(turn)
+    }
+
+    fn renders(&self, asked: &Asked) -> bool {
+        asked.body.is_some() && self.router.get().bodies.renders()
+    }
+
+    fn selecting<R, E: From<Refusal>>(
+        &self,
+        way: Way,
+        asked: &Asked,
+        again: bool,
+        work: impl FnOnce(&Known, &mut dyn Selecting) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let registered = self.registered();
+        let known = self
+            .addresses
+            .of(&registered)
+            .map_err(|error| failed(&error))?;
+        match way {
+            Way::Native => {
+                let _inside = gate::enter();
+                natively(
+                    self.router.get(),
+                    &self.owner,
+                    &registered,
+                    asked,
+                    again,
+                    |natively| work(&known, natively),
+                )
+            }
+            Way::Interpreted => Python::attach(|py| {
+                let router = self.router.bind(py).clone();
+                let mut interpreted =
+                    Interpreted::new(router, asked).map_err(|error| failed(&error))?;
+                work(&known, &mut interpreted)
+            }),
+        }
+    }
+
+    fn picked(self: &Arc<Self>, way: Way, asked: Asked) -> Result<Picked, Refusal> {
+        self.tried(way, asked, None).map_err(Refusal::from)
+    }
+
+    /// A try of a request to pass the `door`.
+    fn came(
+        self: &Arc<Self>,
+        door: &Arc<Door>,
+        asked: Asked,
+        entry: &Entry,
+    ) -> Result<Came, Refusal> {
+        let came = match self.tried(Way::Native, asked, Some((door, entry))) {
+            Ok(picked) => Ok(Came::Picked(picked)),
+            Err(Stop::Refused(refusal)) => Err(refusal),
+            Err(Stop::Waits(ticket, again_ms)) => Ok(Came::Waits {
+                held: door.held(ticket),
+                again: again_ms.map(Duration::from_millis),
+            }),
+        };
+        if matches!(entry, Entry::Waits { .. }) || matches!(came, Ok(Came::Waits { .. })) {
+            door.call_next(false);
+        }
+        came
+    }
+
+    fn tried(
+        self: &Arc<Self>,
+        way: Way,
+        asked: Asked,
+        entry: Option<(&Door, &Entry)>,
+    ) -> Result<Picked, Stop> {
+        let again = matches!(entry, Some((_, Entry::Waits { .. })));
+        let found = self.selecting(way, &asked, again, |known, selecting| {
+            pick(selecting, &asked, known, entry)
+        });
+        let (endpoints, chosen) = found?;
+        let booking = Booking {
+            host: Arc::clone(self) as Arc<dyn Rebooking>,
+            endpoint: endpoints.first().cloned().unwrap_or_default(),
+            asked,
+            chosen,
+        };
+        Ok(Picked::new(endpoints, Box::new(booking)))
+    }
+}
+
+impl Rebooking for RouterHost {
+    fn key_at(&self, address: &str) -> Option<Arc<str>> {
+        let registered = self.registered();
+        let known = self.addresses.of(&registered).ok()?;
+        known.key_at(address).map(Arc::clone)
+    }
+
+    fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal> {
+        let among = [Arc::clone(key)].into();
+        let query = Query {
+            among: Some(&among),
+            exclude: &[],
+            dry_run: false,
+            pinned: self.router.get().customs.decides(Wanted::Whole),
+            entry: None,
+        };
+        // Of one candidate no policy has anything to choose, but a prompt that was rendered is rendered again.
+        let way = if self.renders(asked) {
+            Way::Interpreted
+        } else {
+            Way::Native
+        };
+        let selected = self.selecting(way, asked, false, |_, selecting| selecting.select(query));
+        selected.map_err(Refusal::from)
+    }
+}
+
+/// The host of one server.
+#[derive(Debug, Clone)]
+pub struct Shared(pub Arc<RouterHost>);
+
+impl Host for Shared {
+    async fn pick(&self, asked: Asked) -> Result<Picked, Refusal> {
+        let host = Arc::clone(&self.0);
+        if host.way(&asked) == Way::Interpreted {
+            let (interpreter, patience) = (Arc::clone(&host.interpreter), host.patience);
+            let (own, request) = (Arc::clone(&host), asked.clone());
+            // The permit goes with the work: what hangs keeps it, and all others wait their time and no longer.
+            let work = async move {
+                let permit = interpreter.acquire_owned().await;
+                let work = move || {
+                    let _permit = permit;
+                    own.picked(Way::Interpreted, request)
+                };
+                off_thread(work).await
+            };
+            match tokio::time::timeout(patience, work).await {
+                Ok(picked) => return picked,
+                Err(_) => host.late.fetch_add(1, Ordering::Relaxed),
+            };
+        }
+        let is_long = asked
+            .body
+            .as_ref()
+            .is_some_and(|body| body.len() > LARGE_BODY_BYTES);
+        if let Some(door) = host.door.as_ref().filter(|_| !asked.any_model) {
+            let tried = |entry: Entry| {
+                let (host, door, asked) = (Arc::clone(&host), Arc::clone(door), asked.clone());
+                let come = move || host.came(&door, asked, &entry);
+                async move {
+                    if is_long {
+                        off_thread(come).await
+                    } else {
+                        come()
+                    }
+                }
+            };
+            return door.admit(tried).await;
+        }
+        if is_long || !host.router.get().engine.has_native_clock() {
+            return off_thread(move || host.picked(Way::Native, asked)).await;
+        }
+        host.picked(Way::Native, asked)
+    }
+
+    fn workers(&self) -> Vec<Arc<str>> {
+        let registered = self.0.registered();
+        registered
+            .seats()
+            .map(|seat| Arc::clone(&seat.key))
+            .collect()
+    }
+
+    fn version(&self) -> u64 {
+        self.0.registered().version()
+    }
+
+    fn target(&self, key: &str) -> Option<Arc<str>> {
+        let registered = self.0.registered();
+        registered.seat(key).map(|seat| Arc::clone(&seat.raw))
+    }
+
+    fn schedulable(&self) -> usize {
+        let (registered, engine) = (self.0.registered(), &self.0.router.get().engine);
+        let now = engine.any_now();
+        let _inside = gate::enter();
+        engine.held(|selector| {
+            let takes = |name: &Arc<str>| {
+                let id = selector.fleet().find(name);
+                let condition = id.and_then(|id| selector.condition(id, now));
+                condition.is_some_and(|(profile, eligibility)| {
+                    profile.role != Role::Prefill
+                        && !matches!(eligibility, Eligibility::NotReady | Eligibility::Draining)
+                })
+            };
+            let seats = registered.seats();
+            seats.filter(|seat| seat.names().iter().any(takes)).count()
+        })
+    }
+
+    fn set_health(&self, worker: &str, is_healthy: bool) {
+        let registered = self.0.registered();
+        let Some(seat) = registered.seat(worker) else {
+            return;
+        };
+        let (names, engine) = (seat.names(), &self.0.router.get().engine);
+        let _inside = gate::enter();
+        let marked = engine.caught(|selector| {
+            for name in &names {
+                selector.workers_mut().set_healthy(name, is_healthy);
+            }
+        });
+        if let Err(error) = marked.and_then(|()| engine.released()) {
+            failed(&error);
+        }
+    }
+}

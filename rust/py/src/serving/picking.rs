@@ -1,0 +1,134 @@
+//! From a request to endpoints: the worker that is booked, and the next best ones behind it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cachelb_router::Ticket;
+use cachelb_serving::{Asked, Event, Refusal};
+
+use super::addresses::Known;
+use super::booked::Chosen;
+use super::door::{Door, Entry};
+
+/// When a client that gets no worker may try again.
+pub const RETRY_AFTER_S: f64 = 1.0;
+
+/// Which workers a selection is among.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// `None` for all.
+    pub among: Option<&'a HashSet<Arc<str>>>,
+    pub exclude: &'a [Arc<str>],
+    pub dry_run: bool,
+    /// Whether the first of them is to be taken, as a policy of the caller's would.
+    pub pinned: bool,
+    /// The admission, and how the request takes part in it.
+    pub entry: Option<(&'a Door, &'a Entry)>,
+}
+
+/// Why no worker is picked.
+#[derive(Debug)]
+pub enum Stop {
+    Refused(Refusal),
+    /// The request waits; in so many milliseconds it is to look again.
+    Waits(Ticket, Option<u64>),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Stop> for Refusal {
+    /// Of a selection without an entry, which waits nowhere.
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Refused(refusal) => refusal,
+            Stop::Waits(..) => Self::failed(),
+        }
+    }
+}
+
+/// Selects for one request, whichever way.
+pub trait Selecting {
+    /// Picks a worker, and books its load unless it is a dry run.
+    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop>;
+
+    /// Models that have workers of their own.
+    fn models(&self) -> Vec<String>;
+
+    /// Selects for another model from here on.
+    fn set_model(&mut self, model: &str);
+
+    /// Whether it may find workers that were not there when the addresses were read.
+    fn may_grow(&self) -> bool;
+
+    /// Requests in flight on a worker that was picked.
+    fn inflight(&mut self, chosen: &Chosen) -> u64;
+}
+
+/// Selects among workers of any model, if that will do.
+fn select(selecting: &mut dyn Selecting, asked: &Asked, query: Query<'_>) -> Result<Chosen, Stop> {
+    let found = selecting.select(query);
+    let has_none = |why: &Refusal| matches!(why.event, Event::NoModel | Event::NoWorker);
+    match &found {
+        Err(Stop::Refused(why)) if asked.any_model && has_none(why) => {}
+        _ => return found,
+    }
+    for model in selecting.models() {
+        selecting.set_model(&model);
+        let found = selecting.select(query);
+        if found.is_ok() {
+            return found;
+        }
+    }
+    Err(Refusal::no_worker(Some(RETRY_AFTER_S)).into())
+}
+
+/// Picks for a request: its endpoints, and the booked one.
+pub fn pick(
+    selecting: &mut dyn Selecting,
+    asked: &Asked,
+    known: &Known,
+    entry: Option<(&Door, &Entry)>,
+) -> Result<(Vec<String>, Chosen), Stop> {
+    let among = known.among(asked.subset.as_ref(), selecting.may_grow());
+    let among = among.as_ref();
+    let dry = Query {
+        among,
+        exclude: &asked.exclude,
+        dry_run: true,
+        pinned: false,
+        entry: None,
+    };
+    if let Some(limit) = asked.shed_inflight {
+        let chosen = select(selecting, asked, dry)?;
+        if selecting.inflight(&chosen) >= limit {
+            return Err(Refusal::shed().into());
+        }
+    }
+    let booking = Query {
+        dry_run: false,
+        entry,
+        ..dry
+    };
+    let chosen = select(selecting, asked, booking)?;
+    // The header with the rank goes to any worker that serves the request, but is right for one only.
+    let most = chosen.rank.map_or(asked.fallbacks, |_| 0);
+    let (mut tried, before) = (asked.exclude.clone(), asked.exclude.len());
+    tried.push(Arc::clone(&chosen.key));
+    while tried.len() <= before + most {
+        let next = Query {
+            exclude: &tried,
+            ..dry
+        };
+        // Asking the router again costs less than an explanation, which has no ranks for policies without scores.
+        let Ok(found) = selecting.select(next) else {
+            break;
+        };
+        tried.push(found.key);
+    }
+    let endpoints = tried[before..].iter().filter_map(|key| known.of(key));
+    Ok((endpoints.map(str::to_owned).collect(), chosen))
+}

@@ -1,0 +1,19 @@
+//! Shared by the servers in front of a router: the interface to it, addresses, headers, usage of answers, memory limits,
+//! counters and certificates.
+
+pub mod address;
+mod budget;
+mod counters;
+mod headers;
+mod host;
+mod tls;
+mod usage;
+
+pub use budget::{Budget, FREE_BYTES, Hold};
+pub use counters::{Counters, Event};
+pub use headers::{Headers, UnknownHeader, exposed, retry_after, trimmed};
+pub use host::{
+    Asked, Booked, Booking, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
+};
+pub use tls::{Certificates, Tls, TlsError, TlsVersion};
+pub use usage::PassingAnswer;

@@ -283,7 +283,7 @@ def test_command_explains_itself(capsys: pytest.CaptureFixture[str], words: Any,
     ("text", "words", "message"),
     [
         ("[router]\nblock_sise = 3\n", [], "did you mean 'block_size'"),
-        ("workers = []\n", ["--fallbacks", "9"], "fallbacks must be at most 3, got 9"),
+        ("workers = []\n", ["--fallbacks", "9"], "fallbacks must be from 0 to 3, got 9"),
         ("workers = []\n", ["--admission", "max_wait_s=none"], "must be below body_timeout_s=30, "),
         (None, [], "No such file"),
     ],

@@ -1,6 +1,6 @@
 //! An endpoint picker for Envoy and the gateways built on it: a gRPC server of external processing (`ext_proc`).
 //!
-//! [`Server::start`] serves on a thread of its own and asks a [`Host`](cachelb_serving::Host) for each pick. The router is
+//! [`Started::start`] serves on a thread of its own and asks a [`Host`](cachelb_serving::Host) for each pick. The router is
 //! the host's: this crate reads messages, holds bodies within bounds, and reports each answer to its
 //! [`Booked`](cachelb_serving::Booked) load.
 
@@ -16,5 +16,5 @@ mod shared;
 mod testing;
 mod wire;
 
-pub use options::{BodyMode, InvalidOption, LargeBodies, Options};
-pub use server::{Listen, Server, StartError, Started};
+pub use options::{BodyMode, LargeBodies, Options};
+pub use server::{Listen, Started};

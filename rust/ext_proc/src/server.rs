@@ -7,13 +7,12 @@ mod stream;
 mod tests;
 
 use std::future::pending;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cachelb_serving::{Certificates, Event, FREE_BYTES, Host, Tls, TlsError};
+use cachelb_serving::{Certificates, Event, FREE_BYTES, Host, StartError, Tls, TlsError};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,7 +24,7 @@ use tonic_health::server::HealthReporter;
 use self::connection::{Incoming, connections};
 use self::messages::Unframed;
 use self::stream::{Phase, Processor};
-use crate::options::{InvalidOption, LONGEST, Options};
+use crate::options::Options;
 use crate::shared::Shared;
 use crate::wire::{ExternalProcessorServer, SERVICE};
 
@@ -62,33 +61,6 @@ pub struct Listen {
     pub patience: Option<Duration>,
 }
 
-/// Why a server does not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// An option is out of its range.
-    #[error(transparent)]
-    Option(#[from] InvalidOption),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The certificate or the key cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The system has no thread for it.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-}
-
-/// An endpoint picker.
-#[derive(Debug)]
-pub struct Server;
-
 /// A server that runs on a thread of its own, until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Started {
@@ -100,70 +72,6 @@ pub struct Started {
     health: HealthReporter,
     handle: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-// === impl Server ===
-
-impl Server {
-    /// Listens, and serves until [`Started::stop`].
-    ///
-    /// # Errors
-    ///
-    /// An option is out of its range, an address cannot be listened on, or the certificate cannot be used.
-    pub fn start<H: Host>(
-        options: Options,
-        host: Arc<H>,
-        listen: &Listen,
-    ) -> Result<Started, StartError> {
-        let options = options.checked()?;
-        let certificates = listen
-            .tls
-            .as_ref()
-            .map(|tls| Certificates::new(tls, &["h2"]))
-            .transpose()?
-            .map(Arc::new);
-        let (listener, port) = bind(&listen.address)?;
-        let health_listener = listen.health_address.as_deref().map(bind).transpose()?;
-        let health_port = health_listener.as_ref().map(|(_, port)| *port);
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(
-                thread::available_parallelism().map_or(2, |count| count.get().max(2)),
-            )
-            .thread_name("cachelb-ext-proc-pick")
-            .build()
-            .map_err(StartError::Thread)?;
-        let handle = runtime.handle().clone();
-        let shared = Arc::new(Shared::new(options));
-        let phase = Arc::new(watch::Sender::new(Phase::Serving));
-        let health = HealthReporter::new();
-        report(&handle, &health, listen.is_ready);
-        let service = tonic_health::server::HealthService::from_health_reporter(health.clone());
-        let service = HealthServer::new(service);
-        let run = Run {
-            processor: Processor::new(host, Arc::clone(&shared), phase.subscribe()),
-            shared: Arc::clone(&shared),
-            phase: Arc::clone(&phase),
-            listener,
-            health_listener: health_listener.map(|(listener, _)| listener),
-            certificates: certificates.clone(),
-            patience: listen.patience.unwrap_or(PATIENCE),
-        };
-        let thread = thread::Builder::new()
-            .name("cachelb-ext-proc".to_owned())
-            .spawn(move || run.until_stopped(runtime, service))
-            .map_err(StartError::Thread)?;
-        Ok(Started {
-            port,
-            health_port,
-            shared,
-            certificates,
-            phase,
-            health,
-            handle,
-            thread: Mutex::new(Some(thread)),
-        })
-    }
 }
 
 fn bind(address: &str) -> Result<(TcpListener, u16), StartError> {
@@ -303,6 +211,65 @@ async fn stopped(mut phases: watch::Receiver<Phase>) {
 // === impl Started ===
 
 impl Started {
+    /// Listens, and serves until [`Started::stop`].
+    ///
+    /// # Errors
+    ///
+    /// An address cannot be listened on, or the certificate cannot be used.
+    pub fn start<H: Host>(
+        options: Options,
+        host: Arc<H>,
+        listen: &Listen,
+    ) -> Result<Self, StartError> {
+        let certificates = listen
+            .tls
+            .as_ref()
+            .map(|tls| Certificates::new(tls, &["h2"]))
+            .transpose()?
+            .map(Arc::new);
+        let (listener, port) = bind(&listen.address)?;
+        let health_listener = listen.health_address.as_deref().map(bind).transpose()?;
+        let health_port = health_listener.as_ref().map(|(_, port)| *port);
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(
+                thread::available_parallelism().map_or(2, |count| count.get().max(2)),
+            )
+            .thread_name("cachelb-ext-proc-pick")
+            .build()
+            .map_err(StartError::Thread)?;
+        let handle = runtime.handle().clone();
+        let shared = Arc::new(Shared::new(options));
+        let phase = Arc::new(watch::Sender::new(Phase::Serving));
+        let health = HealthReporter::new();
+        report(&handle, &health, listen.is_ready);
+        let service = tonic_health::server::HealthService::from_health_reporter(health.clone());
+        let service = HealthServer::new(service);
+        let run = Run {
+            processor: Processor::new(host, Arc::clone(&shared), phase.subscribe()),
+            shared: Arc::clone(&shared),
+            phase: Arc::clone(&phase),
+            listener,
+            health_listener: health_listener.map(|(listener, _)| listener),
+            certificates: certificates.clone(),
+            patience: listen.patience.unwrap_or(PATIENCE),
+        };
+        let thread = thread::Builder::new()
+            .name("cachelb-ext-proc".to_owned())
+            .spawn(move || run.until_stopped(runtime, service))
+            .map_err(StartError::Thread)?;
+        Ok(Self {
+            port,
+            health_port,
+            shared,
+            certificates,
+            phase,
+            health,
+            handle,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
     /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -334,9 +301,9 @@ impl Started {
     /// # Errors
     ///
     /// The certificate or the key cannot be used, or the server has no TLS; what was there remains.
-    pub fn reload_tls(&self, tls: &Tls) -> Result<(), StartError> {
+    pub fn reload_tls(&self, tls: &Tls) -> Result<(), TlsError> {
         let certificates = self.certificates.as_ref().ok_or(TlsError::None)?;
-        Ok(certificates.reload(tls)?)
+        certificates.reload(tls)
     }
 
     /// Returns the counters that are not 0.
@@ -362,7 +329,7 @@ impl Started {
     ///
     /// A second call, from another thread, cuts the grace of the first.
     pub fn stop(&self, grace: Duration) {
-        let until = Instant::now() + grace.min(LONGEST);
+        let until = Instant::now() + grace;
         self.phase.send_modify(|phase| {
             *phase = match *phase {
                 Phase::Serving => Phase::Draining(until),

@@ -1,7 +1,7 @@
 //! An HTTP gateway in front of LLM engines: forwards each request to the worker that its host picks, and streams the
 //! answer.
 //!
-//! [`Gateway::start`] serves clients and operators on threads of its own. The router is the host's, as are the pages
+//! [`Started::start`] serves clients and operators on threads of its own. The router is the host's, as are the pages
 //! of an [`Operator`]; this crate owns connections, bytes, limits and times. A booking ends with its request, whatever
 //! happens.
 
@@ -30,7 +30,7 @@ mod upstream;
 pub use access::{AccessFormat, AccessLog};
 pub use admin::{Call, Operator, Page};
 pub use metrics::{BOUNDS_S, Histogram, Series};
-pub use options::{InvalidOption, Listen, Options};
-pub use server::{Gateway, StartError, Started};
+pub use options::{Listen, Options};
+pub use server::Started;
 pub use shared::Level;
 pub use upstream::{Target, check_worker};

@@ -6,10 +6,8 @@ use cachelb_serving::Tls;
 
 use crate::access::AccessLog;
 
-/// Thirty years: practically for ever, without overflow of any clock.
-const LONGEST: Duration = Duration::from_secs(1_000_000_000);
-
-/// Options of a gateway, as `cachelb.serve.Gateway` documents them.
+/// Options of a gateway, as `cachelb.serve.Gateway` documents them. Counts and times are above 0,
+/// times a year at most.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Workers that a request is tried on, before the first byte of an answer.
@@ -59,56 +57,4 @@ pub struct Listen {
     pub address: String,
     /// The certificate; `None` for no TLS.
     pub tls: Option<Tls>,
-}
-
-/// An option out of its range.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0} must be above 0, got 0")]
-pub struct InvalidOption(&'static str);
-
-impl Options {
-    /// Checks the values, and cuts times to thirty years.
-    ///
-    /// # Errors
-    ///
-    /// An option is 0.
-    pub fn checked(mut self) -> Result<Self, InvalidOption> {
-        for (name, count) in [
-            ("attempts", self.attempts),
-            ("max_body_bytes", self.max_body_bytes),
-            ("max_open", self.max_open),
-            ("max_held_bytes", self.max_held_bytes),
-            ("max_connections", self.max_connections),
-            ("threads", self.threads),
-        ] {
-            if count == 0 {
-                return Err(InvalidOption(name));
-            }
-        }
-        let times = [
-            ("body_timeout_s", &mut self.body_timeout),
-            ("idle_timeout_s", &mut self.idle_timeout),
-            ("connect_timeout_s", &mut self.connect_timeout),
-            ("head_timeout_s", &mut self.head_timeout),
-            ("keep_alive_s", &mut self.keep_alive),
-        ];
-        for (name, time) in times {
-            if time.is_zero() {
-                return Err(InvalidOption(name));
-            }
-            *time = LONGEST.min(*time);
-        }
-        let optional = [
-            ("health_interval_s", self.health_interval),
-            ("first_byte_timeout_s", self.first_byte_timeout),
-        ];
-        if let Some((name, _)) = optional
-            .iter()
-            .find(|(_, time)| time.is_some_and(|time| time.is_zero()))
-        {
-            return Err(InvalidOption(name));
-        }
-        self.wait = LONGEST.min(self.wait);
-        Ok(self)
-    }
 }

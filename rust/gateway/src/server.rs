@@ -2,13 +2,12 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cachelb_serving::{Certificates, Counters, Event, Host, Tls, TlsError};
+use cachelb_serving::{Certificates, Event, Host, StartError, Tls, TlsError};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -26,7 +25,7 @@ use crate::exchange;
 use crate::guard::lock;
 use crate::health;
 use crate::metrics::Series;
-use crate::options::{InvalidOption, Listen, Options};
+use crate::options::{Listen, Options};
 use crate::shared::{Level, Phase, Shared};
 use crate::socket::Listener;
 use crate::tap::MOST_HEAD;
@@ -62,193 +61,15 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Notices that wait to be read. More are dropped.
 const MOST_NOTICES: usize = 1024;
 
-/// Why a gateway does not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// An option is out of its range.
-    #[error(transparent)]
-    Option(#[from] InvalidOption),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The log of requests cannot be written.
-    #[error("cannot write the access log: {0}")]
-    AccessLog(io::Error),
-    /// The certificate or the key cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The system has no thread for it.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-}
-
-/// An HTTP gateway.
-#[derive(Debug)]
-pub struct Gateway;
-
 /// A gateway that serves, until it is stopped or dropped.
-pub struct Started {
-    served: Arc<dyn Served>,
+pub struct Started<H: Host> {
+    shared: Arc<Shared<H>>,
+    operators: Arc<Connections>,
     urls: Vec<String>,
     admin_url: Option<String>,
     certificates: Vec<Option<Arc<Certificates>>>,
     notices: Mutex<Receiver<(Level, String)>>,
     runtime: Mutex<Option<Runtime>>,
-}
-
-/// A gateway without the type of its host.
-trait Served: Send + Sync {
-    fn phase(&self) -> &watch::Sender<Phase>;
-    fn counters(&self) -> &Counters;
-    fn series(&self) -> Vec<(Arc<str>, Arc<str>, Series)>;
-    fn open(&self) -> usize;
-    fn held(&self) -> usize;
-    fn connections(&self) -> (&Connections, &Connections);
-}
-
-/// A gateway and the address for its operators.
-struct Both<H> {
-    shared: Arc<Shared<H>>,
-    operators: Arc<Connections>,
-}
-
-impl<H: Host> Served for Both<H> {
-    fn phase(&self) -> &watch::Sender<Phase> {
-        &self.shared.phase
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.shared.counters
-    }
-
-    fn series(&self) -> Vec<(Arc<str>, Arc<str>, Series)> {
-        self.shared.records.series(&self.shared.host.workers())
-    }
-
-    fn open(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
-    }
-
-    fn held(&self) -> usize {
-        self.shared.budget.held()
-    }
-
-    fn connections(&self) -> (&Connections, &Connections) {
-        (&self.shared.connections, &self.operators)
-    }
-}
-
-// === impl Gateway ===
-
-impl Gateway {
-    /// Listens, and serves until [`Started::stop`].
-    ///
-    /// # Errors
-    ///
-    /// An option is out of its range, an address cannot be listened on, or a certificate cannot be used.
-    pub fn start<H: Host>(
-        options: Options,
-        host: Arc<H>,
-        listen: &[Listen],
-        admin: Option<(Listen, Arc<dyn Operator>, Option<String>)>,
-    ) -> Result<Started, StartError> {
-        let (notices, written) = sync_channel(MOST_NOTICES);
-        let shared = Arc::new(
-            Shared::new(options.checked()?, host, notices).map_err(StartError::AccessLog)?,
-        );
-        let runtime = Builder::new_multi_thread()
-            .enable_all()
-            .worker_threads(shared.options.threads)
-            .thread_name("cachelb-gateway")
-            .build()
-            .map_err(StartError::Thread)?;
-        let inside = runtime.enter();
-        let operators = Connections::new();
-        let outside = listen
-            .iter()
-            .map(Bound::new)
-            .collect::<Result<Vec<_>, _>>()?;
-        let admin = admin.map(|(listen, operator, token)| {
-            let open = Arc::default();
-            let admin = Arc::new(Admin {
-                operator,
-                token,
-                open,
-            });
-            Ok::<_, StartError>((Bound::new(&listen)?, admin))
-        });
-        let admin = admin.transpose()?;
-        let urls = outside.iter().map(|bound| bound.url.clone()).collect();
-        let admin_url = admin.as_ref().map(|(bound, _)| bound.url.clone());
-        let certificates = outside
-            .iter()
-            .map(|bound| bound.certificates.clone())
-            .collect();
-        for bound in outside {
-            let own = Arc::clone(&shared);
-            let answer =
-                move |connection, request| exchange::serve(Arc::clone(&own), connection, request);
-            let (connections, limit) = (
-                Arc::clone(&shared.connections),
-                shared.options.max_connections,
-            );
-            let shared = Arc::clone(&shared);
-            let door = Door {
-                shared,
-                bound,
-                connections,
-                limit,
-                until: Phase::Closing,
-            };
-            runtime.spawn(door.serve(answer));
-        }
-        if let Some((bound, admin)) = admin {
-            let own = Arc::clone(&shared);
-            let answer = move |connection, request| {
-                admin::serve(Arc::clone(&own), Arc::clone(&admin), connection, request)
-            };
-            let (connections, shared) = (Arc::clone(&operators), Arc::clone(&shared));
-            // It is served to the end.
-            let door = Door {
-                shared,
-                bound,
-                connections,
-                limit: MOST_OPERATORS,
-                until: Phase::Cut,
-            };
-            runtime.spawn(door.serve(answer));
-        }
-        for connections in [&shared.connections, &operators] {
-            let (own, connections) = (Arc::clone(&shared), Arc::clone(connections));
-            runtime.spawn(async move { connections.sweep(&own.options, &own.counters).await });
-        }
-        let own = Arc::clone(&shared);
-        runtime.spawn(async move {
-            loop {
-                own.upstreams.keep(&*own.host);
-                sleep(KEEP).await;
-            }
-        });
-        if let Some(every) = shared.options.health_interval {
-            let own = Arc::clone(&shared);
-            runtime.spawn(async move { health::check(&own, every).await });
-        }
-        drop(inside);
-        Ok(Started {
-            served: Arc::new(Both { shared, operators }),
-            urls,
-            admin_url,
-            certificates,
-            notices: Mutex::new(written),
-            runtime: Mutex::new(Some(runtime)),
-        })
-    }
 }
 
 /// An address that is listened on.
@@ -387,7 +208,7 @@ async fn converse<S, F, R>(
 
 // === impl Started ===
 
-impl fmt::Debug for Started {
+impl<H: Host> fmt::Debug for Started<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Started")
             .field("urls", &self.urls)
@@ -395,7 +216,109 @@ impl fmt::Debug for Started {
     }
 }
 
-impl Started {
+impl<H: Host> Started<H> {
+    /// Listens, and serves until [`Started::stop`].
+    ///
+    /// # Errors
+    ///
+    /// An address cannot be listened on, or a certificate cannot be used.
+    pub fn start(
+        options: Options,
+        host: Arc<H>,
+        listen: &[Listen],
+        admin: Option<(Listen, Arc<dyn Operator>, Option<String>)>,
+    ) -> Result<Self, StartError> {
+        let (notices, written) = sync_channel(MOST_NOTICES);
+        let shared = Arc::new(Shared::new(options, host, notices).map_err(StartError::AccessLog)?);
+        let runtime = Builder::new_multi_thread()
+            .enable_all()
+            .worker_threads(shared.options.threads)
+            .thread_name("cachelb-gateway")
+            .build()
+            .map_err(StartError::Thread)?;
+        let inside = runtime.enter();
+        let operators = Connections::new();
+        let outside = listen
+            .iter()
+            .map(Bound::new)
+            .collect::<Result<Vec<_>, _>>()?;
+        let admin = admin.map(|(listen, operator, token)| {
+            let open = Arc::default();
+            let admin = Arc::new(Admin {
+                operator,
+                token,
+                open,
+            });
+            Ok::<_, StartError>((Bound::new(&listen)?, admin))
+        });
+        let admin = admin.transpose()?;
+        let urls = outside.iter().map(|bound| bound.url.clone()).collect();
+        let admin_url = admin.as_ref().map(|(bound, _)| bound.url.clone());
+        let certificates = outside
+            .iter()
+            .map(|bound| bound.certificates.clone())
+            .collect();
+        for bound in outside {
+            let own = Arc::clone(&shared);
+            let answer =
+                move |connection, request| exchange::serve(Arc::clone(&own), connection, request);
+            let (connections, limit) = (
+                Arc::clone(&shared.connections),
+                shared.options.max_connections,
+            );
+            let shared = Arc::clone(&shared);
+            let door = Door {
+                shared,
+                bound,
+                connections,
+                limit,
+                until: Phase::Closing,
+            };
+            runtime.spawn(door.serve(answer));
+        }
+        if let Some((bound, admin)) = admin {
+            let own = Arc::clone(&shared);
+            let answer = move |connection, request| {
+                admin::serve(Arc::clone(&own), Arc::clone(&admin), connection, request)
+            };
+            let (connections, shared) = (Arc::clone(&operators), Arc::clone(&shared));
+            // It is served to the end.
+            let door = Door {
+                shared,
+                bound,
+                connections,
+                limit: MOST_OPERATORS,
+                until: Phase::Cut,
+            };
+            runtime.spawn(door.serve(answer));
+        }
+        for connections in [&shared.connections, &operators] {
+            let (own, connections) = (Arc::clone(&shared), Arc::clone(connections));
+            runtime.spawn(async move { connections.sweep(&own.options, &own.counters).await });
+        }
+        let own = Arc::clone(&shared);
+        runtime.spawn(async move {
+            loop {
+                own.upstreams.keep(&*own.host);
+                sleep(KEEP).await;
+            }
+        });
+        if let Some(every) = shared.options.health_interval {
+            let own = Arc::clone(&shared);
+            runtime.spawn(async move { health::check(&own, every).await });
+        }
+        drop(inside);
+        Ok(Self {
+            shared,
+            operators,
+            urls,
+            admin_url,
+            certificates,
+            notices: Mutex::new(written),
+            runtime: Mutex::new(Some(runtime)),
+        })
+    }
+
     /// Returns the URLs of the addresses for clients.
     #[must_use]
     pub fn urls(&self) -> &[String] {
@@ -425,25 +348,25 @@ impl Started {
     /// Returns the counters that are not 0.
     #[must_use]
     pub fn counts(&self) -> Vec<(Event, u64)> {
-        self.served.counters().counts()
+        self.shared.counters.counts()
     }
 
     /// Returns counts and times of requests, by worker and model.
     #[must_use]
     pub fn series(&self) -> Vec<(Arc<str>, Arc<str>, Series)> {
-        self.served.series()
+        self.shared.records.series(&self.shared.host.workers())
     }
 
     /// Returns the requests that are served.
     #[must_use]
     pub fn open_requests(&self) -> usize {
-        self.served.open()
+        self.shared.open.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of bodies that are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.served.held()
+        self.shared.budget.held()
     }
 
     /// Waits for a notice for the log; `None` if none comes in time, or as the gateway has ended.
@@ -458,7 +381,7 @@ impl Started {
     ///
     /// A second call, from another thread, cuts them off at once.
     pub fn stop(&self, drain: Duration, grace: Duration) {
-        let phase = self.served.phase();
+        let phase = &self.shared.phase;
         phase.send_modify(|phase| {
             *phase = if *phase == Phase::Serving {
                 Phase::Draining
@@ -470,7 +393,7 @@ impl Started {
         let Some(running) = runtime.take() else {
             return;
         };
-        let served = &self.served;
+        let (shared, operators) = (&self.shared, &self.operators);
         running.block_on(async {
             let end = Instant::now() + grace;
             let mut seen = phase.subscribe();
@@ -484,8 +407,11 @@ impl Started {
             if !is_cut {
                 phase.send_modify(|phase| *phase = (*phase).max(Phase::Closing));
             }
-            let (clients, operators) = served.connections();
-            while !is_cut && (clients.count() > 0 || served.open() > 0) && Instant::now() < end {
+            let clients = &shared.connections;
+            while !is_cut
+                && (clients.count() > 0 || shared.open.load(Ordering::Relaxed) > 0)
+                && Instant::now() < end
+            {
                 is_cut = cut(Instant::now() + Duration::from_millis(10)).await;
             }
             phase.send_modify(|phase| *phase = Phase::Cut);
@@ -503,7 +429,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl<H: Host> Drop for Started<H> {
     fn drop(&mut self) {
         self.stop(Duration::ZERO, Duration::ZERO);
     }

@@ -1,18 +1,17 @@
 //! The endpoint picker for Envoy: the server of `cachelb-ext-proc` with a router as its host.
 
-use std::sync::{Arc, Mutex};
-
-use cachelb_ext_proc::{BodyMode, LargeBodies, Listen, Options, Server, StartError, Started};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use cachelb_ext_proc::{BodyMode, LargeBodies, Listen, Options, Started};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict};
+use pyo3::types::PyDict;
 
 use crate::args::{Items, integer, number, text};
 use crate::arguments::callable;
-use crate::engine::lock;
-use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options as Given};
+use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
-use crate::serving::{Addresses, Certificate, Door, RouterHost, Shared, seconds, tls};
+use crate::serving::{
+    Addresses, Certificate, MANY, MAX_NAMES, Service, count, exposed_headers, seconds, time, tls,
+};
 
 const MODES: [(&str, BodyMode); 4] = [
     ("none", BodyMode::None),
@@ -23,25 +22,20 @@ const MODES: [(&str, BodyMode); 4] = [
 const LARGE: [(&str, LargeBodies); 2] =
     [("refuse", LargeBodies::Refuse), ("pass", LargeBodies::Pass)];
 
-/// Bytes, streams or requests: more than there can be.
-const MANY: u64 = 1 << 40;
-/// Objectives, or headers to show.
-const MAX_NAMES: usize = 1000;
+/// Endpoints that may be named behind the picked one.
+const MAX_FALLBACKS: u64 = 3;
 
 #[doc = stub!("NativeEndpointPicker")]
 #[pyclass(frozen, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativeEndpointPicker {
-    host: Arc<RouterHost>,
+    service: Service<Started>,
     options: Options,
-    /// The process that it is served in: the child of a fork has no thread of it.
-    pid: u32,
-    started: Mutex<Option<Arc<Started>>>,
 }
 
 fn read(given: &Given<'_, '_>) -> PyResult<Options> {
-    let count = |name| given.integer(name, 1, MANY).map(|count| count as usize);
-    let time = |name| given.number(name, ABOVE_ZERO).map(seconds);
+    let count = |name| count(given, name);
+    let time = |name| time(given, name);
     let priorities = given.required("priorities")?;
     let priorities = priorities.cast::<PyDict>()?.items();
     let priorities =
@@ -55,8 +49,6 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
             )?;
             Ok((name, priority))
         });
-    let exposed = given.required("expose_headers")?;
-    let exposed = Items::of(&exposed, "expose_headers", "names of headers", MAX_NAMES)?;
     let shed = given.optional("shed_inflight")?;
     Ok(Options {
         max_body_bytes: count("max_body_bytes")?,
@@ -66,32 +58,16 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
         body_timeout: time("body_timeout_s")?,
         idle_timeout: time("idle_timeout_s")?,
         stream_timeout: time("stream_timeout_s")?,
-        fallbacks: given.integer("fallbacks", 0, MANY)? as usize,
+        fallbacks: given.integer("fallbacks", 0, MAX_FALLBACKS)? as usize,
         priorities: priorities.collect::<PyResult<_>>()?,
         shed_inflight: shed
             .map(|limit| integer(&limit, "shed_inflight", 1..=MANY))
             .transpose()?,
         rewrite_model: given.flag("rewrite_model")?,
         default_body_mode: given.choice("default_body_mode", &MODES)?,
-        expose_headers: exposed
-            .map(|name| text(&name?, "expose_headers").map(str::to_owned))
-            .collect::<PyResult<_>>()?,
+        expose_headers: exposed_headers(given)?,
         conformance: given.flag("conformance")?,
     })
-}
-
-fn refused(error: &StartError) -> PyErr {
-    match error {
-        StartError::Option(_) | StartError::Tls(_) => PyValueError::new_err(error.to_string()),
-        _ => PyRuntimeError::new_err(error.to_string()),
-    }
-}
-
-impl NativeEndpointPicker {
-    fn started(&self) -> Option<Arc<Started>> {
-        let is_own = self.pid == std::process::id();
-        lock(&self.started).clone().filter(|_| is_own)
-    }
 }
 
 #[pymethods]
@@ -104,27 +80,10 @@ impl NativeEndpointPicker {
         address: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let given = Given(options);
-        let patience = seconds(given.number("policy_timeout_s", ABOVE_ZERO)?);
-        let address = callable("address", address)?;
-        let admission = given.optional("admission")?;
-        let door = admission
-            .map(|settings| Door::read(&router.get().engine, settings.cast()?))
-            .transpose()?;
-        let options = read(&given)?
-            .checked()
-            .map_err(|error| refused(&error.into()))?;
-        let has_door = door.is_some();
-        let host = RouterHost::new(router, Addresses::of_proxy(address), door, patience);
-        if has_door && host.needs_python() {
-            let text = "an admission of an EndpointPicker is for routers whose policy, shadow, renderer and clock are \
-                        native: leave it out, or those in Python";
-            return Err(PyValueError::new_err(text));
-        }
+        let addresses = Addresses::of_proxy(callable("address", address)?);
         Ok(Self {
-            host: Arc::new(host),
-            options,
-            pid: std::process::id(),
-            started: Mutex::default(),
+            service: Service::new("an EndpointPicker", router, &given, addresses)?,
+            options: read(&given)?,
         })
     }
 
@@ -138,11 +97,6 @@ impl NativeEndpointPicker {
         health_listen: Option<String>,
         certificate: Option<Certificate>,
     ) -> PyResult<(u16, Option<u16>)> {
-        if self.pid != std::process::id() {
-            let text =
-                "an EndpointPicker does not start in a process that was forked: make another one";
-            return Err(PyRuntimeError::new_err(text));
-        }
         let certificate = certificate.map(tls);
         let listen = Listen {
             address: listen,
@@ -151,25 +105,15 @@ impl NativeEndpointPicker {
             tls: certificate.transpose()?,
             ..Listen::default()
         };
-        py.detach(|| {
-            let mut started = lock(&self.started);
-            if started.is_some() {
-                let text = "an EndpointPicker starts once: make another one";
-                return Err(PyRuntimeError::new_err(text));
-            }
-            let host = Arc::new(Shared(Arc::clone(&self.host)));
-            let server = Server::start(self.options.clone(), host, &listen);
-            let server = server.map_err(|error| refused(&error))?;
-            let ports = (server.port(), server.health_port());
-            *started = Some(Arc::new(server));
-            Ok(ports)
-        })
+        let options = self.options.clone();
+        let started = (self.service).start(py, |host| Started::start(options, host, &listen))?;
+        Ok((started.port(), started.health_port()))
     }
 
     /// Ends the service, and waits for it.
     fn stop(&self, py: Python<'_>, grace_s: &Bound<'_, PyAny>) -> PyResult<()> {
         let grace = seconds(number(grace_s, "grace_s", NOT_NEGATIVE)?);
-        if let Some(started) = self.started() {
+        if let Some(started) = self.service.started() {
             py.detach(|| started.stop(grace));
         }
         Ok(())
@@ -177,62 +121,37 @@ impl NativeEndpointPicker {
 
     /// Sets what health checks get.
     fn set_ready(&self, py: Python<'_>, ready: bool) {
-        if let Some(started) = self.started() {
+        if let Some(started) = self.service.started() {
             py.detach(|| started.set_ready(ready));
         }
     }
 
     /// Uses another certificate from the next connection on.
     fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<()> {
-        let tls = tls(certificate)?;
-        match self.started() {
-            Some(started) => py
-                .detach(|| started.reload_tls(&tls))
-                .map_err(|error| refused(&error)),
-            None => Err(PyRuntimeError::new_err(
-                "the EndpointPicker has not started",
-            )),
-        }
+        let (tls, started) = (tls(certificate)?, self.service.required()?);
+        py.detach(|| started.reload_tls(&tls))
+            .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     /// The counters that are not 0.
     #[getter]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counts = self.started().map(|started| started.counts());
-        let counts = counts
-            .into_iter()
-            .flatten()
-            .map(|(event, count)| (event.name(), count));
-        let late = Some(("policy-timeout", self.host.late()));
-        counts
-            .chain(late.filter(|(_, count)| *count > 0))
-            .into_py_dict(py)
+        self.service.counts(py, Started::counts)
     }
 
     /// Requests that the proxies have open here.
     #[getter]
     fn open_streams(&self) -> usize {
-        self.started().map_or(0, |started| started.open_streams())
+        self.service
+            .started()
+            .map_or(0, |started| started.open_streams())
     }
 
     /// Bytes of bodies, the buffers they arrive in, and prompts that are held.
     #[getter]
     fn held_bytes(&self) -> usize {
-        self.started().map_or(0, |started| started.held_bytes())
-    }
-}
-
-impl Drop for NativeEndpointPicker {
-    fn drop(&mut self) {
-        let Some(started) = lock(&self.started).take() else {
-            return;
-        };
-        if self.pid == std::process::id() {
-            // The end of streams may need the interpreter.
-            Python::attach(|py| py.detach(|| drop(started)));
-        } else {
-            // Its thread is the parent's.
-            std::mem::forget(started);
-        }
+        self.service
+            .started()
+            .map_or(0, |started| started.held_bytes())
     }
 }

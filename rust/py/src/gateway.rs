@@ -1,27 +1,22 @@
 //! The HTTP gateway: the server of `cachelb-gateway` with a router as its host.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use cachelb_gateway::{
-    AccessFormat, AccessLog, BOUNDS_S, Call, Gateway, Histogram, Level, Listen, Operator, Options,
-    Page, StartError, Started, check_worker as check,
+    AccessFormat, AccessLog, BOUNDS_S, Call, Histogram, Level, Listen, Operator, Options, Page,
+    Started, check_worker as check,
 };
-use cachelb_serving::exposed;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
-use crate::args::{Items, number, text};
-use crate::engine::lock;
-use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options as Given};
+use crate::args::{Items, number};
+use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
-use crate::serving::{Addresses, Certificate, Door, RouterHost, Shared, seconds, tls};
+use crate::serving::{
+    Addresses, Certificate, Service, Shared, count, exposed_headers, names, seconds, time, tls,
+};
 
-/// Bytes, connections or requests: more than there can be.
-const MANY: u64 = 1 << 40;
-/// Headers.
-const MAX_NAMES: usize = 1000;
 /// Certificates of authorities.
 const MAX_AUTHORITIES: usize = 100_000;
 const FORMATS: [(&str, AccessFormat); 2] =
@@ -34,11 +29,8 @@ type Times = (Vec<u64>, f64);
 #[pyclass(frozen, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativeGateway {
-    host: Arc<RouterHost>,
+    service: Service<Started<Shared>>,
     options: Options,
-    /// The process that it is served in: the child of a fork has no thread of it.
-    pid: u32,
-    started: Mutex<Option<Arc<Started>>>,
 }
 
 /// The pages for operators, made by Python.
@@ -81,20 +73,9 @@ impl Operator for Pages {
 }
 
 fn read(given: &Given<'_, '_>) -> PyResult<Options> {
-    let count = |name| given.integer(name, 1, MANY).map(|count| count as usize);
-    let time = |name| given.number(name, ABOVE_ZERO).map(seconds);
-    let optional = |name| -> PyResult<Option<Duration>> {
-        let value = given.optional(name)?;
-        value
-            .map(|value| number(&value, name, ABOVE_ZERO).map(seconds))
-            .transpose()
-    };
-    let names = |name| -> PyResult<Vec<String>> {
-        let items = Items::of(&given.required(name)?, name, "names of headers", MAX_NAMES)?;
-        items
-            .map(|item| text(&item?, name).map(str::to_owned))
-            .collect()
-    };
+    let count = |name| count(given, name);
+    let time = |name| time(given, name);
+    let optional = |name| given.optional(name)?.map(|_| time(name)).transpose();
     let authorities = Items::of(
         &given.required("authorities")?,
         "authorities",
@@ -126,9 +107,8 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
         head_timeout: time("head_timeout_s")?,
         keep_alive: time("keep_alive_s")?,
         health_interval: optional("health_interval_s")?,
-        untrusted_headers: names("untrusted_headers")?,
-        expose_headers: exposed(names("expose_headers")?)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?,
+        untrusted_headers: names(given, "untrusted_headers")?,
+        expose_headers: exposed_headers(given)?,
         authorities: authorities
             .map(|der| der?.extract())
             .collect::<PyResult<_>>()?,
@@ -138,22 +118,8 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
     })
 }
 
-fn refused(error: &StartError) -> PyErr {
-    match error {
-        StartError::Option(_) | StartError::Tls(_) => PyValueError::new_err(error.to_string()),
-        _ => PyRuntimeError::new_err(error.to_string()),
-    }
-}
-
 fn times(histogram: &Histogram) -> Times {
     (histogram.counts.to_vec(), histogram.sum_s)
-}
-
-impl NativeGateway {
-    fn started(&self) -> Option<Arc<Started>> {
-        let is_own = self.pid == std::process::id();
-        lock(&self.started).clone().filter(|_| is_own)
-    }
 }
 
 #[pymethods]
@@ -162,26 +128,9 @@ impl NativeGateway {
     #[pyo3(signature = (router, options, /))]
     fn new(router: &Bound<'_, NativeRouter>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let given = Given(options);
-        let patience = seconds(given.number("policy_timeout_s", ABOVE_ZERO)?);
-        let admission = given.optional("admission")?;
-        let door = admission
-            .map(|settings| Door::read(&router.get().engine, settings.cast()?))
-            .transpose()?;
-        let options = read(&given)?
-            .checked()
-            .map_err(|error| refused(&error.into()))?;
-        let has_door = door.is_some();
-        let host = RouterHost::new(router, Addresses::keys(), door, patience);
-        if has_door && host.needs_python() {
-            let text = "an admission of a gateway is for routers whose policy, shadow, renderer and clock are native: \
-                        leave it out, or those in Python";
-            return Err(PyValueError::new_err(text));
-        }
         Ok(Self {
-            host: Arc::new(host),
-            options,
-            pid: std::process::id(),
-            started: Mutex::default(),
+            service: Service::new("a gateway", router, &given, Addresses::keys())?,
+            options: read(&given)?,
         })
     }
 
@@ -193,10 +142,6 @@ impl NativeGateway {
         listen: Vec<(String, Option<Certificate>)>,
         admin: Option<(String, Py<PyAny>, Option<String>)>,
     ) -> PyResult<(Vec<String>, Option<String>)> {
-        if self.pid != std::process::id() {
-            let text = "a gateway does not start in a process that was forked: make another one";
-            return Err(PyRuntimeError::new_err(text));
-        }
         let listen = listen.into_iter().map(|(address, certificate)| {
             let tls = certificate.map(tls).transpose()?;
             Ok(Listen { address, tls })
@@ -206,23 +151,11 @@ impl NativeGateway {
             let operator: Arc<dyn Operator> = Arc::new(Pages(operator));
             (Listen { address, tls: None }, operator, token)
         });
-        py.detach(|| {
-            let mut started = lock(&self.started);
-            if started.is_some() {
-                return Err(PyRuntimeError::new_err(
-                    "a gateway starts once: make another one",
-                ));
-            }
-            let host = Arc::new(Shared(Arc::clone(&self.host)));
-            let gateway = Gateway::start(self.options.clone(), host, &listen, admin);
-            let gateway = gateway.map_err(|error| refused(&error))?;
-            let urls = (
-                gateway.urls().to_vec(),
-                gateway.admin_url().map(str::to_owned),
-            );
-            *started = Some(Arc::new(gateway));
-            Ok(urls)
-        })
+        let options = self.options.clone();
+        let started =
+            (self.service).start(py, |host| Started::start(options, host, &listen, admin))?;
+        let admin_url = started.admin_url().map(str::to_owned);
+        Ok((started.urls().to_vec(), admin_url))
     }
 
     /// Ends the service, and waits for it.
@@ -235,7 +168,7 @@ impl NativeGateway {
     ) -> PyResult<()> {
         let drain = seconds(number(drain_s, "drain_s", NOT_NEGATIVE)?);
         let grace = seconds(number(grace_s, "grace_s", NOT_NEGATIVE)?);
-        if let Some(started) = self.started() {
+        if let Some(started) = self.service.started() {
             py.detach(|| started.stop(drain, grace));
         }
         Ok(())
@@ -244,10 +177,7 @@ impl NativeGateway {
     /// Uses another certificate from the next connection on.
     #[pyo3(signature = (certificate, /))]
     fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<()> {
-        let tls = tls(certificate)?;
-        let started = self
-            .started()
-            .ok_or_else(|| PyRuntimeError::new_err("the gateway has not started"))?;
+        let (tls, started) = (tls(certificate)?, self.service.required()?);
         py.detach(|| started.reload_tls(&tls))
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
@@ -260,9 +190,8 @@ impl NativeGateway {
         timeout_s: &Bound<'_, PyAny>,
     ) -> PyResult<Option<(&'static str, String)>> {
         let limit = seconds(number(timeout_s, "timeout_s", NOT_NEGATIVE)?);
-        let notice = self
-            .started()
-            .and_then(|started| py.detach(|| started.notice(limit)));
+        let started = self.service.started();
+        let notice = started.and_then(|started| py.detach(|| started.notice(limit)));
         Ok(notice.map(|(level, text)| {
             (
                 if level == Level::Info {
@@ -281,7 +210,10 @@ impl NativeGateway {
         &self,
         py: Python<'py>,
     ) -> PyResult<Vec<(String, String, Bound<'py, PyDict>, Times, Times, u64, u64)>> {
-        let series = self.started().map(|started| py.detach(|| started.series()));
+        let series = self
+            .service
+            .started()
+            .map(|started| py.detach(|| started.series()));
         let rows = series.into_iter().flatten().map(|(worker, model, series)| {
             Ok((
                 worker.to_string(),
@@ -305,42 +237,23 @@ impl NativeGateway {
     /// The counters that are not 0.
     #[getter]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counts = self.started().map(|started| started.counts());
-        let counts = counts
-            .into_iter()
-            .flatten()
-            .map(|(event, count)| (event.name(), count));
-        let late = Some(("policy-timeout", self.host.late()));
-        counts
-            .chain(late.filter(|(_, count)| *count > 0))
-            .into_py_dict(py)
+        self.service.counts(py, Started::counts)
     }
 
     /// Requests that are served.
     #[getter]
     fn open_requests(&self) -> usize {
-        self.started().map_or(0, |started| started.open_requests())
+        self.service
+            .started()
+            .map_or(0, |started| started.open_requests())
     }
 
     /// Bytes of bodies that are held.
     #[getter]
     fn held_bytes(&self) -> usize {
-        self.started().map_or(0, |started| started.held_bytes())
-    }
-}
-
-impl Drop for NativeGateway {
-    fn drop(&mut self) {
-        let Some(started) = lock(&self.started).take() else {
-            return;
-        };
-        if self.pid == std::process::id() {
-            // The end of requests may need the interpreter.
-            Python::attach(|py| py.detach(|| drop(started)));
-        } else {
-            // Its threads are the parent's.
-            std::mem::forget(started);
-        }
+        self.service
+            .started()
+            .map_or(0, |started| started.held_bytes())
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod address;
 mod budget;
 mod counters;
+mod error;
 mod headers;
 mod host;
 mod tls;
@@ -11,6 +12,7 @@ mod usage;
 
 pub use budget::{Budget, FREE_BYTES, Hold};
 pub use counters::{Counters, Event};
+pub use error::StartError;
 pub use headers::{Headers, UnknownHeader, exposed, retry_after, trimmed};
 pub use host::{
     Asked, Booked, Booking, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,

@@ -61,7 +61,7 @@ impl Service {
 
     fn with(options: Options, listen: &Listen) -> Self {
         let fake = Arc::new(Fake::default());
-        let started = Server::start(options, Arc::clone(&fake), listen).expect("starts");
+        let started = Started::start(options, Arc::clone(&fake), listen).expect("starts");
         let runtime = client();
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", started.port()));
         // What a call does not read is to stay with the server.
@@ -530,40 +530,17 @@ fn what_is_wrong_is_named_at_the_start() {
         address: address.to_owned(),
         ..loopback()
     };
-    let fallbacks = Options {
-        fallbacks: 4,
-        ..Options::default()
-    };
-    let streams = Options {
-        max_streams: 0,
-        ..Options::default()
-    };
-    let header = Options {
-        expose_headers: vec!["X-Other".to_owned()],
-        ..Options::default()
-    };
     let health = Listen {
         health_address: Some(address.clone()),
         ..loopback()
     };
-    for (options, listen, expected) in [
-        (Options::default(), listen(&address), address.as_str()),
-        (
-            Options::default(),
-            listen("nowhere"),
-            "cannot listen on nowhere: ",
-        ),
-        (Options::default(), health, address.as_str()),
-        (fallbacks, loopback(), "fallbacks must be at most 3, got 4"),
-        (streams, loopback(), "max_streams must be above 0, got 0"),
-        (
-            header,
-            loopback(),
-            "no header of decisions is called \"x-other\"; there are x-cachelb-decision, ",
-        ),
+    for (listen, expected) in [
+        (listen(&address), address.as_str()),
+        (listen("nowhere"), "cannot listen on nowhere: "),
+        (health, address.as_str()),
     ] {
-        let error =
-            Server::start(options, Arc::new(Fake::default()), &listen).expect_err("refuses");
+        let host = Arc::new(Fake::default());
+        let error = Started::start(Options::default(), host, &listen).expect_err("refuses");
         assert!(error.to_string().contains(expected), "{error}");
     }
     assert!(service.started.reload_tls(&Tls::default()).is_err());

@@ -12,17 +12,25 @@ mod host;
 mod interpreted;
 mod native;
 mod picking;
+mod service;
 
 use std::time::Duration;
 
-use cachelb_serving::{Tls, TlsVersion};
-use pyo3::PyResult;
+use cachelb_serving::{Tls, TlsVersion, exposed};
 use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
 
 pub use self::addresses::Addresses;
-pub use self::door::Door;
 pub use self::gate::fork_gate;
-pub use self::host::{RouterHost, Shared};
+pub use self::host::Shared;
+pub use self::service::Service;
+use crate::args::{Items, text};
+use crate::options::read::{ABOVE_ZERO, Options};
+
+/// Bytes, connections or requests: more than there can be.
+pub const MANY: u64 = 1 << 40;
+/// Headers, or objectives.
+pub const MAX_NAMES: usize = 1000;
 
 /// Chain, key and CA of clients, in PEM, and the lowest version of TLS.
 pub type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>, String);
@@ -51,4 +59,29 @@ pub fn tls((certificate, key, client_ca, min_version): Certificate) -> PyResult<
         client_ca,
         min_version: *min_version,
     })
+}
+
+/// A count above 0.
+pub fn count(given: &Options<'_, '_>, name: &str) -> PyResult<usize> {
+    (given.integer(name, 1, MANY)).map(|count| count as usize)
+}
+
+/// A time above 0.
+pub fn time(given: &Options<'_, '_>, name: &str) -> PyResult<Duration> {
+    let time = seconds(given.number(name, ABOVE_ZERO)?);
+    Ok(time.max(Duration::from_nanos(1)))
+}
+
+/// Names of headers.
+pub fn names(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<String>> {
+    let items = Items::of(&given.required(name)?, name, "names of headers", MAX_NAMES)?;
+    items
+        .map(|item| text(&item?, name).map(str::to_owned))
+        .collect()
+}
+
+/// Headers of decisions that clients see, in lower case.
+pub fn exposed_headers(given: &Options<'_, '_>) -> PyResult<Vec<String>> {
+    exposed(names(given, "expose_headers")?)
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }

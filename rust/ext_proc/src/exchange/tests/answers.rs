@@ -169,7 +169,7 @@ fn the_worker_that_served_is_booked() {
         ("", b"{}", "", vec![]),
     ] {
         let mut talk = Talk::new(Options {
-            expose_headers: vec!["X-Cachelb-Worker".to_owned()],
+            expose_headers: vec!["x-cachelb-worker".to_owned()],
             ..Options::default()
         });
         talk.send(request(&[], false));

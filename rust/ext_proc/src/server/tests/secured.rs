@@ -105,7 +105,7 @@ fn start(tls: Tls) -> Started {
         tls: Some(tls),
         ..loopback()
     };
-    Server::start(Options::default(), Arc::new(Fake::default()), &listen).expect("starts")
+    Started::start(Options::default(), Arc::new(Fake::default()), &listen).expect("starts")
 }
 
 #[test]

@@ -59,7 +59,7 @@ HEAD = (
 FOLDERS = ("benches", "deploy", "docs", "examples", "rust", "tests")
 SPAN = re.compile(r"(?<!`)`((?:cachelb|cargo|docker|kubectl|make|python) [^`]+)`(?!`)")
 LONG = (
-    *("cachelb.cli.bench_agentic.measure_sessions", "cachelb.cli.doctor._load"),
+    *("cachelb.cli.doctor._load",),
     *("cachelb.sim.league.running.capacity", "cachelb.sim.league.running.simulate"),
 )
 

@@ -99,6 +99,12 @@ Models:     {", ".join(MODELS)}
     callback=parsed(Slo.parse),
     help="Also print goodput: requests per second within the limits.",
 )
+@option(
+    "--within",
+    None,
+    click.FloatRange(min=1),
+    "Compare sessions with those of an idle fleet: most engine time of one on time, as a multiple.",
+)
 @admission_option("Hold and refuse requests before every policy that does not name other bounds")
 @option("--event-lag", _SIGNALS.event_lag_s, _SECONDS, "Seconds KV events take to reach the gateway.")
 @option("--scrape-interval", _SIGNALS.scrape_interval_s, POSITIVE, "Seconds between load reports.")
@@ -137,6 +143,7 @@ def replay(
     seeds: int,
     sweep: Sweep | None,
     slo: Slo | None,
+    within: float | None,
     admission: AdmissionOptions | None,
     event_lag: float,
     scrape_interval: float,
@@ -168,6 +175,7 @@ def replay(
         seeds=range(seed, seed + seeds),
         sweep=sweep,
         slo=slo,
+        within=within,
         signals=_signals(event_lag, scrape_interval),
         gateways=gateways,
         threads=threads,

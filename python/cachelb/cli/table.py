@@ -136,7 +136,7 @@ def _table(comparison: Comparison, dropped: Sequence[str] = ()) -> Table:
     for header in columns:
         table.add_column(header, justify="right", no_wrap=True)
     for value in (None,) if sweep is None else sweep.values:
-        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=over_seeds)
+        cells = sorted((cell for cell in comparison.cells if cell.value == value), key=_rank)
         whole = [cell for cell in cells if _served_all(cell)]
         for cell in cells:
             first = () if sweep is None else (str(value) if cell is cells[0] else "",)
@@ -160,6 +160,11 @@ def _caption(comparison: Comparison) -> str:
     if slo := comparison.settings["slo"]:
         limits = " and ".join(f"{key.removesuffix('_s').upper()} <= {seconds(limit)}" for key, limit in slo.items())
         lines.append(f"good: {limits}, without warm-up and drain")
+    if within := comparison.settings["within"]:
+        lines += [
+            f"on time: completed in at most {within:g} times the engine time of the same session on an idle fleet",
+            "slowdown: that multiple; GPU h: hours at work of all GPUs, per session on time",
+        ]
     if admission := admission_apart(comparison.settings["options"])[1]:
         options = admission_in_short(AdmissionOptions(**admission))
         given = ", ".join(f"{name}={value}" for name, value in options.items())
@@ -173,6 +178,12 @@ def over_seeds(cell: Cell, key: str = "ttft_s.mean") -> float:
     """Return a figure to sort cells by; those without it, as of no request served, come last."""
     spread = cell.spreads.get(key)
     return float("inf") if spread is None else spread.mean
+
+
+def _rank(cell: Cell) -> tuple[float, float]:
+    """Return what rows are sorted by: sessions on time where they are compared, then the mean TTFT."""
+    on_time = cell.spreads.get("sessions.on_time")
+    return 0.0 if on_time is None else -on_time.mean, over_seeds(cell)
 
 
 def _served_all(cell: Cell) -> bool:
@@ -197,7 +208,7 @@ def _figure(key: str, write: Callable[[float], str] = seconds, *, spread: bool =
         found = cell.spreads.get(key)
         if found is None:
             return "-"
-        return write(found.mean) + (halfway(found) if spread and len(cell.runs) > 1 else "")
+        return write(found.mean) + (halfway(found) if spread and len(cell.runs) > 1 and found.mean else "")
 
     return column
 
@@ -214,6 +225,11 @@ def _decision(cell: Cell) -> str:
 
 _COLUMNS: dict[str, Callable[[Cell], str]] = {
     "done": _done,
+    "completed": _figure("sessions.completed", "{:.0%}".format),
+    "on time": _figure("sessions.on_time", "{:.0%}".format, spread=True),
+    "slowdown\np50": _figure("sessions.slowdown.p50", "{:.2f}".format),
+    "slowdown\np90": _figure("sessions.slowdown.p90", "{:.2f}".format),
+    "GPU h per\nsession": _figure("sessions.gpu_h_per_session", "{:.3f}".format, spread=True),
     "TTFT\nmean": _figure("ttft_s.mean", spread=True),
     "TTFT\np50": _figure("ttft_s.p50"),
     "TTFT\np90": _figure("ttft_s.p90"),
@@ -231,7 +247,8 @@ _COLUMNS: dict[str, Callable[[Cell], str]] = {
 }
 
 _LEAST = (
-    *("decide\np50", "pre-\nempted", "busy\nmax/mean", "output\ntok/s", "of\nbound", "TTFT\np90", SPREAD),
-    *("token\nhits", "session\nmean", "TPOT\nmean", "E2E\nmean", "TTFT\np50", "TTFT\np99"),
+    *("decide\np50", "pre-\nempted", "busy\nmax/mean", "output\ntok/s", "of\nbound", "TTFT\np90", "slowdown\np50"),
+    *(SPREAD, "token\nhits", "session\nmean", "TPOT\nmean", "E2E\nmean", "TTFT\np50", "TTFT\np99"),
+    *("completed", "slowdown\np90", "GPU h per\nsession"),
 )
-"""The first of these leave a narrow table; the mean TTFT, which rows are sorted by, and the requests served stay."""
+"""The first of these leave a narrow table; what rows are sorted by, and the requests served, stay."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.arguments import listed, whole
+from cachelb.arguments import listed, number, whole
 from cachelb.router import Router
+from cachelb.sim.agentic import SessionFigures, run_idle
 from cachelb.sim.comparison import Cell, Comparison, Run
 from cachelb.sim.contender import Contender, admission_apart
 from cachelb.sim.fleet import FleetSpec
@@ -59,6 +60,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     sweep: Sweep | None = None,
     slo: Slo | None = None,
+    within: float | None = None,
     signals: Signals | None = None,
     gateways: int = 1,
     sharing: bool = False,
@@ -77,6 +79,8 @@ def compare(
         seeds: One run each.
         sweep: A setting and its values.
         slo: Limits for goodput.
+        within: Compare sessions with those of an idle fleet: the most engine time of one on time, as a multiple; each
+            request must be of a session then.
         signals: The signals of gateways, and their delays.
         gateways: Routers before the fleet.
         sharing: Whether they share placements and bookings.
@@ -88,7 +92,7 @@ def compare(
         The comparison.
 
     Raises:
-        ValueError: A setting is out of range, or nothing is to be compared.
+        ValueError: A setting is out of range, nothing is to be compared, or requests have no sessions.
         TypeError: A policy does not take an option.
 
     Example:
@@ -106,6 +110,8 @@ def compare(
             raise ValueError(f"{key} must name at least one")
     whole("gateways", gateways, 1, MOST_GATEWAYS)
     whole("threads", threads, 1, _MOST_THREADS)
+    if within is not None:
+        number("within", within, least=1.0)
     setup = _Setup(workload, fleet, signals or Signals(), gateways, sharing, router_options)
     values: tuple[Setting | None, ...] = (None,) if sweep is None else sweep.values
     setups = [setup if sweep is None else setup.at(sweep.name, value) for value in values]
@@ -113,7 +119,7 @@ def compare(
         for policy in policies:
             one.check(policy)
     tasks = [_Task(one, seed, policy, keep=seed == seeds[0]) for one in setups for seed in seeds for policy in policies]
-    runs = _Batch(tasks, slo, progress).run(threads)
+    runs = _Batch(tasks, slo, within, progress).run(threads)
     cells = []
     for at, value in enumerate(values):
         of_value = runs[at * len(seeds) * len(policies) :]
@@ -128,6 +134,7 @@ def compare(
             "gateways": gateways,
             "sharing": sharing,
             "slo": None if slo is None else {key: limit for key, limit in asdict(slo).items() if math.isfinite(limit)},
+            "within": within,
             "options": {key: _plain(value) for key, value in router_options.items()},
         },
         seeds=tuple(seeds),
@@ -207,6 +214,11 @@ class _Task:
         setup = self.setup
         return (-1 if isinstance(setup.source, Workload) else self.seed, setup.speed, setup.rate)
 
+    @property
+    def idle(self) -> tuple[object, ...]:
+        """Return the key of its run on an idle fleet."""
+        return (*self.requests, self.setup.fleet)
+
 
 class _Requests:
     """Requests in every form that runs need."""
@@ -224,11 +236,17 @@ class _StoppedError(Exception):
 class _Batch:
     """Runs that share requests; each form of them is made once and dropped with the last run that needs it."""
 
-    def __init__(self, tasks: Sequence[_Task], slo: Slo | None, progress: Callable[[float], object] | None) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[_Task],
+        slo: Slo | None,
+        within: float | None,
+        progress: Callable[[float], object] | None,
+    ) -> None:
         self._tasks = tasks
-        self._slo = slo
+        self._slo, self._within = slo, within
         self._progress = progress
-        self._shared = Shared(Counter(task.requests for task in tasks))
+        self._shared = Shared(Counter(key for task in tasks for key in (task.requests, task.idle)))
         self._lock = threading.Lock()
         self._done = 0.0
         self._stopped = False
@@ -269,14 +287,20 @@ class _Batch:
             progress=report,
             **setup.options,
         )
+        sessions = None
+        if self._within is not None:
+            idle = self._shared.take(task.idle, lambda: run_idle(requests.workload, setup.fleet, task.seed))
+            sessions = SessionFigures.of(result, idle, setup.fleet, within=self._within)
         metrics = measure(
             result,
             slo=self._slo,
+            sessions=sessions,
             bound=requests.profile.hits(setup.fleet.cache_tokens // requests.workload.block_size),
             infinite=requests.profile.hits(),
         )
         self._report(1 - reported / max(1, len(requests.workload)))
-        self._shared.drop(task.requests)
+        for key in (task.requests, task.idle):
+            self._shared.drop(key)
         return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
 
     def _report(self, share: float) -> None:

@@ -19,6 +19,7 @@ from cachelb.sim.result import Status
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from cachelb.sim.agentic import SessionFigures
     from cachelb.sim.lru_bound import HitCount
     from cachelb.sim.result import SimResult
 
@@ -169,6 +170,7 @@ class Metrics:
         kv_use_max: The largest.
         reasons: Decisions by reason, the most frequent first.
         end_s: When the last request was over.
+        sessions: Sessions beside those of an idle fleet; None where they are not compared.
 
     Example:
         >>> from cachelb.sim import FleetSpec, build, compare
@@ -213,6 +215,7 @@ class Metrics:
     kv_use_max: float
     reasons: dict[str, int]
     end_s: float
+    sessions: SessionFigures | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as JSON values.
@@ -248,7 +251,14 @@ class Cost:
         )
 
 
-def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infinite: HitCount) -> Metrics:
+def measure(
+    result: SimResult,
+    *,
+    slo: Slo | None = None,
+    bound: HitCount,
+    infinite: HitCount,
+    sessions: SessionFigures | None = None,
+) -> Metrics:
     """Compute the figures of a run.
 
     `bound` are the hits of one LRU pool as large as the fleet's caches together (`PoolProfile`), `infinite` those of a
@@ -290,6 +300,7 @@ def measure(result: SimResult, *, slo: Slo | None = None, bound: HitCount, infin
         kv_use_max=float(kv_use.max()) if len(kv_use) else 0.0,
         reasons=_reasons(result),
         end_s=result.end_s,
+        sessions=sessions,
     )
 
 

@@ -115,6 +115,10 @@ class Signals:
         }
 
 
+NO_REPORTS = Signals(scrape_interval_s=float("inf"))
+"""For policies that use none: sessions of hours make millions of reports."""
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """Something that happens to a worker.

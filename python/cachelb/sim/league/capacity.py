@@ -10,10 +10,10 @@ import numpy as np
 from cachelb._core import SimWorkload
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.league.cells import FIRST_SEED, digest
-from cachelb.sim.league.traces import NO_REPORTS, opened
+from cachelb.sim.league.traces import opened
 from cachelb.sim.result import SimResult
 from cachelb.sim.saturation import LONGEST_S, highest, keeps_up, waits_of_thirds
-from cachelb.sim.simulation import prepare, simulate
+from cachelb.sim.simulation import NO_REPORTS, prepare, simulate
 from cachelb.sim.workloads import Workload
 
 REFERENCES = ("cache-aware", "prefill-times-batch(crowding=1)", "sticky-until-saturated")

@@ -16,7 +16,7 @@ from cachelb.calls import Call
 from cachelb.errors import did_you_mean
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.mixing import mix
-from cachelb.sim.simulation import Signals, simulate
+from cachelb.sim.simulation import NO_REPORTS, simulate
 from cachelb.sim.workloads import WORKLOADS, Workload, build, read_agent_sessions, read_sessions, read_workload
 from cachelb.sim.workloads.reading import guess_format
 
@@ -30,8 +30,6 @@ _OWN_OPTIONS = ("copies", "jitter", "loop")
 _FILE_OPTIONS = ("block_size", "limit")
 _IDLE = "64xh100-80"
 """The fleet without waits that times the turns of generators and recorded sessions."""
-NO_REPORTS = Signals(scrape_interval_s=float("inf"))
-"""For policies that use none: sessions of hours make millions of reports."""
 
 _LEAST_REQUESTS = 30
 _MOST_COPIES = 1_000

@@ -6,10 +6,11 @@ Alphabets are tiny, so that prompts share prefixes, fork in the middle and repea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from cachelb._core import hash_blocks
+from cachelb._core import BlockTracker, hash_blocks
 from cachelb.arguments import whole
+from cachelb.testing.oracle import NaiveTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,94 +19,14 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from cachelb._core import Namespace
-    from cachelb.testing.oracle import NaiveTracker
 
 _DEFAULT_WORKERS: Final = ("w0", "w1", "w2")
 _MOST_WORKERS: Final = 65_536
 _MOST_TOKENS: Final = 65_536
 
 
-class Answer(Protocol):
-    """The common interface of `cachelb.Match` and `Found`."""
-
-    @property
-    def worker(self) -> str:
-        """The worker found."""
-        raise NotImplementedError
-
-    @property
-    def matched_blocks(self) -> int:
-        """Leading blocks it holds."""
-        raise NotImplementedError
-
-    @property
-    def total_blocks(self) -> int:
-        """Full blocks of the prompt."""
-        raise NotImplementedError
-
-
-class Tracker(Protocol):
-    """The common interface of `cachelb.BlockTracker` and `NaiveTracker`.
-
-    Example:
-        >>> from cachelb import BlockTracker
-        >>> from cachelb.testing import NaiveTracker, Tracker
-        >>> def held(tracker: Tracker) -> int:
-        ...     return tracker.record_request(range(32), "gpu0")
-        >>> held(BlockTracker()), held(NaiveTracker())
-        (2, 2)
-    """
-
-    def record_request(
-        self,
-        tokens: Sequence[int],
-        worker: str,
-        *,
-        namespace: str | Namespace | None = None,
-        ttl_s: float | None = None,
-    ) -> int:
-        """Record that ``worker`` now holds the prompt's blocks."""
-        raise NotImplementedError
-
-    def store(self, worker: str, hashes: Sequence[int], *, parent: int | None = None, medium: str = "gpu") -> int:
-        """Store a chain behind ``parent``."""
-        raise NotImplementedError
-
-    def remove(self, worker: str, hashes: Sequence[int], *, medium: str | None = None) -> int:
-        """Remove single blocks."""
-        raise NotImplementedError
-
-    def clear(self, worker: str) -> int:
-        """Drop every block of the worker."""
-        raise NotImplementedError
-
-    def evict_worker(self, worker: str, max_blocks: int) -> int:
-        """Evict leaves down to ``max_blocks``."""
-        raise NotImplementedError
-
-    def remove_worker(self, worker: str) -> int:
-        """Forget the worker."""
-        raise NotImplementedError
-
-    def overlaps(
-        self, tokens: Sequence[int], *, among: Sequence[str] | None = None, namespace: str | Namespace | None = None
-    ) -> dict[str, int]:
-        """Count the leading blocks every worker holds."""
-        raise NotImplementedError
-
-    def find_best_worker(
-        self, tokens: Sequence[int], *, among: Sequence[str] | None = None, namespace: str | Namespace | None = None
-    ) -> Answer | None:
-        """Find a worker that holds the most leading blocks."""
-        raise NotImplementedError
-
-    def block_count(self, worker: str | None = None) -> int:
-        """Count the blocks held."""
-        raise NotImplementedError
-
-    def workers(self) -> list[str]:
-        """List the registered workers."""
-        raise NotImplementedError
+Tracker: TypeAlias = BlockTracker | NaiveTracker
+"""What operations are made on, and questions put to."""
 
 
 @dataclass(frozen=True, slots=True)

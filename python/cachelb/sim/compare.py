@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,7 @@ from cachelb.sim.contender import Contender, admission_apart
 from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import Cost, Slo, measure
-from cachelb.sim.shared import Shared
+from cachelb.sim.shared import Batch
 from cachelb.sim.simulation import MOST_GATEWAYS, Signals, prepare, simulate
 from cachelb.sim.timing import Roofline
 from cachelb.sim.workloads import Workload
@@ -119,7 +117,9 @@ def compare(
         for policy in policies:
             one.check(policy)
     tasks = [_Task(one, seed, policy, keep=seed == seeds[0]) for one in setups for seed in seeds for policy in policies]
-    runs = _Batch(tasks, slo, within, progress).run(threads)
+    batch = Batch(Counter(key for task in tasks for key in (task.requests, task.idle)), len(tasks), progress)
+    runs: list[Run] = []
+    batch.each(threads, lambda task: _run(task, batch, slo, within), tasks, lambda _, run: runs.append(run))
     cells = []
     for at, value in enumerate(values):
         of_value = runs[at * len(seeds) * len(policies) :]
@@ -229,86 +229,44 @@ class _Requests:
         self.profile = PoolProfile(workload)
 
 
-class _StoppedError(Exception):
-    """Another run has failed, or the caller is interrupted."""
+def _run(task: _Task, batch: Batch, slo: Slo | None, within: float | None) -> Run:
+    """Make one run."""
+    setup = task.setup
+    requests: _Requests = batch.shared.take(task.requests, lambda: _Requests(setup.workload(task.seed)))
+    reported = 0
 
+    def report(done: int) -> None:
+        nonlocal reported
+        batch.report((done - reported) / len(requests.workload))
+        reported = done
 
-class _Batch:
-    """Runs that share requests; each form of them is made once and dropped with the last run that needs it."""
-
-    def __init__(
-        self,
-        tasks: Sequence[_Task],
-        slo: Slo | None,
-        within: float | None,
-        progress: Callable[[float], object] | None,
-    ) -> None:
-        self._tasks = tasks
-        self._slo, self._within = slo, within
-        self._progress = progress
-        self._shared = Shared(Counter(key for task in tasks for key in (task.requests, task.idle)))
-        self._lock = threading.Lock()
-        self._done = 0.0
-        self._stopped = False
-
-    def run(self, threads: int) -> list[Run]:
-        """Return all runs, in order."""
-        pool = ThreadPoolExecutor(threads)
-        try:
-            futures = [pool.submit(self._one, task) for task in self._tasks]
-            return [future.result() for future in futures]
-        finally:
-            # After an error: runs that have begun end with their next word about progress.
-            self._stopped = True
-            pool.shutdown(cancel_futures=True)
-
-    def _one(self, task: _Task) -> Run:
-        """Run one."""
-        setup = task.setup
-        requests: _Requests = self._shared.take(task.requests, lambda: _Requests(setup.workload(task.seed)))
-        reported = 0
-
-        def report(done: int) -> None:
-            nonlocal reported
-            if self._stopped:
-                raise _StoppedError
-            self._report((done - reported) / len(requests.workload))
-            reported = done
-
-        result = simulate(
-            requests.workload,
-            setup.fleet,
-            task.policy if isinstance(task.policy, str) else task.policy(),
-            seed=task.seed,
-            signals=setup.signals,
-            gateways=setup.gateways,
-            sharing=setup.sharing,
-            prepared=requests.prepared,
-            progress=report,
-            **setup.options,
-        )
-        sessions = None
-        if self._within is not None:
-            idle = self._shared.take(task.idle, lambda: run_idle(requests.workload, setup.fleet, task.seed))
-            sessions = SessionFigures.of(result, idle, setup.fleet, within=self._within)
-        metrics = measure(
-            result,
-            slo=self._slo,
-            sessions=sessions,
-            bound=requests.profile.hits(setup.fleet.cache_tokens // requests.workload.block_size),
-            infinite=requests.profile.hits(),
-        )
-        self._report(1 - reported / max(1, len(requests.workload)))
-        for key in (task.requests, task.idle):
-            self._shared.drop(key)
-        return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
-
-    def _report(self, share: float) -> None:
-        """Pass on how much is done."""
-        if self._progress is not None:
-            with self._lock:
-                self._done += share / len(self._tasks)
-                self._progress(min(1.0, self._done))
+    result = simulate(
+        requests.workload,
+        setup.fleet,
+        task.policy if isinstance(task.policy, str) else task.policy(),
+        seed=task.seed,
+        signals=setup.signals,
+        gateways=setup.gateways,
+        sharing=setup.sharing,
+        prepared=requests.prepared,
+        progress=report,
+        **setup.options,
+    )
+    sessions = None
+    if within is not None:
+        idle = batch.shared.take(task.idle, lambda: run_idle(requests.workload, setup.fleet, task.seed))
+        sessions = SessionFigures.of(result, idle, setup.fleet, within=within)
+    metrics = measure(
+        result,
+        slo=slo,
+        sessions=sessions,
+        bound=requests.profile.hits(setup.fleet.cache_tokens // requests.workload.block_size),
+        infinite=requests.profile.hits(),
+    )
+    batch.report(1 - reported / max(1, len(requests.workload)))
+    for key in (task.requests, task.idle):
+        batch.shared.drop(key)
+    return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
 
 
 def _changed(worker: WorkerSpec, name: str, value: float) -> WorkerSpec:

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cachelb.arguments import listed, whole
 from cachelb.sim.contender import Contender
-from cachelb.sim.fleet import FleetSpec
 from cachelb.sim.league.capacity import capacity, capacity_key
 from cachelb.sim.league.cells import FIRST_SEED, Cell, League, digest
 from cachelb.sim.league.figures import SLO, figures_of
+from cachelb.sim.league.realism import Realism
 from cachelb.sim.league.standings import Row, Standings
 from cachelb.sim.league.store import Store
-from cachelb.sim.league.traces import Trace, fingerprint
+from cachelb.sim.league.traces import fingerprint
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.metrics import measure
-from cachelb.sim.shared import Shared
+from cachelb.sim.shared import Batch
 from cachelb.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from concurrent.futures import Future
 
     from cachelb._core import SimWorkload
+    from cachelb.sim.fleet import FleetSpec
     from cachelb.sim.result import SimResult
     from cachelb.sim.workloads import Workload
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 _MOST_THREADS, _MOST_POLICIES = 1_024, 65_536
 _CAPACITY_RUNS = 20
 """Approximate runs of finding a capacity, for progress."""
+_OF_CAPACITY = ("trace", "part", "fleet", "model")
 
 
 def play(
@@ -89,29 +85,15 @@ def play(
     return Standings(batch.run(threads), names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The settings that determine requests."""
-
-    trace: Trace
-    part: str
-    seed: int
+def _place(cell: Cell) -> Cell:
+    """Return the cell whose capacity another one has: of the first seed, so that it does not depend on the others."""
+    realism = Realism("capacity", "", mfu=cell.realism.mfu, all_reduce=cell.realism.all_reduce)
+    return replace(cell, load=1.0, realism=realism, seed=FIRST_SEED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The settings that determine a capacity, that of the first seed, so that it does not depend on the others."""
-
-    source: _Source
-    fleet: str
-    model: str
-    mfu: float
-    all_reduce: bool
-
-    @classmethod
-    def of(cls, cell: Cell) -> _Place:
-        source = _Source(cell.trace, cell.part, FIRST_SEED)
-        return cls(source, cell.fleet, cell.model, cell.realism.mfu, cell.realism.all_reduce)
+def _source(cell: Cell) -> Hashable:
+    """Return the key of a cell's requests."""
+    return cell.trace, cell.part, cell.seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +104,8 @@ class _Requests:
     fingerprint: str
 
     @classmethod
-    def of(cls, source: _Source) -> _Requests:
-        workload = source.trace.requests(source.seed, source.part)
+    def of(cls, cell: Cell) -> _Requests:
+        workload = cell.trace.requests(cell.seed, cell.part)
         return cls(workload, fingerprint(workload))
 
 
@@ -145,15 +127,11 @@ class _Sped:
 
 def _used(cell: Cell) -> list[Hashable]:
     """Return the keys of values that a run shares with others."""
-    source = _Source(cell.trace, cell.part, cell.seed)
+    source = _source(cell)
     return [source, ("profile", source), ("sped", cell)]
 
 
-class _StoppedError(Exception):
-    """Another run has failed, or the caller is interrupted."""
-
-
-class _Batch:
+class _Batch(Batch):
     """All the runs of a league, which share requests."""
 
     def __init__(
@@ -163,25 +141,21 @@ class _Batch:
         store: Store,
         progress: Callable[[float], object] | None,
     ) -> None:
-        self._cells, self._policies, self._store, self._progress = cells, policies, store, progress
-        self._places = tuple(dict.fromkeys(map(_Place.of, cells)))
-        self._capacity: dict[_Place, float] = {}
+        self._cells, self._policies, self._store = cells, policies, store
+        self._places = tuple(dict.fromkeys(map(_place, cells)))
+        self._capacity: dict[Cell, float] = {}
         self._rows: list[Row] = []
         self._cell_facts: dict[str, dict[str, Any]] = {}
-        users: Counter[Hashable] = Counter(place.source for place in self._places)
+        users: Counter[Hashable] = Counter(map(_source, self._places))
         for cell, _ in product(cells, policies):
             users.update(_used(cell))
-        self._shared = Shared(users)
-        self._total = len(self._places) * _CAPACITY_RUNS + len(cells) * len(policies)
-        self._done = 0.0
-        self._lock = threading.Lock()
-        self._stopped = False
+        super().__init__(users, len(self._places) * _CAPACITY_RUNS + len(cells) * len(policies), progress)
 
     def run(self, threads: int) -> list[Row]:
         """Run missing rows; return all rows."""
-        self._each(threads, self._find_capacity, self._places, self._keep_capacity)
+        self.each(threads, self._find_capacity, self._places, self._keep_capacity)
         tasks = [(cell, policy) for cell in self._cells for policy in self._policies]
-        self._each(threads, self._run, tasks, self._keep_run)
+        self.each(threads, self._run, tasks, self._keep_run)
         imported = [
             Row(row["cell"], self._cell_facts[row["cell"]], row["policy"], row["figures"])
             for row in self._store.rows("run")
@@ -189,33 +163,12 @@ class _Batch:
         ]
         return self._rows + imported
 
-    def _each(
-        self,
-        threads: int,
-        do: Callable[[T], U],
-        tasks: Sequence[T],
-        keep: Callable[[T, U], None],
-    ) -> None:
-        """Run tasks, several at a time, and return their results in order."""
-        pool = ThreadPoolExecutor(threads)
-        try:
-            futures: list[Future[U]] = [pool.submit(do, task) for task in tasks]
-            for task, future in zip(tasks, futures, strict=True):
-                keep(task, future.result())
-        except BaseException:
-            # Runs that have begun end with their next word about progress.
-            self._stopped = True
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _keep_capacity(self, place: _Place, found: tuple[str, float, bool]) -> None:
+    def _keep_capacity(self, place: Cell, found: tuple[str, float, bool]) -> None:
         key, speed, is_new = found
         self._capacity[place] = speed
         if is_new:
-            source = place.source
-            facts = {"trace": source.trace.label, "part": source.part, "fleet": place.fleet, "model": place.model}
-            self._store.add("capacity", key, {**facts, "mfu": place.mfu, "speed": speed})
+            facts = {name: fact for name, fact in place.facts().items() if name in _OF_CAPACITY}
+            self._store.add("capacity", key, {**facts, "mfu": place.realism.mfu, "speed": speed})
 
     def _keep_run(self, task: tuple[Cell, str], found: tuple[str, str, dict[str, float | None], bool]) -> None:
         (cell, policy), (key, cell_key, figures, is_new) = task, found
@@ -224,48 +177,41 @@ class _Batch:
             self._store.add("run", key, {**facts, "cell": cell_key, "policy": policy, "figures": figures})
         self._rows.append(Row(cell_key, facts, policy, figures))
 
-    def _find_capacity(self, place: _Place) -> tuple[str, float, bool]:
+    def _find_capacity(self, place: Cell) -> tuple[str, float, bool]:
         """Return key and value of a capacity, and whether it is new."""
-        requests = self._shared.take(place.source, partial(_Requests.of, place.source))
-        block_size = requests.workload.block_size
-        fleet = FleetSpec.parse(
-            place.fleet, model=place.model, mfu=place.mfu, all_reduce=place.all_reduce, block_size=block_size
-        )
+        requests = self.shared.take(_source(place), partial(_Requests.of, place))
+        fleet = place.workers(requests.workload.block_size)
         key = capacity_key(requests.fingerprint, fleet)
         known = self._store.get("capacity", key)
-        speed = known["speed"] if known else capacity(requests.workload, fleet, place.source.trace.label)
-        self._shared.drop(place.source)
-        self._report(_CAPACITY_RUNS)
+        speed = known["speed"] if known else capacity(requests.workload, fleet, place.trace.label)
+        self.shared.drop(_source(place))
+        self.report(_CAPACITY_RUNS)
         return key, float(speed), known is None
 
     def _run(self, task: tuple[Cell, str]) -> tuple[str, str, dict[str, float | None], bool]:
         """Return keys and figures of a run, and whether it is new."""
         cell, policy = task
-        source = _Source(cell.trace, cell.part, cell.seed)
-        requests = self._shared.take(source, partial(_Requests.of, source))
+        source = _source(cell)
+        requests = self.shared.take(source, partial(_Requests.of, cell))
         fleet = cell.workers(requests.workload.block_size)
-        speed = cell.load * self._capacity[_Place.of(cell)]
+        speed = cell.load * self._capacity[_place(cell)]
         cell_key = cell.key(requests.fingerprint, fleet, speed)
         key = digest([cell_key, policy])
         known = self._store.get("run", key)
         if known:
             figures = known["figures"]
         else:
-            profile = self._shared.take(("profile", source), lambda: PoolProfile(requests.workload))
-            sped = self._shared.take(("sped", cell), lambda: _Sped.of(requests.workload, speed, cell))
+            profile = self.shared.take(("profile", source), lambda: PoolProfile(requests.workload))
+            sped = self.shared.take(("sped", cell), lambda: _Sped.of(requests.workload, speed, cell))
             result = self._simulate(cell, policy, sped, fleet)
             bound = profile.hits(fleet.cache_tokens // sped.workload.block_size)
             figures = figures_of(measure(result, slo=SLO, bound=bound, infinite=bound))
             if cell.trace.loop == "open":
                 figures["session_mean_s"] = None  # the clock's, whatever the policy
         for shared in _used(cell):
-            self._shared.drop(shared)
-        self._report(1)
+            self.shared.drop(shared)
+        self.report(1)
         return key, cell_key, figures, known is None
-
-    def _go_on(self, _done: int) -> None:
-        if self._stopped:
-            raise _StoppedError
 
     def _simulate(self, cell: Cell, policy: str, sped: _Sped, fleet: FleetSpec) -> SimResult:
         return simulate(
@@ -278,12 +224,5 @@ class _Batch:
             sharing=cell.realism.sharing,
             incidents=cell.realism.incidents_in(sped.span_s),
             prepared=sped.prepared,
-            progress=self._go_on,
+            progress=lambda _done: self.report(),
         )
-
-    def _report(self, runs: int) -> None:
-        """Pass on how much is done."""
-        with self._lock:
-            self._done += runs
-            if self._progress is not None:
-                self._progress(self._done / self._total)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.arguments import listed
 from cachelb.discovery.errors import DiscoveryError
 from cachelb.discovery.guard import MOST_WORKERS, DropGuard
+from cachelb.loops import LoopThread
 from cachelb.types import DiscoveryStats
 
 if TYPE_CHECKING:
@@ -37,7 +34,7 @@ def backoff_s(failures: int, longest_s: float = _LONGEST_BACKOFF_S) -> float:
     return min(pause_s, longest_s) * random.uniform(0.5, 1.0)
 
 
-class DiscoveryRun:
+class DiscoveryRun(LoopThread):
     """Passes the answers of a source through the guard to the router.
 
     `follow` looks for workers until it is cancelled; it calls `found` and `failed` in the thread of the run.
@@ -53,7 +50,7 @@ class DiscoveryRun:
         drop_wait_s: float,
         worker_options: Mapping[str, Any],
     ) -> None:
-        self.pid = os.getpid()
+        super().__init__("cachelb-discovery", join_s=_JOIN_S, name_threads=_NAME_THREADS)
         self._source = source
         self._name = name
         self._router = router
@@ -68,24 +65,16 @@ class DiscoveryRun:
         self._answered_s: float | None = None
         self._failing = ""
         self._is_refused = False
-        self._loop = asyncio.new_event_loop()
-        self._main: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._work, name="cachelb-discovery", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._router._discovered.join(self._source, self.stats)
-        self._main = self._loop.create_task(self._run())
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """End the thread, and wait for it; the workers stay registered."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended by itself
-            self._loop.call_soon_threadsafe(self._cancel)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
-            if self._thread.is_alive():
-                _log.warning("%s: its thread is blocked in a call and ends once the call returns", self._name)
+        if self._end() is False:
+            _log.warning("%s: its thread is blocked in a call and ends once the call returns", self._name)
         self._router._discovered.leave(self._source)
 
     def found(self, workers: Iterable[str]) -> None:
@@ -149,23 +138,7 @@ class DiscoveryRun:
         else:
             self._is_refused = False
 
-    def _cancel(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
-
-    def _work(self) -> None:
-        assert self._main is not None  # noqa: S101 - set before the thread starts
-        names = ThreadPoolExecutor(_NAME_THREADS, thread_name_prefix="cachelb-discovery-names")
-        self._loop.set_default_executor(names)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._main)
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            names.shutdown(wait=False, cancel_futures=True)  # a hanging name server must not hold up `stop`
-            self._loop.close()
-
-    async def _run(self) -> None:
+    async def _main(self) -> None:
         """Follow the source for ever; only an error of its code ends it, and it begins again."""
         keeping = asyncio.create_task(self._keep())
         failures = 0

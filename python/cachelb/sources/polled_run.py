@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from cachelb.loops import LoopThread
 from cachelb.sources.http import address_of
 
 Place: TypeAlias = tuple[str, int]
@@ -49,7 +47,7 @@ class Polling(Protocol[_P]):
         ...
 
 
-class PolledRun(Generic[_P]):
+class PolledRun(LoopThread, Generic[_P]):
     """A thread with an event loop and a task per worker, from start to stop.
 
     `workers` returns keys and numbers of ranks of the router's workers, `make` what polls one of them, and `ended` is
@@ -69,37 +67,24 @@ class PolledRun(Generic[_P]):
         log: logging.Logger,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self.pid = os.getpid()
+        super().__init__(name, join_s=join_s, name_threads=name_threads)
         self._router = router
         self._workers = workers
         self._make = make
         self._follow_s = follow_s
-        self._join_s = join_s
-        self._name_threads = name_threads
         self._log = log
         self._ended = ended
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._main: asyncio.Task[None] | None = None
         self._pollers: dict[str, Polling[_P]] = {}
         self._past = (0, 0)
         self._is_lost = False
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._main = self._loop.create_task(self._follow())
-        self._thread.start()
-
     def stop(self) -> None:
         """Cancel everything and wait for the thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended by itself
-            self._loop.call_soon_threadsafe(self._cancel)
-        if threading.current_thread() is self._thread:  # in a call of the user's, or in a finalizer
-            return
-        self._thread.join(self._join_s)
-        if self._thread.is_alive():
+        is_over = self._end()
+        if is_over is False:
             self._log.warning("the polling thread is blocked in a call of the router and ends once the call returns")
-        self._ended()
+        if is_over is not None:
+            self._ended()
 
     def totals(self) -> tuple[int, int, dict[str, _P]]:
         """Return polls and failures, with those of removed workers, and the counters of each worker polled now."""
@@ -108,22 +93,7 @@ class PolledRun(Generic[_P]):
         polls += sum(worker.polls for worker in workers.values())
         return polls, failures + sum(worker.failures for worker in workers.values()), workers
 
-    def _cancel(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
-
-    def _work(self) -> None:
-        assert self._main is not None  # noqa: S101 - set before the thread starts
-        names = ThreadPoolExecutor(self._name_threads, thread_name_prefix=f"{self._thread.name}-names")
-        self._loop.set_default_executor(names)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._main)
-        finally:
-            names.shutdown(wait=False, cancel_futures=True)  # a hanging name server must not hold up `stop`
-            self._loop.close()
-
-    async def _follow(self) -> None:
+    async def _main(self) -> None:
         """Keep one task per worker of the router."""
         pollers = self._pollers
         tasks: dict[str, asyncio.Task[None]] = {}

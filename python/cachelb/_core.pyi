@@ -19,7 +19,6 @@ __all__ = [
     "AdmissionGate",
     "BlockTracker",
     "Decision",
-    "EngineCache",
     "FleetView",
     "GroupedEngineCache",
     "HeldRequest",
@@ -2054,68 +2053,6 @@ class RadixTree:
         Example:
             >>> from cachelb import RadixTree
             >>> RadixTree().validate()
-        """
-
-@final
-class EngineCache:
-    """The prefix cache of one engine, as the simulator has it: of a prompt the last block goes first."""
-
-    def __new__(cls, max_blocks: int) -> Self:
-        """Create an empty cache.
-
-        Args:
-            max_blocks: Blocks it has room for.
-
-        Raises:
-            ValueError: `max_blocks` is below 1.
-
-        Example:
-            >>> from cachelb._core import EngineCache
-            >>> cache = EngineCache(3)
-            >>> cache.keep([1, 2]), cache.keep([1, 3, 4]), len(cache)
-            ((0, 2, []), (1, 3, [2]), 3)
-        """
-    def __len__(self) -> int: ...
-    def overlap(self, hashes: ArrayLike) -> int:
-        """Count the leading blocks that are held.
-
-        Args:
-            hashes: Names of a prompt's blocks, as uint64.
-
-        Returns:
-            Their number.
-
-        Raises:
-            TypeError: `hashes` are no integers.
-
-        Example:
-            >>> from cachelb._core import EngineCache
-            >>> EngineCache(8).overlap([1, 2])
-            0
-        """
-    def keep(self, hashes: ArrayLike) -> tuple[int, int, list[int]]:
-        """Hold the blocks of a prompt, as the most recently used ones, as many as there is room for.
-
-        Args:
-            hashes: Names of a prompt's blocks, as uint64.
-
-        Returns:
-            The number of leading blocks that were held before, that of those held now, and the blocks evicted for them.
-
-        Raises:
-            TypeError: `hashes` are no integers.
-
-        Example:
-            >>> from cachelb._core import EngineCache
-            >>> EngineCache(2).keep([1, 2, 3])
-            (0, 2, [])
-        """
-    def clear(self) -> None:
-        """Drop everything.
-
-        Example:
-            >>> from cachelb._core import EngineCache
-            >>> EngineCache(2).clear()
         """
 
 @final

@@ -14,7 +14,7 @@ from tests.models.grouped_engine import GroupedEngine
 from cachelb import Router
 from cachelb.cache_groups import CacheGroup, CacheLayout
 from cachelb.testing.events import encode_batch
-from cachelb.testing.fleet.grouped_prefix_cache import GroupedPrefixCache
+from cachelb.testing.fleet.prefix_cache import PrefixCache
 
 GROUP_FIELDS = {"group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"}
 REQUESTS = 80
@@ -67,7 +67,9 @@ class Engine:
         self.router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
         self.sent: list[list[dict[str, Any]]] = []
         self.found: list[tuple[int, int]] = []
-        self._cache = GroupedPrefixCache("gpu0", layout=layout, max_blocks=blocks, publish=self._publish)
+        self._cache = PrefixCache(
+            "gpu0", layout=layout, block_size=layout.hash_block, max_blocks=blocks, publish=self._publish
+        )
 
     def _publish(self, events: list[dict[str, Any]]) -> None:
         batch = encode_batch(events, ts=len(self.sent) + 1.0)
@@ -76,8 +78,9 @@ class Engine:
 
     def serve(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
         decision = self.router.select_worker(tokens=prompt)
+        cached = self._cache.look_up(np.array(prompt, np.uint32), None)
         kept = self._cache.keep(np.array(prompt, np.uint32), None)
-        cached = kept.cached_tokens
+        assert kept is not None
         self.found.append((decision.matched_tokens, cached))
         self._cache.extend(kept, list(answer))
         self._cache.release(kept)
@@ -154,12 +157,13 @@ def test_what_an_engine_finds_bounds_predictions_where_its_events_leave_groups_o
         router.apply_kv_events("gpu0", encode_batch(plain, ts=sent + 1.0), seq=sent)
         sent += 1
 
-    cache = GroupedPrefixCache("gpu0", layout=layout, max_blocks=few, publish=publish)
+    cache = PrefixCache("gpu0", layout=layout, block_size=layout.hash_block, max_blocks=few, publish=publish)
     exact = lowered = 0
     for prompt, answer in chats(seed=3):
         decision = router.select_worker(tokens=prompt)
+        cached = cache.look_up(np.array(prompt, np.uint32), None)
         kept = cache.keep(np.array(prompt, np.uint32), None)
-        cached = kept.cached_tokens
+        assert kept is not None
         cache.extend(kept, list(answer))
         cache.release(kept)
         decision.on_complete(cached_tokens=cached, output_tokens=len(answer))

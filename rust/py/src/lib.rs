@@ -95,7 +95,7 @@ mod _core {
     #[pymodule_export]
     use crate::serving::fork_gate;
     #[pymodule_export]
-    use crate::sim::{EngineCache, GroupedEngineCache, SimWorkload, simulate};
+    use crate::sim::{GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]
     use crate::workers::worker_name;
 }

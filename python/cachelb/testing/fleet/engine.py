@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.testing.fleet.grouped_prefix_cache import GroupedPrefixCache, Kept
-from cachelb.testing.fleet.prefix_cache import PrefixCache
+from cachelb.testing.fleet.prefix_cache import Kept, PrefixCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,11 +60,12 @@ class Engine:
         self._watchers = watchers
         self._slots = asyncio.Semaphore(options.max_running)
         self._prefill = asyncio.Lock()
-        blocks, layout = options.kv_blocks, options.cache_groups
-        self._cache = (
-            PrefixCache(engine_id, block_size=options.block_size, max_blocks=blocks, publish=publish)
-            if layout is None
-            else GroupedPrefixCache(engine_id, layout=layout, max_blocks=blocks, publish=publish)
+        self._cache = PrefixCache(
+            engine_id,
+            block_size=options.block_size,
+            max_blocks=options.kv_blocks,
+            publish=publish,
+            layout=options.cache_groups,
         )
         self._transfers: dict[str, int] = {}
 
@@ -112,7 +112,7 @@ class Engine:
         self.running -= 1
         self.blocks_in_use -= self._blocks(job)
         self._counts.running -= 1
-        if job.kept is not None and isinstance(self._cache, GroupedPrefixCache):
+        if job.kept is not None:
             self._cache.release(job.kept)
             job.kept = None
         self._slots.release()
@@ -146,7 +146,7 @@ class Engine:
 
     def keep_answer(self, job: Job, answer: list[int]) -> None:
         """Keep the blocks that an answer fills, as engines with several cache groups do here."""
-        if job.kept is not None and isinstance(self._cache, GroupedPrefixCache):
+        if job.kept is not None:
             self._cache.extend(job.kept, answer)
 
     def start_transfer(self, request_id: str, job: Job) -> dict[str, Any]:

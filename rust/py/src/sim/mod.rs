@@ -1,6 +1,5 @@
 //! Runs of simulated fleets: the router itself in simulated time, or a gateway written in Python.
 
-mod cache;
 mod grouped;
 mod outside;
 mod read;
@@ -17,7 +16,6 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-pub use self::cache::EngineCache;
 pub use self::grouped::GroupedEngineCache;
 use self::outside::Outside;
 use self::timed::Timed;

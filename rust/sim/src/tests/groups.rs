@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::engine::job;
 use super::*;
+use crate::kv::{Announced, KvChange};
 use crate::tables::{Found, Tables};
 use naive::Naive;
 

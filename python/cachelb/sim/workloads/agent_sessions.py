@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from cachelb.arguments import MOST_TOKENS
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
-from cachelb.sim.checks import MOST_BLOCKS
-from cachelb.sim.expand import expand_ids
 from cachelb.sim.textfile import id_list, json_object, number, read_lines, shown, whole
 from cachelb.sim.workloads.arrivals import ArrivalProcess, Poisson
-from cachelb.sim.workloads.workload import Workload, make
+from cachelb.sim.workloads.traces import Turns, at_least_one
+from cachelb.sim.workloads.workload import Workload
 
 ID_TOKENS = 64
 """Tokens that one hash id stands for."""
 
 _ID_BITS = 32
 """Ids of a session, or of a shared prefix, are apart from those of others by what stands above these bits."""
-
-
-@dataclass(slots=True)
-class _Columns:
-    """The rows so far, of all sessions."""
-
-    ids: list[int] = field(default_factory=list)
-    each: list[int] = field(default_factory=list)
-    prompt: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-    parent: list[int] = field(default_factory=list)
-    think_s: list[float] = field(default_factory=list)
-    at_s: list[float] = field(default_factory=list)
-    session: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +35,15 @@ class _Reader:
     """Reads one file. If it is closed, requests wait for the answer before them."""
 
     def __init__(self, *, is_closed: bool) -> None:
-        self.columns = _Columns()
+        self.turns = Turns(ID_TOKENS, "in")
+        self._sessions = -1
         self._is_closed = is_closed
         self._scopes = 0
         self._prefixes: dict[tuple[int, int], _Prefix] = {}
 
     def session(self, row: Mapping[str, Any], where: str) -> None:
         """Read one line."""
+        self._sessions += 1
         self._agent(row, row, self._scope(), (0.0, -1, 0.0), where)
 
     def _agent(
@@ -97,26 +82,14 @@ class _Reader:
         row: Mapping[str, Any],
         where: str,
     ) -> int:
-        prompt_tokens, output_tokens = whole(entry, "in", where), whole(entry, "out", where)
-        if not 1 <= prompt_tokens <= MOST_TOKENS or len(ids) != prompt_tokens // ID_TOKENS:
-            raise TraceError(
-                f"{where}: {len(ids)} hash_ids, but in {prompt_tokens} makes "
-                f"{prompt_tokens // ID_TOKENS} full blocks of {ID_TOKENS} tokens"
-            )
+        prompt_tokens, output_tokens = at_least_one(entry, "in", where), whole(entry, "out", where)
+        if prompt_tokens > MOST_TOKENS:
+            raise TraceError(f"{where}: in must be {MOST_TOKENS} at most, got {prompt_tokens}")
         at_s, think_s, parent = when
-        columns = self.columns
-        columns.ids += ids
-        columns.each.append(len(ids))
-        columns.prompt.append(prompt_tokens)
-        columns.output.append(max(1, output_tokens))
         follows = self._is_closed and parent >= 0
-        columns.parent.append(parent if follows else -1)
-        columns.think_s.append(max(0.0, think_s) if follows else 0.0)
-        columns.at_s.append(at_s)
-        columns.session.append(str(row.get("id")))
-        if len(columns.ids) > MOST_BLOCKS:
-            raise TraceError(f"{where}: the prompts have more than {MOST_BLOCKS} blocks; read it with limit=")
-        return len(columns.session) - 1
+        times = (at_s, parent, max(0.0, think_s)) if follows else (at_s, -1, 0.0)
+        session = self._sessions, str(row.get("id"))
+        return self.turns.add(session, times, (prompt_tokens, max(1, output_tokens)), ids, where)
 
     def _scope(self) -> int:
         """Return what lies above the ids of the next session or prefix."""
@@ -185,39 +158,12 @@ def read_agent_sessions(
     if limit is not None:
         whole_number("limit", limit, 0, 1 << 32)
     reader = _Reader(is_closed=loop == "closed")
-    begins: list[int] = []
     for where, line in islice(read_lines(path), limit):
-        begins.append(len(reader.columns.session))
         reader.session(json_object(line, where), where)
-    columns = reader.columns
-    if not columns.session:
+    if not len(reader.turns):
         raise TraceError(f"{path}: no requests; a line has one session with its requests")
-    prompt = np.array(columns.prompt, dtype=np.int64)
-    hashes, offsets = expand_ids(
-        np.array(columns.ids, dtype=np.uint64),
-        np.array(columns.each, dtype=np.int64),
-        prompt,
-        id_tokens=ID_TOKENS,
-        block_size=block_size,
-    )
-    parents = np.array(columns.parent)
-    process = arrivals or Poisson(1 / 60)
-    starts = process.times(len(begins), np.random.default_rng(seed))
-    counts = np.diff([*begins, len(parents)])
-    arrival_s = np.repeat(starts, counts) + np.array(columns.at_s)
-    return make(
-        Path(path).name.split(".")[0],
-        block_size=block_size,
-        arrival_s=np.where(parents < 0, arrival_s, np.nan),
-        parent=parents,
-        think_s=columns.think_s,
-        prompt_tokens=prompt,
-        output_tokens=columns.output,
-        hashes=hashes,
-        offsets=offsets,
-        session=columns.session,
-        seed=seed,
-    ).in_order()
+    name = Path(path).name.split(".")[0]
+    return reader.turns.workload(name, arrivals or Poisson(1 / 60), block_size=block_size, seed=seed)
 
 
 def _entries(row: Mapping[str, Any], where: str) -> Sequence[Mapping[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -158,56 +159,88 @@ def read_sessions(
     _check_reading(block_size, None)
     whole_number("id_tokens", id_tokens, 1)
     whole_number("seed", seed, 0, (1 << 64) - 1)
-    ids: list[int] = []
-    columns: dict[str, list[int]] = {key: [] for key in ("each", "prompt", "output", "parent", "offset_ms")}
-    last: dict[str, int] = {}
-    session: list[str] = []
+    turns = Turns(id_tokens, "input_length")
+    begins: dict[str, int] = {}
+    last: dict[str, tuple[int, float]] = {}
     for where, line in read_lines(path):
         row = json_object(line, where)
         name = str(row.get("session_id"))
-        parent = last.get(name, -1)
-        offset_ms = number(row, "offset_ms", "milliseconds", where)
-        if parent >= 0 and offset_ms < columns["offset_ms"][parent]:
+        at_s = number(row, "offset_ms", "milliseconds", where) / 1000
+        parent, before_s = last.get(name, (-1, at_s))
+        if at_s < before_s:
             raise TraceError(f"{where}: offset_ms {shown(row['offset_ms'])} is before the turn that it follows")
-        hash_ids = id_list(row, "hash_ids", where)
-        prompt_tokens, output_tokens = (at_least_one(row, key, where) for key in ("input_length", "output_length"))
-        if len(hash_ids) != prompt_tokens // id_tokens:
-            raise TraceError(
-                f"{where}: {len(hash_ids)} hash_ids, but input_length {prompt_tokens} makes "
-                f"{prompt_tokens // id_tokens} full blocks of {id_tokens} tokens"
-            )
-        last[name] = len(session)
-        session.append(name)
-        ids += hash_ids
-        values = (len(hash_ids), prompt_tokens, output_tokens, parent, offset_ms)
-        for column, value in zip(columns.values(), values, strict=True):
-            column.append(value)  # type: ignore[arg-type] # milliseconds may have a fraction
-    if not session:
+        lengths = at_least_one(row, "input_length", where), at_least_one(row, "output_length", where)
+        session = begins.setdefault(name, len(begins)), name
+        turn = turns.add(session, (0.0, parent, at_s - before_s), lengths, id_list(row, "hash_ids", where), where)
+        last[name] = turn, at_s
+    if not begins:
         raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
-    prompt = np.array(columns["prompt"], dtype=np.int64)
-    each = np.array(columns["each"], dtype=np.int64)
-    hashes, offsets = expand_ids(
-        np.array(ids, dtype=np.uint64), each, prompt, id_tokens=id_tokens, block_size=block_size
-    )
-    parents = np.array(columns["parent"])
-    offset_s = np.array(columns["offset_ms"], dtype=np.float64) / 1000
-    roots = parents < 0
-    arrival_s = np.full(len(session), np.nan)
-    process = arrivals or Poisson(1.0)
-    arrival_s[roots] = process.times(int(roots.sum()), np.random.default_rng(seed))
-    return make(
-        _name(path),
-        block_size=block_size,
-        arrival_s=arrival_s,
-        parent=parents,
-        think_s=np.where(roots, 0.0, offset_s - offset_s[parents]),
-        prompt_tokens=prompt,
-        output_tokens=columns["output"],
-        hashes=hashes,
-        offsets=offsets,
-        session=session,
-        seed=seed,
-    ).in_order()
+    return turns.workload(_name(path), arrivals or Poisson(1.0), block_size=block_size, seed=seed)
+
+
+class Turns:
+    """The rows of recorded sessions so far; their prompts have an id per full block of so many tokens."""
+
+    def __init__(self, id_tokens: int, length: str) -> None:
+        self._id_tokens, self._length = id_tokens, length  # the latter as in messages
+        self._ids: list[int] = []
+        self._each: list[int] = []
+        self._lengths: list[tuple[int, int]] = []
+        self._times: list[tuple[float, int, float]] = []
+        self._sessions: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(
+        self,
+        session: tuple[int, str],
+        when: tuple[float, int, float],
+        lengths: tuple[int, int],
+        ids: list[int],
+        where: str,
+    ) -> int:
+        """Append a request and return its row.
+
+        `session` is its number and its name, `when` the seconds from its begin, the row that the request follows or
+        -1, and the pause after that; `lengths` are those of prompt and answer.
+        """
+        full = lengths[0] // self._id_tokens
+        if len(ids) != full:
+            raise TraceError(
+                f"{where}: {len(ids)} hash_ids, but {self._length} {lengths[0]} makes {full} full blocks of "
+                f"{self._id_tokens} tokens"
+            )
+        self._ids += ids
+        self._each.append(full)
+        self._lengths.append(lengths)
+        self._times.append(when)
+        self._sessions.append(session)
+        if len(self._ids) > MOST_BLOCKS:
+            raise TraceError(f"{where}: the prompts have more than {MOST_BLOCKS} blocks; read it with limit=")
+        return len(self._sessions) - 1
+
+    def workload(self, name: str, arrivals: ArrivalProcess, *, block_size: int, seed: int) -> Workload:
+        """Let the sessions begin, and put the columns together."""
+        prompt, output = np.array(self._lengths, dtype=np.int64).T
+        at_s, parent, think_s = map(np.array, zip(*self._times, strict=True))
+        ids, each = np.array(self._ids, dtype=np.uint64), np.array(self._each, dtype=np.int64)
+        hashes, offsets = expand_ids(ids, each, prompt, id_tokens=self._id_tokens, block_size=block_size)
+        number = np.array([number for number, _ in self._sessions])
+        begin_s = arrivals.times(int(number.max()) + 1, np.random.default_rng(seed))
+        return make(
+            name,
+            block_size=block_size,
+            arrival_s=np.where(parent < 0, begin_s[number] + at_s, np.nan),
+            parent=parent,
+            think_s=think_s,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            hashes=hashes,
+            offsets=offsets,
+            session=[name for _, name in self._sessions],
+            seed=seed,
+        ).in_order()
 
 
 def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | None = None) -> Workload:
@@ -295,7 +328,7 @@ def _check_reading(block_size: int, limit: int | None) -> None:
         whole_number("limit", limit, 0, sys.maxsize)
 
 
-def at_least_one(row: dict[str, object], key: str, where: str) -> int:
+def at_least_one(row: Mapping[str, Any], key: str, where: str) -> int:
     """Return a length that a run can use: a whole number, 1 or more."""
     value = whole(row, key, where)
     if not value:

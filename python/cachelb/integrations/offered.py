@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from cachelb.errors import NoWorkerAvailable
+from cachelb.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cachelb.router import Router
+    import logging
+    from collections.abc import Callable, Iterable
 
 
 class OfferedWorkers:
@@ -51,3 +54,21 @@ class OfferedWorkers:
                 if all(self._router.key_of(other) != name for other in self._seen):  # such as one without a last slash
                     self._router.remove_worker(name)
         return new
+
+
+class Guest:
+    """A router inside of a host that picks by itself where this one cannot."""
+
+    def __init__(self, *, forget_after_s: float, clock: Callable[[], float], options: dict[str, Any]) -> None:
+        self.router: Router[str] = Router(clock=clock, **options)
+        self.fallbacks: Counter[str] = Counter()
+        self._clock = clock
+        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
+
+    def _left(self, error: Exception, log: logging.Logger) -> str:
+        """Count a request that is left to the host, and log the first error; return the reason."""
+        reason = "no-worker" if isinstance(error, NoWorkerAvailable) else "error"
+        if reason == "error" and not self.fallbacks[reason]:
+            log.warning("the host picks, because picking failed with %s; logged once", type(error).__name__)
+        self.fallbacks[reason] += 1
+        return reason

@@ -11,15 +11,12 @@ import asyncio
 import importlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from cachelb.answers import PassingAnswer, retry_after
 from cachelb.decision import Decision
-from cachelb.errors import NoWorkerAvailable
-from cachelb.integrations.offered import OfferedWorkers
-from cachelb.router import Router
+from cachelb.integrations.offered import Guest
 from cachelb.types import RequestArguments
 
 Scope = MutableMapping[str, Any]
@@ -33,7 +30,7 @@ _SCOPE_KEY = "cachelb.attempts"
 _BAD_GATEWAY, _FIRST_ERROR = 502, 400
 
 
-class CachelbRouter:
+class CachelbRouter(Guest):
     """A routing logic for the router of production-stack that picks the engine that holds most of the prompt.
 
     For that router it is a `vllm_router.routers.routing_logic.PrefixAwareRouter`. A worker is an engine,
@@ -73,12 +70,9 @@ class CachelbRouter:
         clock: Callable[[], float] = time.monotonic,
         **router_options: Any,  # noqa: ANN401 - options of any type
     ) -> None:
-        self.router: Router[str] = Router(clock=clock, **router_options)
+        super().__init__(forget_after_s=forget_after_s, clock=clock, options=router_options)
         self.session_key = session_key
         self.max_instance_failover_reroute_attempts = 0
-        self.fallbacks: Counter[str] = Counter()
-        self._clock = clock
-        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
 
     async def route_request(
         self,
@@ -103,13 +97,8 @@ class CachelbRouter:
         del engine_stats
         try:
             return self._pick(endpoints, request, await request.body(), request_json)
-        except NoWorkerAvailable:
-            reason = "no-worker"
         except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
-            reason = "error"
-            if not self.fallbacks[reason]:
-                _log.warning("picking an engine failed with %s; logged once", type(error).__name__)
-        self.fallbacks[reason] += 1
+            self._left(error, _log)
         url: str = self._qps_routing(endpoints, request_stats)  # type: ignore[attr-defined]
         return url
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cachelb.decision import Decision
-from cachelb.errors import NoWorkerAvailable
-from cachelb.integrations.offered import OfferedWorkers
+from cachelb.integrations.offered import Guest
 from cachelb.integrations.parsed import as_body
-from cachelb.router import Router
 
 _log = logging.getLogger("cachelb.integrations.vllm_router")
 
 
-class VllmRouterSelect:
+class VllmRouterSelect(Guest):
     """A callable that picks one of vllm-router's workers, by cached prefix and load. Safe to call from threads.
 
     A worker is a mapping with its `url`, which is its key, its `load`, the requests it has open, and `model_id`.
@@ -57,10 +55,7 @@ class VllmRouterSelect:
         clock: Callable[[], float] = time.monotonic,
         **router_options: Any,  # noqa: ANN401 - options of any type
     ) -> None:
-        self.router: Router[str] = Router(clock=clock, **router_options)
-        self.fallbacks: Counter[str] = Counter()
-        self._clock = clock
-        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
+        super().__init__(forget_after_s=forget_after_s, clock=clock, options=router_options)
         self._lock = threading.Lock()
         self._open: dict[str, deque[Decision[str]]] = {}  # by key of the worker, the oldest first
 
@@ -80,14 +75,9 @@ class VllmRouterSelect:
         try:
             with self._lock:
                 return self._pick([str(worker["url"]) for worker in workers], workers, request_text, headers)
-        except NoWorkerAvailable:
-            reason = "no-worker"
-        except Exception as error:  # noqa: BLE001 - vllm-router picks; counted and logged
-            reason = "error"
-            if not self.fallbacks[reason]:
-                _log.warning("picking a worker failed with %s; logged once", type(error).__name__)
-        self.fallbacks[reason] += 1
-        return None
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._left(error, _log)
+            return None
 
     def _pick(
         self, urls: list[str], workers: Sequence[Mapping[str, Any]], text: str | None, headers: Mapping[str, str] | None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,8 @@ from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.litellm import lifetimes
 from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
-from cachelb.integrations.offered import OfferedWorkers
+from cachelb.integrations.offered import Guest
 from cachelb.integrations.parsed import as_body
-from cachelb.router import Router
 from cachelb.types import RequestArguments
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ _GATEWAY_TIMEOUT, _BAD_GATEWAY = 504, 502
 _STARTS = "update_completion_start_time"
 
 
-class CachelbCallback:
+class CachelbCallback(Guest):
     """A LiteLLM callback that sends each request to the deployment its policy picks, by cached prefix and load.
 
     It is a `litellm.integrations.custom_logger.CustomLogger` for one LiteLLM `Router`, whatever groups of models that
@@ -90,13 +88,11 @@ class CachelbCallback:
     ) -> None:
         if not deadline_s > 0:
             raise ValueError(f"deadline_s is {deadline_s}, it must be above 0")
-        super().__init__()
-        self.router: Router[str] = Router(clock=clock, **router_options)
-        self.fallbacks: Counter[str] = Counter()
+        super().__init__(forget_after_s=forget_after_s, clock=clock, options=router_options)
+        super(Guest, self).__init__()  # LiteLLM's own
         self.unread = 0
         self.expired = 0
-        self._deadline_s, self._clock = deadline_s, clock
-        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
+        self._deadline_s = deadline_s
         self._bookings: dict[str, _Booking] = {}  # in the order of their deadlines
         self._bases: dict[str, str | None] = {}
 

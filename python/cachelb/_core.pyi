@@ -1253,22 +1253,6 @@ class LearnedModel:
             ValueError: The parts do not fit.
             TypeError: Something is not an array of numbers, or not a name.
         """
-    def embed(
-        self, features: ArrayLike | Mapping[str, ArrayLike], gpus: Sequence[str | None] | None = None
-    ) -> NDArray[np.float32]:
-        """Compute the activations of the last hidden layer; of other kinds, the z-scored columns and the device.
-
-        Args:
-            features: As in `fit`.
-            gpus: As in `predict`.
-
-        Returns:
-            One row per row.
-
-        Raises:
-            ValueError: The parts do not fit.
-            TypeError: Something is not an array of numbers, or not a name.
-        """
     def outside(
         self, features: ArrayLike | Mapping[str, ArrayLike], gpus: Sequence[str | None] | None = None
     ) -> list[str | None]:

@@ -115,22 +115,6 @@ impl LearnedModel {
         new_array(py, &costs)
     }
 
-    #[doc = stub!("LearnedModel.embed")]
-    #[pyo3(signature = (features, gpus=None))]
-    fn embed<'py>(
-        &self,
-        features: &Bound<'py, PyAny>,
-        gpus: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = features.py();
-        let rows = self.rows(features, gpus)?;
-        let mut values = Vec::new();
-        let width = enter(|| {
-            Ok(py.detach(|| self.core.embed(&rows, &mut values, &mut Scratch::default())))
-        })?;
-        new_array(py, &values)?.call_method1(intern!(py, "reshape"), (rows.len(), width))
-    }
-
     #[doc = stub!("LearnedModel.outside")]
     #[pyo3(signature = (features, gpus=None))]
     fn outside(

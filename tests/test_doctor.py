@@ -273,7 +273,7 @@ def test_one_event_address_for_two_workers_fails(monkeypatch: pytest.MonkeyPatch
 
 def test_a_dead_worker_is_a_verdict_and_the_others_are_examined() -> None:
     with FakeFleet(2, kv_events=True) as fleet:
-        fleet.stop_worker(0)
+        fleet.workers[0].stop()
         dead, alive = diagnose(*fleet.urls).workers
         assert [(check.name, check.verdict) for check in dead.checks] == [("reachable", "fail")]
         assert dead.checks[0].fix == "start the engine, or correct the URL"

@@ -268,8 +268,8 @@ def test_every_request_has_one_end_through_chance_and_flapping(fleet: FakeFleet)
 
     with beside(ask, range(4)):
         for _ in range(5):
-            fleet.stop_worker(0)
-            fleet.start_worker(0, restart=True)
+            fleet.workers[0].stop()
+            fleet.workers[0].start(restart=True)
     fleet.wait_for(lambda: all(worker.counts.open == 0 for worker in fleet.workers))
     assert len(seen) == 160
     counts = [worker.counts for worker in fleet.workers]
@@ -284,16 +284,16 @@ def test_every_request_has_one_end_through_chance_and_flapping(fleet: FakeFleet)
 
 def test_stopped_worker_cuts_its_requests_and_keeps_its_address(worker: FakeWorker, fleet: FakeFleet) -> None:
     with stalled(fleet) as seen:
-        fleet.stop_worker(0)
+        fleet.workers[0].stop()
     assert (seen, worker.counts.failed, worker.counts.open) == (["cut"], 1, 0)
     assert (outcome(worker.url), worker.listening) == ("refused", False)
-    fleet.start_worker(0)
+    fleet.workers[0].start()
     assert (outcome(worker.url), worker.listening) == ("200", True)
 
 
 def test_nobody_takes_the_port_of_a_stopped_worker() -> None:
     with FakeFleet(1) as fleet, socket.socket() as other:
-        fleet.stop_worker(0)
+        fleet.workers[0].stop()
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", urlsplit(fleet.urls[0]).port))
 
@@ -336,7 +336,7 @@ def test_workers_are_added_and_removed_while_running(fleet: FakeFleet) -> None:
     with pytest.raises(OSError, match=r"refused|No such file"):
         complete(first.url, PROMPT)
     with pytest.raises(ValueError, match="not in this fleet"):
-        fleet.stop_worker(first)
+        fleet.remove_worker(first)
     with pytest.raises(TypeError, match="kv_block"):
         fleet.add_worker(kv_block=7)
 
@@ -383,7 +383,7 @@ def test_exit_leaves_no_thread_socket_or_file(fleet: FakeFleet) -> None:
         stalled = threading.Thread(target=outcome, args=(tcp.urls[0],))
         stalled.start()
         tcp.wait_for(lambda: tcp.workers[0].counts.faults["stall"] == 1)
-        tcp.stop_worker(1)
+        tcp.workers[1].stop()
         unix.workers[1].fail("refuse")
         workers = unix.workers + tcp.workers
     stalled.join()

@@ -249,23 +249,6 @@ class FakeFleet(RandomFaults):
         self._replicas.pop(removed).give_back()
         return removed
 
-    def stop_worker(self, worker: int | FakeWorker) -> None:
-        """Take a worker down, see `FakeWorker.stop`.
-
-        Args:
-            worker: The worker, or its place in `workers`.
-        """
-        self._find(worker).stop()
-
-    def start_worker(self, worker: int | FakeWorker, *, restart: bool = False) -> None:
-        """Bring a worker up again, see `FakeWorker.start`.
-
-        Args:
-            worker: The worker, or its place in `workers`.
-            restart: Whether its cache and metrics are dropped.
-        """
-        self._find(worker).start(restart=restart)
-
     # --- faults ---
 
     def fail(

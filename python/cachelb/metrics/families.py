@@ -8,9 +8,8 @@ of another router, or its number where they share a log. A value that is a text 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from cachelb.admission_stats import BandStats
 from cachelb.bodies import BodyStats
@@ -33,9 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cachelb.metrics.family import Row
-    from cachelb.types import Histogram
 
     Labels: TypeAlias = tuple[str, ...]
+
+SELECTION: Final = ("select_seconds", "Seconds that a selection takes; one in eight is timed.")
+"""Name and help of the histogram `RouterStats.select_seconds`."""
 
 _WORKER = ("worker", "dp_rank")
 _fields = cache(measures)
@@ -48,34 +49,6 @@ class Measured(Protocol):
     def stats(self) -> RouterStats:
         """Return every counter."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """One metric that is a histogram of seconds.
-
-    Attributes:
-        name: Name without prefix and suffix.
-        help: What it is.
-        histogram: The buckets.
-    """
-
-    name: str
-    help: str
-    histogram: Histogram
-
-
-def durations(stats: RouterStats) -> Durations:
-    """Return the histogram of the selection times.
-
-    Args:
-        stats: A router's statistics.
-
-    Returns:
-        The histogram.
-    """
-    text = "Seconds that a selection takes; one in eight is timed."
-    return Durations("select_seconds", text, stats.select_seconds)
 
 
 def families(stats: RouterStats) -> Iterator[Family]:

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from cachelb.extras import need
-from cachelb.metrics.families import durations, families
+from cachelb.metrics.families import SELECTION, families
 from cachelb.metrics.family import Family
 
 if TYPE_CHECKING:
@@ -90,15 +90,10 @@ class _Snapshot:
 
 def _families(stats: RouterStats) -> Iterator[Family]:
     yield from families(stats)
-    selection = durations(stats)
-    histogram = selection.histogram
+    (name, text), histogram = SELECTION, stats.select_seconds
     counts = [sum(histogram.counts[: i + 1]) for i in range(len(histogram.counts))]
     bounds = [*map(str, histogram.bounds), "+Inf"]
     buckets = [((bound,), float(count)) for bound, count in zip(bounds, counts, strict=True)]
-    yield Family(
-        f"{selection.name}.bucket", "counter", f"{selection.help} By upper bound.", "{selection}", ("le",), buckets
-    )
-    yield Family(
-        f"{selection.name}.count", "counter", f"{selection.help} How many.", "{selection}", (), [((), counts[-1])]
-    )
-    yield Family(f"{selection.name}.sum", "counter", f"{selection.help} Sum.", "s", (), [((), histogram.sum)])
+    yield Family(f"{name}.bucket", "counter", f"{text} By upper bound.", "{selection}", ("le",), buckets)
+    yield Family(f"{name}.count", "counter", f"{text} How many.", "{selection}", (), [((), counts[-1])])
+    yield Family(f"{name}.sum", "counter", f"{text} Sum.", "s", (), [((), histogram.sum)])

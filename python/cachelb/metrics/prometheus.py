@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from cachelb.extras import need
-from cachelb.metrics.families import durations, families
+from cachelb.metrics.families import SELECTION, families
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,8 +59,7 @@ class PrometheusCollector:
             for labels, value in family.rows:
                 metric.add_metric(labels, value)  # type: ignore[attr-defined]  # both kinds have it, Metric has not
             yield metric
-        selection = durations(stats)
-        yield self._histogram(selection.name, selection.help, [((), selection.histogram)])
+        yield self._histogram(*SELECTION, [((), stats.select_seconds)])
 
     def _histogram(
         self, name: str, text: str, rows: Iterable[tuple[tuple[str, ...], Histogram]], labels: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ for a moment first, and releases them by priority, tenant and order.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from cachelb._core import AdmissionGate
@@ -89,18 +89,8 @@ class AdmissionOptions:
 
     def native(self, routers: int = 1) -> dict[str, Any]:
         """Return the settings of an `AdmissionGate` of one of so many routers, and `max_wait_s`."""
-        return {
-            "max_pending_requests": self.max_pending_requests,
-            "max_pending_tokens": self.max_pending_tokens,
-            "max_wait_s": self.max_wait_s,
-            "order": self.order,
-            "ageing_tokens_per_s": self.ageing_tokens_per_s,
-            "is_fair": self.fairness is not None,
-            "tenant_weights": dict(self.tenant_weights or {}),
-            "max_queued": self.max_queued,
-            "notice_lag_s": self.notice_lag_s,
-            "routers": routers,
-        }
+        weights = dict(self.tenant_weights or {})
+        return {**asdict(self), "is_fair": self.fairness is not None, "tenant_weights": weights, "routers": routers}
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Cell:
     @cached_property
     def spreads(self) -> dict[str, Spread]:
         """Return every figure over the seeds, nested ones by a dotted name; without those that a seed lacks."""
-        tables = [_flat(run.metrics.as_dict()) for run in self.runs]
+        tables = [dotted(run.metrics.as_dict()) for run in self.runs]
         columns = {key: [table[key] for table in tables if table[key] is not None] for key in tables[0]}
         return {key: Spread.of(values) for key, values in columns.items() if len(values) == len(tables)}
 
@@ -126,12 +126,12 @@ class Comparison(Tabular):
         for cell in self.cells:
             for run in cell.runs:
                 place = {"policy": cell.policy, "value": cell.value, "seed": run.seed}
-                yield place | _flat(run.metrics.as_dict())
+                yield place | dotted(run.metrics.as_dict())
 
     def _cell_rows(self) -> Iterator[dict[str, Any]]:
         for cell in self.cells:
             spreads = {key: asdict(spread) for key, spread in cell.spreads.items()}
-            yield {"policy": cell.policy, "value": cell.value, "seeds": len(cell.runs)} | _flat(spreads)
+            yield {"policy": cell.policy, "value": cell.value, "seeds": len(cell.runs)} | dotted(spreads)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON values.
@@ -171,12 +171,12 @@ class Comparison(Tabular):
         return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the figures of nested tables by dotted names; reasons are not figures."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):
-            flat |= {} if key == "reasons" else _flat(value, f"{prefix}{key}.")
+            flat |= {} if key == "reasons" else dotted(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

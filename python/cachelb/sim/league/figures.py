@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cachelb.errors import did_you_mean
+from cachelb.sim.comparison import dotted
 from cachelb.sim.metrics import Metrics, Slo
 
 Figures: TypeAlias = "Mapping[str, float | None]"
@@ -15,23 +16,18 @@ Figures: TypeAlias = "Mapping[str, float | None]"
 SLO = Slo(ttft_s=2.0, tpot_s=0.05)
 """Limits of a request for goodput."""
 
-NAMES = (
-    "requests",
-    "unserved",
-    "ttft_mean_s",
-    "ttft_p50_s",
-    "ttft_p90_s",
-    "ttft_p99_s",
-    "tpot_mean_s",
-    "e2e_mean_s",
-    "session_mean_s",
-    "goodput_per_s",
-    "good_share",
-    "hit_rate",
-    "of_bound",
-    "preemptions",
-)
-"""Of a run. Seconds are simulated; times are of requests served whole."""
+NAMES = {
+    "requests": "offered",
+    "unserved": None,
+    **{f"ttft_{each}_s": f"ttft_s.{each}" for each in ("mean", "p50", "p90", "p99")},
+    **{f"{each}_mean_s": f"{each}_s.mean" for each in ("tpot", "e2e", "session")},
+    "goodput_per_s": "goodput_per_s",
+    "good_share": "attained",
+    "hit_rate": "hit_rate",
+    "of_bound": "of_bound",
+    "preemptions": "preemptions",
+}
+"""Of a run, with their names among its metrics. Seconds are simulated; times are of requests served whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +63,9 @@ def figures_of(metrics: Metrics) -> dict[str, float | None]:
         >>> figures["requests"], figures["session_mean_s"]
         (20, None)
     """
-    table = metrics.as_dict()
-    values: tuple[float | None, ...] = (
-        metrics.offered,
-        metrics.offered - metrics.finished,
-        *(table["ttft_s"][key] for key in ("mean", "p50", "p90", "p99")),
-        *(table[key]["mean"] for key in ("tpot_s", "e2e_s", "session_s")),
-        metrics.goodput_per_s,
-        metrics.attained,
-        metrics.hit_rate,
-        metrics.of_bound,
-        metrics.preemptions,
-    )
-    return dict(zip(NAMES, values, strict=True))
+    table = dotted(metrics.as_dict())
+    found = {name: None if metric is None else table[metric] for name, metric in NAMES.items()}
+    return found | {"unserved": metrics.offered - metrics.finished}
 
 
 def check(figures: Figures) -> dict[str, float | None]:

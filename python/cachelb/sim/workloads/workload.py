@@ -291,25 +291,15 @@ class Workload:
             for key, kind in _COLUMNS.items()
             if not key.endswith("offsets")
         }
-        session = None
+        joined |= {key: joined_offsets([getattr(part, key) for part in parts]) for key in _COLUMNS.keys() - joined}
         if any(part.session is not None for part in parts):
-            session = ["" if part.session is None else part.session[row] for part in parts for row in range(len(part))]
-        ends: dict[str, Any] = {"boundaries": None, "boundary_offsets": None}
+            joined["session"] = [name for part in parts for name in part.session or [""] * len(part)]
+        if any(part.abort_s is not None for part in parts):
+            joined["abort_s"] = np.concatenate(list(map(_patience, parts)))
         if any(part.boundaries is not None for part in parts):
             each, offsets = zip(*map(_ends, parts), strict=True)
-            ends = {"boundaries": np.concatenate(each), "boundary_offsets": joined_offsets(offsets)}
-        whole = replace(
-            parts[0],
-            **ends,
-            **joined,
-            name=name or "+".join(part.name for part in parts),
-            offsets=joined_offsets([part.offsets for part in parts]),
-            output_offsets=joined_offsets([part.output_offsets for part in parts]),
-            session=session,
-            abort_s=None
-            if all(part.abort_s is None for part in parts)
-            else np.concatenate([_patience(part) for part in parts]),
-        )
+            joined |= {"boundaries": np.concatenate(each), "boundary_offsets": joined_offsets(offsets)}
+        whole = replace(parts[0], name=name or "+".join(part.name for part in parts), **joined)
         return whole.in_order()
 
     def speed_up(self, factor: float) -> Workload:

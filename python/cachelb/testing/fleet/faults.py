@@ -94,8 +94,8 @@ class FaultRates:
         return next((fault for limit, fault in self._limits if number < limit), None)
 
 
-class RandomFaults(ABC):
-    """Random faults of a worker, or of all workers of a fleet."""
+class Failing(ABC):
+    """Faults of a worker, or of all workers of a fleet: planned ones and random ones."""
 
     def set_rates(
         self,
@@ -132,6 +132,45 @@ class RandomFaults(ABC):
         }
         shares |= {Fault("status", code, retry_after_s): share for code, share in (status or {}).items()}
         self._use_rates(FaultRates(shares))
+
+    def fail(
+        self,
+        kind: FaultKind,
+        *,
+        times: int | None = None,
+        status: int = 0,
+        retry_after_s: int | None = None,
+        after_chunks: int = 0,
+    ) -> None:
+        """Plan a fault for the next requests for completions, of a fleet whichever workers they go to.
+
+        Faults are taken in the order they were planned, those of a worker before those of its fleet.
+
+        Args:
+            kind: The kind of fault:
+
+                - "refuse": the listening socket, or that of every worker, is closed until `heal`. With
+                  ``times`` it cannot be, as a connection carries many requests: the connection is reset before the
+                  request's body is read.
+                - "reset": the connection is reset when the request has been read.
+                - "status": the answer is an error with this ``status``.
+                - "stall": nothing happens until `release`, or until the client gives up.
+                - "die": the connection is reset in the middle of the answer.
+
+            times: Requests it strikes; None for every request until `heal`.
+            status: 400, 404, 408, 429, 500, 502, 503 or 504, for "status".
+            retry_after_s: The answer's ``Retry-After`` header, for "status".
+            after_chunks: Events of a stream that are sent before "die" and "stall" strike; an answer that is shorter
+                lacks its end only.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        self._plan(Fault(kind, status, retry_after_s, after_chunks), times)
+
+    @abstractmethod
+    def _plan(self, fault: Fault, times: int | None) -> None:
+        """Take a fault for so many requests, None for all until `heal`."""
 
     @abstractmethod
     def _use_rates(self, rates: FaultRates) -> None:

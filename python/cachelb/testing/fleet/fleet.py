@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cachelb.arguments import whole
-from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates, RandomFaults
+from cachelb.testing.fleet.faults import Failing, Fault, FaultRates
 from cachelb.testing.fleet.loop_thread import LoopThread
 from cachelb.testing.fleet.options import EngineKind, WorkerOptions
 from cachelb.testing.fleet.replica import Replica, Shared
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_WORKERS = 4096
 
 
-class FakeFleet(RandomFaults):
+class FakeFleet(Failing):
     """Engine replicas that speak HTTP on loopback as vLLM and SGLang do, to test gateways with.
 
     Each worker serves ``/v1/completions``, ``/v1/chat/completions``, ``/v1/messages``, ``/v1/responses``,
@@ -251,36 +251,6 @@ class FakeFleet(RandomFaults):
 
     # --- faults ---
 
-    def fail(
-        self,
-        kind: FaultKind,
-        *,
-        times: int | None = None,
-        status: int = 0,
-        retry_after_s: int | None = None,
-        after_chunks: int = 0,
-    ) -> None:
-        """Plan a fault for the next requests, whichever workers they go to; see `FakeWorker.fail`.
-
-        Faults planned for a worker come first.
-
-        Args:
-            kind: The kind of fault; "refuse" without ``times`` closes every worker.
-            times: Requests it strikes, None for all until `heal`.
-            status: Status, for "status".
-            retry_after_s: Its ``Retry-After`` header.
-            after_chunks: Events sent before "die" and "stall" strike.
-
-        Raises:
-            ValueError: An argument is out of range.
-        """
-        fault = Fault(kind, status, retry_after_s, after_chunks)
-        if kind == "refuse" and times is None:
-            for worker in self._workers:
-                worker.fail("refuse")
-        else:
-            self._running().call(self._shared.plan.add, fault, times)
-
     def release(self) -> None:
         """Release the stalled requests."""
         for worker in self._workers:
@@ -314,6 +284,13 @@ class FakeFleet(RandomFaults):
             done.cancel()
             counts = {worker.name: worker.counts for worker in self._workers}
             raise TimeoutError(f"the condition does not hold after {timeout_s} s: {counts}") from None
+
+    def _plan(self, fault: Fault, times: int | None) -> None:
+        if fault.kind == "refuse" and times is None:
+            for worker in self._workers:
+                worker.fail("refuse")
+        else:
+            self._running().call(self._shared.plan.add, fault, times)
 
     def _use_rates(self, rates: FaultRates) -> None:
         self._running().call(setattr, self._shared, "rates", rates)

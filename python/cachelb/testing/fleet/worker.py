@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 
 from cachelb.testing.fleet.counts import Counts, SeenRequest
-from cachelb.testing.fleet.faults import Fault, FaultKind, FaultRates, RandomFaults
+from cachelb.testing.fleet.faults import Failing, Fault, FaultRates
 from cachelb.testing.fleet.loop_thread import LoopThread
 from cachelb.testing.fleet.replica import Replica
 
 
-class FakeWorker(RandomFaults):
+class FakeWorker(Failing):
     """One worker; `FakeFleet` makes them. Its methods may be called from any thread.
 
     Attributes:
@@ -57,45 +57,6 @@ class FakeWorker(RandomFaults):
         """Blocks its prefix cache holds."""
         return self._thread.call(lambda: self._replica.engine.cached_blocks)
 
-    def fail(
-        self,
-        kind: FaultKind,
-        *,
-        times: int | None = None,
-        status: int = 0,
-        retry_after_s: int | None = None,
-        after_chunks: int = 0,
-    ) -> None:
-        """Plan a fault for the next requests for completions.
-
-        Faults are taken in the order they were planned.
-
-        Args:
-            kind: The kind of fault:
-
-                - "refuse": the listening socket is closed until `heal`, so that connections are refused. With
-                  ``times`` it cannot be, as a connection carries many requests: the connection is reset before the
-                  request's body is read.
-                - "reset": the connection is reset when the request has been read.
-                - "status": the answer is an error with this ``status``.
-                - "stall": nothing happens until `release`, or until the client gives up.
-                - "die": the connection is reset in the middle of the answer.
-
-            times: Requests it strikes; None for every request until `heal`.
-            status: 400, 404, 408, 429, 500, 502, 503 or 504, for "status".
-            retry_after_s: The answer's ``Retry-After`` header, for "status".
-            after_chunks: Events of a stream that are sent before "die" and "stall" strike; an answer that is shorter
-                lacks its end only.
-
-        Raises:
-            ValueError: An argument is out of range.
-        """
-        fault = Fault(kind, status, retry_after_s, after_chunks)
-        if kind == "refuse" and times is None:
-            self._thread.run(self._replica.refuse())
-        else:
-            self._thread.call(self._replica.plan.add, fault, times)
-
     def release(self) -> None:
         """Release the stalled requests."""
         self._thread.call(self._replica.release)
@@ -125,6 +86,12 @@ class FakeWorker(RandomFaults):
         counts = copy.copy(self._replica.counts)
         counts.faults = counts.faults.copy()
         return counts
+
+    def _plan(self, fault: Fault, times: int | None) -> None:
+        if fault.kind == "refuse" and times is None:
+            self._thread.run(self._replica.refuse())
+        else:
+            self._thread.call(self._replica.plan.add, fault, times)
 
     def _use_rates(self, rates: FaultRates) -> None:
         self._thread.call(setattr, self._replica, "rates", rates)

@@ -23,7 +23,7 @@ pub(super) mod objects;
 mod tokens;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use cursor::{Bad, Cursor, Read};
 use fields::{Fields, Kind};

@@ -309,7 +309,8 @@ impl Feed {
     ///
     /// # Errors
     /// [`cachelb_core::Error::Invariant`] naming the first disagreement.
-    pub fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
+    #[cfg(test)]
+    pub(crate) fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
         self.ingest.validate(to)
     }
 

@@ -263,7 +263,8 @@ impl Ingest {
     ///
     /// # Errors
     /// [`cachelb_core::Error::Invariant`] names the first thing that is wrong.
-    pub fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
+    #[cfg(test)]
+    pub(crate) fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
         self.mirror.validate(to)?;
         self.orphans.validate()
     }

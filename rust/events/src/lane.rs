@@ -69,6 +69,7 @@ impl Lane {
     }
 
     /// The references counted, for comparison.
+    #[cfg(test)]
     pub(super) fn references(&self) -> Option<&Table<u64, u32>> {
         self.references.as_ref()
     }

@@ -52,6 +52,8 @@ mod space;
 mod stats;
 mod streams;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
 pub use decode::objects::{ObjectChange, ObjectEvent, decode_objects};

@@ -16,6 +16,7 @@ mod parked;
 mod side;
 mod tree;
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::common_multiple;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
@@ -487,6 +488,7 @@ impl Links {
     }
 
     /// Recounts everything, between messages.
+    #[cfg(test)]
     pub(super) fn validate(&self, is_known: impl Fn(Name) -> bool) -> Result<()> {
         self.tree.validate()?;
         self.parked.validate()?;

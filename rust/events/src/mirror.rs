@@ -8,6 +8,7 @@ mod hold;
 mod resume;
 mod spaces;
 
+#[cfg(test)]
 use std::collections::HashMap;
 
 use cachelb_core::hashing::{Hasher, Identity, MmObject, Scheme};
@@ -236,6 +237,7 @@ impl Mirror {
     }
 
     /// Checks the structure, and that `to` holds every block that a name refers to.
+    #[cfg(test)]
     pub(super) fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
         let mut namespaces = HashMap::new();
         for space in &self.spaces.all {

@@ -1,5 +1,6 @@
 //! What an engine calls its blocks: name -> identity, namespace and number of copies.
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 
 use super::batch::Name;
@@ -210,6 +211,7 @@ impl Names {
         self.held.iter()
     }
 
+    #[cfg(test)]
     pub(super) fn validate(&self) -> Result<()> {
         if self.iter().any(Held::is_vacant) {
             return Err(Error::Invariant("a name stands for nothing".to_owned()));

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::Namespace;
 
@@ -76,6 +77,7 @@ impl Namespaces {
     }
 
     /// Checks the uses against a count of them, by number.
+    #[cfg(test)]
     pub(super) fn validate(&self, uses: &HashMap<u32, u32>) -> Result<()> {
         for (at, &(namespace, counted)) in self.used.iter().enumerate() {
             let number = at as u32 + 1;

@@ -186,6 +186,7 @@ impl Orphans {
     }
 
     /// Recounts everything.
+    #[cfg(test)]
     pub(super) fn validate(&self) -> cachelb_core::Result<()> {
         let waiting = || self.queue.iter().zip(self.first..);
         let blocks: usize = waiting()

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::{Hasher, MmObject, Namespace};
 use cachelb_core::ids::SequenceHash;
@@ -359,6 +360,7 @@ impl Pages {
     }
 
     /// Checks the tree against `names`, the number of names per page.
+    #[cfg(test)]
     pub(super) fn validate(&self, names: &HashMap<u64, u32>) -> Result<()> {
         let broken =
             |page: u64, what: &str| Err(Error::Invariant(format!("page {page:#x}: {what}")));

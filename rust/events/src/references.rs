@@ -2,8 +2,10 @@
 //!
 //! Blocks that nothing refers to any more are collected before the holdings hear of them.
 
+#[cfg(test)]
 use std::collections::HashMap;
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, SequenceHash};
 
@@ -162,6 +164,7 @@ impl References {
     }
 
     /// Checks the uses of namespaces, by number, and that everything was passed on.
+    #[cfg(test)]
     pub(super) fn validate(&self, namespaces: &HashMap<u32, u32>) -> Result<()> {
         self.namespaces.validate(namespaces)?;
         if !self.gone.is_empty() {
@@ -171,6 +174,7 @@ impl References {
     }
 
     /// Checks the counts in a medium against `blocks`, which are referred to there, and that `to` holds each.
+    #[cfg(test)]
     pub(super) fn validate_lane(
         &self,
         medium: Medium,

@@ -5,9 +5,12 @@
 mod doubtful;
 mod layout;
 
+#[cfg(test)]
 use std::collections::HashMap;
 
-use cachelb_core::error::{Error, Result};
+#[cfg(test)]
+use cachelb_core::error::Error;
+use cachelb_core::error::Result;
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Medium, SequenceHash};
 
@@ -270,6 +273,7 @@ impl Space {
     }
 
     /// Checks the structure, and adds to the uses of each namespace.
+    #[cfg(test)]
     pub(super) fn validate(&self, namespaces: &mut HashMap<u32, u32>) -> Result<()> {
         self.names.validate()?;
         let mut identities = HashMap::new();

@@ -2,7 +2,7 @@
 //! is only busy evicting it never thinks so.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
-#[path = "../../events/tests/events_model/mod.rs"]
+#[path = "../../events/src/tests/events_model/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod events_model;
 #[path = "events_repair/served.rs"]

@@ -1,6 +1,6 @@
 //! Every shape of the senders, and whatever is none.
 
-mod encode;
+pub(crate) mod encode;
 mod fields;
 mod fuzz;
 mod identity;

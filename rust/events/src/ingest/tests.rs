@@ -8,10 +8,8 @@ use crate::{Attention, Extra, Name, Span, Store};
 mod forms;
 mod groups;
 mod rules;
-#[path = "../../tests/events_model/sets.rs"]
-mod sets;
 
-use sets::Sets;
+use crate::tests::events_model::sets::Sets;
 
 /// A batch under construction.
 #[derive(Debug, Default)]

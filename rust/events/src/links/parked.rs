@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 
@@ -145,6 +146,7 @@ impl Parked {
     }
 
     /// Recounts everything, between messages.
+    #[cfg(test)]
     pub(super) fn validate(&self) -> Result<()> {
         let waiting: usize = self.waiting.values().map(Vec::len).sum();
         let queue = self.queue.iter();

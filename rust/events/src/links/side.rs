@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::{CacheGroup, GroupKind};
 use cachelb_core::ids::Medium;
 
 use super::super::groups::Group;
-use super::tree::{NONE, Tree};
+#[cfg(test)]
+use super::tree::NONE;
+use super::tree::Tree;
 
 /// Media from the fastest to what is doubtful: the order in which marks get worse.
 pub(super) const LANES: [Medium; 4] = [Medium::Gpu, Medium::Cpu, Medium::Disk, Medium::Speculative];
@@ -231,6 +234,7 @@ impl Side {
     }
 
     /// Recounts everything.
+    #[cfg(test)]
     pub(super) fn validate(&self, tree: &Tree) -> Result<()> {
         let blocks = self.held.iter().filter(|held| **held != 0).count() as u64;
         let misplaced = (0..self.held.len() as u32).find(|at| {

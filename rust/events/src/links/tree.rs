@@ -1,5 +1,6 @@
 //! The prefixes of a stream as a tree: a link per name of an engine block that attends to all before it.
 
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, SequenceHash};
 
@@ -170,6 +171,7 @@ impl Tree {
     }
 
     /// Checks that parents, children and names agree.
+    #[cfg(test)]
     pub(super) fn validate(&self) -> Result<()> {
         let mut children = 0;
         for at in self.all() {

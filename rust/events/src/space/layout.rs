@@ -1,9 +1,12 @@
 //! How an engine's blocks map to own ones: one is one own block, or several, or a part of one.
 
 use std::cmp::Ordering;
+#[cfg(test)]
 use std::collections::HashMap;
 
-use cachelb_core::error::{Error, Result};
+#[cfg(test)]
+use cachelb_core::error::Error;
+use cachelb_core::error::Result;
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::SequenceHash;
 
@@ -190,6 +193,7 @@ impl Layout {
     }
 
     /// Checks the structure against the names, of each identity so many.
+    #[cfg(test)]
     pub(super) fn validate(&self, identities: &HashMap<u64, u32>) -> Result<()> {
         match &self.form {
             Form::Wide(runs) => {

@@ -2,7 +2,7 @@
 
 /// A msgpack value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Nil,
     Bool(bool),
     Int(u64),
@@ -65,18 +65,18 @@ macro_rules! map {
     };
 }
 
-pub(super) use {list, map};
+pub(crate) use {list, map};
 
 impl Value {
     /// The bytes.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.write(&mut out);
         out
     }
 
     /// Appends the bytes.
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Nil => out.push(0xc0),
             Self::Bool(value) => out.push(0xc2 + u8::from(*value)),

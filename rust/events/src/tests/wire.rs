@@ -1,13 +1,9 @@
 //! Batches as the bytes engines send.
 
-#[allow(dead_code, reason = "the tests of the decoder use the rest")]
-#[path = "../../src/decode/tests/encode.rs"]
-mod encode;
-
 use cachelb_core::ids::Medium;
 use cachelb_events::{Batch, Event, Name, Place, Store};
 
-use encode::{Value, list, map};
+use crate::decode::tests::encode::{Value, list, map};
 
 /// Writes a batch as maps, made at `ts`.
 pub fn encode(batch: &Batch, ts: f64) -> Vec<u8> {

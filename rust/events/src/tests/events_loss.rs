@@ -1,9 +1,6 @@
 //! Messages of a simulated engine are lost and nothing sends them again. After every message that arrives, what is
 //! called confirmed is there, and what may be there is not forgotten: it is doubtful.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod events_model;
-
 use std::collections::HashSet;
 
 use cachelb_core::groups::Resuming;
@@ -12,8 +9,8 @@ use cachelb_core::index::{BlockIndex, Matcher};
 use cachelb_core::rng::Rng;
 use cachelb_events::{Holdings, Ingest, IngestSettings};
 
-use events_model::engine::{Engine, Shape};
-use events_model::sets::Sets;
+use super::events_model::engine::{Engine, Shape};
+use super::events_model::sets::Sets;
 
 const MESSAGES: u64 = 20_000;
 /// Messages between restarts that nothing shows but a gap.

@@ -3,15 +3,10 @@
 
 #[path = "events_channel/link.rs"]
 mod link;
-#[path = "events_channel/wire.rs"]
-mod wire;
-
-#[allow(dead_code, reason = "another test uses the rest")]
-mod events_model;
 
 use cachelb_events::{FeedState, FeedStats};
 
-use events_model::engine::Shape;
+use super::events_model::engine::Shape;
 use link::{Faults, Link};
 
 const EVENTS: u64 = 100_000;

@@ -1,13 +1,10 @@
 //! A simulated engine says what it does, and an ingester must believe what is true: after every message.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod events_model;
-
 use cachelb_core::ids::Millis;
 use cachelb_events::{Ingest, IngestSettings};
 
-use events_model::engine::{Engine, Shape};
-use events_model::sets::Sets;
+use super::events_model::engine::{Engine, Shape};
+use super::events_model::sets::Sets;
 
 /// Per engine; there are thirteen.
 const EVENTS: u64 = 80_000;

@@ -4,11 +4,6 @@
 //! have events of unknown types, or come from a restarted engine. Nothing that arrived may be ignored: a block whose last
 //! known copy a removal took, or that a clear or a restart dropped, is credited no more.
 
-#[path = "events_model/sets.rs"]
-mod sets;
-#[path = "events_channel/wire.rs"]
-mod wire;
-
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use cachelb_core::hashing::{Hasher, Namespace, Scheme};
@@ -19,7 +14,8 @@ use cachelb_events::{
     IngestSettings, Message, Moment, Name, Place, Remove, Span, Store, Worth, decode,
 };
 
-use sets::Sets;
+use super::events_model::sets::Sets;
+use super::wire;
 
 const OWN: usize = 4;
 /// Runs per shape, and messages per run.

@@ -1,9 +1,6 @@
 //! A simulated TensorRT-LLM is polled: after every poll the holdings are the blocks of its full attention, by level, and
 //! marked where its sliding window has what resuming takes.
 
-#[path = "events_model/sets.rs"]
-mod sets;
-
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 
@@ -11,25 +8,17 @@ use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::rng::Rng;
 use cachelb_events::{
-    Feed, FeedSettings, Finding, FollowerSettings, Heard, Host, IngestSettings, Message, Moment,
-    Polled, PolledSettings, Worth, decode,
+    Feed, FeedSettings, FollowerSettings, IngestSettings, Message, Moment, Polled, PolledSettings,
+    decode,
 };
 
-use sets::Sets;
+use super::events_model::sets::Sets;
 
 const SIZE: usize = 4;
 const FULL: usize = 0;
 const WINDOWS: [u32; 2] = [4096, 8];
 /// Blocks of the sliding window before a place where a prompt resumes.
 const NEED: usize = 2;
-
-impl Host for Sets {
-    fn worth(&mut self, _: Worth) {}
-
-    fn heard(&mut self, _: Heard) -> Finding {
-        Finding::default()
-    }
-}
 
 /// `BlockKeyHasher` of TensorRT-LLM, once more.
 fn key(tokens: &[u32], parent: u64, lora: Option<u64>) -> u64 {

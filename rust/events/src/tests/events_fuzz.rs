@@ -1,8 +1,5 @@
 //! Any batch at all: nothing panics, memory stays bounded, and the ingester stays sound.
 
-#[path = "events_model/sets.rs"]
-mod sets;
-
 use cachelb_core::hashing::{Hasher, Scheme};
 use cachelb_core::ids::{Medium, Millis};
 use cachelb_core::rng::Rng;
@@ -10,7 +7,7 @@ use cachelb_events::{
     Attention, Batch, Event, Extra, Ingest, IngestSettings, Name, Place, Remove, Span, Store,
 };
 
-use sets::Sets;
+use super::events_model::sets::Sets;
 
 const EVENTS: u64 = 60_000;
 

@@ -10,9 +10,9 @@ use cachelb_events::{
     IngestSettings, Message, Moment, Progress, Worth, decode,
 };
 
-use super::wire::encode;
-use crate::events_model::engine::{Engine, Shape};
-use crate::events_model::sets::Sets;
+use crate::tests::events_model::engine::{Engine, Shape};
+use crate::tests::events_model::sets::Sets;
+use crate::tests::wire::encode;
 
 /// How often something goes wrong, in 1,000.
 #[derive(Debug, Clone, Copy, Default)]

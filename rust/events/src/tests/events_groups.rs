@@ -4,8 +4,6 @@
 
 #[path = "groups_model/engine.rs"]
 mod engine;
-#[path = "events_model/sets.rs"]
-mod sets;
 
 use std::collections::BTreeSet;
 
@@ -14,8 +12,8 @@ use cachelb_core::ids::{Medium, Millis};
 use cachelb_core::rng::Rng;
 use cachelb_events::{Attention, DropReason, Event, Ingest, IngestSettings};
 
+use super::events_model::sets::Sets;
 use engine::{Engine, Group, Shape};
-use sets::Sets;
 
 /// Tokens per own block.
 const OWN: usize = 4;

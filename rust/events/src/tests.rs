@@ -1,0 +1,11 @@
+//! Streams of simulated engines, and after every message the holdings against what the engine holds.
+
+mod events_channel;
+mod events_differential;
+mod events_fuzz;
+mod events_groups;
+mod events_ingest;
+mod events_loss;
+pub(crate) mod events_model;
+mod events_polled;
+mod wire;

@@ -36,12 +36,6 @@ pub struct LoadBook {
 }
 
 impl LoadBook {
-    /// Heap bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.loads.memory_bytes() + self.bookings.memory_bytes() + self.named.memory_bytes()
-    }
-
     /// Registers a worker incarnation with zero load and weight 1.
     pub fn add_worker(&mut self, worker: WorkerId) {
         self.loads.add(worker);

@@ -31,14 +31,6 @@ impl Bookings {
         self.len() == 0
     }
 
-    /// Heap bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Booking>()
-            + self.free.capacity() * size_of::<u32>()
-            + self.queues.memory_bytes()
-    }
-
     /// The worker of an open booking.
     #[must_use]
     pub fn worker(&self, id: BookingId) -> Option<WorkerId> {

@@ -35,8 +35,4 @@ impl Changed {
             }
         }
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<u64>()
-    }
 }

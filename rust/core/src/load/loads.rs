@@ -184,13 +184,4 @@ impl Loads {
             load.last_cold_pick = clock;
         }
     }
-
-    /// Heap bytes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        self.columns.capacity() * size_of::<Load>()
-            + self.apart.capacity() * size_of::<u32>()
-            + self.reported.capacity() * size_of::<Option<Reported>>()
-            + self.changed.memory_bytes()
-    }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::error::{Error, Result};
-use crate::heap;
 use crate::ids::{BookingId, SequenceHash, WorkerId};
 use crate::mixing::Mix;
 use crate::owners::Owners;
@@ -88,10 +87,6 @@ impl Named {
     /// The worker in `slot` is gone.
     pub(super) fn forget(&mut self, slot: u32) {
         self.by_worker.forget(slot);
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.by_worker.memory_bytes() + heap::table(&self.firsts)
     }
 
     /// Compares first blocks with those of the open bookings.

@@ -84,8 +84,4 @@ impl Queues {
     pub fn iter(&self) -> impl Iterator<Item = &Ends> {
         self.0.iter()
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Ends>()
-    }
 }

@@ -19,7 +19,6 @@
 mod cursor;
 mod fields;
 mod keys;
-pub(super) mod objects;
 mod tokens;
 
 #[cfg(test)]

@@ -56,7 +56,6 @@ mod table;
 mod tests;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
-pub use decode::objects::{ObjectChange, ObjectEvent, decode_objects};
 pub use decode::{MAX_PAYLOAD, Undecodable, decode};
 pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, Received, Worth};
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};

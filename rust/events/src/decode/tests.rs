@@ -4,7 +4,6 @@ pub(crate) mod encode;
 mod fields;
 mod fuzz;
 mod identity;
-mod objects;
 
 use cachelb_core::ids::Medium;
 

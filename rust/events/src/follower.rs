@@ -103,10 +103,10 @@ impl Follower {
         self.introduced
     }
 
-    /// Heap bytes.
+    /// Heap bytes of the messages that wait.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.marks.memory_bytes() + self.buffer.memory_bytes()
+        self.buffer.memory_bytes()
     }
 
     /// The number to ask a replay from, once per replay.

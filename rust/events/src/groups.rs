@@ -282,9 +282,4 @@ impl Groups {
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        let names = self.all.iter().filter_map(|group| group.name.as_deref());
-        self.all.capacity() * size_of::<Group>() + names.map(str::len).sum::<usize>()
-    }
 }

@@ -252,10 +252,10 @@ impl Ingest {
             .map(|(name, n)| (name.as_str(), *n))
     }
 
-    /// Bytes allocated, without the holdings.
+    /// Heap bytes of what grows with the blocks announced, without the holdings.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.mirror.memory_bytes() + self.sender.memory_bytes() + self.orphans.memory_bytes()
+        self.mirror.memory_bytes()
     }
 
     /// Checks the structure, and that `to` holds every block that a name refers to. The latter is only so for holdings

@@ -223,17 +223,11 @@ impl Mirror {
         self.links.as_mut().map_or(0, |links| links.clear())
     }
 
+    /// Of what grows with the names; the rest has bounds.
     pub(super) fn memory_bytes(&self) -> usize {
         let spaces: usize = self.spaces.all.iter().map(Space::memory_bytes).sum();
-        let scratch = self.identities.capacity() * size_of::<SequenceHash>()
-            + self.objects.capacity() * size_of::<MmObject>()
-            + self.changes.capacity() * size_of::<Change>();
         let links = self.links.as_ref().map_or(0, |links| links.memory_bytes());
-        spaces
-            + scratch
-            + links
-            + self.spaces.all.capacity() * size_of::<Space>()
-            + self.references.memory_bytes()
+        spaces + links + self.references.memory_bytes()
     }
 
     /// Checks the structure, and that `to` holds every block that a name refers to.

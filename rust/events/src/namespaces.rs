@@ -69,13 +69,6 @@ impl Namespaces {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        // A map entry is its pair and a control byte.
-        self.numbers.capacity() * (size_of::<(Namespace, u32)>() + 1)
-            + self.used.capacity() * size_of::<(Namespace, u32)>()
-            + self.free.capacity() * size_of::<u32>()
-    }
-
     /// Checks the uses against a count of them, by number.
     #[cfg(test)]
     pub(super) fn validate(&self, uses: &HashMap<u32, u32>) -> Result<()> {

@@ -178,13 +178,6 @@ impl Orphans {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        let own: usize = self.queue.iter().flatten().map(Orphan::memory_bytes).sum();
-        // A list of numbers per key, most of them of one allocation of four.
-        let lists = (self.by_parent.capacity() + self.by_name.capacity()) * 96;
-        own + lists + self.queue.capacity() * size_of::<Option<Orphan>>()
-    }
-
     /// Recounts everything.
     #[cfg(test)]
     pub(super) fn validate(&self) -> cachelb_core::Result<()> {
@@ -212,13 +205,5 @@ impl Orphans {
             )));
         }
         Ok(())
-    }
-}
-
-impl Orphan {
-    fn memory_bytes(&self) -> usize {
-        (self.names.capacity() + self.removed.capacity()) * size_of::<Name>()
-            + self.tokens.capacity() * size_of::<u32>()
-            + self.extras.capacity() * size_of::<Extra>()
     }
 }

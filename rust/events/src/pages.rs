@@ -352,11 +352,8 @@ impl Pages {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let objects = |list: &Vec<u64>| 48 + list.capacity() * size_of::<u64>();
-        self.nodes.capacity() * size_of::<Node>()
-            + (self.free.capacity() + self.tokens.capacity()) * size_of::<u32>()
-            + self.by_page.memory_bytes()
-            + self.objects.values().map(objects).sum::<usize>()
+        let tokens = self.tokens.capacity() * size_of::<u32>();
+        self.nodes.capacity() * size_of::<Node>() + tokens + self.by_page.memory_bytes()
     }
 
     /// Checks the tree against `names`, the number of names per page.

@@ -116,8 +116,4 @@ impl Marks {
             Relation::Stray
         }
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        (self.recent.capacity() + self.past.capacity()) * size_of::<Mark>()
-    }
 }

@@ -70,10 +70,4 @@ impl Sender {
         self.groups.clear();
         self.leaves_places_out = false;
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        let adapters: usize = self.adapters.iter().map(|name| 48 + name.len()).sum();
-        let fields: usize = self.fields.keys().map(|name| 56 + name.len()).sum();
-        adapters + fields + self.groups.memory_bytes()
-    }
 }

@@ -137,14 +137,6 @@ impl Parked {
         waiting
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        // Most names wait once, in one allocation of four.
-        self.waiting.capacity() * (size_of::<(Name, Vec<Wait>)>() + 1)
-            + self.waiting.len() * 4 * size_of::<Wait>()
-            + self.queue.capacity() * size_of::<(Millis, Name, u64)>()
-            + self.fresh.capacity() * size_of::<(Name, u64)>()
-    }
-
     /// Recounts everything, between messages.
     #[cfg(test)]
     pub(super) fn validate(&self) -> Result<()> {

@@ -227,12 +227,6 @@ impl Side {
         run.iter().position(|blocks| u32::from(*blocks) >= need)
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.held.capacity()
-            + self.runs.capacity() * size_of::<Run>()
-            + self.more.capacity() * (size_of::<((u32, u8), u32)>() + 1)
-    }
-
     /// Recounts everything.
     #[cfg(test)]
     pub(super) fn validate(&self, tree: &Tree) -> Result<()> {

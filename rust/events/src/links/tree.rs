@@ -164,12 +164,6 @@ impl Tree {
         links
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Link>()
-            + self.free.capacity() * 4
-            + self.by_name.memory_bytes()
-    }
-
     /// Checks that parents, children and names agree.
     #[cfg(test)]
     pub(super) fn validate(&self) -> Result<()> {

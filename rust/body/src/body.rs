@@ -22,25 +22,22 @@ pub struct Body<'a> {
     conversation: &'a Conversation,
     head: &'a Head,
     facts: Facts,
-    bytes: usize,
 }
 
 /// Without content.
 impl fmt::Debug for Body<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut body = f.debug_struct("Body");
-        body.field("facts", &self.facts).field("bytes", &self.bytes);
-        body.finish_non_exhaustive()
+        body.field("facts", &self.facts).finish_non_exhaustive()
     }
 }
 
 impl<'a> Body<'a> {
-    /// A body of `bytes` bytes whose parts lie in `arena`.
+    /// A body whose parts lie in `arena`.
     pub(crate) fn new(
         arena: &'a [u8],
         (prompts, conversation, head): (&'a Prompts, &'a Conversation, &'a Head),
         facts: Facts,
-        bytes: usize,
     ) -> Self {
         Self {
             arena,
@@ -48,7 +45,6 @@ impl<'a> Body<'a> {
             conversation,
             head,
             facts,
-            bytes,
         }
     }
 
@@ -157,15 +153,6 @@ impl<'a> Body<'a> {
     #[must_use]
     pub fn has_system(&self) -> bool {
         self.conversation.has_system_first()
-    }
-
-    /// Bytes or ids of all prompts, to book; without a prompt, bytes of the body.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        if self.prompts.is_empty() {
-            return self.bytes;
-        }
-        self.prompts().map(|prompt| prompt.len()).sum()
     }
 
     fn str(&self, span: Span) -> &'a str {

@@ -104,7 +104,7 @@ impl BodyReader {
             self.finish(endpoint, &mut facts, layout_of);
         }
         let parts = (&self.prompts, &self.conversation, &self.head);
-        Ok(Body::new(self.writer.bytes(), parts, facts, body.len()))
+        Ok(Body::new(self.writer.bytes(), parts, facts))
     }
 
     /// Forgets the last body.

@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use cachelb_core::hashing::{Hasher, Namespace};
-use cachelb_core::ids::SequenceHash;
-
 use crate::canon::Span;
 
 /// One prompt of a body.
@@ -68,34 +65,5 @@ impl<'a> Text<'a> {
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
-    }
-
-    /// All of it in a row: where it lies, or copied to `spare`.
-    #[must_use]
-    pub fn joined<'b>(self, spare: &'b mut Vec<u8>) -> &'b [u8]
-    where
-        'a: 'b,
-    {
-        if let [slice] = self.slices {
-            return slice.of(self.arena);
-        }
-        spare.clear();
-        for slice in self.slices() {
-            spare.extend_from_slice(slice);
-        }
-        spare
-    }
-
-    /// Replaces the content of `out` with one hash per full chunk, as [`Hasher::hash_text`] does; `spare` is room for
-    /// a copy.
-    pub fn hash(
-        self,
-        hasher: &Hasher,
-        chunk_bytes: usize,
-        namespace: Namespace,
-        spare: &mut Vec<u8>,
-        out: &mut Vec<SequenceHash>,
-    ) {
-        hasher.hash_text(self.joined(spare), chunk_bytes, namespace, out);
     }
 }

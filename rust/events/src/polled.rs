@@ -142,6 +142,7 @@ impl Polled {
 
     /// Tokens per block of the engine, if that is known.
     #[must_use]
+    #[cfg(test)]
     pub fn block_size(&self) -> Option<u32> {
         self.layout.size
     }

@@ -230,13 +230,6 @@ impl Streams {
             .collect()
     }
 
-    /// Runs `look` on the stream of every rank.
-    pub fn each(&self, mut look: impl FnMut(usize, &Feed)) {
-        for (rank, stream) in self.ranks.iter().enumerate() {
-            look(rank, &lock(stream).feed);
-        }
-    }
-
     /// The rank a message belongs to.
     fn rank(&self, told: Option<u32>, endpoint: Option<u32>) -> Option<usize> {
         let own = |rank: &u32| (*rank as usize) < self.ranks.len();

@@ -243,6 +243,7 @@ impl Layouts {
 
     /// Bytes of memory.
     #[must_use]
+    #[cfg(test)]
     pub fn memory_bytes(&self) -> usize {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         models.values().map(Model::memory_bytes).sum()

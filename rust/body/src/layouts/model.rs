@@ -231,6 +231,7 @@ impl Model {
         scores.sum::<f64>() + PRIOR * prior
     }
 
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.bytes + self.texts.len() * (HEADS + 4) * size_of::<u64>()
     }

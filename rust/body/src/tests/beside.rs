@@ -284,7 +284,7 @@ fn ends(profile: Profile, path: &str, body: &str) -> (Vec<u8>, Vec<usize>) {
     let mut reader = BodyReader::new(profile, Limits::default());
     let body = reader.read(path, body.as_bytes()).expect("valid");
     let prompt: Vec<u8> = body.longest().map_or(Vec::new(), |prompt| match prompt {
-        crate::Prompt::Text(text) => text.joined(&mut Vec::new()).to_vec(),
+        crate::Prompt::Text(text) => text.slices().collect::<Vec<_>>().concat(),
         crate::Prompt::Tokens(_) => Vec::new(),
     });
     (prompt, body.ends().collect())

@@ -309,7 +309,10 @@ pub(super) fn read(path: &str, body: &Value, layout: Layout) -> (Vec<u8>, Vec<us
     let Some(Prompt::Text(text)) = body.prompts().next() else {
         panic!("no prompt");
     };
-    (text.joined(&mut Vec::new()).to_vec(), body.ends().collect())
+    (
+        text.slices().collect::<Vec<_>>().concat(),
+        body.ends().collect(),
+    )
 }
 
 pub(super) fn common<T: PartialEq>(one: &[T], other: &[T]) -> usize {

@@ -43,7 +43,7 @@ pub(super) fn try_stream(profile: Profile, path: &str, body: &[u8]) -> Result<Ve
     let mut reader = BodyReader::new(profile, Limits::default());
     let body = reader.read(path, body)?;
     Ok(match body.prompts().next() {
-        Some(Prompt::Text(text)) => text.joined(&mut Vec::new()).to_vec(),
+        Some(Prompt::Text(text)) => text.slices().collect::<Vec<_>>().concat(),
         _ => Vec::new(),
     })
 }

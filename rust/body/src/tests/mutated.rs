@@ -142,7 +142,7 @@ fn prompts(reader: &mut BodyReader, path: &str, bytes: &[u8]) -> Result<Vec<Vec<
         error.kind
     })?;
     let content = |prompt| match prompt {
-        Prompt::Text(text) => text.joined(&mut Vec::new()).to_vec(),
+        Prompt::Text(text) => text.slices().collect::<Vec<_>>().concat(),
         Prompt::Tokens(ids) => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
     };
     Ok(body.prompts().map(content).collect())

@@ -107,7 +107,7 @@ fn body() -> impl Strategy<Value = String> {
 
 fn contents(body: &Body<'_>) -> Vec<Vec<u8>> {
     let content = |prompt| match prompt {
-        Prompt::Text(text) => text.joined(&mut Vec::new()).to_vec(),
+        Prompt::Text(text) => text.slices().collect::<Vec<_>>().concat(),
         Prompt::Tokens(ids) => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
     };
     body.prompts().map(content).collect()
@@ -133,7 +133,7 @@ proptest! {
                 match reader.read(path, &bytes) {
                     Ok(body) => {
                         prop_assert!(valid.is_ok());
-                        let _ = (body.longest(), body.size(), body.model(), body.previous_response());
+                        let _ = (body.longest(), body.model(), body.previous_response());
                         let again = contents(&body);
                         let mut other = BodyReader::new(profile, Limits::default());
                         let fresh = contents(&other.read(path, &bytes).unwrap());

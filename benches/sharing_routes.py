@@ -27,7 +27,7 @@ def router(origin: int, routes: int) -> Router[str]:
         seed=1,
         max_routes=routes,
     )
-    made._state.share(origin, 3600.0, 1 << 30)
+    made._fleet.share(origin, 3600.0, 1 << 30)
     return made
 
 
@@ -37,10 +37,10 @@ def main(routes: int) -> None:
     before, told = late.memory_bytes, 0
     for at in range(routes // len(ENDS)):
         one.select_worker(tokens=[at] * ENDS[-1], boundaries=ENDS).on_complete()
-        told += sum(map(len, one._state.publish()))
-    messages = one._state.publish_all()
+        told += sum(map(len, one._fleet.publish()))
+    messages = one._fleet.publish_all()
     for message in messages:
-        late._state.receive(message)
+        late._fleet.receive(message)
     heard = late.stats().remote_routes
     figures = {
         "learned": (told / one.stats().routes, "bytes of everything told of a request, by its ten routes"),

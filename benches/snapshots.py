@@ -116,18 +116,18 @@ def waits_line(name: str, values: list[float], note: str) -> None:
 
 def peer_messages(router: Router[str]) -> list[bytes]:
     """All that a peer is told."""
-    router._state.share(1, 3600.0, 1 << 24)
+    router._fleet.share(1, 3600.0, 1 << 24)
     try:
-        return router._state.publish_all()
+        return router._fleet.publish_all()
     finally:
-        router._state.unshare()
+        router._fleet.unshare()
 
 
 def hear(messages: list[bytes], clock: Callable[[], float] = time.perf_counter) -> float:
     """Tell a new router. Returns milliseconds."""
     with make_router() as peer:
-        peer._state.share(2, 3600.0, 1 << 24)
-        return timed(lambda: [peer._state.receive(message) for message in messages], clock)
+        peer._fleet.share(2, 3600.0, 1 << 24)
+        return timed(lambda: [peer._fleet.receive(message) for message in messages], clock)
 
 
 def restore(data: bytes, clock: Callable[[], float] = time.perf_counter) -> float:

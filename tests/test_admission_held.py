@@ -219,7 +219,7 @@ def test_several_routers_share_the_bounds_unless_each_counts_what_all_booked(
 ) -> None:
     router: Router[str] = Router(["a"], replicas=replicas)
     if is_sharing:
-        router._state.share(1, 60.0, 1 << 20)
+        router._fleet.share(1, 60.0, 1 << 20)
     admission = Admission(router, max_pending_requests=4, max_pending_tokens=None, max_wait_s=0)
     going = [admission.acquire_nowait(tokens=prompt(number)) for number in range(room)]
     with pytest.raises(Overloaded, match="no room"):

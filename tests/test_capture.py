@@ -489,7 +489,7 @@ def test_a_capture_ends_with_its_client(tmp_path: Path) -> None:
             connection, answer = begin(served)
             answer.close()
             connection.close()
-            wait_until(lambda: not router._readings.captured()[0] and can_begin(router))
+            wait_until(lambda: not router._fleet.captured()[0] and can_begin(router))
 
 
 def can_begin(router: Router[str]) -> bool:

@@ -101,13 +101,13 @@ def test_router_that_is_closed_while_it_waits_for_a_warm_start_shares_nothing() 
 
 def test_router_that_is_closed_as_its_sharing_begins_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     router = Router(["gpu0"], secret=SECRET)
-    state = router._state
+    state = router._fleet
 
     def closing(*args: Any, **options: Any) -> Any:
         router.close()
         return state.share(*args, **options)
 
-    monkeypatch.setattr(Router, "_state", Replaced(state, {"share": closing}))
+    monkeypatch.setattr(Router, "_fleet", Replaced(state, {"share": closing}))
     router.attach(mesh())
     assert router.stats().state is None
 
@@ -150,7 +150,7 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
 ) -> None:
     router = Router(["gpu0"], secret=SECRET)
     closed: list[str] = []
-    state = router._state
+    state = router._fleet
     original: Callable[[], Any] = state.publish if kind == "mesh" else router._pieces
 
     def closing() -> Any:
@@ -160,7 +160,7 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
         return original()
 
     if kind == "mesh":
-        monkeypatch.setattr(Router, "_state", Replaced(state, {"publish": closing}))
+        monkeypatch.setattr(Router, "_fleet", Replaced(state, {"publish": closing}))
     else:
         monkeypatch.setattr(router, "_pieces", closing)
     router.attach(mesh() if kind == "mesh" else SnapshotFile(tmp_path / "kept", interval_s=0.01))

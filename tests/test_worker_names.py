@@ -201,19 +201,19 @@ def test_a_policy_shows_no_credentials() -> None:
 
 def test_messages_to_other_routers_hold_names_and_announce_no_worker_that_needs_credentials() -> None:
     router = Router([LOGIN, QUERY, "http://gpu2:8000"], hash_seed=7, seed=1)
-    router._state.share(1, 60.0, 1 << 20, share_fleet=True)
+    router._fleet.share(1, 60.0, 1 << 20, share_fleet=True)
     for at in range(3):
         router.add_worker([LOGIN, QUERY, "http://gpu2:8000"][at], weight=2.0)
         router.select_worker(tokens=range(at * 64, at * 64 + 64), among=[router.keys()[at]]).on_complete()
-    messages = router._state.publish_all() + router._state.publish()
+    messages = router._fleet.publish_all() + router._fleet.publish()
     assert b"http://gpu0:8000" in b"".join(messages)
     assert b"xyzzy" not in b"".join(messages)
     peer = Router([OTHER], hash_seed=7, seed=2)
-    peer._state.share(2, 60.0, 1 << 20, share_fleet=True)
+    peer._fleet.share(2, 60.0, 1 << 20, share_fleet=True)
     for message in messages:
-        peer._state.receive(message)
-    for key, _ in peer._state.changes():
-        peer._state.follow(key)
+        peer._fleet.receive(message)
+    for key, _ in peer._fleet.changes():
+        peer._fleet.follow(key)
     assert peer.workers() == [OTHER, "http://gpu2:8000"], "without its credentials a worker would be of no use"
     assert peer.select_worker(tokens=range(64)).matched_tokens == 48, "both mean one worker"
 

@@ -238,7 +238,7 @@ def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
 from cachelb.events import ZmqSource
 class Sink:
     def ranks(self): return []
-    _kv = property(lambda self: self)
+    _fleet = property(lambda self: self)
 source = ZmqSource()
 source.start(Sink())
 """

@@ -30,7 +30,7 @@ def test_all_who_ask_are_told_what_was_put_together_once(monkeypatch: pytest.Mon
 
         return {"publish_all": counted}
 
-    monkeypatch.setattr(Router, "_state", replaced("_state", counting))
+    monkeypatch.setattr(Router, "_fleet", replaced("_fleet", counting))
     receive = ZmqCarrier.receive
 
     def asking(carrier: ZmqCarrier, timeout_s: float) -> Any:

@@ -67,7 +67,7 @@ class RecordingSink:
     # --- the seam ---
 
     @property
-    def _kv(self) -> Self:
+    def _fleet(self) -> Self:
         return self
 
     def ranks(self) -> list[tuple[str, int]]:

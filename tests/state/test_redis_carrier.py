@@ -25,9 +25,9 @@ SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=
 def messages() -> tuple[bytes, bytes]:
     """News of a router, and a heartbeat."""
     router = make_router()
-    router._state.share(1, 60.0, 1 << 20)
+    router._fleet.share(1, 60.0, 1 << 20)
     router.select_worker(tokens=STORY).on_complete()
-    (news,), beat = router._state.publish(), router._state.heartbeat(7)
+    (news,), beat = router._fleet.publish(), router._fleet.heartbeat(7)
     assert beat is not None
     return news, beat
 

@@ -126,7 +126,7 @@ class HandDriven:
         self._asked = stack.enter_context(make_server(context, 1000, _keys()))
         self._news.bind(address)
         self._asked.bind(f"tcp://127.0.0.1:{port_of(address) + 1}")
-        self.router._state.share(99, 3600.0, 1 << 20)
+        self.router._fleet.share(99, 3600.0, 1 << 20)
 
     def publish(self, messages: list[bytes]) -> None:
         for listener, _ in received(self._news, 100):
@@ -138,7 +138,7 @@ class HandDriven:
         """Beat until somebody asks. Returns who."""
 
         def is_asked() -> bool:
-            self.publish([self.router._state.heartbeat(7) or b""])
+            self.publish([self.router._fleet.heartbeat(7) or b""])
             return self._asked.poll(10) != 0
 
         wait_until(is_asked, 60.0)
@@ -157,16 +157,16 @@ def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPa
         peer = HandDriven(address, stack)
         source = peer.router
         source.select_worker(tokens=tokens).on_complete()
-        head, *_ = source._state.publish_all()
-        source._state.publish()  # Nobody hears it.
+        head, *_ = source._fleet.publish_all()
+        source._fleet.publish()  # Nobody hears it.
         mesh = ZmqMesh(own, [address], **PATIENT)
         router.attach(mesh)
         for _ in range(2):
             peer.answer(peer.wait_until_asked(), [head])
         assert max(each.matched_tokens for each in router.explain(tokens=tokens).candidates) == 0
-        peer.answer(peer.wait_until_asked(), source._state.publish_all())
+        peer.answer(peer.wait_until_asked(), source._fleet.publish_all())
         wait_until(lambda: max(each.matched_tokens for each in router.explain(tokens=tokens).candidates) > 2900)
-        peer.publish([source._state.heartbeat(8) or b""])
+        peer.publish([source._fleet.heartbeat(8) or b""])
         wait_until(lambda: mesh.stats().snapshots == 3)
         assert mesh._runs.latest is not None
         (told,) = mesh._runs.latest._peers.values()
@@ -179,22 +179,22 @@ def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_t
     with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
         peer = HandDriven(address, stack)
         source = peer.router
-        source._state.publish()  # Nobody hears it.
+        source._fleet.publish()  # Nobody hears it.
         mesh = ZmqMesh(own, [address], max_mb=0.05, **PATIENT)
         router.attach(mesh)
         return_to = peer.wait_until_asked()
-        late = source._state.publish_all()
+        late = source._fleet.publish_all()
         before = mesh.stats().received
         decisions = []
         for at in range(200):
             decisions.append(source.select_worker(tokens=range(at, at + 1000)))
-            peer.publish(source._state.publish())
+            peer.publish(source._fleet.publish())
         wait_until(lambda: mesh.stats().received >= before + 200)
         assert mesh._runs.latest is not None
         (kept,) = (each.kept for each in mesh._runs.latest._peers.values())
         assert 0 < sum(map(len, kept)) <= 0.05 * (1 << 20)
         peer.answer(return_to, late)
-        peer.answer(peer.wait_until_asked(), source._state.publish_all())
+        peer.answer(peer.wait_until_asked(), source._fleet.publish_all())
         wait_until(lambda: router.loads() == source.loads())
         assert sum(router.loads().values()) == 200
         for decision in decisions:

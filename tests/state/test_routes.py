@@ -65,7 +65,7 @@ def test_policies_that_keep_prompts_say_so_and_share_load(policy: str, caplog: p
         assert mesh.stats().strangers == 0
         text = "".join(chr(97 + at % 26) for at in range(4000))
         router.select_worker(text=text).on_complete()
-        told = b"".join(router._state.publish_all())
+        told = b"".join(router._fleet.publish_all())
         assert text[:64].encode() not in told
         assert b"".join(token.to_bytes(4, "little") for token in STORY[:8]) not in told
 

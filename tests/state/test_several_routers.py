@@ -73,17 +73,17 @@ def test_what_follow_ups_find_and_how_even_the_load_is() -> None:
 
 def test_first_tokens_and_ends_wait_for_a_booking() -> None:
     router = Router(WORKERS, secret=SECRET)
-    router._state.share(1, 60.0, 1 << 20)
+    router._fleet.share(1, 60.0, 1 << 20)
     decision = router.select_worker(tokens=range(100))
-    assert router._state.is_urgent()
-    assert router._state.publish()
+    assert router._fleet.is_urgent()
+    assert router._fleet.publish()
     decision.on_first_token()
     decision.on_complete()
-    assert not router._state.is_urgent()
-    assert router._state.heartbeat(7) is None, "it would tell of entries that were not sent"
+    assert not router._fleet.is_urgent()
+    assert router._fleet.heartbeat(7) is None, "it would tell of entries that were not sent"
     router.select_worker(tokens=range(100)).on_complete()
-    assert router._state.is_urgent()
-    assert len(router._state.publish()) == 1
+    assert router._fleet.is_urgent()
+    assert len(router._fleet.publish()) == 1
 
 
 def test_a_view_is_as_old_as_the_truth_it_shows() -> None:

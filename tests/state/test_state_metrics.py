@@ -144,8 +144,8 @@ def test_lag_grows_while_something_is_missing(monkeypatch: pytest.MonkeyPatch) -
 
     with make_router() as router, make_router() as other:
         replies = {"publish_all": list}
-        mute = replaced("_state", lambda each, _: replies if each is router else {})
-        monkeypatch.setattr(Router, "_state", mute)
+        mute = replaced("_fleet", lambda each, _: replies if each is router else {})
+        monkeypatch.setattr(Router, "_fleet", mute)
         router.select_worker(tokens=STORY)
         router.attach(ZmqMesh(own, [others], **PATIENT))
         with router.select_worker(tokens=STORY):

@@ -105,19 +105,19 @@ class Tap:
     # --- the sink ---
 
     @property
-    def _kv(self) -> Self:
+    def _fleet(self) -> Self:
         return self
 
     def ranks(self) -> list[tuple[str, int]]:
         """Return the workers and their ranks."""
-        return self._router._kv.ranks()
+        return self._router._fleet.ranks()
 
     def _address_of(self, name: str) -> str:
         return address_of(self._router, name)
 
     def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
         """Begin or continue a stream."""
-        start = self._router._kv.connected(key, dp_rank, replayable)
+        start = self._router._fleet.connected(key, dp_rank, replayable)
         with self._changed:
             notes = self._notes(dp_rank)
             notes.connected = True
@@ -128,7 +128,7 @@ class Tap:
 
     def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         """Process a live message."""
-        done = self._router._kv.live(key, dp_rank, seq, payload)
+        done = self._router._fleet.live(key, dp_rank, seq, payload)
         with self._changed:
             notes = self._notes(dp_rank)
             notes.live += 1
@@ -142,7 +142,7 @@ class Tap:
 
     def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
         """Process a batch of a replay."""
-        applied = self._router._kv.replayed(key, dp_rank, seq, payload)
+        applied = self._router._fleet.replayed(key, dp_rank, seq, payload)
         with self._changed:
             notes = self._notes(dp_rank)
             if notes.replay_complete is None:  # later ones close gaps, which the live messages show
@@ -156,7 +156,7 @@ class Tap:
 
     def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
         """Process the end of a replay."""
-        start = self._router._kv.replay_ended(key, dp_rank, complete)
+        start = self._router._fleet.replay_ended(key, dp_rank, complete)
         with self._changed:
             notes = self._notes(dp_rank)
             if notes.replay_complete is None:
@@ -166,7 +166,7 @@ class Tap:
 
     def disconnected(self, key: str, dp_rank: int | None) -> None:
         """Process the interruption of a stream."""
-        self._router._kv.disconnected(key, dp_rank)
+        self._router._fleet.disconnected(key, dp_rank)
 
     # --- notes ---
 

@@ -127,7 +127,7 @@ class WorkerPoller:
 
     def _apply(self, messages: list[tuple[int | None, int, bytes]]) -> bool:
         """Pass messages on; return whether the worker is still registered."""
-        streams = self._sink._kv
+        streams = self._sink._fleet
         try:
             if not self._connected:
                 for rank in self._ranks:
@@ -157,7 +157,7 @@ class WorkerPoller:
             return True
         try:
             for rank in self._ranks:
-                self._sink._kv.disconnected(self._key, rank)
+                self._sink._fleet.disconnected(self._key, rank)
         except KeyError:
             return self._leave()
         self._connected = False
@@ -198,7 +198,7 @@ def poll_run(settings: PollSettings, sink: KvSink) -> PolledRun[PollStats]:
     return PolledRun(
         "cachelb-kv-polls",
         sink,
-        sink._kv.ranks,
+        sink._fleet.ranks,
         lambda key, place: WorkerPoller(key, place, settings, sink, calls),
         follow_s=_FOLLOW_S,
         join_s=_JOIN_S,

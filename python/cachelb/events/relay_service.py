@@ -52,7 +52,7 @@ class Service:
 
     def open(self, hub: Hub, fleet: Fleet) -> None:
         """Begin to listen."""
-        self._hub, self._fleet = hub, fleet
+        self._hub, self._engines = hub, fleet
         self._news, self._answers, self.address = hub.servers(self, self._bind, self._hwm, self._keys)
         self._listeners = Listeners(self._news, _LISTENERS)
         self._passages = Passages(hub, self._answers)
@@ -85,7 +85,7 @@ class Service:
             self._signs_s = now_s + _SIGNS_S
             for where in list(self._signs):
                 self._announce(where)
-                if self._fleet.endpoint_of(where) is None:
+                if self._engines.endpoint_of(where) is None:
                     self._listeners.forget(self._name(where))
                     del self._signs[where], self._names[where]
                     self._last.pop(where, None)
@@ -94,7 +94,7 @@ class Service:
     # --- from engines ---
 
     @property
-    def _kv(self) -> Self:
+    def _fleet(self) -> Self:
         return self
 
     def ranks(self) -> list[tuple[str, int]]:
@@ -140,7 +140,7 @@ class Service:
             self.refused += 1
             return
         # A subscription to an unknown stream is not stored; the gateway repeats it.
-        if self._fleet.endpoint_of(where) is not None and not self._listeners.add(name, listener):
+        if self._engines.endpoint_of(where) is not None and not self._listeners.add(name, listener):
             self.refused += 1
             return
         with suppress(zmq.ZMQError):  # gone, or does not read
@@ -148,7 +148,7 @@ class Service:
 
     def _on_request(self, frames: list[bytes]) -> None:
         where = named_stream(frames[1]) if len(frames) == _REQUEST_FRAMES else None
-        endpoint = None if where is None else self._fleet.endpoint_of(where)
+        endpoint = None if where is None else self._engines.endpoint_of(where)
         if endpoint is None or endpoint.replay is None:
             self.refused += 1
             return
@@ -166,7 +166,7 @@ class Service:
 
     def _sign(self, where: Where) -> StreamSign:
         sign = self._signs.get(where) or StreamSign(self._life, 0)
-        return sign if self._fleet.endpoint_of(where) is not None else replace(sign, known=False, connected=False)
+        return sign if self._engines.endpoint_of(where) is not None else replace(sign, known=False, connected=False)
 
     def _name(self, where: Where) -> bytes:
         name = self._names.get(where)

@@ -50,6 +50,6 @@ class KvSink(Protocol):
     """
 
     @property
-    def _kv(self) -> KvStreams:
+    def _fleet(self) -> KvStreams:
         """What receives them."""
         ...

@@ -30,7 +30,7 @@ from cachelb.runs import Runs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cachelb._core import RouterReadings
+    from cachelb._core import RouterFleet
 
 _log = logging.getLogger("cachelb.records")
 
@@ -54,7 +54,7 @@ class CaptureSource(RecordSource, Protocol):
         ...
 
     @property
-    def _readings(self) -> RouterReadings: ...
+    def _fleet(self) -> RouterFleet: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Tap:
 
     def __init__(self, router: CaptureSource, seconds: float, linger_s: float, max_bytes: int) -> None:
         """Begin; a RuntimeError if another capture of the router runs."""
-        self._readings = router._readings  # noqa: SLF001 - captures have no public form of their own
+        self._fleet = router._fleet  # noqa: SLF001 - captures have no public form of their own
         self._router = router
-        self._readings.start_capture(os.urandom(16), _WAITING_BYTES)
+        self._fleet.start_capture(os.urandom(16), _WAITING_BYTES)
         _, self._cursor, _ = router.records_since(1 << 62, 0)
         self._begin_s = time.monotonic()
         self._seconds, self._linger_s, self._max_bytes = seconds, linger_s, max_bytes
@@ -111,7 +111,7 @@ class Tap:
         reason = self._drain(lines)
         if self._is_taking and age_s >= self._seconds:
             self._is_taking = False
-            self._readings.stop_capture()
+            self._fleet.stop_capture()
         if reason is None and not self._is_taking and (not self._open or age_s >= self._seconds + self._linger_s):
             reason = "time"
         return self._written(lines, reason)
@@ -126,7 +126,7 @@ class Tap:
     def _written(self, lines: list[str], reason: str | None) -> bytes:
         self.stats = replace(self.stats, open=len(self._open))
         if reason is not None:
-            self._readings.stop_capture()
+            self._fleet.stop_capture()
             missing = {"requests": self.stats.requests, "open": self.stats.open, "missed": self.stats.missed}
             lines.append(self._marker("end", reason=reason, **missing))
             self._open.clear()
@@ -162,7 +162,7 @@ class Tap:
 
     def _take(self) -> int:
         """Take the prompts of new decisions; return how many there was no room for."""
-        rows, missed = self._readings.captured()
+        rows, missed = self._fleet.captured()
         for name, units, block_size, session, tenant, blocks in rows:
             encoded = base64.b64encode(blocks).decode()
             if self._open_bytes + len(encoded) > _OPEN_BYTES or len(blocks) > 8 * _MOST_BLOCKS:
@@ -181,7 +181,7 @@ class Tap:
     def _marker(self, kind: str, **fields: object) -> str:
         """Return a line on the capture as a whole."""
         names = ("key", "dp_rank", "gpu", "kv_tokens")
-        workers = [dict(zip(names, row, strict=True)) for row in self._readings.cache_sizes()]
+        workers = [dict(zip(names, row, strict=True)) for row in self._fleet.cache_sizes()]
         return marker_line(kind, time_s=time.time(), policy=self._router.policy, workers=workers, **fields)
 
 
@@ -241,7 +241,7 @@ class Capture:
             RuntimeError: This capture, or another one of the router, runs already.
         """
         if self._runs.claim(self):
-            router._readings.stop_capture()  # noqa: SLF001 - as in `Tap`
+            router._fleet.stop_capture()  # noqa: SLF001 - as in `Tap`
             return
         file = self._path.open("wb", buffering=0)
         try:

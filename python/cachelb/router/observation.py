@@ -101,7 +101,7 @@ class Observation(Snapshots[W]):
             Traceback (most recent call last):
             ValueError: there is no model yet: the first one is trained after n_min samples
         """
-        write_model(self._readings.learned_model(model, part), path)
+        write_model(self._fleet.learned_model(model, part), path)
 
     def recent(self, n: int = 100) -> list[DecisionRecord]:
         """List the requests that finished last.

@@ -506,7 +506,7 @@ class Router(Reservations[W]):
             >>> router.stats().workers[0].kv_events.state
             'live'
         """
-        return self._kv.apply(worker, payload, seq=seq, dp_rank=dp_rank)
+        return self._fleet.apply_events(worker, payload, seq=seq, dp_rank=dp_rank)
 
     # --- sources and life ---
 

@@ -79,14 +79,14 @@ class Snapshots(NativeRouter[W]):
         """
         ttl_s = number("ttl_s", ttl_s)
         self._need_secret()
-        found = self._state.restore(data, ttl_s)
+        found = self._fleet.restore(data, ttl_s)
         age_s = max(0.0, time.time() - found.pop("kept_ms") / 1e3)
         return Restored(**found, age_s=age_s)
 
     def _pieces(self) -> SnapshotPieces:
         """Begin a snapshot that is produced as it is read, so that it is never in memory as a whole."""
         self._need_secret()
-        return self._state.keep(time.time_ns() // 1_000_000)
+        return self._fleet.keep(time.time_ns() // 1_000_000)
 
     def _need_secret(self) -> None:
         """Refuse a router whose hashes no other router can use."""

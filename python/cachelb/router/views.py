@@ -36,15 +36,15 @@ def _stream(row: dict[str, Any]) -> KvEventStats:
 
 def stats(router: Observation[Any]) -> RouterStats:
     """Read every counter of a router."""
-    counters = router._readings.counters()
-    streams = {(key, rank): _stream(row) for key, rank, row in router._kv.rows()}
-    events = router._kv.totals()
+    counters = router._fleet.counters()
+    streams = {(key, rank): _stream(row) for key, rank, row in router._fleet.event_rows()}
+    events = router._fleet.event_totals()
     dropped = Counter(counters["dropped"])
     dropped.update(events["dropped"])
     return RouterStats(
         workers=[
             WorkerStats(**row, kv_events=streams.get((row["key"], row["dp_rank"])))
-            for row in router._readings.worker_rows()
+            for row in router._fleet.worker_rows()
         ],
         decisions=_decisions(router, counters["decisions"]),
         endings=counters["endings"],
@@ -86,12 +86,12 @@ def _state(router: Observation[Any]) -> StateStats | None:
 
 def learned(router: Observation[Any]) -> tuple[LearnedStats, ...]:
     """Read the learning state of a router's policies, one entry for each that learns."""
-    return tuple(LearnedStats(**row) for row in router._readings.learned())
+    return tuple(LearnedStats(**row) for row in router._fleet.learned())
 
 
 def records_since(router: Observation[Any], cursor: int, limit: int) -> tuple[list[DecisionRecord], int, int]:
     """Read the records of finished requests from a cursor on: the records, the next cursor, the number lost."""
-    rows, cursor, lost = router._readings.records_since(cursor, limit)
+    rows, cursor, lost = router._fleet.records_since(cursor, limit)
     now_s = time.time()  # one for all, so that records are as far apart as their decisions
     return [_record(router, row, now_s) for row in rows], cursor, lost
 

@@ -136,7 +136,7 @@ class Exchange:
     def start(self, *, wait: bool) -> None:
         """Start, and if requested, wait for a peer's snapshot as long as the settings allow."""
         settings = self._settings
-        keep_prompts = self._router._state.share(
+        keep_prompts = self._router._fleet.share(
             self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet
         )
         self._router._exchange = self
@@ -170,12 +170,12 @@ class Exchange:
             self._thread.join()
         if self._router._exchange is self:
             self._router._exchange = None
-            self._router._state.unshare()
+            self._router._fleet.unshare()
 
     def stats(self) -> StateStats:
         """Return the counters of sent and received state."""
         now = time.monotonic()
-        bookings, counts = self._router._state.counts()
+        bookings, counts = self._router._fleet.sharing_counts()
         with self._lock:
             peers = tuple(
                 PeerStats(
@@ -236,12 +236,12 @@ class Exchange:
         beat_s = all_s = 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
-            if now >= min(all_s, beat_s) or self._router._state.is_urgent():
+            if now >= min(all_s, beat_s) or self._router._fleet.is_urgent():
                 all_s = now + _HELD_S
-                self._publish(*self._router._state.publish())
+                self._publish(*self._router._fleet.publish())
             if now >= beat_s:
                 beat_s = now + _HEARTBEAT_S
-                heartbeat = self._router._state.heartbeat(time.monotonic_ns() // 1000)
+                heartbeat = self._router._fleet.heartbeat(time.monotonic_ns() // 1000)
                 if heartbeat is not None:
                     self._publish(heartbeat)
                 self._expire(now)
@@ -265,7 +265,7 @@ class Exchange:
         begun_s = time.monotonic()
         if self._askers and begun_s >= self._send_all_s:
             askers, self._askers = self._askers, {}
-            everything = self._router._state.publish_all()
+            everything = self._router._fleet.publish_all()
             for return_to in askers:
                 self._carrier.answer(return_to, everything)
             now = time.monotonic()
@@ -325,7 +325,7 @@ class Exchange:
     def _apply(self, message: bytes) -> str:
         """Apply a message to the router and return the result."""
         try:
-            outcome = self._router._state.receive(message)
+            outcome = self._router._fleet.receive(message)
         except CachelbError as error:
             self._refuse("another router", error)
             outcome = "gap"
@@ -344,11 +344,11 @@ class Exchange:
 
     def _follow_fleet(self) -> None:
         """Apply remote changes of the fleet."""
-        changes = self._router._state.changes()
+        changes = self._router._fleet.changes()
         for key, models in changes:
             try:
                 self._router._open_models(models)
-                self._router._state.follow(key)
+                self._router._fleet.follow(key)
             except (TypeError, ValueError) as error:
                 _log.warning("worker %s was changed by another router, but not here: %s", key, error)
         if changes:
@@ -396,5 +396,5 @@ class Exchange:
     def _forget(self, origin: int) -> None:
         with self._lock:
             self._peers.pop(origin, None)
-        self._router._state.forget_origin(origin)
+        self._router._fleet.forget_origin(origin)
         self._router._released()

@@ -63,7 +63,7 @@ class FileKeeper:
         """Restore the file. Returns how the router starts, and what was restored."""
         try:
             data = self._read()
-            age_s = max(0.0, time.time() - self._router._state.kept_ms(data) / 1e3)
+            age_s = max(0.0, time.time() - self._router._fleet.kept_ms(data) / 1e3)
             if age_s > max_age_s:
                 return self._cold(f"the snapshot is {age_s:.0f} s old, more than {max_age_s:g}"), None
             found = self._router.restore(data, ttl_s=ttl_s)

@@ -88,8 +88,7 @@ mod _core {
     use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
     use crate::router::{
-        AdmissionGate, Fleet, HeldRequest, KvEvents, NativeRouter, Readings, SnapshotPieces, State,
-        message_origin,
+        AdmissionGate, Fleet, HeldRequest, NativeRouter, SnapshotPieces, message_origin,
     };
     #[cfg(feature = "serving")]
     #[pymodule_export]

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use super::fleet::Fleet;
-use super::views::Readings;
 use crate::args::named;
 use crate::engine::{Engine, lock};
 
@@ -22,7 +21,7 @@ impl Fleet {
 }
 
 #[pymethods]
-impl Readings {
+impl Fleet {
     /// Begins to keep the prompts of decisions.
     fn start_capture(
         &self,

@@ -5,7 +5,7 @@ use cachelb_router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
-use super::kv::KvEvents;
+use super::fleet::Fleet;
 use crate::items::{set_counts, set_items};
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
@@ -88,9 +88,9 @@ fn row<'py>(
 }
 
 #[pymethods]
-impl KvEvents {
+impl Fleet {
     /// What every stream counted: key, rank or None, and a dictionary.
-    fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn event_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rows = PyList::empty(py);
         for (key, worker) in self.feeds.all() {
             // A stream that applies a replay keeps its lock for long.
@@ -116,7 +116,7 @@ impl KvEvents {
     }
 
     /// Sums over all streams, those that are gone too.
-    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn event_totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mut totals = self.feeds.retired();
         let all = self.feeds.all();
         py.detach(|| {

@@ -113,35 +113,6 @@ impl Fleet {
     }
 }
 
-/// A class that does more with the fleet.
-macro_rules! part {
-    ($class:ident, $name:literal) => {
-        #[doc = stub!($name)]
-        #[pyclass(frozen, name = $name, module = "cachelb._core")]
-        #[derive(Debug)]
-        pub struct $class(pub Py<Fleet>);
-
-        impl std::ops::Deref for $class {
-            type Target = Fleet;
-
-            fn deref(&self) -> &Fleet {
-                self.0.get()
-            }
-        }
-
-        #[pymethods]
-        impl $class {
-            fn __traverse__(
-                &self,
-                visit: pyo3::gc::PyVisit<'_>,
-            ) -> Result<(), pyo3::gc::PyTraverseError> {
-                visit.call(&self.0)
-            }
-        }
-    };
-}
-pub(super) use part;
-
 /// Ends a change of the fleet when dropped.
 pub struct Changing<'a>(&'a AtomicBool);
 

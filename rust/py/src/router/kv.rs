@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
 use super::feeds::{Feeds, SharedCache, WorkerStreams};
-use super::fleet::{Fleet, part, unknown_worker};
+use super::fleet::{Fleet, unknown_worker};
 use crate::args::{ranged, type_name};
 use crate::engine::Engine;
 use crate::error::enter;
@@ -88,9 +88,7 @@ fn payload<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     )))
 }
 
-part!(KvEvents, "RouterEvents");
-
-impl KvEvents {
+impl Fleet {
     /// The streams of a registered worker.
     fn streams(&self, py: Python<'_>, key: &str) -> PyResult<Arc<WorkerStreams>> {
         let registered = self.roster.now();
@@ -225,7 +223,7 @@ impl KvEvents {
     }
 
     /// A worker's cache was dropped: names go too, and nothing is asked for.
-    pub fn reset(&self, py: Python<'_>, key: &str) -> PyResult<()> {
+    pub fn reset_streams(&self, py: Python<'_>, key: &str) -> PyResult<()> {
         if self.feeds.get(key).is_none() {
             return Ok(());
         }
@@ -234,10 +232,10 @@ impl KvEvents {
 }
 
 #[pymethods]
-impl KvEvents {
+impl Fleet {
     /// Applies a message of a worker's engine. Returns the events applied.
     #[pyo3(signature = (worker, payload, *, seq=None, dp_rank=None))]
-    fn apply(
+    fn apply_events(
         &self,
         worker: &Bound<'_, PyAny>,
         payload: &Bound<'_, PyAny>,

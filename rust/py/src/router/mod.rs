@@ -1,8 +1,7 @@
 //! The native base class of the router: registered workers, several models, roles and ranks.
 //!
-//! The class has what gateways call. Its parts have what the Python half, sources and transports do: [`Fleet`] for
-//! workers and models, [`KvEvents`] for events of engines, [`State`] for other routers and later ones, and [`Readings`]
-//! for counters and records.
+//! The class has what gateways call, [`Fleet`] what the Python half, sources and transports do: workers and models, events
+//! of engines, what is shared with other routers and kept for later ones, counters and records.
 
 mod admission;
 mod batch;
@@ -47,10 +46,8 @@ use crate::roster::Roster;
 pub use self::admission::{AdmissionGate, HeldRequest, settings_of, tenant_named};
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
-pub use self::kv::KvEvents;
 pub use self::select::Ready;
-pub use self::share::{State, message_origin};
-pub use self::views::Readings;
+pub use self::share::message_origin;
 
 use self::feeds::Feeds;
 
@@ -69,12 +66,6 @@ pub struct NativeRouter {
     pub engine: Arc<Engine>,
     #[pyo3(get, name = "_fleet")]
     pub fleet: Py<Fleet>,
-    #[pyo3(get, name = "_kv")]
-    kv: Py<KvEvents>,
-    #[pyo3(get, name = "_state")]
-    state: Py<State>,
-    #[pyo3(get, name = "_readings")]
-    readings: Py<Readings>,
     pub customs: Customs,
     /// Arguments that the policy works by.
     pub needs: Vec<String>,
@@ -135,9 +126,6 @@ impl NativeRouter {
         };
         let fleet = Py::new(py, fleet)?;
         Ok(Self {
-            kv: Py::new(py, KvEvents(fleet.clone_ref(py)))?,
-            state: Py::new(py, State(fleet.clone_ref(py)))?,
-            readings: Py::new(py, Readings(fleet.clone_ref(py)))?,
             is_made: true,
             engine,
             fleet,
@@ -201,7 +189,7 @@ impl NativeRouter {
         let py = worker.py();
         let now = self.engine.now(py)?;
         let fleet = self.fleet.get();
-        self.kv.get().reset(py, &fleet.key_name(worker)?)?;
+        fleet.reset_streams(py, &fleet.key_name(worker)?)?;
         let names = fleet.candidates(worker)?;
         self.engine.locked(py, |selector| {
             for name in &names {
@@ -223,7 +211,7 @@ impl NativeRouter {
         let took = number_or_none(took_s, "took_s", NOT_NEGATIVE)?.map_or(0, millis);
         let fleet = this.fleet.get();
         let (key, names) = (fleet.key_name(worker)?, fleet.candidates(worker)?);
-        if restarted && !this.kv.get().has_restarted(&key) {
+        if restarted && !fleet.has_restarted(&key) {
             this.reset_cache(worker)?;
         }
         let now = this.engine.now(py)?;
@@ -278,7 +266,7 @@ impl NativeRouter {
             workers.set_report(&names, &report, now).map(|_| lost)
         })?;
         if lost > 0 && sleeps.iter().all(|state| *state == Some(Sleep::Asleep)) {
-            this.kv.get().reset(py, &fleet.key_name(worker)?)?;
+            fleet.reset_streams(py, &fleet.key_name(worker)?)?;
         }
         slf.clone().unbind().released()
     }
@@ -321,9 +309,6 @@ impl NativeRouter {
             return Ok(());
         }
         visit.call(&self.fleet)?;
-        visit.call(&self.kv)?;
-        visit.call(&self.state)?;
-        visit.call(&self.readings)?;
         self.engine.traverse(&visit)?;
         self.bodies.traverse(&visit)?;
         self.customs.traverse(&visit)

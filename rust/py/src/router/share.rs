@@ -8,7 +8,7 @@ use cachelb_share::{Message, Word, fingerprint};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
-use super::fleet::{Changing, Fleet, part};
+use super::fleet::{Changing, Fleet};
 use super::keep::{SnapshotPieces, publish_all};
 use crate::args;
 use crate::error::{enter, to_python};
@@ -16,9 +16,7 @@ use crate::items::{set_counts, set_items};
 use crate::options::read::millis;
 use crate::roster::{Displaced, Seat};
 
-part!(State, "RouterState");
-
-impl State {
+impl Fleet {
     /// Fingerprints by pool.
     fn fingerprints(&self) -> Vec<u64> {
         let known = self.roster.now();
@@ -77,7 +75,7 @@ impl State {
 }
 
 #[pymethods]
-impl State {
+impl Fleet {
     /// Begins to tell others what happens here and to hear them. Returns for which parts policies keep prompts, of which
     /// others are told nothing.
     #[pyo3(signature = (origin, ttl_s, max_bytes, *, share_fleet=false))]
@@ -172,7 +170,10 @@ impl State {
     }
 
     /// Open bookings by origin, and counters.
-    fn counts<'py>(&self, py: Python<'py>) -> PyResult<(HashMap<u64, usize>, Bound<'py, PyDict>)> {
+    fn sharing_counts<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(HashMap<u64, usize>, Bound<'py, PyDict>)> {
         let counted = self.engine.locked(py, |selector| {
             let counts = |sharing: &Sharing| (sharing.origins(), sharing.counters());
             selector.sharing().map(counts)

@@ -14,7 +14,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
 
-use super::fleet::{Fleet, part};
+use super::fleet::Fleet;
 use crate::args::named;
 use crate::engine::Engine;
 use crate::items::set_items;
@@ -88,10 +88,8 @@ fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
     ]
 }
 
-part!(Readings, "RouterReadings");
-
 #[pymethods]
-impl Readings {
+impl Fleet {
     /// Counts since the start.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
@@ -255,7 +253,7 @@ impl Readings {
     }
 }
 
-impl Readings {
+impl Fleet {
     /// A record as a dictionary; times are seconds before now, or spans.
     fn record<'py>(
         &self,

@@ -406,14 +406,6 @@ impl Rule for Adaptive {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        let branches = Branches::NONE;
-        Box::new(Self {
-            branches,
-            ..self.clone()
-        })
-    }
-
     fn settled(&mut self, view: &View<'_>, _: Choice, _: usize, _: BookingId) {
         self.branches.add(view);
     }

@@ -62,7 +62,6 @@ pub struct BoundaryLearning {
     options: BoundaryLearningOptions,
     /// Routers that share the load.
     replicas: f64,
-    seed: u64,
     routes: Routes,
     ring: Ring,
     open: HashMap<BookingId, Lesson>,
@@ -91,7 +90,6 @@ impl BoundaryLearning {
             open: HashMap::new(),
             options,
             replicas,
-            seed,
         }
     }
 
@@ -236,10 +234,6 @@ impl Rule for BoundaryLearning {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(view.rows[row].load())
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.options.clone(), self.replicas, self.seed))
     }
 
     state!(own => *own);

@@ -15,7 +15,7 @@ use super::choice::Choice;
 use super::gate::SpillGate;
 use super::options::{FRACTION, Kind, Value};
 use super::reason::Reason;
-use super::rule::{Properties, Rule, stateless};
+use super::rule::{Properties, Rule};
 use super::values::field;
 use super::view::{Candidate, View, cold_spread, lowest};
 
@@ -92,6 +92,4 @@ impl Rule for CacheAware {
     fn properties(&self) -> Properties {
         Properties::CACHED
     }
-
-    stateless!();
 }

@@ -96,9 +96,5 @@ impl Rule for ConsistentHash {
         self.epsilon.map(|_| view.rows[row].load())
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.vnodes, self.epsilon, self.seed))
-    }
-
     state!(own => own.ring);
 }

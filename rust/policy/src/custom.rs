@@ -10,7 +10,7 @@ use super::choice::Choice;
 use super::least_loaded::LeastLoaded;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::{Properties, Rule, stateless};
+use super::rule::{Properties, Rule};
 use super::view::View;
 
 options! {
@@ -64,8 +64,6 @@ impl Rule for Custom {
             ..Properties::PLAIN
         }
     }
-
-    stateless!();
 }
 
 /// A key as a number that says nothing about its text. Routers that must agree share the seed.

@@ -19,7 +19,7 @@ use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
 use super::published::prefill_times_batch::{Common, product};
 use super::reason::Reason;
-use super::rule::{Properties, Rule, stateless};
+use super::rule::{Properties, Rule};
 use super::values::{MediumCredits, words};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 
@@ -175,8 +175,6 @@ impl Rule for KvAware {
             ..Properties::PLACED
         }
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

@@ -372,10 +372,6 @@ impl Rule for Learned {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings.clone(), self.fallback.fresh()))
-    }
-
     fn inner(&self) -> Option<&dyn Rule> {
         Some(&*self.fallback)
     }

@@ -7,7 +7,7 @@ use super::about::{About, Level, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::{Rule, stateless};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View, lowest};
 
@@ -77,6 +77,4 @@ impl Rule for LeastLoaded {
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(self.load.of(view, &view.rows[row]))
     }
-
-    stateless!();
 }

@@ -7,7 +7,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::{Rule, stateless};
+use super::rule::Rule;
 use super::values::words;
 use super::view::{Candidate, View};
 use super::wait;
@@ -90,8 +90,6 @@ impl Rule for PowerOfTwo {
             Compare::Inflight => Some(row.load()),
         }
     }
-
-    stateless!();
 }
 
 /// `k` distinct indices below `n` (all if `k >= n`), every set equally likely (Floyd's algorithm).

@@ -7,7 +7,7 @@ use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
 use super::options::{Configure, Policy, options};
 use super::reason::Reason;
-use super::rule::{Rule, stateless};
+use super::rule::Rule;
 use super::view::{View, draw};
 
 options! {
@@ -48,6 +48,4 @@ impl Rule for Random {
         };
         Choice::warm(row, Reason::Random)
     }
-
-    stateless!();
 }

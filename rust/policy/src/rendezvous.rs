@@ -12,7 +12,7 @@ use super::bounded::Bound;
 use super::choice::Choice;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::reason::Reason;
-use super::rule::{Properties, Rule, stateless};
+use super::rule::{Properties, Rule};
 use super::view::{Candidate, View, cold_spread, weights_are_equal};
 
 options! {
@@ -187,6 +187,4 @@ impl Rule for Rendezvous {
             ..Properties::PLAIN
         }
     }
-
-    stateless!();
 }

@@ -148,10 +148,6 @@ impl Rule for RoundRobin {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.start_first))
-    }
-
     state!(own => *own);
 }
 

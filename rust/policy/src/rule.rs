@@ -72,16 +72,6 @@ impl Properties {
     };
 }
 
-/// [`Rule::fresh`] of a rule without state.
-macro_rules! stateless {
-    () => {
-        fn fresh(&self) -> Box<dyn Rule> {
-            Box::new(Self::clone(self))
-        }
-    };
-}
-pub(crate) use stateless;
-
 /// One policy's rule: its settings and the little state it keeps.
 ///
 /// `choose` decides, and changes nothing but the generator; the other calls report the outcome. A rule that wraps another
@@ -111,9 +101,6 @@ pub trait Rule: Debug + Send {
     fn properties(&self) -> Properties {
         Properties::PLAIN
     }
-
-    /// A rule of the same settings without state.
-    fn fresh(&self) -> Box<dyn Rule>;
 
     /// The terms of every row's score, by name. Empty from a rule that does not take scores apart.
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {

@@ -260,11 +260,6 @@ impl Rule for Session {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        let base = self.base.as_ref().map(|base| base.fresh());
-        Box::new(Self::new(self.settings, base))
-    }
-
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         match self.placing() {
             Placing::Base(base) => base.terms(view),

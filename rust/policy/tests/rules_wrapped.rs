@@ -301,11 +301,6 @@ impl Rule for Probe {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        self.note("fresh");
-        Box::new(Self(Arc::clone(&self.0)))
-    }
-
     fn terms(&self, _: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         self.note("terms");
         vec![vec![("seven", 7.0)]]
@@ -469,7 +464,6 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
     for (method, passed) in passed {
         assert!(passed || own.contains(&method), "{method}");
     }
-    rule.fresh();
 }
 
 /// Methods of a rule and its parts, but for those that list the parts, and pairs, which a wrapper decides half by half.

@@ -200,17 +200,6 @@ impl Selector {
         }
     }
 
-    /// A selector of the same settings without workers.
-    #[must_use]
-    pub fn fresh(&self) -> Self {
-        let first = self.pools[PoolId(0)].fresh();
-        let mut fresh = Self::new(self.settings.clone(), first);
-        for (_, pool) in self.pools.iter().skip(1) {
-            fresh.add_pool(pool.fresh());
-        }
-        fresh
-    }
-
     /// Opens the pool of one more model. Workers that serve every model serve it too.
     pub fn add_pool(&mut self, settings: PoolSettings) -> PoolId {
         let id = self.pools.open(Pool::new(settings, self.settings.seed));

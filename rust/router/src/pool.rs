@@ -9,7 +9,6 @@ use cachelb_policy::{Candidate, Placements, Rule};
 use super::blocks::{Answer, Blocks};
 use super::member::Member;
 use super::request::Request;
-use super::request::Wanted;
 use super::rules::Rules;
 use super::settings::PoolSettings;
 use super::shared_cache::SharedCache;
@@ -61,13 +60,6 @@ impl Pool {
             knows_placements,
             shared: None,
         }
-    }
-
-    /// The settings of the same without what is known.
-    pub(super) fn fresh(&self) -> PoolSettings {
-        let rule = self.rules.get(Wanted::Whole).fresh();
-        let settings = PoolSettings::new(rule, self.block_size, self.placements);
-        self.rules.fresh(settings)
     }
 
     /// Tokens per block.

@@ -143,17 +143,6 @@ impl Rules {
         let seeds = self.shadows.iter().map(|s| s.rng.clone().bits());
         seeds.collect()
     }
-
-    /// Rules of the same settings that remember nothing, as a part of `settings`.
-    pub fn fresh(&self, settings: PoolSettings) -> PoolSettings {
-        let copy = |rule: &Option<Box<dyn Rule>>| rule.as_ref().map(|rule| rule.fresh());
-        PoolSettings {
-            prefill: copy(&self.prefill),
-            decode: copy(&self.decode),
-            shadows: self.shadows.iter().map(|s| s.rule.fresh()).collect(),
-            ..settings
-        }
-    }
 }
 
 /// The choice made outside, of an offer and a reason; `None` if it is no candidate any more. It was given the generator's

@@ -22,7 +22,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule, stateless};
+use crate::rule::{Properties, Rule};
 use crate::values::words;
 use crate::view::{Candidate, View, ceil, cheapest, known};
 
@@ -251,8 +251,6 @@ impl Rule for EstimatedTtft {
     fn properties(&self) -> Properties {
         Properties::PLACED
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

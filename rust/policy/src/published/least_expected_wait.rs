@@ -15,7 +15,7 @@ use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule, stateless};
+use crate::rule::{Properties, Rule};
 use crate::view::{Candidate, View, lowest};
 use crate::wait;
 
@@ -134,8 +134,6 @@ impl Rule for LeastExpectedWait {
     fn properties(&self) -> Properties {
         Properties::PLACED
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

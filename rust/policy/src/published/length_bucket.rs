@@ -302,10 +302,6 @@ impl Rule for LengthBucket {
         Some(per_weight(tokens as f64, row.weight))
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.options.clone()))
-    }
-
     state!(own => *own);
 }
 

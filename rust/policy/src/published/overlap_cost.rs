@@ -25,7 +25,7 @@ use cachelb_core::rng::Rng;
 
 use crate::choice::Choice;
 use crate::credits::{Continuation, Credits};
-use crate::rule::{Properties, Rule, stateless};
+use crate::rule::{Properties, Rule};
 
 use crate::about::{About, Need, Ruled, Setup};
 use crate::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
@@ -191,8 +191,6 @@ impl Rule for OverlapCost {
             ..Properties::PLACED
         }
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

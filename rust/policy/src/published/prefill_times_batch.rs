@@ -153,10 +153,6 @@ impl Rule for PrefillTimesBatch {
     fn properties(&self) -> Properties {
         Properties::PLACED
     }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.crowding))
-    }
 }
 
 #[cfg(test)]

@@ -250,10 +250,6 @@ impl Rule for PrefixAffinity {
         }
     }
 
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.settings))
-    }
-
     state!(own => own.prompts);
 }
 

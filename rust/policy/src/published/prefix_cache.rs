@@ -15,7 +15,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{Configure, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule, stateless};
+use crate::rule::{Properties, Rule};
 use crate::view::{Candidate, View, cold_spread, lowest};
 
 options! {
@@ -87,8 +87,6 @@ impl Rule for PrefixCache {
     fn properties(&self) -> Properties {
         Properties::CACHED
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

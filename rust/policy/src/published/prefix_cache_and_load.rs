@@ -15,7 +15,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule, stateless};
+use crate::rule::{Properties, Rule};
 use crate::values::words;
 use crate::view::{Candidate, View, cold_spread, lowest, mean_load};
 
@@ -132,8 +132,6 @@ impl Rule for PrefixCacheAndLoad {
     fn properties(&self) -> Properties {
         Properties::CACHED
     }
-
-    stateless!();
 }
 
 impl PrefixCacheAndLoad {

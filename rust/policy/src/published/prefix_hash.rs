@@ -90,8 +90,6 @@ impl Configure for PrefixHashOptions {
 #[derive(Debug)]
 pub struct PrefixHash {
     options: PrefixHashOptions,
-    /// Routers that must agree share it.
-    seed: u64,
     ring: Ring,
 }
 
@@ -102,7 +100,6 @@ impl PrefixHash {
         options.cache_boundaries.sort_unstable();
         Self {
             ring: Ring::new(VNODES, seed),
-            seed,
             options,
         }
     }
@@ -159,10 +156,6 @@ impl Rule for PrefixHash {
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(view.rows[row].load())
-    }
-
-    fn fresh(&self) -> Box<dyn Rule> {
-        Box::new(Self::new(self.options.clone(), self.seed))
     }
 
     state!(own => own.ring);

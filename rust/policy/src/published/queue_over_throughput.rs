@@ -13,7 +13,7 @@ use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::options::{Configure, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Rule, stateless};
+use crate::rule::Rule;
 use crate::values::ByWorker;
 use crate::view::{Candidate, View, lowest};
 
@@ -84,8 +84,6 @@ impl Rule for QueueOverThroughput {
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         Some(self.cost(view, &view.rows[row]))
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::choice::Choice;
 use crate::gate::SpillGate;
 use crate::options::{Configure, FRACTION, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
-use crate::rule::{Properties, Rule, stateless};
+use crate::rule::{Properties, Rule};
 use crate::values::Peak;
 use crate::view::{Candidate, View, cold_spread, lowest};
 
@@ -167,8 +167,6 @@ impl Rule for StickyUntilSaturated {
     fn properties(&self) -> Properties {
         Properties::PLACED
     }
-
-    stateless!();
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cachelb_body::{Engine as BodyEngine, Layouts};
-use cachelb_router::{EngineKind, Facts, PoolId, Role, Selector, TagKey, whole};
+use cachelb_router::{EngineKind, Facts, PoolId, Role, Selector, Settings, TagKey, whole};
 use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -44,8 +44,9 @@ pub struct Fleet {
     pub layouts: Arc<Layouts>,
     /// Whether a thread is changing selector, roster and readers, which must agree.
     pub changing: AtomicBool,
-    /// What the selector was made of, for the child of a fork that cannot use it.
-    pub template: Mutex<Selector>,
+    /// What the selector was made of, for a fork or a simulation that cannot use it.
+    pub settings: Settings,
+    pub specs: Mutex<Vec<Py<PyDict>>>,
     /// Whether this is the child of a fork and the router is not used in it yet.
     pub asleep: AtomicBool,
 }
@@ -106,6 +107,15 @@ impl Fleet {
             py.detach(std::thread::yield_now);
         }
         Changing(&self.changing)
+    }
+
+    /// A selector with its pools and nothing else.
+    pub fn empty(&self, py: Python<'_>) -> PyResult<Selector> {
+        let specs: Vec<_> = (lock(&self.specs).iter())
+            .map(|spec| spec.clone_ref(py))
+            .collect();
+        let (empty, ..) = pools::open(py, self.settings.clone(), &specs, self.keys)?;
+        Ok(empty)
     }
 
     pub fn readers(&self) -> Arc<[Reader]> {
@@ -204,7 +214,6 @@ impl Fleet {
         let model = pool
             .model
             .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
-        let fresh = pools::read(spec, self.keys)?;
         let shared = fingerprint(&pool.reader.hasher, Some(&model));
         let changing = self.change(py);
         if self.roster.now().models.contains_key(&model) {
@@ -215,7 +224,7 @@ impl Fleet {
             selector.sharing_mut().share_pool(shared);
             id
         })?;
-        lock(&self.template).add_pool(fresh.settings);
+        lock(&self.specs).push(spec.clone().unbind());
         let mut readers = self.readers().to_vec();
         readers.push(pool.reader);
         *lock(&self.readers) = readers.into();
@@ -345,8 +354,8 @@ impl Fleet {
     pub fn after_fork(&self, py: Python<'_>, anew: bool) -> PyResult<Option<usize>> {
         self.asleep.store(true, Ordering::Relaxed);
         self.changing.store(false, Ordering::Relaxed);
-        let template = lock(&self.template).fresh();
-        let forgotten = self.engine.after_fork(anew, || template);
+        let empty = self.empty(py)?;
+        let forgotten = self.engine.after_fork(anew, || empty);
         self.feeds.clear();
         if forgotten.is_some() {
             self.engine
@@ -379,6 +388,9 @@ impl Fleet {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.key)?;
+        if let Ok(specs) = self.specs.try_lock() {
+            specs.iter().try_for_each(|spec| visit.call(spec))?;
+        }
         self.roster.traverse(&visit)
     }
 }

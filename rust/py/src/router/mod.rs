@@ -26,8 +26,7 @@ use std::sync::{Arc, Mutex};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
 use cachelb_policy::Handover;
-use cachelb_router::{PairTerms, Selector, Sleep};
-use pyo3::exceptions::PyValueError;
+use cachelb_router::{PairTerms, Sleep};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -93,23 +92,11 @@ impl NativeRouter {
         let keys = pools::HashKeys::read(&given)?;
         let bodies = given.required("bodies")?;
         let bodies = bodies.cast::<PyDict>()?;
-        let mut specs = pools.iter();
-        let first = specs
-            .next()
-            .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;
-        let first = pools::read(first.cast::<PyDict>()?, keys)?;
-        let mut readers = vec![first.reader];
-        let mut selector = Selector::new(settings, first.settings);
-        let roster = Roster::default();
-        for spec in specs {
-            let pool = pools::read(spec.cast::<PyDict>()?, keys)?;
-            let id = selector.add_pool(pool.settings);
-            readers.push(pool.reader);
-            if let Some(model) = pool.model {
-                drop(roster.add_model(spec.py(), model, id));
-            }
+        let (specs, roster) = (pools.extract::<Vec<_>>()?, Roster::default());
+        let (selector, readers, models) = pools::open(py, settings.clone(), &specs, keys)?;
+        for (model, id) in models {
+            drop(roster.add_model(py, model, id));
         }
-        let template = selector.fresh();
         let engine = Arc::new(Engine::new(selector, Clock::new(clock)?));
         let bodies = Bodies::of(&Options(bodies), keys.seed, keys.sessions)?;
         let fleet = Fleet {
@@ -121,7 +108,8 @@ impl NativeRouter {
             keys,
             key: callable("key", key)?,
             changing: AtomicBool::new(false),
-            template: Mutex::new(template),
+            settings,
+            specs: Mutex::new(specs),
             asleep: AtomicBool::new(false),
         };
         let fleet = Py::new(py, fleet)?;

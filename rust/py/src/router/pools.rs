@@ -2,7 +2,7 @@
 
 use cachelb_core::hashing::{Hasher, NamespaceKey};
 use cachelb_policy::{Need, Rule, Setup};
-use cachelb_router::{Breaker, Placements, PoolSettings, Settings, Veto};
+use cachelb_router::{Breaker, Placements, PoolId, PoolSettings, Selector, Settings, Veto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -67,6 +67,31 @@ pub struct Pool {
     pub model: Option<String>,
     pub settings: PoolSettings,
     pub reader: Reader,
+}
+
+/// A selector without workers, the readers of its pools, and its models.
+pub type Opened = (Selector, Vec<Reader>, Vec<(String, PoolId)>);
+
+/// Opens the pools of `specs` in a selector of their own.
+pub fn open(
+    py: Python<'_>,
+    settings: Settings,
+    specs: &[Py<PyDict>],
+    keys: HashKeys,
+) -> PyResult<Opened> {
+    let mut specs = specs.iter().map(|spec| read(spec.bind(py), keys));
+    let first = specs
+        .next()
+        .ok_or_else(|| PyValueError::new_err("a router needs a pool"))??;
+    let (mut readers, mut models) = (vec![first.reader], Vec::new());
+    let mut selector = Selector::new(settings, first.settings);
+    for pool in specs {
+        let pool = pool?;
+        let id = selector.add_pool(pool.settings);
+        readers.push(pool.reader);
+        models.extend(pool.model.map(|model| (model, id)));
+    }
+    Ok((selector, readers, models))
 }
 
 /// Reads `{"model", "block_size", "replicas", "rule", "prefill", "decode", "shadows"}`, rules being policies.

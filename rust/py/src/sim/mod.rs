@@ -329,7 +329,7 @@ fn take_selector(py: Python<'_>, router: &NativeRouter) -> PyResult<Selector> {
             "the router asks a policy written in Python; put it behind a gateway",
         ));
     }
-    let empty = router.engine.locked(py, |selector| selector.fresh())?;
+    let empty = router.fleet.get().empty(py)?;
     router.engine.exchange(py, empty)
 }
 

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cachelb_core::hashing::Scheme;
-use cachelb_core::load::BookingId;
 use cachelb_policy::Reason;
 use cachelb_router::{Pick, Request, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -29,6 +28,9 @@ use crate::explain;
 use crate::options::read::NOT_NEGATIVE;
 use crate::prompt::Reader;
 
+/// Work on a prompt that was read anew, and whether it is long.
+pub type Reread<'a> = &'a mut dyn FnMut(&Reader, &Request<'_>, bool) -> PyResult<()>;
+
 /// Made a decision, and selects again for a retry.
 pub trait Owner: Debug + Send + Sync {
     /// Selects for `call`, leaving out the workers already `tried`.
@@ -43,18 +45,15 @@ pub trait Owner: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Chained hashes of the prompt of `call`, which is read again.
-    fn hashes(&self, py: Python<'_>, call: Call) -> PyResult<Vec<u64>>;
-
-    /// The worker of a booking computed the tokens of `call`, those that it generated too.
-    fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()>;
+    /// Reads the prompt of `call` anew.
+    fn reread(&self, py: Python<'_>, call: Call, work: Reread<'_>) -> PyResult<()>;
 
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
 
 /// The hashes of a request's blocks of tokens. Those of text are no blocks of an engine, and their number follows from an
 /// estimate that differs from router to router; a tree has no hashes.
-pub fn chain(reader: &Reader, request: &Request<'_>) -> Vec<u64> {
+fn chain(reader: &Reader, request: &Request<'_>) -> Vec<u64> {
     let is_tree = reader.hasher.scheme() == Scheme::Units;
     let blocks = request.blocks.filter(|_| !is_tree && !request.is_text());
     blocks.map_or_else(Vec::new, |(hashes, _)| {
@@ -338,21 +337,23 @@ impl Decision {
 
     #[doc = stub!("Decision.reservation")]
     fn reservation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let call = self.attempt.call.clone_ref(py);
+        let (call, mut hashes) = (self.attempt.call.clone_ref(py), Vec::new());
+        let owner = &self.attempt.lease.owner;
+        owner.reread(py, call, &mut |reader, request, _| {
+            hashes = chain(reader, request);
+            Ok(())
+        })?;
         let prefills =
             self.pick.wanted != Wanted::Decode || self.pick.reason == Reason::LocalDecode;
         let fields = PyDict::new(py);
-        fields.set_item(
-            "sequence_hashes",
-            self.attempt.lease.owner.hashes(py, call)?,
-        )?;
+        fields.set_item("sequence_hashes", hashes)?;
         fields.set_item("isl_tokens", self.prompt_tokens)?;
         fields.set_item("track_prefill_tokens", prefills)?;
         Ok(fields)
     }
 
     #[doc = stub!("Decision.explain")]
-    fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let number = self.attempt.lease.number;
         let seen = match &self.seen {
             Some(seen) => seen.clone(),

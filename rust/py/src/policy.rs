@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cachelb_core::Error;
 use cachelb_core::hashing::NamespaceKey;
-use cachelb_core::load::{BookingId, Report};
+use cachelb_core::load::Report;
 use cachelb_policy::Configured;
 use cachelb_router::{
     Assembly, Eligibility, Ending, Offer, Request, Selector, Settings, TagKey, Wanted,
@@ -25,7 +25,7 @@ use crate::arguments::{
 use crate::bodies::Bodies;
 use crate::call::{Model, Tried, Try};
 use crate::clock::Clock;
-use crate::decision::{Decision, Owner, Selected, chain};
+use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Engine, lock, pick};
 use crate::error::classes::{NoWorkerAvailable, Overloaded};
 use crate::error::to_python;
@@ -162,27 +162,17 @@ impl Owner for Py<NativePolicy> {
         self.getattr(py, intern!(py, "name"))?.extract(py)
     }
 
-    fn hashes(&self, py: Python<'_>, mut call: Call) -> PyResult<Vec<u64>> {
-        let this = self.get();
-        with_scratch(|scratch| {
-            this.fill(py, &mut call, scratch)?;
-            let (hints, scales) = (call.hints(py)?, &this.engine.scales);
-            let prompt = call.prompt(py, &hints, &this.reader, Model::Own, scales, scratch)?;
-            Ok(chain(&this.reader, &hints.request(&prompt, 0, scratch)))
-        })
-    }
-
-    fn answered(&self, py: Python<'_>, call: Call, booking: BookingId) -> PyResult<()> {
+    fn reread(&self, py: Python<'_>, mut call: Call, work: Reread<'_>) -> PyResult<()> {
         let (this, now) = (self.get(), self.get().engine.now(py)?);
         with_scratch(|scratch| {
+            this.fill(py, &mut call, scratch)?;
             let (hints, scales) = (call.hints(py)?, &this.engine.scales);
             let prompt = call.prompt(py, &hints, &this.reader, Model::Own, scales, scratch)?;
             let request = Request {
                 now,
                 ..hints.request(&prompt, 0, scratch)
             };
-            this.engine
-                .checked(py, |selector| selector.answered(booking, &request))
+            work(&this.reader, &request, prompt.is_long())
         })
     }
 

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use self::answer::read_answer;
-pub use self::views::{FleetView, RequestView, Terms};
+pub use self::views::{FleetView, RequestView};
 use crate::roster::Registered;
 
 /// How often a policy is asked for one request whose picks vanish.
@@ -83,13 +83,6 @@ pub struct Customs {
     shadows: Vec<Option<Custom>>,
 }
 
-/// For what the policies are asked.
-#[derive(Debug, Clone, Copy)]
-pub struct Turn {
-    pub wanted: Wanted,
-    pub dry_run: bool,
-}
-
 /// What the caller's policies picked for one selection.
 #[derive(Debug, Default)]
 pub struct Picks {
@@ -133,9 +126,8 @@ impl Customs {
         }
     }
 
-    fn shadows(&self, turn: Turn) -> &[Option<Custom>] {
-        if turn.wanted == Wanted::Whole && !turn.dry_run && self.shadows.iter().any(Option::is_some)
-        {
+    fn shadows(&self, wanted: Wanted, dry_run: bool) -> &[Option<Custom>] {
+        if wanted == Wanted::Whole && !dry_run && self.shadows.iter().any(Option::is_some) {
             &self.shadows
         } else {
             &[]
@@ -148,29 +140,29 @@ impl Customs {
     }
 
     /// Whether somebody outside must be asked.
-    pub fn are_asked(&self, turn: Turn) -> bool {
-        self.of(turn.wanted).is_some() || !self.shadows(turn).is_empty()
+    pub fn are_asked(&self, wanted: Wanted, dry_run: bool) -> bool {
+        self.of(wanted).is_some() || !self.shadows(wanted, dry_run).is_empty()
     }
 
     /// Asks whom `turn` concerns; `request` makes the view for a seed.
     pub fn ask(
         &self,
         py: Python<'_>,
-        turn: Turn,
+        (wanted, dry_run): (Wanted, bool),
         survey: &Arc<Survey>,
         registered: &Arc<Registered>,
         request: impl Fn(u64) -> RequestView,
         picks: &mut Picks,
     ) -> PyResult<()> {
-        if let Some(policy) = self.of(turn.wanted) {
+        if let Some(policy) = self.of(wanted) {
             let pick = policy.ask(py, request(survey.seed), survey, registered)?;
-            match turn.wanted {
+            match wanted {
                 Wanted::Prefill => picks.pinned_prefill = pick,
                 Wanted::Whole | Wanted::Decode => picks.pinned = pick,
             }
         }
         picks.shadows.clear();
-        let shadows = self.shadows(turn).iter();
+        let shadows = self.shadows(wanted, dry_run).iter();
         for (shadow, seed) in shadows.zip(&survey.shadow_seeds) {
             picks.shadows.push(match shadow {
                 Some(policy) => policy.ask(py, request(*seed), survey, registered)?,

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use cachelb_core::hashing::Hasher;
 use cachelb_policy::{Rng, key_hash};
-use cachelb_router::{Column, Survey};
+use cachelb_router::{Column, Request, Survey};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -66,31 +67,32 @@ pub struct RequestView {
     rng: Mutex<Rng>,
 }
 
-/// What of a request its call does not say.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms {
-    pub block_size: u32,
-    pub blocks: Option<usize>,
-    pub hash_seed: u64,
-    pub attempt: u32,
-    pub dry_run: bool,
-}
-
 impl RequestView {
-    pub fn new(py: Python<'_>, call: &Call, prompt: &Prompt, terms: Terms, seed: u64) -> Self {
+    pub fn new(
+        py: Python<'_>,
+        call: &Call,
+        prompt: &Prompt,
+        request: &Request<'_>,
+        hasher: &Hasher,
+        dry_run: bool,
+        seed: u64,
+    ) -> Self {
         let copy = |text: &Option<Py<PyString>>| text.as_ref().map(|text| text.clone_ref(py));
         let read = call.read.as_deref();
         let or_read = |given: &Option<Py<PyString>>, read: Option<&String>| {
             let read = || read.map(|text| PyString::new(py, text).unbind());
             copy(given).or_else(read)
         };
-        let key = prompt.key().map(|key| key_hash(key, terms.hash_seed));
+        let block_size = hasher.block_size() as u64;
+        let key = prompt.key().map(|key| key_hash(key, hasher.seed()));
         Self {
             prompt_tokens: prompt.length,
-            total_blocks: terms
+            total_blocks: request
                 .blocks
-                .map_or(prompt.length / u64::from(terms.block_size), |n| n as u64),
-            block_size: terms.block_size,
+                .map_or(prompt.length / block_size, |(hashes, _)| {
+                    hashes.len() as u64
+                }),
+            block_size: block_size as u32,
             has_tokens: call.tokens.is_some()
                 || call.text.is_some()
                 || call.blocks.is_some()
@@ -103,8 +105,8 @@ impl RequestView {
             lora: or_read(&call.lora, read.and_then(|read| read.lora.as_ref())),
             max_output_tokens: call.max_output_tokens(),
             expected_output_tokens: call.expected_output_tokens(),
-            attempt: terms.attempt,
-            dry_run: terms.dry_run,
+            attempt: request.attempt,
+            dry_run,
             rng: Mutex::new(Rng::new(seed)),
         }
     }

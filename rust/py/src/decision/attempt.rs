@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cachelb_core::ids::Millis;
-use cachelb_router::{Ending, Usage};
+use cachelb_router::{Ending, Request, Selector, Usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
@@ -13,8 +13,10 @@ use super::lease::{Lease, MAX_REST_MS};
 use crate::args::{Words, type_name};
 use crate::arguments::Call;
 use crate::call::{Tried, Try};
+use crate::error::to_python;
 use crate::options::read::millis;
 use crate::outcome::{DEPTH, classify, is_disconnect, retry_after};
+use crate::prompt::Reader;
 
 /// How the caller ended a decision; the first end counts.
 #[derive(Debug)]
@@ -75,7 +77,13 @@ impl Attempt {
             boundaries: None,
             ..self.call.clone_ref(py)
         };
-        self.lease.owner.answered(py, call, booking)?;
+        let engine = &self.lease.engine;
+        let record = &mut |_: &Reader, request: &Request<'_>, is_long| {
+            let answered = |selector: &mut Selector| selector.answered(booking, request);
+            let recorded = engine.locked_for(py, is_long, answered)?;
+            recorded.map_err(|error| to_python(&error))
+        };
+        self.lease.owner.reread(py, call, record)?;
         Ok(count)
     }
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+use cachelb_core::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::{Error, Result};
 use cachelb_router::{
     Gate, GateId, GateSettings, Newcomer, Offers, Order, Passage, Passed, PendingLimits, Request,
     Selector, Tenant, Ticket,
@@ -17,11 +17,10 @@ use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
 use super::pair::pair_by;
-use super::select::{Found, Kind, select_by};
+use super::select::{Found, Kind, select_one};
 use super::views::bands;
 use crate::arguments::Call;
 use crate::engine::{lock, pick};
-use crate::error::to_python;
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
 
 static GATES: AtomicU64 = AtomicU64::new(0);
@@ -160,17 +159,10 @@ impl AdmissionGate {
             ..Kind::whole(dry_run)
         };
         let pick = pick(dry_run);
-        let found = select_by(
-            router.as_unbound(),
-            py,
-            kind,
-            call,
-            tried,
-            &|s, candidates, request| {
-                s.gates_mut().open(id, settings);
-                way.go(s, candidates, request, &pick)
-            },
-        )?;
+        let found = select_one(router, kind, call, tried, &|s, candidates, request| {
+            s.gates_mut().open(id, settings);
+            way.go(s, candidates, request, &pick)
+        })?;
         found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
     }
 
@@ -182,10 +174,8 @@ impl AdmissionGate {
         is_pair: bool,
         way: &Way<'_>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        match self.select(py, Call::from_keywords(arguments)?, is_pair, way)? {
-            Found::Decision(decision) => Ok(decision),
-            Found::Waits(..) => Err(to_python(&Error::NoCandidate)),
-        }
+        self.select(py, Call::from_keywords(arguments)?, is_pair, way)?
+            .now()
     }
 }
 

@@ -7,12 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
-use super::select::Ready;
+use super::select::{Outcome, Ready};
 use crate::args::ranged;
 use crate::arguments::Call;
 use crate::call::Hints;
-use crate::custom::{Picks, Turn};
-use crate::decision::{Decision, Owner as _, Selected};
+use crate::custom::Picks;
+use crate::decision::{Decision, Owner as _};
 use crate::policy::no_worker;
 use crate::prompt::Scratch;
 
@@ -44,20 +44,20 @@ impl NativeRouter {
             .iter()
             .map(|request| Call::from_keywords(Some(request.cast::<PyDict>()?)))
             .collect::<PyResult<_>>()?;
-        let whole = Turn {
-            wanted: Wanted::Whole,
-            dry_run: false,
-        };
-        if this.customs.decides(whole.wanted) {
+        if this.customs.decides(Wanted::Whole) {
             return one_by_one(slf, calls);
         }
         let mut scratches: Vec<Scratch> = calls.iter().map(|_| Scratch::default()).collect();
-        fill(this, py, &mut calls, &mut scratches)?;
+        for (call, scratch) in calls.iter_mut().zip(&mut scratches) {
+            this.fill(py, call, scratch, true)?;
+        }
         let registered = fleet.roster.now();
         let mut ready: Vec<Ready> = calls
             .iter()
             .zip(&mut scratches)
-            .map(|(call, scratch)| Ready::read(this, py, call, &[], &registered, scratch, false))
+            .map(|(call, scratch)| {
+                Ready::read(this, py, call, &[], Arc::clone(&registered), scratch, false)
+            })
             .collect::<PyResult<_>>()?;
         let offers: Vec<_> = ready
             .iter_mut()
@@ -78,8 +78,7 @@ impl NativeRouter {
             .zip(&mut beside)
             .zip(ready.iter().zip(&calls))
         {
-            let asked = ready.asked(call, request, &registered, false);
-            asked.ask(this, py, whole, offers, request, picks)?;
+            ready.ask(slf, call, false, offers, request, picks)?;
         }
         for ((_, request), picks) in batch.iter_mut().zip(&beside) {
             request.shadow_picks = &picks.shadows;
@@ -105,47 +104,20 @@ impl NativeRouter {
             .zip(&ready)
             .map(|(hints, ready)| hints.client(&ready.prompt))
             .collect();
-        let mut decisions = Vec::with_capacity(picks.len());
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        let picks = picks.into_iter().zip(clients);
-        for ((((pick, client), mut call), ready), offers) in
-            picks.zip(calls).zip(&ready).zip(offers)
-        {
+        let made = ready.into_iter().zip(clients).zip(offers);
+        let decisions = picks.into_iter().zip(calls).zip(made);
+        let decisions = decisions.map(|((pick, mut call), ((mut ready, client), offers))| {
             call.read = None;
-            let seat = registered.seat_of(pick.offer);
-            let selected = Selected {
-                worker: seat.object.clone_ref(py),
-                key: Arc::clone(&seat.key),
-                rank: offers[pick.offer].rank,
-                number: ready.number,
-                pick,
-                prompt_tokens: ready.prompt.length,
-                client,
-                tried: Vec::new(),
-                seen: None,
-            };
-            decisions.push(selected.decision(Arc::clone(&this.engine), slf.clone().unbind(), call));
-            fleet.roster.give_back(offers);
-        }
-        Ok(decisions)
+            ready.offers = offers;
+            let outcome = Outcome { ready, client };
+            let number = outcome.ready.number;
+            let decision = outcome.decision(slf, number, (pick, None), call, Vec::new());
+            fleet.roster.give_back(outcome.ready.offers);
+            decision
+        });
+        Ok(decisions.collect())
     }
-}
-
-/// Reads the bodies.
-fn fill(
-    router: &NativeRouter,
-    py: Python<'_>,
-    calls: &mut [Call],
-    scratches: &mut [Scratch],
-) -> PyResult<()> {
-    let has_events = router.fleet.get().feeds.undeclared.has_events();
-    calls
-        .iter_mut()
-        .zip(scratches)
-        .try_for_each(|(call, scratch)| {
-            let room = &mut scratch.room;
-            router.bodies.fill(py, call, room, true, has_events)
-        })
 }
 
 /// Asks a policy of the caller's for every request; the batch is then no single step, but still all or nothing.

@@ -1,41 +1,31 @@
 //! The selections of two workers for one request.
 
-use std::sync::Arc;
-
-use cachelb_core::{Error, Result};
-use cachelb_router::{Offers, Passed, Pick, Request, Selector, Wanted};
+use cachelb_core::Result;
+use cachelb_router::{Offers, Passed, Pick, Request, Selector};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::NativeRouter;
-use super::select::{Found, Kind};
+use super::select::{Found, Kind, Step, select_by};
 use crate::args::named;
 use crate::arguments::Call;
 use crate::call::Tried;
 use crate::decision::Decision;
-use crate::error::to_python;
-use crate::prompt::with_scratch;
 
 /// The two decisions of a pair; the first is None if the second does both.
 pub(super) type PairOf = (Option<Decision>, Decision);
 
 fn pair(
-    slf: &Bound<'_, NativeRouter>,
+    router: &Bound<'_, NativeRouter>,
     call: Call,
     tried: Tried,
     dry_run: bool,
 ) -> PyResult<PairOf> {
-    let found = pair_by(
-        slf,
-        Kind::pair(dry_run),
-        call,
-        tried,
-        |step, s, candidates, request| step(s, candidates, request).map(Passed::Picked),
-    )?;
-    match found {
-        Found::Decision(pair) => Ok(pair),
-        Found::Waits(..) => Err(to_python(&Error::NoCandidate)),
-    }
+    let kind = Kind::pair(dry_run);
+    let found = pair_by(router, kind, call, tried, |step, s, candidates, request| {
+        step(s, candidates, request).map(Passed::Picked)
+    });
+    found?.now()
 }
 
 /// What a pair's selection found.
@@ -43,9 +33,9 @@ type Halves = (Option<Pick>, Pick);
 
 /// Selects a pair by `step`, which is given the selection itself.
 pub(super) fn pair_by(
-    slf: &Bound<'_, NativeRouter>,
+    router: &Bound<'_, NativeRouter>,
     kind: Kind,
-    mut call: Call,
+    call: Call,
     tried: Tried,
     step: impl Fn(
         &dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<Halves>,
@@ -55,47 +45,27 @@ pub(super) fn pair_by(
     ) -> Result<Passed<Halves>>
     + Sync,
 ) -> PyResult<Found<PairOf>> {
-    let (py, this) = (slf.py(), slf.get());
-    NativeRouter::wake(slf)?;
-    let begun = this.engine.begin(kind.dry_run);
-    let (terms, number) = (this.terms, this.engine.next_number());
+    let (terms, number) = (router.get().terms, router.get().engine.next_number());
     let select = |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {
         selector.select_pair(candidates, request, number, terms, kind.dry_run)
     };
-    let outcome = with_scratch(|scratch| {
-        kind.step(
-            this,
-            py,
-            &mut call,
-            &tried,
-            scratch,
-            &|selector, candidates, request| {
-                // What computes the prompt needs room.
-                let request = Request {
-                    wanted: Wanted::Prefill,
-                    ..*request
-                };
-                step(&select, selector, candidates, &request)
-            },
-        )
-    })?;
-    let (prefill, decode) = match outcome.found.clone() {
-        Passed::Picked(pair) => pair,
-        Passed::Waits { ticket, again_ms } => {
-            this.fleet.get().roster.give_back(outcome.offers);
-            return Ok(Found::Waits(ticket, again_ms, Box::new(call)));
-        }
-    };
-    let decision = |number: u64, pick: Pick, call: Call, tried: Tried| {
-        let rank = outcome.offers[pick.offer].rank;
-        let selected = outcome.selected(py, number, pick, rank, None, tried);
-        selected.decision(Arc::clone(&this.engine), slf.clone().unbind(), call)
-    };
-    let prefill = prefill.map(|pick| decision(number, pick, call.clone_ref(py), tried.clone()));
-    let decode = decision(outcome.number, decode, call, tried);
-    this.fleet.get().roster.give_back(outcome.offers);
-    this.engine.selected(begun);
-    Ok(Found::Decision((prefill, decode)))
+    let step: Step<'_, _> = &|s, candidates, request| step(&select, s, candidates, request);
+    select_by(
+        router,
+        kind,
+        call,
+        tried,
+        step,
+        |(prefill, decode), outcome, call, tried| {
+            let prefill = prefill.map(|pick| {
+                let call = call.clone_ref(router.py());
+                outcome.decision(router, number, (pick, None), call, tried.clone())
+            });
+            let found = (decode, None);
+            let decode = outcome.decision(router, outcome.ready.number, found, call, tried);
+            (prefill, decode)
+        },
+    )
 }
 
 #[pymethods]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 use cachelb_core::{Error, Result};
 use cachelb_router::{
-    Offers, Passage, Passed, Pick, PoolId, Request, Role, Seen, Selector, Survey, Ticket, Wanted,
+    Offers, Passage, Passed, PoolId, Request, Role, Selector, Survey, Ticket, Wanted,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -21,30 +21,25 @@ use crate::arguments::{
 };
 use crate::body::Client;
 use crate::call::{Hints, Tried, Try};
-use crate::custom::{Picks, RequestView, TRIES, Terms, Turn};
-use crate::decision::{Decision, Owner, Selected, chain};
+use crate::custom::{Picks, RequestView, TRIES};
+use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Picked, pick};
 use crate::error::to_python;
-use crate::explain::explanation;
 use crate::policy::no_worker;
 use crate::prompt::{Prompt, Reader, Scratch, with_scratch};
 use crate::roster::Registered;
 use crate::workers::Limits;
 
-/// What the selection step returns, and the workers it chose from.
-pub(super) struct Outcome<T> {
-    pub found: T,
-    pub registered: Arc<Registered>,
-    /// What the picks' offers were.
-    pub offers: Offers,
-    pub number: u64,
-    pub prompt_tokens: u64,
+/// What decisions are made of: the request as it was read, and the workers it chose from.
+pub(super) struct Outcome {
+    pub ready: Ready,
     pub client: Client,
 }
 
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
+    /// What policies of the caller's are asked for, the first worker to be picked last.
     pub wanted: &'static [Wanted],
     pub dry_run: bool,
     /// How the request takes part in admission, if it does.
@@ -69,6 +64,14 @@ impl<T> Found<T> {
             Self::Waits(ticket, again_ms, call) => Found::Waits(ticket, again_ms, call),
         })
     }
+
+    /// What it found where nothing waits.
+    pub fn now(self) -> PyResult<T> {
+        match self {
+            Self::Decision(found) => Ok(found),
+            Self::Waits(..) => Err(to_python(&Error::NoCandidate)),
+        }
+    }
 }
 
 impl Kind {
@@ -88,99 +91,87 @@ impl Kind {
             ..Self::whole(dry_run)
         }
     }
-
-    fn turns(self) -> impl Iterator<Item = Turn> {
-        let dry_run = self.dry_run;
-        let turn = move |&wanted| Turn { wanted, dry_run };
-        self.wanted.iter().map(turn)
-    }
 }
 
-/// What a policy of the caller's is told of the request.
-pub(super) struct Asked<'a> {
-    call: &'a Call,
-    prompt: &'a Prompt,
-    registered: &'a Arc<Registered>,
-    terms: Terms,
-}
-
-impl<T> Outcome<T> {
-    pub fn selected(
+impl Outcome {
+    /// The decision of a pick.
+    pub fn decision(
         &self,
-        py: Python<'_>,
+        router: &Bound<'_, NativeRouter>,
         number: u64,
-        pick: Pick,
-        rank: Option<u32>,
-        seen: Option<Vec<Seen>>,
+        (pick, seen): Picked,
+        call: Call,
         tried: Tried,
-    ) -> Selected {
-        let seat = self.registered.seat_of(pick.offer);
-        Selected {
-            worker: seat.object.clone_ref(py),
+    ) -> Decision {
+        let seat = self.ready.registered.seat_of(pick.offer);
+        let selected = Selected {
+            worker: seat.object.clone_ref(router.py()),
             key: Arc::clone(&seat.key),
-            rank,
+            rank: self.ready.offers[pick.offer].rank,
             number,
             pick,
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.ready.prompt.length,
             client: self.client.clone(),
             tried,
             seen,
-        }
+        };
+        let engine = Arc::clone(&router.get().engine);
+        selected.decision(engine, router.clone().unbind(), call)
     }
 }
 
 /// Selects one worker, for the whole request or for one half of it.
-fn select_for(
-    router: &Py<NativeRouter>,
-    py: Python<'_>,
+pub(super) fn select_one(
+    router: &Bound<'_, NativeRouter>,
+    kind: Kind,
+    call: Call,
+    tried: Tried,
+    step: Step<'_, Passed<Picked>>,
+) -> PyResult<Found<Decision>> {
+    select_by(
+        router,
+        kind,
+        call,
+        tried,
+        step,
+        |found, outcome, call, tried| {
+            outcome.decision(router, outcome.ready.number, found, call, tried)
+        },
+    )
+}
+
+/// Selects one worker, whether it has room or not.
+fn select_now(
+    router: &Bound<'_, NativeRouter>,
     kind: Kind,
     call: Call,
     tried: Tried,
 ) -> PyResult<Decision> {
     let pick = pick(kind.dry_run);
-    let found = select_by(
-        router,
-        py,
-        kind,
-        call,
-        tried,
-        &|selector, offers, request| {
-            let wanted = kind.wanted[0];
-            let request = Request { wanted, ..*request };
-            pick(selector, offers, &request).map(Passed::Picked)
-        },
-    )?;
-    match found {
-        Found::Decision(decision) => Ok(decision),
-        Found::Waits(..) => Err(to_python(&Error::NoCandidate)),
-    }
+    let step: Step<'_, _> =
+        &|selector, offers, request| pick(selector, offers, request).map(Passed::Picked);
+    select_one(router, kind, call, tried, step)?.now()
 }
 
-/// Selects one worker by `step`.
-pub(super) fn select_by(
-    router: &Py<NativeRouter>,
-    py: Python<'_>,
+/// Selects by `step`, and makes what `decide` does of its picks.
+pub(super) fn select_by<T: Send, D>(
+    router: &Bound<'_, NativeRouter>,
     kind: Kind,
     mut call: Call,
     tried: Tried,
-    step: Step<'_, Passed<Picked>>,
-) -> PyResult<Found<Decision>> {
+    step: Step<'_, Passed<T>>,
+    decide: impl FnOnce(T, &Outcome, Call, Tried) -> D,
+) -> PyResult<Found<D>> {
     let this = router.get();
-    NativeRouter::wake(router.bind(py))?;
+    NativeRouter::wake(router)?;
     let begun = this.engine.begin(kind.dry_run);
-    let mut outcome =
-        with_scratch(|scratch| kind.step(this, py, &mut call, &tried, scratch, step))?;
-    let offers = std::mem::take(&mut outcome.offers);
-    let found = match outcome.found.clone() {
-        Passed::Picked((pick, seen)) => {
-            let rank = offers[pick.offer].rank;
-            let selected = outcome.selected(py, outcome.number, pick, rank, seen, tried);
-            let owner = router.clone_ref(py);
-            Found::Decision(selected.decision(Arc::clone(&this.engine), owner, call))
-        }
+    let (found, outcome) =
+        with_scratch(|scratch| kind.step(router, &mut call, &tried, scratch, step))?;
+    let found = match found {
+        Passed::Picked(found) => Found::Decision(decide(found, &outcome, call, tried)),
         Passed::Waits { ticket, again_ms } => Found::Waits(ticket, again_ms, Box::new(call)),
     };
-    this.fleet.get().roster.give_back(offers);
+    this.fleet.get().roster.give_back(outcome.ready.offers);
     this.engine.selected(begun);
     Ok(found)
 }
@@ -193,23 +184,21 @@ impl Owner for Py<NativeRouter> {
         tried: Tried,
         dry_run: bool,
     ) -> PyResult<Decision> {
-        select_for(self, py, Kind::whole(dry_run), call, tried)
+        select_now(self.bind(py), Kind::whole(dry_run), call, tried)
     }
 
-    fn hashes(&self, py: Python<'_>, mut call: Call) -> PyResult<Vec<u64>> {
+    fn reread(&self, py: Python<'_>, mut call: Call, work: Reread<'_>) -> PyResult<()> {
         let this = self.get();
         with_scratch(|scratch| {
+            this.fill(py, &mut call, scratch, false)?;
             let fleet = this.fleet.get();
-            let has_events = fleet.feeds.undeclared.has_events();
-            let room = &mut scratch.room;
-            this.bodies.fill(py, &mut call, room, false, has_events)?;
-            let registered = fleet.roster.now();
-            let ready = Ready::read(this, py, &call, &[], &registered, scratch, true)?;
+            let ready = Ready::read(this, py, &call, &[], fleet.roster.now(), scratch, true)?;
             let reader = &fleet.readers()[ready.pool.0 as usize];
-            let hashes = chain(reader, &ready.request(&call.hints(py)?, &[], scratch));
+            let request = ready.request(&call.hints(py)?, &[], scratch);
+            let done = work(reader, &request, ready.prompt.is_long());
             scratch.room.take_back(&mut call.read);
             fleet.roster.give_back(ready.offers);
-            Ok(hashes)
+            done
         })
     }
 
@@ -222,149 +211,56 @@ impl Owner for Py<NativeRouter> {
         self.get().engine.released()
     }
 
-    fn answered(&self, py: Python<'_>, mut call: Call, booking: BookingId) -> PyResult<()> {
-        let this = self.get();
-        with_scratch(|scratch| {
-            let fleet = this.fleet.get();
-            let has_events = fleet.feeds.undeclared.has_events();
-            let room = &mut scratch.room;
-            this.bodies.fill(py, &mut call, room, false, has_events)?;
-            let registered = fleet.roster.now();
-            let ready = Ready::read(this, py, &call, &[], &registered, scratch, true)?;
-            let request = ready.request(&call.hints(py)?, &[], scratch);
-            let is_long = ready.prompt.is_long();
-            let recorded = this
-                .engine
-                .locked_for(py, is_long, |selector| selector.answered(booking, &request))?;
-            scratch.room.take_back(&mut call.read);
-            fleet.roster.give_back(ready.offers);
-            recorded.map_err(|error| to_python(&error))
-        })
-    }
-
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         visit.call(self)
     }
 }
 
+impl NativeRouter {
+    /// Reads the body, the headers and the messages of `call` into it.
+    pub fn fill(
+        &self,
+        py: Python<'_>,
+        call: &mut Call,
+        scratch: &mut Scratch,
+        counted: bool,
+    ) -> PyResult<()> {
+        let has_events = self.fleet.get().feeds.undeclared.has_events();
+        let room = &mut scratch.room;
+        self.bodies.fill(py, call, room, counted, has_events)
+    }
+}
+
 impl Kind {
     /// Reads `call`, whose body is read into it meanwhile, then runs `step` as one atomic step.
-    pub fn step<T: Send>(
+    fn step<T: Send>(
         self,
-        router: &NativeRouter,
-        py: Python<'_>,
+        router: &Bound<'_, NativeRouter>,
         call: &mut Call,
         tried: &[Try],
         scratch: &mut Scratch,
         step: Step<'_, T>,
-    ) -> PyResult<Outcome<T>> {
+    ) -> PyResult<(T, Outcome)> {
+        let (py, this, dry_run) = (router.py(), router.get(), self.dry_run);
         let waited = self.passage.is_some_and(|passage| passage.ticket.is_some());
-        let counted = !self.dry_run && tried.is_empty() && !waited;
-        let has_events = router.fleet.get().feeds.undeclared.has_events();
-        let room = &mut scratch.room;
-        router.bodies.fill(py, call, room, counted, has_events)?;
-        let registered = router.fleet.get().roster.now();
-        let dry_run = self.dry_run;
-        let mut ready = Ready::read(router, py, call, tried, &registered, scratch, dry_run)?;
+        let counted = !dry_run && tried.is_empty() && !waited;
+        this.fill(py, call, scratch, counted)?;
+        let registered = this.fleet.get().roster.now();
+        let mut ready = Ready::read(this, py, call, tried, registered, scratch, dry_run)?;
         let mut offers = std::mem::take(&mut ready.offers);
         let hints = call.hints(py)?;
         // A policy of the caller's is not asked about a request that is refused.
         let request = Request {
+            wanted: self.wanted[self.wanted.len() - 1],
             passage: self.passage,
             ..ready.request(&hints, tried, scratch)
         };
-        let asked = ready.asked(call, &request, &registered, dry_run);
-        let found = asked.decide(router, py, self, &mut offers, &request, step)?;
+        let found = ready.decide(router, call, self, &mut offers, &request, step)?;
         let client = hints.client(&ready.prompt);
         scratch.room.take_back(&mut call.read);
-        match found {
-            Ok(found) => Ok(Outcome {
-                found,
-                registered,
-                offers,
-                number: ready.number,
-                prompt_tokens: ready.prompt.length,
-                client,
-            }),
-            Err(error) => Err(no_worker(py, &offers, tried, &error)),
-        }
-    }
-}
-
-impl Asked<'_> {
-    /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if what
-    /// they picked was gone by the time it could be booked; in the end the rules in their place decide.
-    fn decide<T: Send>(
-        &self,
-        router: &NativeRouter,
-        py: Python<'_>,
-        kind: Kind,
-        offers: &mut Offers,
-        request: &Request<'_>,
-        step: Step<'_, T>,
-    ) -> PyResult<Result<T>> {
-        if !kind.turns().any(|turn| router.customs.are_asked(turn)) {
-            return self.locked(router, py, |selector| step(selector, offers, request));
-        }
-        for _ in 0..TRIES {
-            let mut picks = Picks::default();
-            for turn in kind.turns() {
-                self.ask(router, py, turn, offers, request, &mut picks)?;
-            }
-            let before = offers.ruled_out();
-            let pinned = Request {
-                pinned: picks.pinned,
-                pinned_prefill: picks.pinned_prefill,
-                shadow_picks: &picks.shadows,
-                ..*request
-            };
-            let found = self.locked(router, py, |selector| step(selector, offers, &pinned))?;
-            if !matches!(found, Err(Error::Moved)) {
-                return Ok(found);
-            }
-            offers.restore(&before);
-        }
-        self.locked(router, py, |selector| step(selector, offers, request))
-    }
-
-    /// Runs `work` on the selector, without the GIL if the prompt is long.
-    fn locked<R: Send>(
-        &self,
-        router: &NativeRouter,
-        py: Python<'_>,
-        work: impl FnOnce(&mut Selector) -> R + Send,
-    ) -> PyResult<R> {
-        router.engine.locked_for(py, self.prompt.is_long(), work)
-    }
-
-    /// Asks the caller's policies that `turn` concerns.
-    pub fn ask(
-        &self,
-        router: &NativeRouter,
-        py: Python<'_>,
-        turn: Turn,
-        offers: &mut Offers,
-        request: &Request<'_>,
-        picks: &mut Picks,
-    ) -> PyResult<()> {
-        if !router.customs.are_asked(turn) {
-            return Ok(());
-        }
-        let request = Request {
-            wanted: turn.wanted,
-            ..*request
-        };
-        let before = offers.ruled_out();
-        let survey = self.locked(router, py, |selector| {
-            Survey::of(selector, offers, &request)
-        })?;
-        offers.restore(&before);
-        // What is wrong shows in the selection that follows.
-        let Ok(survey) = survey else { return Ok(()) };
-        let view = |seed| RequestView::new(py, self.call, self.prompt, self.terms, seed);
-        router
-            .customs
-            .ask(py, turn, &Arc::new(survey), self.registered, view, picks)
+        let found = found.map_err(|error| no_worker(py, &offers, tried, &error))?;
+        ready.offers = offers;
+        Ok((found, Outcome { ready, client }))
     }
 }
 
@@ -375,8 +271,8 @@ pub struct Ready {
     pub offers: Offers,
     pub number: u64,
     now: Millis,
-    block_size: u32,
-    hash_seed: u64,
+    hasher: Hasher,
+    registered: Arc<Registered>,
 }
 
 impl Ready {
@@ -386,7 +282,7 @@ impl Ready {
         py: Python<'_>,
         call: &Call,
         tried: &[Try],
-        registered: &Registered,
+        registered: Arc<Registered>,
         scratch: &mut Scratch,
         dry_run: bool,
     ) -> PyResult<Self> {
@@ -394,7 +290,7 @@ impl Ready {
         let fleet = router.fleet.get();
         let now = fleet.engine.now(py)?;
         let hints = call.hints(py)?;
-        let (pool, model) = fleet.pool_of(hints.model, registered, dry_run);
+        let (pool, model) = fleet.pool_of(hints.model, &registered, dry_run);
         let readers = fleet.readers();
         let reader = &readers[pool.0 as usize];
         let scales = &fleet.engine.scales;
@@ -402,59 +298,110 @@ impl Ready {
         let key = fleet.key.as_ref().map(|key| key.bind(py));
         let known = |name: &str| registered.seat(name).is_some();
         let limits = Limits::read(py, call, tried, key, fleet.tags(), known)?;
-        let mut offers = fleet.roster.offers(registered);
+        let mut ready = Self::new(fleet, registered, (pool, reader), prompt, now);
         if let Some(limits) = limits {
-            limits.apply(&mut offers);
+            limits.apply(&mut ready.offers);
         }
-        Ok(Self::new(fleet, (pool, reader), prompt, offers, now))
+        Ok(ready)
     }
 
     /// What was read of a request, the `prompt` by the reader of its pool.
     pub fn new(
         fleet: &Fleet,
+        registered: Arc<Registered>,
         (pool, reader): (PoolId, &Reader),
         prompt: Prompt,
-        offers: Offers,
         now: Millis,
     ) -> Self {
         Self {
             pool,
             prompt,
-            offers,
+            offers: fleet.roster.offers(&registered),
             number: fleet.engine.next_number(),
             now,
-            block_size: reader.hasher.block_size() as u32,
-            hash_seed: reader.hasher.seed(),
+            hasher: reader.hasher,
+            registered,
         }
     }
 
     /// Another selection for the same request, among all workers again.
-    pub fn renew(&mut self, fleet: &Fleet, registered: &Registered, now: Millis) {
-        self.offers = fleet.roster.offers(registered);
+    pub fn renew(&mut self, fleet: &Fleet, now: Millis) {
+        self.offers = fleet.roster.offers(&self.registered);
         self.number = fleet.engine.next_number();
         self.now = now;
     }
 
-    /// What a policy of the caller's is told of `request`.
-    pub(super) fn asked<'a>(
-        &'a self,
-        call: &'a Call,
+    /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if what
+    /// they picked was gone by the time it could be booked; in the end the rules in their place decide.
+    fn decide<T: Send>(
+        &self,
+        router: &Bound<'_, NativeRouter>,
+        call: &Call,
+        kind: Kind,
+        offers: &mut Offers,
         request: &Request<'_>,
-        registered: &'a Arc<Registered>,
-        dry_run: bool,
-    ) -> Asked<'a> {
-        Asked {
-            call,
-            prompt: &self.prompt,
-            registered,
-            terms: Terms {
-                block_size: self.block_size,
-                blocks: request.blocks.map(|(hashes, _)| hashes.len()),
-                hash_seed: self.hash_seed,
-                attempt: request.attempt,
-                dry_run,
-            },
+        step: Step<'_, T>,
+    ) -> PyResult<Result<T>> {
+        let customs = &router.get().customs;
+        let is_asked = |&wanted| customs.are_asked(wanted, kind.dry_run);
+        if !kind.wanted.iter().any(is_asked) {
+            return self.locked(router, |selector| step(selector, offers, request));
         }
+        for _ in 0..TRIES {
+            let mut picks = Picks::default();
+            for &wanted in kind.wanted {
+                let request = Request { wanted, ..*request };
+                self.ask(router, call, kind.dry_run, offers, &request, &mut picks)?;
+            }
+            let before = offers.ruled_out();
+            let pinned = Request {
+                pinned: picks.pinned,
+                pinned_prefill: picks.pinned_prefill,
+                shadow_picks: &picks.shadows,
+                ..*request
+            };
+            let found = self.locked(router, |selector| step(selector, offers, &pinned))?;
+            if !matches!(found, Err(Error::Moved)) {
+                return Ok(found);
+            }
+            offers.restore(&before);
+        }
+        self.locked(router, |selector| step(selector, offers, request))
+    }
+
+    /// Runs `work` on the selector, without the GIL if the prompt is long.
+    fn locked<R: Send>(
+        &self,
+        router: &Bound<'_, NativeRouter>,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> PyResult<R> {
+        let engine = &router.get().engine;
+        engine.locked_for(router.py(), self.prompt.is_long(), work)
+    }
+
+    /// Asks the caller's policies that `request` concerns.
+    pub(super) fn ask(
+        &self,
+        router: &Bound<'_, NativeRouter>,
+        call: &Call,
+        dry_run: bool,
+        offers: &mut Offers,
+        request: &Request<'_>,
+        picks: &mut Picks,
+    ) -> PyResult<()> {
+        let (py, customs) = (router.py(), &router.get().customs);
+        if !customs.are_asked(request.wanted, dry_run) {
+            return Ok(());
+        }
+        let before = offers.ruled_out();
+        let survey = self.locked(router, |selector| Survey::of(selector, offers, request))?;
+        offers.restore(&before);
+        // What is wrong shows in the selection that follows.
+        let Ok(survey) = survey else { return Ok(()) };
+        let (prompt, hasher) = (&self.prompt, &self.hasher);
+        let view = |seed| RequestView::new(py, call, prompt, request, hasher, dry_run, seed);
+        let turn = (request.wanted, dry_run);
+        customs.ask(py, turn, &Arc::new(survey), &self.registered, view, picks)
     }
 
     /// The core's request; its hashes are in `scratch`.
@@ -536,7 +483,7 @@ impl NativeRouter {
             wanted,
             ..Kind::whole(false)
         };
-        select_for(slf.as_unbound(), py, kind, call, Vec::new())
+        select_now(slf, kind, call, Vec::new())
     }
 
     /// What the next selection would pick, and what it sees of every worker.
@@ -545,35 +492,7 @@ impl NativeRouter {
         slf: &Bound<'py, Self>,
         arguments: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, this) = (slf.py(), slf.get());
-        Self::wake(slf)?;
-        let mut call = Call::from_keywords(arguments)?;
-        let kind = Kind::whole(true);
-        let outcome = with_scratch(|scratch| {
-            let pick = pick(true);
-            kind.step(
-                this,
-                py,
-                &mut call,
-                &[],
-                scratch,
-                &|selector, offers, request| pick(selector, offers, request).map(Passed::Picked),
-            )
-        })?;
-        let Passed::Picked((pick, Some(seen))) = &outcome.found else {
-            return Err(to_python(&Error::NoCandidate));
-        };
-        let key = &outcome.registered.seat_of(pick.offer).key;
-        let policy = slf.as_unbound().policy_name(py, pick.wanted)?;
-        let result = explanation(
-            py,
-            &policy,
-            key,
-            (outcome.prompt_tokens, &outcome.client),
-            pick,
-            seen,
-        );
-        this.fleet.get().roster.give_back(outcome.offers);
-        result
+        let call = Call::from_keywords(arguments)?;
+        select_now(slf, Kind::whole(true), call, Vec::new())?.explain(slf.py())
     }
 }

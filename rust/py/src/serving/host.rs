@@ -16,7 +16,6 @@ use super::gate;
 use super::interpreted::Interpreted;
 use super::native::{failed, natively};
 use super::picking::{Query, Selecting, Stop, pick};
-use crate::custom::Turn;
 use crate::decision::Owner;
 use crate::roster::Registered;
 use crate::router::NativeRouter;
@@ -88,11 +87,7 @@ impl RouterHost {
 
     /// Whether a policy of the caller's, or one beside, is asked.
     fn is_asked(&self) -> bool {
-        let turn = Turn {
-            wanted: Wanted::Whole,
-            dry_run: false,
-        };
-        self.router.get().customs.are_asked(turn)
+        self.router.get().customs.are_asked(Wanted::Whole, false)
     }
 
     fn renders(&self, asked: &Asked) -> bool {

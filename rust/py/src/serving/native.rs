@@ -27,7 +27,7 @@ const LATEST_RETRY_S: f64 = 60.0;
 pub struct Natively<'a> {
     router: &'a NativeRouter,
     owner: &'a Arc<dyn Owner>,
-    registered: &'a Registered,
+    registered: &'a Arc<Registered>,
     asked: &'a Asked,
     read: &'a Read,
     hints: Hints<'a>,
@@ -40,7 +40,7 @@ pub struct Natively<'a> {
 pub fn natively<R, E: From<Refusal>>(
     router: &NativeRouter,
     owner: &Arc<dyn Owner>,
-    registered: &Registered,
+    registered: &Arc<Registered>,
     asked: &Asked,
     again: bool,
     pick: impl FnOnce(&mut Natively<'_>) -> Result<R, E>,
@@ -108,7 +108,7 @@ impl Natively<'_> {
         if let Some((mut ready, was_dry)) = self.ready.take()
             && (dry_run || !was_dry)
         {
-            ready.renew(fleet, self.registered, now);
+            ready.renew(fleet, now);
             return ready;
         }
         let hints = self.hints;
@@ -119,8 +119,8 @@ impl Natively<'_> {
         self.scratch.boundaries.clear();
         let mut prompt = reader.body(self.read, namespace, self.scratch);
         hints.complete(&mut prompt, model, &fleet.engine.scales, self.scratch);
-        let candidates = fleet.roster.offers(self.registered);
-        Ready::new(fleet, (pool, reader), prompt, candidates, now)
+        let registered = Arc::clone(self.registered);
+        Ready::new(fleet, registered, (pool, reader), prompt, now)
     }
 }
 

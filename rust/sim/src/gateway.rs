@@ -42,6 +42,39 @@ pub struct Attempt<'a> {
     pub now: f64,
 }
 
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy)]
+pub enum Notice {
+    /// Its first token arrived.
+    FirstToken,
+    /// So many more tokens arrived.
+    Tokens(u32),
+    /// It is complete; the engine counts so many prompt tokens as cached, unless it does not report that or had the prompt
+    /// computed elsewhere.
+    Finished(Option<u32>),
+    /// Its worker failed it.
+    Failed,
+    /// It is given up: its client went away, or the other half of its pair failed.
+    Cancelled,
+}
+
+/// What is known of workers, by their positions.
+#[derive(Debug, Clone, Copy)]
+pub enum News<'a> {
+    /// A load report, as of the time behind it.
+    Report(u32, EngineLoad, f64),
+    /// What changed in a worker's cache, in order.
+    Changed(u32, &'a [Change]),
+    /// What changed in the pool that workers share, in order.
+    PoolChanged(&'a [Change]),
+    /// Changes in a worker's cache are lost for good: what it holds is known no longer.
+    Lost(u32),
+    /// How far the changes of a worker can be believed from now on.
+    Feed(u32, FeedState),
+    /// A worker is found to be there, or not.
+    Ready(u32, bool),
+}
+
 /// A router. Times are seconds and never go back.
 pub trait Gateway {
     /// What goes wrong outside the simulation.
@@ -125,89 +158,15 @@ pub trait Gateway {
         0
     }
 
-    /// Its first token arrived.
+    /// Takes in what became of a request that it placed.
     ///
     /// # Errors
     /// Whatever ends the run.
-    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
+    fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Result<(), Self::Error>;
 
-    /// So many more tokens arrived.
+    /// Takes in what is known of the workers.
     ///
     /// # Errors
     /// Whatever ends the run.
-    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Self::Error>;
-
-    /// It is complete; the engine says how many prompt tokens were cached, unless it does not report that or had the
-    /// prompt computed elsewhere.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn finished(
-        &mut self,
-        placed: Placed,
-        cached_tokens: Option<u32>,
-        now: f64,
-    ) -> Result<(), Self::Error>;
-
-    /// Its worker failed it.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
-
-    /// It is given up: its client went away, or the other half of its pair failed.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Self::Error>;
-
-    /// A load report of a worker, as of `at`.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn report(
-        &mut self,
-        worker: u32,
-        load: EngineLoad,
-        at: f64,
-        now: f64,
-    ) -> Result<(), Self::Error>;
-
-    /// What changed in a worker's cache, in order.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Self::Error>;
-
-    /// What changed in the pool that workers share, in order.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), Self::Error> {
-        let _ = (changes, now);
-        Ok(())
-    }
-
-    /// Changes in a worker's cache are lost for good: what it holds is known no longer.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn lost(&mut self, worker: u32, now: f64) -> Result<(), Self::Error> {
-        self.changed(worker, &[Change::Cleared], now)
-    }
-
-    /// How far the changes of a worker can be believed from now on.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), Self::Error> {
-        let _ = (worker, state, now);
-        Ok(())
-    }
-
-    /// A worker is found to be there, or not.
-    ///
-    /// # Errors
-    /// Whatever ends the run.
-    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), Self::Error>;
+    fn news(&mut self, news: News<'_>, now: f64) -> Result<(), Self::Error>;
 }

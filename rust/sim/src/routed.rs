@@ -20,7 +20,7 @@ use cachelb_router::{
 
 use crate::change::Change;
 use crate::engine::EngineLoad;
-use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 use crate::layout::CacheLayout;
 use crate::options::WorkerSettings;
 use crate::workload::Workload;
@@ -258,41 +258,53 @@ impl Gateway for Routed<'_> {
         }
     }
 
-    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
-        self.happened |= self.selector.first_token(booking(placed), millis(now));
-        Ok(())
-    }
-
-    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), Error> {
-        self.selector
-            .tokens(booking(placed), u64::from(n), millis(now));
-        Ok(())
-    }
-
-    fn finished(
-        &mut self,
-        placed: Placed,
-        cached_tokens: Option<u32>,
-        now: f64,
-    ) -> Result<(), Error> {
+    fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Result<(), Error> {
+        let (booking, now) = (booking(placed), millis(now));
+        let (ending, cached_tokens) = match notice {
+            Notice::FirstToken => {
+                self.happened |= self.selector.first_token(booking, now);
+                return Ok(());
+            }
+            Notice::Tokens(n) => {
+                self.selector.tokens(booking, u64::from(n), now);
+                return Ok(());
+            }
+            Notice::Finished(cached) => (Ending::Completed, cached.map(u64::from)),
+            Notice::Failed => (Ending::Failed, None),
+            Notice::Cancelled => (Ending::Cancelled, None),
+        };
         let usage = Usage {
-            cached_tokens: cached_tokens.map(u64::from),
+            cached_tokens,
             ..Usage::default()
         };
-        self.close(placed, Ending::Completed, usage, now);
+        self.happened = true;
+        self.selector.close(booking, ending, usage, now);
         Ok(())
     }
 
-    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
-        self.close(placed, Ending::Failed, Usage::default(), now);
+    fn news(&mut self, news: News<'_>, now: f64) -> Result<(), Error> {
+        match news {
+            News::Report(worker, load, at) => return self.report(worker, load, at, now),
+            News::Changed(worker, changes) => self.changed(worker, changes, now),
+            News::PoolChanged(changes) => self.pool_changed(changes, now),
+            News::Lost(worker) => {
+                self.lossy[worker as usize] = true;
+                if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
+                    feed.doubt(millis(now));
+                }
+            }
+            News::Feed(worker, state) => self.believe(worker, state),
+            News::Ready(worker, ready) => {
+                let name = Arc::clone(&self.offers[worker as usize].name);
+                self.selector.workers_mut().set_ready(&name, ready);
+                self.happened = true;
+            }
+        }
         Ok(())
     }
+}
 
-    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), Error> {
-        self.close(placed, Ending::Cancelled, Usage::default(), now);
-        Ok(())
-    }
-
+impl Routed<'_> {
     fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), Error> {
         let report = Report {
             running: Known::from(Some(f64::from(load.running))),
@@ -309,7 +321,7 @@ impl Gateway for Routed<'_> {
         Ok(())
     }
 
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), Error> {
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) {
         let id = self.ids[worker as usize];
         if self.selector.fleet().feed(id).is_none() {
             self.believe(worker, FeedState::Live);
@@ -346,16 +358,15 @@ impl Gateway for Routed<'_> {
             }
         }
         self.announce(worker, before, &mut chain, now);
-        Ok(())
     }
 
-    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), Error> {
+    fn pool_changed(&mut self, changes: &[Change], now: f64) {
         let shared = self.selector.pools()[PoolId(0)].shared();
         let Some(mut feed) = shared
             .map(SharedCache::holder)
             .and_then(|holder| self.selector.feed(holder))
         else {
-            return Ok(());
+            return;
         };
         for change in changes {
             match *change {
@@ -368,31 +379,8 @@ impl Gateway for Routed<'_> {
                 Change::Cleared | Change::Marked { .. } | Change::Unmarked { .. } => {}
             }
         }
-        Ok(())
     }
 
-    fn lost(&mut self, worker: u32, now: f64) -> Result<(), Error> {
-        self.lossy[worker as usize] = true;
-        if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
-            feed.doubt(millis(now));
-        }
-        Ok(())
-    }
-
-    fn feed(&mut self, worker: u32, state: FeedState, _now: f64) -> Result<(), Error> {
-        self.believe(worker, state);
-        Ok(())
-    }
-
-    fn set_ready(&mut self, worker: u32, ready: bool, _now: f64) -> Result<(), Error> {
-        let name = Arc::clone(&self.offers[worker as usize].name);
-        self.selector.workers_mut().set_ready(&name, ready);
-        self.happened = true;
-        Ok(())
-    }
-}
-
-impl Routed<'_> {
     /// Puts a request to the selector; `None` if there is nobody for it.
     fn ask<T>(
         &mut self,
@@ -428,12 +416,6 @@ impl Routed<'_> {
             Err(Error::NoCandidate | Error::Refused(_) | Error::Overloaded { .. }) => Ok(None),
             found => found.map(Some),
         }
-    }
-
-    fn close(&mut self, placed: Placed, ending: Ending, usage: Usage, now: f64) {
-        self.happened = true;
-        self.selector
-            .close(booking(placed), ending, usage, millis(now));
     }
 
     fn believe(&mut self, worker: u32, state: FeedState) {

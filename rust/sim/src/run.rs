@@ -32,7 +32,7 @@ use cachelb_core::error::{Error, Result};
 use cachelb_router::Role;
 
 use crate::engine::Output;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, News};
 use crate::options::{Options, WorkerSettings};
 use crate::outcome::Outcomes;
 use crate::workload::Workload;
@@ -186,8 +186,12 @@ impl<'a, G: Gateway> Run<'a, G> {
                     self.fetched(id, life.worker, now);
                 }
             }
-            Kind::Changes(worker, changes) => self.gateway.changed(worker, &changes, now)?,
-            Kind::PoolChanges(changes) => self.gateway.pool_changed(&changes, now)?,
+            Kind::Changes(worker, changes) => {
+                self.gateway.news(News::Changed(worker, &changes), now)?;
+            }
+            Kind::PoolChanges(changes) => {
+                self.gateway.news(News::PoolChanged(&changes), now)?;
+            }
             Kind::Message(life, seq) => {
                 self.feeds[life.worker as usize].receive(life, seq);
                 self.relay(life.worker, now)?;
@@ -200,7 +204,7 @@ impl<'a, G: Gateway> Run<'a, G> {
             Kind::Reports(at, loads) => {
                 for (worker, load) in (0..).zip(loads) {
                     if self.workers[worker as usize].alive {
-                        self.gateway.report(worker, load, at, now)?;
+                        self.gateway.news(News::Report(worker, load, at), now)?;
                     }
                 }
             }
@@ -212,10 +216,10 @@ impl<'a, G: Gateway> Run<'a, G> {
             Kind::Notice(id, placed, notice) => {
                 self.unheard -= 1;
                 if self.requests.all[id as usize].placed == Some(placed) {
-                    notice.give(self.gateway, placed, now)?;
+                    self.gateway.notice(placed, notice, now)?;
                 }
             }
-            Kind::Ready(worker, ready) => self.gateway.set_ready(worker, ready, now)?,
+            Kind::Ready(worker, ready) => self.gateway.news(News::Ready(worker, ready), now)?,
             Kind::Scrape => {
                 let loads = self
                     .workers

@@ -5,11 +5,7 @@
 
 use std::collections::VecDeque;
 
-use cachelb_events::FeedState;
-
-use crate::change::Change;
-use crate::engine::EngineLoad;
-use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 
 /// Gateways that know nothing of each other, unless they share.
 #[derive(Debug)]
@@ -128,64 +124,12 @@ impl<G: Gateway> Gateway for Several<'_, G> {
         self.of.get(id as usize).copied().unwrap_or(0)
     }
 
-    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
-        self.gateways[placed.gateway as usize].first_token(placed, now)
+    fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Result<(), G::Error> {
+        self.gateways[placed.gateway as usize].notice(placed, notice, now)
     }
 
-    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), G::Error> {
-        self.gateways[placed.gateway as usize].tokens(placed, n, now)
-    }
-
-    fn finished(
-        &mut self,
-        placed: Placed,
-        cached_tokens: Option<u32>,
-        now: f64,
-    ) -> Result<(), G::Error> {
-        self.gateways[placed.gateway as usize].finished(placed, cached_tokens, now)
-    }
-
-    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
-        self.gateways[placed.gateway as usize].failed(placed, now)
-    }
-
-    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
-        self.gateways[placed.gateway as usize].cancelled(placed, now)
-    }
-
-    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), G::Error> {
-        self.gateways
-            .iter_mut()
-            .try_for_each(|gateway| gateway.report(worker, load, at, now))
-    }
-
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), G::Error> {
-        self.gateways
-            .iter_mut()
-            .try_for_each(|gateway| gateway.changed(worker, changes, now))
-    }
-
-    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), G::Error> {
-        self.gateways
-            .iter_mut()
-            .try_for_each(|gateway| gateway.pool_changed(changes, now))
-    }
-
-    fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
-        self.gateways
-            .iter_mut()
-            .try_for_each(|gateway| gateway.lost(worker, now))
-    }
-
-    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
-        self.gateways
-            .iter_mut()
-            .try_for_each(|gateway| gateway.feed(worker, state, now))
-    }
-
-    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), G::Error> {
-        self.gateways
-            .iter_mut()
-            .try_for_each(|gateway| gateway.set_ready(worker, ready, now))
+    fn news(&mut self, news: News<'_>, now: f64) -> Result<(), G::Error> {
+        let mut gateways = self.gateways.iter_mut();
+        gateways.try_for_each(|gateway| gateway.news(news, now))
     }
 }

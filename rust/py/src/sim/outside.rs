@@ -1,6 +1,6 @@
 //! A gateway written in Python.
 
-use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
+use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, News, Notice, Pair, Placed};
 use pyo3::call::PyCallArgs;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::intern;
@@ -38,6 +38,26 @@ impl Outside {
     /// Calls a method of the gateway that answers nothing.
     fn notify(&self, method: &str, given: impl for<'py> PyCallArgs<'py>) -> PyResult<()> {
         Python::attach(|py| self.gateway.call_method1(py, method, given).map(drop))
+    }
+
+    fn changed(&self, worker: u32, changes: &[Change], now: f64) -> PyResult<()> {
+        Python::attach(|py| {
+            let rows = PyList::empty(py);
+            for change in changes {
+                match *change {
+                    Change::Stored { hash, parent } => {
+                        rows.append(("stored", hash.0, parent.map(|parent| parent.0)))?;
+                    }
+                    Change::Removed { hash } => rows.append(("removed", hash.0))?,
+                    Change::Marked { hash } => rows.append(("marked", hash.0))?,
+                    Change::Unmarked { hash } => rows.append(("unmarked", hash.0))?,
+                    Change::Cleared => rows.append(("cleared",))?,
+                }
+            }
+            let name = intern!(py, "changed");
+            self.gateway.call_method1(py, name, (worker, rows, now))?;
+            Ok(())
+        })
     }
 }
 
@@ -97,57 +117,30 @@ impl Gateway for Outside {
         self.notify("receive", (message, now))
     }
 
-    fn first_token(&mut self, placed: Placed, now: f64) -> PyResult<()> {
-        self.notify("first_token", (placed.ticket, now))
+    fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> PyResult<()> {
+        let ticket = placed.ticket;
+        match notice {
+            Notice::FirstToken => self.notify("first_token", (ticket, now)),
+            Notice::Tokens(n) => self.notify("tokens", (ticket, n, now)),
+            Notice::Finished(cached) => self.notify("finished", (ticket, cached, now)),
+            Notice::Failed => self.notify("failed", (ticket, now)),
+            Notice::Cancelled => self.notify("cancelled", (ticket, now)),
+        }
     }
 
-    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> PyResult<()> {
-        self.notify("tokens", (placed.ticket, n, now))
-    }
-
-    fn finished(&mut self, placed: Placed, cached_tokens: Option<u32>, now: f64) -> PyResult<()> {
-        self.notify("finished", (placed.ticket, cached_tokens, now))
-    }
-
-    fn failed(&mut self, placed: Placed, now: f64) -> PyResult<()> {
-        self.notify("failed", (placed.ticket, now))
-    }
-
-    fn cancelled(&mut self, placed: Placed, now: f64) -> PyResult<()> {
-        self.notify("cancelled", (placed.ticket, now))
-    }
-
-    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> PyResult<()> {
-        let load = (
-            load.running,
-            load.waiting,
-            load.queued_tokens,
-            load.kv_usage,
-        );
-        self.notify("report", (worker, load, at, now))
-    }
-
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> PyResult<()> {
-        Python::attach(|py| {
-            let rows = PyList::empty(py);
-            for change in changes {
-                match *change {
-                    Change::Stored { hash, parent } => {
-                        rows.append(("stored", hash.0, parent.map(|parent| parent.0)))?;
-                    }
-                    Change::Removed { hash } => rows.append(("removed", hash.0))?,
-                    Change::Marked { hash } => rows.append(("marked", hash.0))?,
-                    Change::Unmarked { hash } => rows.append(("unmarked", hash.0))?,
-                    Change::Cleared => rows.append(("cleared",))?,
-                }
+    fn news(&mut self, news: News<'_>, now: f64) -> PyResult<()> {
+        match news {
+            News::Report(worker, load, at) => {
+                let EngineLoad {
+                    running, waiting, ..
+                } = load;
+                let load = (running, waiting, load.queued_tokens, load.kv_usage);
+                self.notify("report", (worker, load, at, now))
             }
-            let name = intern!(py, "changed");
-            self.gateway.call_method1(py, name, (worker, rows, now))?;
-            Ok(())
-        })
-    }
-
-    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> PyResult<()> {
-        self.notify("set_ready", (worker, ready, now))
+            News::Changed(worker, changes) => self.changed(worker, changes, now),
+            News::Lost(worker) => self.changed(worker, &[Change::Cleared], now),
+            News::Ready(worker, ready) => self.notify("set_ready", (worker, ready, now)),
+            News::PoolChanged(_) | News::Feed(..) => Ok(()),
+        }
     }
 }

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use cachelb_events::FeedState;
-use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, Pair, Placed};
+use cachelb_sim::{Attempt, Gateway, News, Notice, Pair, Placed};
 
 /// A gateway and how long each of its selections took.
 #[derive(Debug)]
@@ -72,52 +71,11 @@ impl<G: Gateway> Gateway for Timed<G> {
         self.inner.entrance(id)
     }
 
-    fn first_token(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
-        self.inner.first_token(placed, now)
+    fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Result<(), G::Error> {
+        self.inner.notice(placed, notice, now)
     }
 
-    fn tokens(&mut self, placed: Placed, n: u32, now: f64) -> Result<(), G::Error> {
-        self.inner.tokens(placed, n, now)
-    }
-
-    fn finished(
-        &mut self,
-        placed: Placed,
-        cached_tokens: Option<u32>,
-        now: f64,
-    ) -> Result<(), G::Error> {
-        self.inner.finished(placed, cached_tokens, now)
-    }
-
-    fn failed(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
-        self.inner.failed(placed, now)
-    }
-
-    fn cancelled(&mut self, placed: Placed, now: f64) -> Result<(), G::Error> {
-        self.inner.cancelled(placed, now)
-    }
-
-    fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), G::Error> {
-        self.inner.report(worker, load, at, now)
-    }
-
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Result<(), G::Error> {
-        self.inner.changed(worker, changes, now)
-    }
-
-    fn pool_changed(&mut self, changes: &[Change], now: f64) -> Result<(), G::Error> {
-        self.inner.pool_changed(changes, now)
-    }
-
-    fn lost(&mut self, worker: u32, now: f64) -> Result<(), G::Error> {
-        self.inner.lost(worker, now)
-    }
-
-    fn feed(&mut self, worker: u32, state: FeedState, now: f64) -> Result<(), G::Error> {
-        self.inner.feed(worker, state, now)
-    }
-
-    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Result<(), G::Error> {
-        self.inner.set_ready(worker, ready, now)
+    fn news(&mut self, news: News<'_>, now: f64) -> Result<(), G::Error> {
+        self.inner.news(news, now)
     }
 }

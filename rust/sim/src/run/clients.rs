@@ -2,10 +2,10 @@
 
 use cachelb_router::Role;
 
-use crate::gateway::{Attempt, Gateway, Pair, Placed};
+use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 use crate::outcome::Status;
 
-use super::heap::{Kind, Notice, Step};
+use super::heap::{Kind, Step};
 use super::pairs::Half;
 use super::{Outcome, Run};
 
@@ -54,7 +54,8 @@ impl<G: Gateway> Run<'_, G> {
         if self.options.oracle {
             for (at, worker) in (0..).zip(&self.workers) {
                 if worker.alive {
-                    self.gateway.report(at, worker.engine.load(), now, now)?;
+                    let report = News::Report(at, worker.engine.load(), now);
+                    self.gateway.news(report, now)?;
                 }
             }
         }
@@ -142,7 +143,7 @@ impl<G: Gateway> Run<'_, G> {
         let cached = match self.requests.all[id as usize].half.as_deref() {
             Some(&Half::Next(decode)) => {
                 // The prompt was computed: the decode half begins.
-                self.gateway.finished(placed, cached, now)?;
+                self.gateway.notice(placed, Notice::Finished(cached), now)?;
                 let life = self.workers[placed.worker as usize].life;
                 let progress = &mut self.requests.all[id as usize];
                 progress.half = Some(Box::new(Half::Computed(life)));
@@ -160,7 +161,7 @@ impl<G: Gateway> Run<'_, G> {
     }
 
     fn failed(&mut self, id: u32, placed: Placed, now: f64) -> Outcome<G> {
-        self.gateway.failed(placed, now)?;
+        self.gateway.notice(placed, Notice::Failed, now)?;
         let i = id as usize;
         let job = self.workload.job(id);
         let mut whole = self.workers.iter().filter(|w| w.role != Role::Prefill);
@@ -171,7 +172,7 @@ impl<G: Gateway> Run<'_, G> {
         progress.tried.push(placed.worker);
         let attempts = progress.tried.len() as u32;
         if let Some(Half::Next(decode)) = progress.half.take().as_deref() {
-            self.gateway.cancelled(*decode, now)?;
+            self.gateway.notice(*decode, Notice::Cancelled, now)?;
         }
         self.outcomes.first_token[i] = f64::NAN;
         if too_long {
@@ -200,9 +201,9 @@ impl<G: Gateway> Run<'_, G> {
                 Some(&Half::Next(decode)) => Some(decode),
                 _ => None,
             };
-            self.gateway.cancelled(placed, now)?;
+            self.gateway.notice(placed, Notice::Cancelled, now)?;
             if let Some(next) = next {
-                self.gateway.cancelled(next, now)?;
+                self.gateway.notice(next, Notice::Cancelled, now)?;
             }
             let worker = placed.worker;
             let told = now + self.options.net_delay;

@@ -10,7 +10,7 @@ use cachelb_core::rng::Rng;
 use cachelb_events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
 
 use crate::change::Change;
-use crate::gateway::Gateway;
+use crate::gateway::{self, Gateway};
 use crate::options::Options;
 
 use super::heap::{Kind, Life};
@@ -244,14 +244,15 @@ impl<G: Gateway> Run<'_, G> {
     pub(super) fn relay(&mut self, worker: u32, now: f64) -> Outcome<G> {
         let feed = &mut self.feeds[worker as usize];
         for news in feed.news.drain(..) {
-            match news {
+            let news = match &news {
                 News::Lost => {
                     self.outcomes.resyncs[worker as usize] += 1;
-                    self.gateway.lost(worker, now)?;
+                    gateway::News::Lost(worker)
                 }
-                News::Changed(changes) => self.gateway.changed(worker, &changes, now)?,
-                News::State(state) => self.gateway.feed(worker, state, now)?,
-            }
+                News::Changed(changes) => gateway::News::Changed(worker, changes),
+                News::State(state) => gateway::News::Feed(worker, *state),
+            };
+            self.gateway.news(news, now)?;
         }
         if let (Some(from), Some(delay)) = (feed.follower.ask(), self.options.replay_delay) {
             self.heap.at(now + delay, Kind::Replay(feed.life, from));

@@ -5,19 +5,8 @@ use std::collections::BinaryHeap;
 
 use crate::change::Change;
 use crate::engine::EngineLoad;
-use crate::gateway::Placed;
+use crate::gateway::{Notice, Placed};
 use crate::options::Incident;
-
-/// What a gateway learns of an answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Notice {
-    /// The first token arrived.
-    FirstToken,
-    /// So many more tokens arrived.
-    Tokens(u32),
-    /// It is complete, and so many prompt tokens were cached.
-    Finished(Option<u32>),
-}
 
 /// A worker between two crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

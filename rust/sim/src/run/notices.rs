@@ -1,8 +1,8 @@
 //! What gateways hear of answers, and when: clients have them on time.
 
-use crate::gateway::{Gateway, Placed};
+use crate::gateway::{Gateway, Notice, Placed};
 
-use super::heap::{Kind, Notice};
+use super::heap::Kind;
 use super::{Outcome, Run};
 
 impl<G: Gateway> Run<'_, G> {
@@ -21,16 +21,6 @@ impl<G: Gateway> Run<'_, G> {
             self.heap.at(noticed, Kind::Notice(id, placed, notice));
             return Ok(());
         }
-        notice.give(self.gateway, placed, now)
-    }
-}
-
-impl Notice {
-    pub(super) fn give<G: Gateway>(self, to: &mut G, placed: Placed, now: f64) -> Outcome<G> {
-        match self {
-            Self::FirstToken => to.first_token(placed, now),
-            Self::Tokens(n) => to.tokens(placed, n, now),
-            Self::Finished(cached) => to.finished(placed, cached, now),
-        }
+        self.gateway.notice(placed, notice, now)
     }
 }

@@ -68,6 +68,28 @@ impl InTurn {
         self.heard.push((what, now));
     }
 
+    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) {
+        self.at(now);
+        let held = self.held.entry(worker).or_default();
+        for change in changes {
+            match *change {
+                Change::Stored { hash, .. } => assert!(held.insert(hash), "stored twice"),
+                Change::Removed { hash } => {
+                    // After a gap that was not closed, what lies before it is not known.
+                    let known = held.remove(&hash) || self.cleared.contains(&worker);
+                    assert!(known, "removed unknown");
+                }
+                Change::Marked { hash } | Change::Unmarked { hash } => {
+                    assert!(held.contains(&hash), "marked and not held");
+                }
+                Change::Cleared => {
+                    held.clear();
+                    self.cleared.insert(worker);
+                }
+            }
+        }
+    }
+
     fn at(&mut self, now: f64) {
         assert!(now >= self.now, "time goes back from {} to {now}", self.now);
         self.now = now;
@@ -92,68 +114,40 @@ impl Gateway for InTurn {
         Ok(Some(Pair { prefill, decode }))
     }
 
-    fn first_token(&mut self, placed: Placed, now: f64) -> Told {
-        self.heard_of(placed, "first token", now);
-        Ok(())
-    }
-
-    fn tokens(&mut self, placed: Placed, _n: u32, now: f64) -> Told {
-        self.heard_of(placed, "tokens", now);
-        Ok(())
-    }
-
-    fn finished(&mut self, placed: Placed, cached: Option<u32>, now: f64) -> Told {
-        self.heard.push(("finished", now));
-        self.known[1].insert(cached.is_some());
-        self.failed(placed, now)
-    }
-
-    fn failed(&mut self, placed: Placed, now: f64) -> Told {
-        self.at(now);
-        assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
-        Ok(())
-    }
-
-    fn cancelled(&mut self, placed: Placed, now: f64) -> Told {
-        self.failed(placed, now)
-    }
-
-    fn report(&mut self, _worker: u32, load: EngineLoad, at: f64, now: f64) -> Told {
-        self.at(now);
-        assert!(at <= now && (0.0..=1.0).contains(&load.kv_usage));
-        self.reports += 1;
-        self.known[0].insert(load.queued_tokens.is_some());
-        Ok(())
-    }
-
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) -> Told {
-        self.at(now);
-        let held = self.held.entry(worker).or_default();
-        for change in changes {
-            match *change {
-                Change::Stored { hash, .. } => assert!(held.insert(hash), "stored twice"),
-                Change::Removed { hash } => {
-                    // After a gap that was not closed, what lies before it is not known.
-                    let known = held.remove(&hash) || self.cleared.contains(&worker);
-                    assert!(known, "removed unknown");
+    fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Told {
+        match notice {
+            Notice::FirstToken => self.heard_of(placed, "first token", now),
+            Notice::Tokens(_) => self.heard_of(placed, "tokens", now),
+            Notice::Finished(_) | Notice::Failed | Notice::Cancelled => {
+                if let Notice::Finished(cached) = notice {
+                    self.heard.push(("finished", now));
+                    self.known[1].insert(cached.is_some());
                 }
-                Change::Marked { hash } | Change::Unmarked { hash } => {
-                    assert!(held.contains(&hash), "marked and not held");
-                }
-                Change::Cleared => {
-                    held.clear();
-                    self.cleared.insert(worker);
-                }
+                self.at(now);
+                assert!(self.open.remove(&placed.ticket).is_some(), "ends once");
             }
         }
         Ok(())
     }
 
-    fn set_ready(&mut self, worker: u32, ready: bool, now: f64) -> Told {
-        self.at(now);
-        self.down.retain(|down| *down != worker);
-        if !ready {
-            self.down.push(worker);
+    fn news(&mut self, news: News<'_>, now: f64) -> Told {
+        match news {
+            News::Report(_, load, at) => {
+                self.at(now);
+                assert!(at <= now && (0.0..=1.0).contains(&load.kv_usage));
+                self.reports += 1;
+                self.known[0].insert(load.queued_tokens.is_some());
+            }
+            News::Changed(worker, changes) => self.changed(worker, changes, now),
+            News::Lost(worker) => self.changed(worker, &[Change::Cleared], now),
+            News::Ready(worker, ready) => {
+                self.at(now);
+                self.down.retain(|down| *down != worker);
+                if !ready {
+                    self.down.push(worker);
+                }
+            }
+            News::PoolChanged(_) | News::Feed(..) => {}
         }
         Ok(())
     }

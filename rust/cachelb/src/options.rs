@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cachelb_core::hashing::NamespaceKey;
 use cachelb_policy::{
-    ABOVE_ZERO, AT_LEAST_ONE, Configured, Declared, Field, Kind, NOT_NEGATIVE, Options as _,
-    Policy, Range, Seconds, Shared, Value, named,
+    Configured, Declared, HostOptions, Kind, NOT_NEGATIVE, Options as _, Policy, Range, Shared,
+    Value, named,
 };
 use cachelb_router::{Assembly, Breaker, Settings};
 use serde_json::{Map, Value as Json};
@@ -17,63 +17,6 @@ use super::error::{Error, Result};
 const POLICY: &str = "adaptive";
 /// Objects in objects: a policy in a policy.
 const DEPTH: u32 = 8;
-
-/// Options that are of the router itself, whatever its policy.
-#[derive(Debug, Clone)]
-struct Own {
-    max_memory_mb: Option<f64>,
-    breaker_failures: u32,
-    breaker_cooldown_s: Seconds,
-    replicas: u32,
-}
-
-impl Own {
-    /// Name, kind and default of each, in the order of the fields.
-    fn declared() -> [Declared; 4] {
-        let option = |name, kind, default| Declared {
-            name,
-            kind,
-            default,
-            text: "",
-        };
-        let most = u64::from(u32::MAX);
-        let memory = Kind::Optional(Box::new(Kind::Number(AT_LEAST_ONE)));
-        [
-            option("max_memory_mb", memory, Value::Number(256.0)),
-            option(
-                "breaker_failures",
-                Kind::Integer(0, most),
-                Value::Integer(5),
-            ),
-            option(
-                "breaker_cooldown_s",
-                Kind::Number(ABOVE_ZERO),
-                Value::Number(5.0),
-            ),
-            option("replicas", Kind::Integer(1, most), Value::Integer(1)),
-        ]
-    }
-
-    fn read(given: &Map<String, Json>) -> Result<Self> {
-        let mut values = Vec::new();
-        for option in Self::declared() {
-            let value = given.get(option.name);
-            let value = value.map(|value| read(&option.kind, option.name, value, DEPTH));
-            values.push(value.transpose()?.unwrap_or(option.default));
-        }
-        let mut values = values.into_iter();
-        let mut next = || values.next().unwrap_or(Value::Nothing);
-        let own = (|| {
-            Some(Self {
-                max_memory_mb: Field::from_value(next())?,
-                breaker_failures: Field::from_value(next())?,
-                breaker_cooldown_s: Field::from_value(next())?,
-                replicas: Field::from_value(next())?,
-            })
-        })();
-        own.ok_or_else(|| Error::options("an option is of another kind than declared"))
-    }
-}
 
 /// What a router is built from.
 #[derive(Debug)]
@@ -101,10 +44,12 @@ impl Built {
         let key = given.remove("namespace_key");
         let key = key.as_ref().filter(|key| !key.is_null());
         let key = key.map(namespace_key).transpose()?;
-        let own = Own::read(&given)?;
-        for option in Own::declared() {
-            given.remove(option.name);
-        }
+        let own = HostOptions::declared().into_iter().map(|option| {
+            let value = given.remove(option.name);
+            let value = value.map(|value| read(&option.kind, option.name, &value, DEPTH));
+            Ok(value.transpose()?.unwrap_or(option.default))
+        });
+        let own = HostOptions::from_values(own.collect::<Result<_>>()?).ok_or_else(mismatch)?;
         let configured = configured(policy, &given, DEPTH)?;
         let seed = configured.shared.seed;
         let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(policy.about.name) >> 8);
@@ -149,6 +94,11 @@ pub fn assemble(name: &str, seed: u64, key: NamespaceKey) -> Result<Assembly> {
     let configured = policy_named(&name.into())?.by_name();
     let configured = configured.ok_or_else(|| Error::options("a policy has no defaults"))?;
     Ok(Assembly::of(&configured, seed, 1.0, key)?)
+}
+
+#[cold]
+fn mismatch() -> Error {
+    Error::options("an option is of another kind than declared")
 }
 
 fn policy_named(name: &Json) -> Result<&'static Policy> {
@@ -198,7 +148,7 @@ fn configured(
         value.transpose()
     };
     let configured = policy.configured(value)?;
-    configured.ok_or_else(|| Error::options("an option is of another kind than declared"))
+    configured.ok_or_else(mismatch)
 }
 
 /// A value of `kind`.

@@ -56,8 +56,9 @@ pub use learned::{Learned, Learning, Outside, Tie};
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use length::Length;
 pub use options::{
-    ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field, Kind,
-    LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value, millis,
+    ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field,
+    HostOptions, Kind, LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value,
+    millis,
 };
 pub use pair::{Handover, PairChoice, Pairing, Prefiller};
 pub use parts::Ended;

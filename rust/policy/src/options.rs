@@ -369,6 +369,20 @@ options! {
     }
 }
 
+options! {
+    /// Options of a router for hosts in other languages, whatever its policy.
+    pub struct HostOptions {
+        /// Megabytes that all indexes may take, None for no bound.
+        max_memory_mb: Option<f64> = Some(256.0), AT_LEAST_ONE;
+        /// Failures in a row after which a worker is passed over, 0 for never.
+        breaker_failures: u32 = 5;
+        /// Seconds for which it is.
+        breaker_cooldown_s: Seconds = Seconds::of(5);
+        /// Routers that serve the same fleet.
+        replicas: u32 = 1, (1, u64::from(u32::MAX));
+    }
+}
+
 /// A policy with the values of its options.
 #[derive(Debug, Clone)]
 pub struct Configured {

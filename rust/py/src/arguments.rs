@@ -14,48 +14,42 @@ use crate::options::read::{ABOVE_ZERO, millis};
 /// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
 pub const MAX_TOKENS: u64 = 1 << 40;
 
-/// Calls a macro with `name: Kind,` for all of them; `priority`, `by_load` and `dry_run`, which are never None, come behind.
+/// Calls a macro with `name: Type = reader,` for all of them; `priority`, `by_load` and `dry_run`, which are never None, come behind.
 macro_rules! arguments {
     ($with:ident) => {
         $with! {
-            tokens: Object,
-            text: Text,
-            messages: Object,
-            blocks: Object,
-            body: Object,
-            path: Text,
-            headers: Pairs,
-            boundaries: Object,
-            prompt_tokens: Count,
-            model: Text,
-            lora: Text,
-            cache_salt: Text,
-            mm: Object,
-            session: Text,
-            tenant: Text,
-            max_output_tokens: Count,
-            expected_output_tokens: Count,
-            cache_ttl_s: Seconds,
-            among: Again,
-            exclude: Again,
+            tokens: Py<PyAny> = object,
+            text: Py<PyString> = string,
+            messages: Py<PyAny> = object,
+            blocks: Py<PyAny> = object,
+            body: Py<PyAny> = object,
+            path: Py<PyString> = string,
+            headers: Py<PyAny> = pairs,
+            boundaries: Py<PyAny> = object,
+            prompt_tokens: u64 = count,
+            model: Py<PyString> = string,
+            lora: Py<PyString> = string,
+            cache_salt: Py<PyString> = string,
+            mm: Py<PyAny> = object,
+            session: Py<PyString> = string,
+            tenant: Py<PyString> = string,
+            max_output_tokens: u64 = count,
+            expected_output_tokens: u64 = count,
+            cache_ttl_s: u64 = seconds,
+            among: Py<PyAny> = again,
+            exclude: Py<PyAny> = again,
         }
     };
 }
 pub(crate) use arguments;
 
-/// How the value of an argument is read.
-pub trait Kind {
-    type Held: Kept;
-
-    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held>;
-
-    /// The value of an argument that may be left out.
-    fn given(name: &str, given: Option<Bound<'_, PyAny>>) -> PyResult<Self::Held> {
-        given.map_or_else(
-            || Ok(Self::Held::default()),
-            |given| Self::read(name, given),
-        )
-    }
+/// The value of an argument that may be left out.
+pub fn given<T>(
+    name: &str,
+    given: Option<Bound<'_, PyAny>>,
+    read: impl FnOnce(&str, &Bound<'_, PyAny>) -> PyResult<T>,
+) -> PyResult<Option<T>> {
+    given.map(|given| read(name, &given)).transpose()
 }
 
 /// A value that is kept for a retry, and shown to the garbage collector.
@@ -65,71 +59,39 @@ pub trait Kept: Default {
     fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
 
-/// Read where it is used.
-pub struct Object;
+/// What is read where it is used.
+#[expect(clippy::unnecessary_wraps, reason = "a reader as the others are")]
+pub fn object(_name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    Ok(given.clone().unbind())
+}
+
 /// Items that are read again in a retry.
-pub struct Again;
-/// A mapping or pairs, likewise.
-pub struct Pairs;
-/// A `str`.
-pub struct Text;
+pub fn again(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    Ok(readable_again(name, given.clone())?.unbind())
+}
+
+/// A mapping or pairs, likewise. What is no such thing is refused where it is used.
+pub fn pairs(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    if !given.is_instance_of::<PyIterator>() {
+        return object(name, given);
+    }
+    let copied = args::Items::of(given, name, "a mapping or pairs", args::MAX_ITEMS)?;
+    let copied = copied.collect::<PyResult<Vec<_>>>()?;
+    Ok(PyTuple::new(given.py(), copied)?.into_any().unbind())
+}
+
+pub fn string(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyString>> {
+    Ok(args::string(given, name)?.clone().unbind())
+}
+
 /// Tokens.
-pub struct Count;
+pub fn count(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
+    ranged(given, name, 0, MAX_TOKENS)
+}
+
 /// Seconds above 0, held as milliseconds.
-pub struct Seconds;
-
-impl Kind for Object {
-    type Held = Option<Py<PyAny>>;
-
-    fn read(_name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
-        Ok(Some(given.unbind()))
-    }
-}
-
-impl Kind for Again {
-    type Held = Option<Py<PyAny>>;
-
-    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
-        Object::read(name, readable_again(name, given)?)
-    }
-}
-
-impl Kind for Pairs {
-    type Held = Option<Py<PyAny>>;
-
-    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
-        // What is no such thing is refused where it is used.
-        if !given.is_instance_of::<PyIterator>() {
-            return Object::read(name, given);
-        }
-        let copied = args::Items::of(&given, name, "a mapping or pairs", args::MAX_ITEMS)?;
-        let copied = copied.collect::<PyResult<Vec<_>>>()?;
-        Object::read(name, PyTuple::new(given.py(), copied)?.into_any())
-    }
-}
-
-impl Kind for Text {
-    type Held = Option<Py<PyString>>;
-
-    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
-        Ok(Some(args::string(&given, name)?.clone().unbind()))
-    }
-}
-
-impl Kind for Count {
-    type Held = Option<u64>;
-
-    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
-        ranged(&given, name, 0, MAX_TOKENS).map(Some)
-    }
-}
-
-impl Kind for Seconds {
-    type Held = Option<u64>;
-
-    fn read(name: &str, given: Bound<'_, PyAny>) -> PyResult<Self::Held> {
-        args::number(&given, name, ABOVE_ZERO).map(|seconds| Some(millis(seconds)))
-    }
+pub fn seconds(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
+    args::number(given, name, ABOVE_ZERO).map(millis)
 }
 
 impl<T> Kept for Option<Py<T>> {
@@ -153,13 +115,13 @@ impl Kept for Option<u64> {
 }
 
 macro_rules! call {
-    ($($name:ident: $kind:ident,)*) => {
+    ($($name:ident: $type:ty = $read:ident,)*) => {
         /// The arguments as they were given, kept so that a decision can be retried.
         #[derive(Debug, Default)]
         pub struct Call {
             /// The caller's list; a router has its own.
             pub workers: Option<Py<PyAny>>,
-            $(pub $name: <$kind as Kind>::Held,)*
+            $(pub $name: Option<$type>,)*
             pub priority: i64,
             /// There may be no prompt.
             pub by_load: bool,
@@ -190,7 +152,7 @@ macro_rules! call {
             fn take(&mut self, name: &str, given: Bound<'_, PyAny>) -> PyResult<bool> {
                 let given = Some(given).filter(|given| !given.is_none());
                 match name {
-                    $(stringify!($name) => self.$name = $kind::given(name, given)?,)*
+                    $(stringify!($name) => self.$name = self::given(name, given, $read)?,)*
                     "priority" => self.priority = given.as_ref().map_or(Ok(0), named::priority)?,
                     "by_load" => self.by_load = given.as_ref().map_or(Ok(false), named::by_load)?,
                     _ => return Ok(false),

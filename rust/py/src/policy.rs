@@ -20,7 +20,7 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyTuple};
 
 use crate::args::{named, number, number_or_none};
 use crate::arguments::{
-    Again, Call, Count, Kind as _, Object, Text, callable, check_surplus, readable_again,
+    Call, again, callable, check_surplus, count, given, object, readable_again, string,
 };
 use crate::bodies::Bodies;
 use crate::call::{Model, Tried, Try};
@@ -286,17 +286,17 @@ impl NativePolicy {
         check_surplus(slf, positional, unknown)?;
         let call = Call {
             workers: Some(readable_again("workers", workers)?.unbind()),
-            tokens: Object::given("tokens", tokens)?,
-            text: Text::given("text", text)?,
-            messages: Object::given("messages", messages)?,
-            blocks: Object::given("blocks", blocks)?,
-            boundaries: Object::given("boundaries", boundaries)?,
-            prompt_tokens: Count::given("prompt_tokens", prompt_tokens)?,
-            session: Text::given("session", session)?,
-            lora: Text::given("lora", lora)?,
-            cache_salt: Text::given("cache_salt", cache_salt)?,
-            among: Again::given("among", among)?,
-            exclude: Again::given("exclude", exclude)?,
+            tokens: given("tokens", tokens, object)?,
+            text: given("text", text, string)?,
+            messages: given("messages", messages, object)?,
+            blocks: given("blocks", blocks, object)?,
+            boundaries: given("boundaries", boundaries, object)?,
+            prompt_tokens: given("prompt_tokens", prompt_tokens, count)?,
+            session: given("session", session, string)?,
+            lora: given("lora", lora, string)?,
+            cache_salt: given("cache_salt", cache_salt, string)?,
+            among: given("among", among, again)?,
+            exclude: given("exclude", exclude, again)?,
             by_load,
             ..Call::default()
         };

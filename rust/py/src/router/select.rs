@@ -17,7 +17,7 @@ use super::fleet::unknown_worker;
 use super::{Fleet, NativeRouter};
 use crate::args::named;
 use crate::arguments::{
-    Again, Call, Count, Kind as _, Object, Pairs, Seconds, Text, arguments, check_surplus,
+    Call, again, arguments, check_surplus, count, given, object, pairs, seconds, string,
 };
 use crate::body::Client;
 use crate::call::{Hints, Tried, Try};
@@ -421,7 +421,7 @@ impl Ready {
 }
 
 macro_rules! select_worker {
-    ($($name:ident: $kind:ident,)*) => {
+    ($($name:ident: $type:ty = $read:ident,)*) => {
         #[pymethods]
         impl NativeRouter {
             #[doc = stub!("Router.select_worker")]
@@ -445,7 +445,7 @@ macro_rules! select_worker {
                 check_surplus(slf, positional, unknown)?;
                 let call = Call {
                     workers: None,
-                    $($name: $kind::given(stringify!($name), $name)?,)*
+                    $($name: given(stringify!($name), $name, $read)?,)*
                     priority,
                     by_load,
                     read: None,

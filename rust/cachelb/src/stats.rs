@@ -48,7 +48,7 @@ impl Router {
             })
             .collect();
         let ledger = selector.ledger();
-        let decisions = &ledger.decisions[Wanted::Whole as usize];
+        let decisions = &ledger.counters.decisions[Wanted::Whole as usize];
         let reasons = Reason::ALL.iter().map(|reason| reason.name());
         let stats = json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -57,9 +57,9 @@ impl Router {
             "workers": workers,
             "in_flight": selector.book().bookings.len(),
             "decisions": counts(reasons.zip(decisions.iter().copied())),
-            "endings": counts(Ending::ALL.map(Ending::name).into_iter().zip(ledger.endings)),
-            "no_worker": ledger.no_worker,
-            "funnel": counts(ledger.funnel.named()),
+            "endings": counts(Ending::ALL.map(Ending::name).into_iter().zip(ledger.counters.endings)),
+            "no_worker": ledger.counters.no_worker,
+            "funnel": counts(ledger.counters.funnel.named()),
             "events": events(&totals),
             "blocks": selector.pools().block_count(None),
             "memory_bytes": selector.memory_bytes(),

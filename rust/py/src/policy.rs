@@ -379,7 +379,7 @@ impl NativePolicy {
     #[getter]
     fn abandoned(&self, py: Python<'_>) -> PyResult<u64> {
         self.engine.locked(py, |selector| {
-            selector.ledger().endings[Ending::Abandoned as usize]
+            selector.ledger().counters.endings[Ending::Abandoned as usize]
         })
     }
 
@@ -390,8 +390,8 @@ impl NativePolicy {
                 let ledger = selector.ledger();
                 (
                     ledger.selected(),
-                    ledger.endings,
-                    ledger.forgotten,
+                    ledger.counters.endings,
+                    ledger.counters.forgotten,
                     selector.book().bookings.len(),
                     selector.fleet().ids().len(),
                     selector

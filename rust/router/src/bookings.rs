@@ -146,7 +146,9 @@ impl Selector {
         let is_given_up = match ending {
             Ending::Cancelled | Ending::Failed => true,
             // Where no answer is ever reported, this shows nothing.
-            Ending::Abandoned => self.decisions.ledger.endings[Ending::Completed as usize] > 0,
+            Ending::Abandoned => {
+                self.decisions.ledger.counters.endings[Ending::Completed as usize] > 0
+            }
             _ => false,
         };
         let gave_up = is_given_up && self.is_overdue(id, worker, now);

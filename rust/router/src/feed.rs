@@ -96,7 +96,7 @@ impl Feed<'_> {
 
     fn set(&mut self, facts: Facts, status: Option<FeedStatus>) {
         let (is_resized, disagrees) = self.fleet.learn(self.worker, facts, status);
-        self.ledger.size_disagreements += u64::from(disagrees);
+        self.ledger.counters.size_disagreements += u64::from(disagrees);
         if let Some(member) = self.fleet.member(self.worker).filter(|_| is_resized) {
             self.pools.add_worker(self.worker, member);
         }

@@ -1,7 +1,6 @@
 //! What became of the decisions: counters, the token funnel, and records of the latest.
 
 use std::collections::VecDeque;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 pub use cachelb_body::Usage;
@@ -255,25 +254,12 @@ pub struct Counters {
 /// Counters since the start and the latest records.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    counters: Counters,
+    /// What was counted.
+    pub counters: Counters,
     finished: VecDeque<Record>,
     /// Records finished since the start.
     total: u64,
     capacity: usize,
-}
-
-impl Deref for Ledger {
-    type Target = Counters;
-
-    fn deref(&self) -> &Counters {
-        &self.counters
-    }
-}
-
-impl DerefMut for Ledger {
-    fn deref_mut(&mut self) -> &mut Counters {
-        &mut self.counters
-    }
 }
 
 impl Ledger {
@@ -287,12 +273,6 @@ impl Ledger {
             capacity,
             ..Self::default()
         }
-    }
-
-    /// The counters.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     pub(super) fn decided(&mut self, pick: &Pick, shadows: &[ShadowPick]) {
@@ -342,7 +322,7 @@ impl Ledger {
     /// Selections that booked a worker.
     #[must_use]
     pub fn selected(&self) -> u64 {
-        self.decisions.iter().flatten().sum()
+        self.counters.decisions.iter().flatten().sum()
     }
 
     /// Records finished after the first `cursor` ones that are still kept, the cursor after them, and how many were lost.

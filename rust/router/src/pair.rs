@@ -197,7 +197,7 @@ impl<'r> Pair<'_, 'r> {
 
     fn none<T>(&mut self) -> Result<T> {
         let ledger = &mut self.selector.decisions.ledger;
-        ledger.no_worker += u64::from(!self.dry_run && self.decode.passage.is_none());
+        ledger.counters.no_worker += u64::from(!self.dry_run && self.decode.passage.is_none());
         Err(Error::NoCandidate)
     }
 

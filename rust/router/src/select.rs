@@ -171,7 +171,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
         // At a gate it may try again.
         if is_refused && !self.dry_run && request.passage.is_none() {
-            s.decisions.ledger.no_worker += 1;
+            s.decisions.ledger.counters.no_worker += 1;
         }
         decided
     }
@@ -331,7 +331,7 @@ impl<'a, 'r> Step<'a, 'r> {
         }
         for name in s.fleet.absent(self.offers.len()) {
             s.workers_mut().remove(&name);
-            s.decisions.ledger.forgotten += 1;
+            s.decisions.ledger.counters.forgotten += 1;
         }
     }
 }

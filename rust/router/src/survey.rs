@@ -286,6 +286,6 @@ mod tests {
         }
         let nobody = Survey::of(&mut s, &mut offers(), &Request::default());
         assert_eq!(nobody.unwrap_err(), Error::NoCandidate);
-        assert_eq!(s.ledger().no_worker, 0);
+        assert_eq!(s.ledger().counters.no_worker, 0);
     }
 }

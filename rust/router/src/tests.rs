@@ -124,10 +124,10 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
     assert_eq!(list[0].eligibility, Eligibility::NotReady);
     assert_eq!(list[1].eligibility, Eligibility::Excluded);
     assert_eq!(s.book().bookings.len(), 1);
-    let counted = s.ledger().no_worker;
+    let counted = s.ledger().counters.no_worker;
     let dry = s.preview(&mut list, &request).map(|(pick, _)| pick);
     assert_eq!(dry, Err(Error::NoCandidate));
-    assert_eq!(s.ledger().no_worker, counted);
+    assert_eq!(s.ledger().counters.no_worker, counted);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
         let known = s.fleet().ids().len();
         assert!(known <= 68 + 1024 + 64, "{known}");
     }
-    assert!(s.ledger().forgotten > 18_000);
+    assert!(s.ledger().counters.forgotten > 18_000);
     s.validate().unwrap();
 }
 
@@ -239,7 +239,10 @@ fn two_pools_in_turn_keep_each_other() {
         pick(&mut s, &large);
         pick(&mut s, &["a", "b"]);
     }
-    assert_eq!((s.fleet().ids().len(), s.ledger().forgotten), (302, 0));
+    assert_eq!(
+        (s.fleet().ids().len(), s.ledger().counters.forgotten),
+        (302, 0)
+    );
 }
 
 #[test]
@@ -251,7 +254,7 @@ fn silent_bookings_expire() {
         ..Request::default()
     };
     s.select(&mut offers(&["a", "b"]), &late).unwrap();
-    let expired = s.ledger().endings[Ending::Expired as usize];
+    let expired = s.ledger().counters.endings[Ending::Expired as usize];
     assert_eq!((s.book().bookings.len(), expired), (1, 1));
 }
 

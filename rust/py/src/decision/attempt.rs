@@ -117,9 +117,9 @@ impl Attempt {
     }
 
     pub fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
-        self.lease
-            .engine
-            .locked(py, |selector| selector.ledger_mut().unread_usage += counts)
+        self.lease.engine.locked(py, |selector| {
+            selector.ledger_mut().counters.unread_usage += counts;
+        })
     }
 
     /// Ends the request as failed, if it has not ended, and selects for it again. A request that was completed or

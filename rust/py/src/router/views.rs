@@ -84,7 +84,10 @@ fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
         ("conflict", stats.conflicts),
         ("unknown-removal", stats.unknown_removals),
         ("no-room", selector.pools().without_room()),
-        ("block-size-mismatch", selector.ledger().size_disagreements),
+        (
+            "block-size-mismatch",
+            selector.ledger().counters.size_disagreements,
+        ),
     ]
 }
 
@@ -102,7 +105,7 @@ impl Fleet {
                 remote_routes += rule.remote_routes();
             }
             Copied {
-                counters: selector.ledger().counters().clone(),
+                counters: selector.ledger().counters.clone(),
                 evictions: evictions(&lost),
                 dropped: dropped(selector, lost.index),
                 sizes: [

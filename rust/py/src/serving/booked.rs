@@ -233,5 +233,5 @@ impl Booked for Booking {
 /// Counts of an engine's that are none.
 fn refuse(lease: &Lease, counts: u64) -> PyResult<()> {
     let engine = &lease.engine;
-    engine.caught(|selector| selector.ledger_mut().unread_usage += counts)
+    engine.caught(|selector| selector.ledger_mut().counters.unread_usage += counts)
 }

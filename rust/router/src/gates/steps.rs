@@ -448,8 +448,8 @@ impl Selector {
     fn count(&mut self, error: &Error) {
         let ledger = &mut self.decisions.ledger;
         match error {
-            Error::Overloaded { .. } => ledger.overloaded += 1,
-            Error::NoCandidate | Error::Refused(_) => ledger.no_worker += 1,
+            Error::Overloaded { .. } => ledger.counters.overloaded += 1,
+            Error::NoCandidate | Error::Refused(_) => ledger.counters.no_worker += 1,
             _ => {}
         }
     }

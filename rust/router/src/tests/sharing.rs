@@ -196,7 +196,7 @@ fn what_one_routes_the_other_knows() {
     pass(&mut a, &mut b, 11);
     assert_eq!(loads(&a), loads(&b));
     let counts = b.ledger();
-    let ended: u64 = counts.endings.iter().sum();
+    let ended: u64 = counts.counters.endings.iter().sum();
     assert_eq!((counts.selected(), ended), (0, 0), "not its own requests");
     // It follows where the other cached it.
     let next = ask(&mut b, &prompt(1, 4, 1, 12), 12);

@@ -9,12 +9,13 @@ use super::request::PoolId;
 
 /// What a booking needs to be closed with.
 #[derive(Debug, Default)]
-struct Open {
-    pool: PoolId,
-    record: Option<Record>,
-    is_remote: bool,
+pub(super) struct Open {
+    pub pool: PoolId,
+    pub record: Option<Record>,
+    /// Whether another router made the decision.
+    pub is_remote: bool,
     /// That of the prompt, 0 for none.
-    mark: u64,
+    pub mark: u64,
 }
 
 /// An open booking.
@@ -51,31 +52,7 @@ impl Decisions {
     }
 
     /// Remembers what a new booking needs to be closed with.
-    pub fn open(&mut self, id: BookingId, pool: PoolId, record: Option<Record>, mark: u64) {
-        self.open_as(
-            id,
-            Open {
-                pool,
-                record,
-                is_remote: false,
-                mark,
-            },
-        );
-    }
-
-    /// Opens a decision that another router made.
-    pub fn open_remote(&mut self, id: BookingId, pool: PoolId) {
-        self.open_as(
-            id,
-            Open {
-                pool,
-                is_remote: true,
-                ..Open::default()
-            },
-        );
-    }
-
-    fn open_as(&mut self, id: BookingId, open: Open) {
+    pub fn open(&mut self, id: BookingId, open: Open) {
         let entry = id.entry as usize;
         if entry >= self.open.len() {
             self.open.resize_with(entry + 1, Open::default);

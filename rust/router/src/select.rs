@@ -9,6 +9,7 @@ use cachelb_policy::Choice;
 
 use super::Selector;
 use super::candidates::Sources;
+use super::decisions::Open;
 use super::health::Health;
 use super::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use super::member::Profile;
@@ -314,8 +315,13 @@ impl<'a, 'r> Step<'a, 'r> {
             usage: Usage::default(),
             shadows,
         });
-        s.decisions
-            .open(booking, request.pool, record, request.mark);
+        let open = Open {
+            pool: request.pool,
+            record,
+            is_remote: false,
+            mark: request.mark,
+        };
+        s.decisions.open(booking, open);
     }
 
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.

@@ -13,6 +13,7 @@ use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};
 use crate::Selector;
+use crate::decisions::Open;
 use crate::ledger::{Ending, Usage};
 use crate::pools::Pools;
 use crate::request::PoolId;
@@ -426,7 +427,12 @@ impl Inbox<'_> {
             return;
         };
         book.learn_nothing(booking);
-        s.decisions.open_remote(booking, pool);
+        let open = Open {
+            pool,
+            is_remote: true,
+            ..Open::default()
+        };
+        s.decisions.open(booking, open);
         if let Some(remote) = self.sharing().peers.booking_mut(origin, key) {
             remote.booked = Some(booking);
         }

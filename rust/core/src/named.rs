@@ -20,6 +20,12 @@ macro_rules! named {
                     $(Self::$variant => $text,)*
                 }
             }
+
+            /// The variant of that name.
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|each| each.name() == name)
+            }
         }
     };
 }

@@ -70,12 +70,6 @@ impl Column {
         )
     }
 
-    /// The column called `name`.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|column| column.name() == name)
-    }
-
     /// The bits of one cell.
     fn cell(self, view: &View<'_>, row: &Candidate, rank: Option<u32>) -> u64 {
         let (load, report) = (view.load(row), view.report(row));

@@ -65,8 +65,7 @@ impl Matcher {
     /// # Errors
     /// [`Error::InvalidSetting`] for any other name.
     pub fn parse(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|matcher| matcher.name() == name);
-        found.ok_or_else(|| Error::InvalidSetting {
+        Self::named(name).ok_or_else(|| Error::InvalidSetting {
             name: "matcher",
             expected: "\"kary\", \"binary\" or \"linear\"",
             got: format!("{name:?}"),

@@ -27,8 +27,7 @@ fn reason(given: &Bound<'_, PyAny>) -> PyResult<Reason> {
         )));
     }
     let text = args::text(given, "the reason that choose() gives")?;
-    let known = Reason::ALL.iter().find(|reason| reason.name() == text);
-    known.copied().ok_or_else(|| {
+    Reason::named(text).ok_or_else(|| {
         PyValueError::new_err(format!(
             "choose() gave {text:?}, which is no reason; cachelb.types.Reason has them"
         ))

@@ -138,9 +138,7 @@ pub fn unknown_worker(key: &str) -> PyErr {
 }
 
 fn role(value: &str) -> PyResult<Role> {
-    let mut roles = Role::ALL.into_iter();
-    let found = roles.find(|role| role.name() == value);
-    found.ok_or_else(|| {
+    Role::named(value).ok_or_else(|| {
         let text = format!("role must be \"both\", \"prefill\" or \"decode\", got {value:?}");
         PyValueError::new_err(text)
     })
@@ -148,10 +146,7 @@ fn role(value: &str) -> PyResult<Role> {
 
 fn engine_kind(value: &Bound<'_, PyAny>) -> PyResult<EngineKind> {
     let name = word(&EngineKind::ALL.map(EngineKind::name), "engine", value)?;
-    let mut kinds = EngineKind::ALL.into_iter();
-    kinds
-        .find(|kind| kind.name() == name)
-        .ok_or_else(|| PyValueError::new_err(name))
+    EngineKind::named(name).ok_or_else(|| PyValueError::new_err(name))
 }
 
 /// An argument that is a count of at least one, or nothing.

@@ -9,8 +9,7 @@ use crate::options::word;
 
 fn state(value: &Bound<'_, PyAny>) -> PyResult<Sleep> {
     let name = word(&Sleep::ALL.map(Sleep::name), "sleep", value)?;
-    let found = Sleep::ALL.into_iter().find(|state| state.name() == name);
-    Ok(found.unwrap_or_default())
+    Ok(Sleep::named(name).unwrap_or_default())
 }
 
 /// The states of as many ranks, `None` for those that are not named. A single candidate of several engines computes as

@@ -26,7 +26,9 @@ use crate::kv::KvPool;
 use crate::layout::Hit;
 use crate::pool::PoolMember;
 use crate::tables::Tables;
-use cachelb_core::error::{Error, Result};
+#[cfg(test)]
+use cachelb_core::error::Error;
+use cachelb_core::error::Result;
 use cachelb_core::ids::SequenceHash;
 
 /// One engine.
@@ -360,6 +362,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.
+    #[cfg(test)]
     pub fn validate(&self) -> Result<()> {
         let held = self.running.iter().chain(self.remote.sequences());
         let held = held.flat_map(|sequence| sequence.tables.blocks());

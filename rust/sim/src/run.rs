@@ -14,8 +14,9 @@
 //! | `pooled` | the pool that workers share |
 //! | `feeds` | KV events that may get lost |
 //! | `faults` | what happens to workers |
-//! | `check` | a recount of everything |
 
+#[cfg(test)]
+#[path = "tests/check.rs"]
 mod check;
 mod clients;
 mod faults;

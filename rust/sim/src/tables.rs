@@ -238,6 +238,7 @@ impl Tables {
     }
 
     /// Whether there is room for the tokens up to `end`.
+    #[cfg(test)]
     pub fn covers(&self, layout: &CacheLayout, end: u32) -> bool {
         let groups = self.each.iter().zip(layout.groups());
         let mut lens = groups.map(|(table, group)| (table.blocks.len(), group.block_size));
@@ -245,6 +246,7 @@ impl Tables {
     }
 
     /// Whether it holds no block.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.each.iter().all(|table| table.blocks.is_empty())
     }

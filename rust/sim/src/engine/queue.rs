@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::sequence::Sequence;
 use crate::kv::KvPool;
+#[cfg(test)]
 use cachelb_core::error::{Error, Result};
 
 #[derive(Debug, Default)]
@@ -65,6 +66,7 @@ impl Queue {
         self.sequences.iter()
     }
 
+    #[cfg(test)]
     pub fn validate(&self) -> Result<()> {
         let tokens: u64 = self.iter().map(Sequence::queued_tokens).sum();
         if self.tokens != tokens {

@@ -69,6 +69,7 @@ impl Engine {
     }
 
     /// Requests whose blocks have not arrived.
+    #[cfg(test)]
     pub fn arriving(&self) -> impl Iterator<Item = u32> {
         self.remote.arriving.iter().map(|sequence| sequence.job.id)
     }

@@ -134,6 +134,7 @@ impl Heap {
     }
 
     /// Those to come, in no order.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &Event> {
         self.events.iter()
     }

@@ -206,11 +206,19 @@ impl KvPool {
     }
 
     /// How many leading `hashes` the first group can find.
-    #[cfg(test)]
     #[must_use]
     pub fn prefix(&self, hashes: &[SequenceHash]) -> usize {
         let found = |hash: &&SequenceHash| self.find(0, **hash).is_some();
         hashes.iter().take_while(found).count()
+    }
+
+    /// References the blocks called `hashes`, which [`Self::prefix`] found.
+    pub fn share(&mut self, hashes: &[SequenceHash], into: &mut Vec<u32>) {
+        let first = into.len();
+        self.leading(0, hashes.iter(), into);
+        for &block in &into[first..] {
+            self.reference(block);
+        }
     }
 
     /// References `n` blocks without content, giving up what waited longest. Returns whether there were enough; if not,

@@ -40,7 +40,7 @@ pub use change::Change;
 pub use cost::{Pass, Polynomial, Roofline, Scaled, Table, Timing};
 pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Fetch, Job, Output};
 pub use gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
-pub use kv::KvPool;
+pub use kv::{Announced, KvChange, KvPool};
 pub use layout::{CacheLayout, Hit, Points};
 pub use options::{Incident, Link, Options, WorkerSettings};
 pub use outcome::{Gaps, Outcomes, Status};

@@ -61,7 +61,7 @@ impl Engine {
     pub fn new(hasher: Hasher, blocks: u32, recomputes_last: bool) -> Self {
         Self {
             hasher,
-            pool: KvPool::new(blocks, Announced::Copies).expect("the size is in range"),
+            pool: KvPool::of_groups(blocks, 1, Announced::Copies).expect("the size is in range"),
             queue: VecDeque::new(),
             running: Vec::new(),
             writer: Writer::default(),

@@ -107,7 +107,8 @@ impl Engine {
             hasher: Hasher::new(Scheme::Chained, shape.own_block_size, DEFAULT_SEED)
                 .expect("the block size is in range"),
             random: Rng::new(shape.seed),
-            pool: KvPool::new(shape.pool, Announced::Copies).expect("the size is in range"),
+            pool: KvPool::of_groups(shape.pool, 1, Announced::Copies)
+                .expect("the size is in range"),
             host: VecDeque::new(),
             facts: HashMap::new(),
             running: Vec::new(),

@@ -52,7 +52,7 @@ impl Engine {
     /// An idle engine.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] for a setting outside its range.
+    /// [`cachelb_core::Error::InvalidSetting`] for a setting outside its range.
     pub fn new(settings: EngineSettings, timing: Timing) -> Result<Self> {
         Ok(Self {
             cache: Cache::new(settings)?,

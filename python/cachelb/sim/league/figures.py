@@ -64,7 +64,7 @@ def figures_of(metrics: Metrics) -> dict[str, float | None]:
         (20, None)
     """
     table = dotted(metrics.as_dict())
-    found = {name: None if metric is None else table[metric] for name, metric in NAMES.items()}
+    found: dict[str, float | None] = {name: None if metric is None else table[metric] for name, metric in NAMES.items()}
     return found | {"unserved": metrics.offered - metrics.finished}
 
 

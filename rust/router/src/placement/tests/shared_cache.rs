@@ -311,6 +311,18 @@ proptest! {
             let (start, end) = host[worker];
             fleet.announce(worker, &path[..end as usize], start as usize, Medium::Cpu, 0);
         }
+        // Blocks behind one that is not known yet are not taken.
+        let mut known = 0;
+        let mut takes = |(start, end): Segment| {
+            let is_taken = start <= known;
+            known = if is_taken { known.max(end) } else { known };
+            is_taken
+        };
+        for (own, host) in device.iter().zip(&host) {
+            takes((0, *own));
+            takes(*host);
+        }
+        let shared: Vec<Segment> = shared.into_iter().filter(|held| takes(*held)).collect();
         let before = fleet.credited(&path, MEASURED);
         let reads = |worker: usize| readers.as_ref().is_none_or(|of| of.contains(&worker));
         let keys = |of: &HashSet<usize>| of.iter().map(|at| NAMES[*at].to_owned()).collect();

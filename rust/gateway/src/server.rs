@@ -337,10 +337,7 @@ impl<H: Host> Started<H> {
     ///
     /// It cannot be used, or the address was started without one.
     pub fn reload_tls(&self, tls: &Tls) -> Result<(), TlsError> {
-        let mut found = self.certificates[..self.urls.len()]
-            .iter()
-            .flatten()
-            .peekable();
+        let mut found = self.certificates.iter().flatten().peekable();
         found.peek().ok_or(TlsError::None)?;
         found.try_for_each(|certificates| certificates.reload(tls))
     }

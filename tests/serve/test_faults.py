@@ -27,7 +27,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Fault(BaseException):
-    """What no handler of exceptions catches."""
+    """An exception that no handler catches."""
 
 
 class FailsFor:

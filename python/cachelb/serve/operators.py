@@ -68,7 +68,7 @@ class Operators:
         return tap.stop() if is_over else tap.read()
 
     def _capture(self, body: bytes) -> Page | int:
-        """Begin a capture. What its client is too slow for is counted and left out."""
+        """Begin a capture. Records that its client is too slow for are counted and left out."""
         if not self.may_capture:
             return _error(403, "captures are off: start cachelb serve with --capture")
         try:

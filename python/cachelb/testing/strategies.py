@@ -26,7 +26,7 @@ _MOST_TOKENS: Final = 65_536
 
 
 Tracker: TypeAlias = BlockTracker | NaiveTracker
-"""What operations are made on, and questions put to."""
+"""The tracker that operations and queries of a test run on."""
 
 
 @dataclass(frozen=True, slots=True)

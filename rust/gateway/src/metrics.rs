@@ -14,7 +14,7 @@ pub const BOUNDS_S: [f64; 15] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0,
 ];
 
-/// Pairs of worker and model that are told apart. Further ones count as one.
+/// Pairs of worker and model with a series of their own. Further ones share one.
 const MOST_SERIES: usize = 4096;
 
 /// Times in buckets.

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::answer::Answer;
 
-/// Seconds that a client is told to wait, at most.
+/// The longest `Retry-After`, in seconds.
 const MOST_WAIT_S: f64 = 3600.0;
 
 /// Returns the code that clients see of a refusal.

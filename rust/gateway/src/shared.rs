@@ -112,7 +112,7 @@ impl<H: Host> Shared<H> {
 
     /// Leaves a notice.
     pub(crate) fn log(&self, level: Level, text: String) {
-        // Of a log that nobody reads, the rest is lost.
+        // Without a reader of the log, further notices are dropped.
         let _ = self.notices.try_send((level, text));
     }
 }

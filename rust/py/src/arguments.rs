@@ -70,7 +70,7 @@ pub fn again(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     Ok(readable_again(name, given.clone())?.unbind())
 }
 
-/// A mapping or pairs, likewise. What is no such thing is refused where it is used.
+/// A mapping or pairs, likewise. Anything else is refused where it is used.
 pub fn pairs(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     if !given.is_instance_of::<PyIterator>() {
         return object(name, given);

@@ -35,7 +35,7 @@ pub fn exposed(mut names: Vec<String>) -> Result<Vec<String>, UnknownHeader> {
     Ok(names)
 }
 
-/// Headers of a request or an answer by their names in lower case. Of several with one name the first counts, as no
+/// Headers of a request or an answer by their names in lower case. If several have one name the first counts, as no
 /// reader of them takes lists. A clone shares them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers(Arc<Vec<(String, String)>>);

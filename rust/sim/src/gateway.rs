@@ -69,7 +69,7 @@ pub enum News<'a> {
     PoolChanged(&'a [Change]),
     /// Changes in a worker's cache are lost for good: what it holds is known no longer.
     Lost(u32),
-    /// How far the changes of a worker can be believed from now on.
+    /// How far later changes of a worker can be trusted.
     Feed(u32, FeedState),
     /// A worker is found to be there, or not.
     Ready(u32, bool),

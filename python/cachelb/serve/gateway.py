@@ -177,7 +177,6 @@ class Gateway:
         self._router = router
         self._urls: list[str] = []
         self._admin_url: str | None = None
-        self._certificate: tuple[bytes, bytes, bytes | None, str] | None = None
         self._has_ended = threading.Event()
         self._logging: threading.Thread | None = None
         self._operators = Operators(router, self)
@@ -216,7 +215,6 @@ class Gateway:
         self._operators.may_capture = capture
         operators = None if admin is None else (admin, self._operators, admin_token)
         self._urls, self._admin_url = self._native.start([(address, read) for address in addresses], operators)
-        self._certificate = read
         self._logging = threading.Thread(
             target=_write_notices, args=(self._native, self._has_ended), name="cachelb-serve-log", daemon=True
         )
@@ -253,12 +251,7 @@ class Gateway:
             OSError: The certificate cannot be read.
             ValueError: It cannot be used, or the gateway was started without one. The earlier one remains.
         """
-        read = certificate.read()
-        if read == self._certificate:
-            return False
-        self._native.reload_certificate(read)
-        self._certificate = read
-        return True
+        return self._native.reload_certificate(certificate.read())
 
     @property
     def urls(self) -> list[str]:

@@ -296,12 +296,12 @@ impl Started {
         }
     }
 
-    /// Uses another certificate from the next connection on, and whether there was TLS before.
+    /// Uses another certificate from the next connection on. Returns whether it is another one.
     ///
     /// # Errors
     ///
     /// The certificate or the key cannot be used, or the server has no TLS; what was there remains.
-    pub fn reload_tls(&self, tls: &Tls) -> Result<(), TlsError> {
+    pub fn reload_tls(&self, tls: &Tls) -> Result<bool, TlsError> {
         let certificates = self.certificates.as_ref().ok_or(TlsError::None)?;
         certificates.reload(tls)
     }

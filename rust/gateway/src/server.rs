@@ -331,15 +331,18 @@ impl<H: Host> Started<H> {
         self.admin_url.as_deref()
     }
 
-    /// Uses another certificate from the next connection to the address for clients on.
+    /// Uses another certificate from the next connection to the address for clients on. Returns whether it is
+    /// another one.
     ///
     /// # Errors
     ///
     /// It cannot be used, or the address was started without one.
-    pub fn reload_tls(&self, tls: &Tls) -> Result<(), TlsError> {
+    pub fn reload_tls(&self, tls: &Tls) -> Result<bool, TlsError> {
         let mut found = self.certificates.iter().flatten().peekable();
         found.peek().ok_or(TlsError::None)?;
-        found.try_for_each(|certificates| certificates.reload(tls))
+        found.try_fold(false, |changed, certificates| {
+            Ok(changed | certificates.reload(tls)?)
+        })
     }
 
     /// Returns the counters that are not 0.

@@ -127,7 +127,7 @@ impl NativeEndpointPicker {
     }
 
     /// Uses another certificate from the next connection on.
-    fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<()> {
+    fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<bool> {
         let (tls, started) = (tls(certificate)?, self.service.required()?);
         py.detach(|| started.reload_tls(&tls))
             .map_err(|error| PyValueError::new_err(error.to_string()))

@@ -20,7 +20,7 @@ pub enum TlsVersion {
 }
 
 /// A certificate and its key.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
     /// The chain, in PEM.
     pub certificate: Vec<u8>,
@@ -59,7 +59,8 @@ pub enum TlsError {
 /// The certificates in use.
 #[derive(Debug)]
 pub struct Certificates {
-    config: RwLock<Arc<ServerConfig>>,
+    /// What was read, and what it was read from.
+    config: RwLock<(Arc<ServerConfig>, Tls)>,
     protocols: &'static [&'static str],
 }
 
@@ -71,26 +72,31 @@ impl Certificates {
     ///
     /// The certificate or the key cannot be used.
     pub fn new(tls: &Tls, protocols: &'static [&'static str]) -> Result<Self, TlsError> {
-        let config = RwLock::new(read(tls, protocols)?);
+        let config = RwLock::new((read(tls, protocols)?, tls.clone()));
         Ok(Self { config, protocols })
     }
 
-    /// Uses another one from the next connection on.
+    /// Uses another one from the next connection on. Returns whether it is another one.
     ///
     /// # Errors
     ///
     /// It cannot be used; what was there remains.
-    pub fn reload(&self, tls: &Tls) -> Result<(), TlsError> {
-        let config = read(tls, self.protocols)?;
+    pub fn reload(&self, tls: &Tls) -> Result<bool, TlsError> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        if config.1 == *tls {
+            return Ok(false);
+        }
+        drop(config);
+        let config = (read(tls, self.protocols)?, tls.clone());
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
-        Ok(())
+        Ok(true)
     }
 
     /// Returns what accepts one connection.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        TlsAcceptor::from(Arc::clone(&config))
+        TlsAcceptor::from(Arc::clone(&config.0))
     }
 }
 

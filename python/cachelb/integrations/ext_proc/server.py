@@ -132,7 +132,6 @@ class EndpointPicker(Generic[W]):
         self._native = NativeEndpointPicker(router, options, address=address)
         self._health_port: int | None = None
         self._ready = False
-        self._certificate: tuple[bytes, bytes, bytes | None, str] | None = None
 
     async def start(
         self,
@@ -163,7 +162,7 @@ class EndpointPicker(Generic[W]):
         port, self._health_port = await asyncio.to_thread(
             self._native.start, listen, ready=ready, health_listen=health_listen, certificate=read
         )
-        self._ready, self._certificate = ready, read
+        self._ready = ready
         return port
 
     async def reload_certificate(self, certificate: Certificate) -> bool:
@@ -180,12 +179,7 @@ class EndpointPicker(Generic[W]):
             OSError: The certificate cannot be read.
             ValueError: It cannot be used, or the service was started without one. What was there remains.
         """
-        read = await asyncio.to_thread(certificate.read)
-        if read == self._certificate:
-            return False
-        self._native.reload_certificate(read)
-        self._certificate = read
-        return True
+        return self._native.reload_certificate(await asyncio.to_thread(certificate.read))
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """End the service: readiness goes, requests that come are refused, and open ones may end; idempotent.

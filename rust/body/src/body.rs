@@ -1,4 +1,4 @@
-//! What was read.
+//! The result of reading a body.
 
 use std::fmt;
 use std::ops::Range;
@@ -54,7 +54,7 @@ impl<'a> Body<'a> {
         self.facts
     }
 
-    /// What it asks for.
+    /// The kind of answer that it asks for.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.facts.kind
@@ -140,7 +140,8 @@ impl<'a> Body<'a> {
             .outline(self.arena, |part| xxh3_64_with_seed(part, seed))
     }
 
-    /// Where the digest of the head, and tools, lie in the prompt of a conversation, in bytes; empty where there are none.
+    /// Where the digest of the head, and tools, lie in the prompt of a conversation, in bytes; empty where there are
+    /// none.
     #[must_use]
     pub fn beside(&self) -> [Range<usize>; 2] {
         self.conversation.beside().map(|part| {

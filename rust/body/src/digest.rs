@@ -1,4 +1,4 @@
-//! Digests of fields whose order does not count: parts of a content, head fields, fields nobody knows.
+//! Digests of fields whose order does not count: parts of a content, head fields, unknown fields.
 
 use crate::canon::{Canon, Span};
 use crate::error::Result;

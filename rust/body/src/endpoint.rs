@@ -1,4 +1,4 @@
-//! What a path says about its bodies.
+//! The kind of body that a path takes.
 
 /// How the body of an endpoint is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

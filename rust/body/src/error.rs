@@ -37,8 +37,8 @@ cachelb_core::named! {
 }
 
 impl ErrorKind {
-    /// Whether Python's `json.loads` refuses such a body, too, or gives no dict. All else is a limit of this reader, and
-    /// may be a valid request.
+    /// Whether Python's `json.loads` refuses such a body, too, or gives no dict. All else is a limit of this reader,
+    /// and may be a valid request.
     #[must_use]
     pub fn is_invalid(self) -> bool {
         use ErrorKind::{NotObject, Syntax, Trailing, Truncated, Utf8};
@@ -49,7 +49,7 @@ impl ErrorKind {
 /// A body that cannot be read, by kind and place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BodyError {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: ErrorKind,
     /// Byte of the body where it was noticed.
     pub offset: usize,

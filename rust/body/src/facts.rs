@@ -1,4 +1,4 @@
-//! What a body asks for, and its figures.
+//! The kind of answer that a body asks for, and its figures.
 
 cachelb_core::named! {
     /// The work that a body asks for.
@@ -27,7 +27,7 @@ cachelb_core::named! {
 /// Figures and switches of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// What it asks for.
+    /// The kind of answer that it asks for.
     pub kind: Kind,
     /// Messages; of a response, items of the input that are one.
     pub messages: u32,

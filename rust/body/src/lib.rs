@@ -1,8 +1,8 @@
 //! Request bodies of LLM APIs to canonical prompts: one pass of safe Rust, no tree, nothing allocated per value.
 //!
 //! Two requests share no chunk of canonical bytes that ends behind the first difference of what an engine renders from
-//! them; in doubt they differ, which costs a hit, where a false match is a wrong answer. What no engine can see (white
-//! space, escapes, the order of keys outside tools) does not count.
+//! them; in doubt they differ, which costs a hit, where a false match is a wrong answer. Differences that no engine can
+//! see (white space, escapes, the order of keys outside tools) do not count.
 //!
 //! ```
 //! use cachelb_body::{BodyReader, Limits, Profile};

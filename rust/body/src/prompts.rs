@@ -50,7 +50,7 @@ impl Prompts {
         self.places.is_empty()
     }
 
-    /// What the first is, if there is one.
+    /// The kind of the first prompt, if there is one.
     pub(crate) fn kind(&self) -> Option<Kind> {
         Some(match self.places.first()? {
             Place::Text(_) => Kind::Text,

@@ -1,4 +1,4 @@
-//! What every part of a reader writes with, and the steps that all of them take.
+//! The writer of all parts of a reader, and the steps that all of them take.
 
 use crate::canon::{Canon, Span, TEXT};
 use crate::digest::{Fields, Order};
@@ -46,7 +46,7 @@ impl Writer {
         self.limits
     }
 
-    /// What was written.
+    /// The bytes written so far.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         self.canon.bytes()
@@ -140,7 +140,7 @@ impl Writer {
         self.fields.take(&mut self.canon, base)
     }
 
-    /// The same, written as a piece.
+    /// Writes the fields as a piece.
     #[inline]
     pub(crate) fn put_fields(&mut self, base: usize, kind: u8) {
         if let Some(digest) = self.take_fields(base) {

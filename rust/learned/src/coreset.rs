@@ -1,7 +1,7 @@
 //! Which samples to keep: greedy k-centre over gradients.
 //!
-//! The gradient of a sample's squared error with respect to the weights of the output is its last hidden activation times
-//! its residual. The longest goes first, then again and again the one farthest from all that were picked.
+//! The gradient of a sample's squared error with respect to the weights of the output is its last hidden activation
+//! times its residual. The longest goes first, then again and again the one farthest from all that were picked.
 //!
 //! Every pick depends on the one before, but few of the others do. Distances to the last 16 picks are settled for all
 //! in one product; between, a heap of what they were before is an upper bound, and only what comes to its top is
@@ -50,7 +50,7 @@ pub(super) fn select(vectors: &[f32], width: usize, keep: usize, distance: Dista
     picked
 }
 
-/// What is left, by row: rows of those picked go when they are a quarter.
+/// The candidates left, by row: rows of those picked go when they are a quarter.
 struct Rest {
     total: usize,
     panels: usize,
@@ -99,13 +99,13 @@ impl Rest {
         self.ids.len()
     }
 
-    /// What picking the row is worth at most.
+    /// An upper bound of the gain of picking the row.
     fn bound(&self, row: usize, distance: Distance) -> Option<Bound> {
         self.ids[row]?;
         let (length, nearest) = (self.lengths[row], self.nearest[row]);
         let worth = match distance {
             Distance::Weighted => length * nearest,
-            // What has no direction is told apart from nothing.
+            // A vector without a direction adds nothing.
             Distance::Directions if length == 0.0 => 0.0,
             Distance::Directions => nearest,
         };
@@ -171,7 +171,7 @@ impl Rest {
             Ends::Plain,
             &mut self.dots,
         );
-        // A column without a centre says nothing: its products are zero, which only opposite directions fall below.
+        // A column without a centre has no weight: its products are zero, which only opposite directions fall below.
         let n = self.recent.len();
         for (nearest, dots) in self.nearest.iter_mut().zip(&self.dots) {
             let closest = dots.0[..n]

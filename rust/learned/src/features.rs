@@ -1,4 +1,4 @@
-//! What is known of a request and of a worker when the one is routed to the other.
+//! The features of a request and of a worker when the one is routed to the other.
 
 /// Numbers of a row.
 pub const COLUMNS: usize = 9;
@@ -38,8 +38,8 @@ impl FeatureSet {
     }
 }
 
-/// One (request, worker) pair, in natural units. The worker's identity is not among them: a model that knew it would send
-/// everybody to the worker that was best lately.
+/// One (request, worker) pair, in natural units. The worker's identity is not among them: a model that knew it would
+/// send everybody to the worker that was best lately.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// By [`FEATURES`]; every one is finite.
@@ -49,15 +49,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// A device nobody has named.
+    /// An unnamed device.
     pub const NO_GPU: u16 = u16::MAX;
 }
 
 /// A pair and what it cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// What was known when it was routed.
+    /// The features when it was routed.
     pub row: Row,
-    /// What came of it, lower is better: seconds to the first token, unless another reward was chosen.
+    /// The measured cost, lower is better: seconds to the first token, unless another reward was chosen.
     pub cost: f32,
 }

@@ -32,7 +32,7 @@ pub struct Fitting {
     pub batch: usize,
     /// Learning rate of the first epoch; each later one has 0.95 of the one before.
     pub rate: f32,
-    /// What Adam adds of a weight to its gradient.
+    /// The share of a weight that Adam adds to its gradient.
     pub weight_decay: f32,
     /// Largest norm of a gradient.
     pub clip: f32,

@@ -1,10 +1,10 @@
 //! Whether the model still describes the fleet: its errors against those it had when it was trained, and the rows it is
 //! asked about against those it was trained on.
 //!
-//! Errors are averages of the latest requests, each capped, so that one request that hung says no more than one that was
-//! badly predicted. A model is off when its error is several times that
-//! of the hold-out and knowing nothing but the mean cost would be as good: where costs grow with the load, errors grow
-//! too, and a model that still tells the cheap worker from the dear one is worth its errors.
+//! Errors are averages of the latest requests, each capped, so that one request that hung weighs no more than one that
+//! was badly predicted. A model is off when its error is several times that of the hold-out and knowing nothing but the
+//! mean cost would be as good: where costs grow with the load, errors grow too, and a model that still tells the cheap
+//! worker from the dear one is worth its errors.
 
 use std::collections::HashMap;
 
@@ -25,14 +25,14 @@ const BACK: f32 = 2.0;
 /// An error of this part of the mean's own is no better than the mean.
 const USELESS: f32 = 0.9;
 const USEFUL: f32 = 0.7;
-/// Decisions in a row that told no two workers apart.
+/// Decisions in a row in which all workers had equal predictions.
 const FLAT: u32 = 32;
 
 /// Averages of the latest errors.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Monitor {
     seen: u32,
-    /// Of the model, and of the mean, in errors of the hold-out.
+    /// Errors of the model, and of the mean, in errors of the hold-out.
     error: f32,
     naive: f32,
     off: bool,
@@ -49,7 +49,7 @@ impl Monitor {
             self.error > BACK && self.error > USEFUL * self.naive
         } else {
             let gross = self.seen >= FEW && self.error > GROSS;
-            // Of one worker, fewer is said: the others may have what it lacks.
+            // A single worker needs less evidence: the others may have seen the requests that it lacks.
             let bad = self.seen >= SOME && self.error > OFF && !others;
             useless && (gross || bad)
         };
@@ -59,7 +59,7 @@ impl Monitor {
 /// Errors of one model since it decides.
 #[derive(Debug, Default)]
 pub struct Drift {
-    /// Error of the hold-out, and no less than costs are told to.
+    /// Error of the hold-out, and no less than the resolution of costs.
     baseline: f32,
     /// The latest costs, and how far they are from that.
     mean: f32,
@@ -96,7 +96,7 @@ impl Drift {
         worker.observe(error, naive, true);
     }
 
-    /// A decision between several different rows; `flat` if the model told none of them apart.
+    /// A decision between several different rows; `flat` if the model predicted one cost for all.
     pub fn scored(&mut self, flat: bool) {
         self.flat = if flat { self.flat.saturating_add(1) } else { 0 };
     }
@@ -138,7 +138,7 @@ const FAR: f32 = 5.0;
 /// Times its standard deviation.
 const WIDE: f32 = 10.0;
 
-/// What a loaded model is asked about, against what it was trained on.
+/// The inputs of a loaded model, against those it was trained on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normaliser {
     mean: Vec<f32>,
@@ -175,7 +175,7 @@ impl Normaliser {
         if self.seen.is_multiple_of(COMPARED) {
             self.mismatch = self.differs();
             if self.seen >= 16 * COMPARED {
-                // What was long ago should not hide what is now.
+                // Old observations should not hide recent ones.
                 self.seen = 0;
                 self.own_squares = [0.0; COLUMNS];
                 self.own_mean = [0.0; COLUMNS];

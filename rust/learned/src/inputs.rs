@@ -3,7 +3,7 @@
 use super::features::{COLUMNS, FeatureSet, Row, Sample};
 use super::simd::{Lane, WIDTH};
 
-/// What was seen in training; frozen with the model.
+/// The ranges seen in training; frozen with the model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Inputs {
     pub features: FeatureSet,

@@ -44,12 +44,12 @@ pub struct Scratch {
 }
 
 impl Model {
-    /// Trains a model; `None` if `cancelled` became true meanwhile. The same samples and seed give the same model on the
+    /// Trains a model; `None` if `cancelled` became true meanwhile. Equal samples and seeds give equal models on the
     /// same machine. A sample's device beyond `gpus` counts as unknown.
     ///
     /// # Errors
-    /// [`cachelb_core::Error::InvalidSetting`] for fewer than two samples, numbers that are not finite, and settings out of
-    /// range.
+    /// [`cachelb_core::Error::InvalidSetting`] for fewer than two samples, numbers that are not finite, and settings
+    /// out of range.
     pub fn fit(
         samples: &[Sample],
         gpus: &[String],
@@ -138,7 +138,7 @@ impl Model {
         errors
     }
 
-    /// What each row costs, in the unit and order of the training.
+    /// Predicts the cost of each row, in the unit and order of the training.
     pub fn predict(&self, rows: &[Row], out: &mut Vec<f32>, scratch: &mut Scratch) {
         out.clear();
         match &self.weights {
@@ -168,7 +168,7 @@ impl Model {
         }
     }
 
-    /// What a row is to the last layer, row after row: the activations of the last hidden layer, or the numbers
+    /// The inputs of the last layer, row after row: the activations of the last hidden layer, or the numbers
     /// themselves where there is none. Returns how many per row.
     pub fn embed(&self, rows: &[Row], out: &mut Vec<f32>, scratch: &mut Scratch) -> usize {
         out.clear();

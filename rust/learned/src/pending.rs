@@ -1,8 +1,8 @@
 //! Decisions whose cost is not known yet, and what becomes of them.
 //!
 //! A row is kept from the selection until its booking is answered, or for a reward that needs the end until then. It
-//! leaves with its booking whatever happens, so there are never more rows than open bookings. Only what was measured
-//! teaches: a request that failed, was given up or whose first token nobody told of gives no sample.
+//! leaves with its booking whatever happens, so there are never more rows than open bookings. Only measured
+//! requests give samples: not those that failed, were given up or whose first token was not reported.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::features::{Row, Sample};
 /// Longer than this is no measurement.
 const ABSURD_S: f64 = 3_600.0;
 
-/// What a request cost.
+/// The cost that is learned.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Reward {
     /// Seconds to its first token.
@@ -43,7 +43,7 @@ impl Reward {
 /// Rewards that taught nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dropped {
-    /// Served, but nobody told of the first token.
+    /// Served, without a report of the first token.
     pub missing: u64,
     /// It came before the request.
     pub negative: u64,
@@ -53,16 +53,16 @@ pub struct Dropped {
     pub not_finite: u64,
 }
 
-/// What was known at a selection.
+/// The features and the prediction at a selection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pending {
-    /// Of the worker that serves the request.
+    /// The features of the worker that serves the request.
     pub row: Row,
     /// Its registration order.
     pub order: u64,
     /// When.
     pub at: Millis,
-    /// What the model expected, if it was asked and had seen the like.
+    /// The prediction of the model, if it was asked and the row is in its range.
     pub predicted: Option<f32>,
     /// Version of that model.
     pub version: u64,
@@ -75,7 +75,7 @@ pub struct Pending {
 /// A measured pair.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// What was known.
+    /// The features and the prediction.
     pub pending: Pending,
     /// And what it cost.
     pub sample: Sample,
@@ -119,7 +119,7 @@ impl PendingRows {
         self.open.is_empty()
     }
 
-    /// What taught nothing.
+    /// The requests that gave no sample.
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         self.dropped
@@ -219,7 +219,7 @@ impl PendingRows {
         self.open.retain(|_, pending| pending.order != order);
     }
 
-    /// Every booking is closed, and nobody knows how.
+    /// Every booking is closed in an unknown way.
     pub fn clear(&mut self) {
         self.open.clear();
     }

@@ -15,7 +15,7 @@ pub enum Replay {
     /// Those that differ most from what is kept, weighted by how wrong the model is about them.
     #[default]
     Weighted,
-    /// The same without the weight after the first, which is what Lodestar's repository does.
+    /// As above without the weight after the first, as Lodestar's repository does.
     Lodestar,
     /// None.
     None,
@@ -47,8 +47,9 @@ impl Pools {
         }
     }
 
-    /// Adds samples, the oldest first. What leaves the first pool competes for the second with what is in it, by their
-    /// gradients under `model`; without one, chance decides. One call per training round: each may compare all pairs.
+    /// Adds samples, the oldest first. Samples that leave the first pool compete for the second with those in it, by
+    /// their gradients under `model`; without one, chance decides. One call per training round: each may compare all
+    /// pairs.
     pub fn add(&mut self, samples: &[Sample], model: Option<&Model>) {
         self.fifo.extend(samples);
         let over = self.fifo.len().saturating_sub(self.sizes.0);

@@ -1,8 +1,8 @@
 //! The products of small matrices that a network of 128 units is made of.
 //!
-//! A matrix is stored in panels of 16 columns: panel after panel, in each row after row. What a tile of six rows by 16
-//! columns reads of either factor then lies in one piece, and what it writes is what the next product reads. With AVX2
-//! the tile stays in 12 of the 16 registers; without, the same loops run over arrays.
+//! A matrix is stored in panels of 16 columns: panel after panel, in each row after row. The lanes of either factor
+//! that a tile of six rows by 16 columns reads then lie in one piece, and the next product reads the lanes that it
+//! writes. With AVX2 the tile stays in 12 of the 16 registers; without, the same loops run over arrays.
 //!
 //! The only unsafe code of `learned`: loads and stores of whole lanes, and calls of functions compiled for AVX2 and FMA
 //! where the processor has both.
@@ -43,7 +43,7 @@ pub(super) fn detect() -> Isa {
     Isa::Portable
 }
 
-/// What a product starts from, and what becomes of it.
+/// The start of a product and the last step on its results.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ends<'a> {
     /// From zero, as it is.

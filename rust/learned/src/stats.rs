@@ -1,4 +1,4 @@
-//! What learned routing tells of itself.
+//! Statistics of learned routing.
 
 use super::pending::Dropped;
 
@@ -29,7 +29,7 @@ pub struct LearnedStats {
     pub rmse: f64,
     /// See there.
     pub mae: f64,
-    /// The same of the mean.
+    /// That of the mean.
     pub mean_rmse: f64,
     /// See there.
     pub mean_mae: f64,

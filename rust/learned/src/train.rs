@@ -16,7 +16,7 @@ const EPSILON: f32 = 1e-8;
 /// Rows that go forward and back at a time: their activations and gradients stay in the second-level cache.
 const BLOCK: usize = 64;
 
-/// What is trained on, as the network sees it.
+/// The training data, as the network sees it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Data<'a> {
     /// Rows, each in `panels` lanes.
@@ -209,7 +209,7 @@ fn gate(errors: &mut [Lane], activations: &[Lane], scale: f32) {
 
 /// Leaves units out at random and scales the others up.
 struct Dropout<'a> {
-    /// Of 2^16.
+    /// Probability of leaving a unit out, in units of 1 / 2^16.
     below: u32,
     scale: f32,
     rng: &'a mut Rng,

@@ -2,8 +2,8 @@
 //!
 //! Samples collect in an inbox. The first `n_min` of them, and every `theta` after that, start a round: the pools take
 //! them in, a model is fitted to what the pools then hold, and it is swapped in if it is any good. A round runs in a
-//! thread of its own, which owns the pools meanwhile: nobody waits for a lock, and what it made is taken over by the next
-//! call that finds it done. Or it runs in the caller, so that a simulation repeats exactly.
+//! thread of its own, which owns the pools meanwhile: no call waits for a lock, and the next call that finds it done
+//! takes over its model. Or it runs in the caller, so that a simulation repeats exactly.
 //!
 //! Every tenth sample of an inbox is kept from the round that it starts and given to the pools afterwards: on those the
 //! new model and the one before are compared, as neither has seen them.
@@ -62,7 +62,7 @@ pub struct Schedule {
     pub seed: u64,
 }
 
-/// What a round is given.
+/// The inputs of a round.
 #[derive(Debug)]
 struct Task {
     inbox: VecDeque<Sample>,
@@ -83,7 +83,7 @@ enum Verdict {
     Failed,
 }
 
-/// What one leaves.
+/// The results of a round.
 #[derive(Debug)]
 struct Outcome {
     pools: Pools,
@@ -236,8 +236,8 @@ impl Trainer {
         self.loaded
     }
 
-    /// Takes a sample in. Returns whether another model decides from now on. `trusted` unless the one that does is known
-    /// to be off.
+    /// Takes a sample in. Returns whether another model decides from now on. `trusted` unless the one that does is
+    /// known to be off.
     pub fn add(&mut self, sample: Sample, gpus: &[String], trusted: bool, now: Millis) -> bool {
         if self.is_frozen() {
             return false;
@@ -423,7 +423,7 @@ impl Drop for Trainer {
         self.abandon();
         if let Some(running) = self.running.take() {
             running.cancelled.store(true, Ordering::Relaxed);
-            // What it made, or that it panicked, matters to nobody now.
+            // Its model, or that it panicked, no longer matters.
             let _ = running.handle.join();
         }
     }

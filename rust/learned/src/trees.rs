@@ -9,7 +9,7 @@ const TREES: usize = 100;
 const DEPTH: usize = 5;
 const NODES: usize = (1 << DEPTH) - 1;
 const LEAVES: usize = 1 << DEPTH;
-/// What a tree contributes of what it finds.
+/// Learning rate: the share of its fit that a tree contributes.
 const SHRINK: f32 = 0.1;
 /// Fewest samples of a leaf.
 const LEAST: u32 = 10;
@@ -121,7 +121,7 @@ impl Sum {
         }
     }
 
-    /// What splitting this off is worth.
+    /// Gain of splitting this off.
     fn gain(self) -> f32 {
         self.total * self.total / (self.n as f32 + REGULAR)
     }

@@ -18,7 +18,7 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// What is left to read.
+/// The bytes left to read.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes<'a>(pub &'a [u8]);
 

@@ -30,16 +30,16 @@ pub fn fingerprint(hasher: &Hasher, model: Option<&str>) -> u64 {
     xxh3_64_with_seed(model.unwrap_or_default().as_bytes(), sum)
 }
 
-/// What a message is for.
+/// The purpose of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What happened since the message before.
+    /// The events since the message before.
     Delta,
-    /// All that is known: replaces what the origin said before. What happens from the number on follows in deltas.
+    /// The whole state: replaces what the origin sent before. Events from the number on follow in deltas.
     Snapshot,
     /// More of the same snapshot.
     Continued,
-    /// What workers hold, for a router that starts later: a snapshot in one piece.
+    /// The blocks that workers hold, for a router that starts later: a snapshot in one piece.
     Kept,
     /// Last words on workers, heard whenever they come, in any order: they have no numbers.
     Words,
@@ -50,13 +50,14 @@ pub enum Kind {
 /// Entries of one router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What it is for.
+    /// Its purpose.
     pub kind: Kind,
     /// Names the router's life: another one after every start.
     pub origin: u64,
-    /// Number of the first entry; of a snapshot, of the next one; of what is kept, when it was, in milliseconds of 1970.
+    /// Number of the first entry; of a snapshot, of the next one; of what is kept, when it was, in milliseconds of
+    /// 1970.
     pub first: u64,
-    /// How many entries; 0 ends a snapshot. Of what is kept, nobody counted them.
+    /// How many entries; 0 ends a snapshot. Not counted in [`Kind::Kept`].
     pub count: u32,
     /// The entries.
     pub entries: &'a [u8],
@@ -139,10 +140,10 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A [`Kind::Kept`] message that is written piece by piece, so that nobody needs room for all of it.
+/// A [`Kind::Kept`] message that is written piece by piece, so that all of it is never in memory.
 ///
-/// Before the checksum, which tells damage, it has a seal, which only a router with the same seed can make: entries that
-/// somebody else changed would be believed otherwise, and an index relies on hashes that follow from each other.
+/// Before the checksum, which tells damage, it has a seal, which only a router with the same seed can make: without it
+/// forged entries would be accepted, and an index relies on hashes that follow from each other.
 pub struct Keeping {
     seal: Xxh3,
     sum: Xxh3,
@@ -198,7 +199,7 @@ impl Keeping {
         let mut keeping = Self::begin(message.first, seed, &mut Vec::new());
         keeping.seal.update(entries);
         let same = keeping.seal.digest() == u64::from_le_bytes(*seal);
-        // The seal covers a head that says nothing there.
+        // The seal covers a head with zeros there.
         let blank = message.origin == 0 && message.count == 0;
         (same && blank && message.kind == Kind::Kept).then_some(entries)
     }

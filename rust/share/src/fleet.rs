@@ -1,10 +1,9 @@
-//! What routers say of the fleet itself: who is in it, what a worker is, whether it takes requests.
+//! The state of the fleet that routers share: its workers, their properties, whether they take requests.
 //!
-//! Of every worker the last word counts: one on whether it is there and what it is, one on whether it takes requests.
-//! Words are ordered by their version, which is the same everywhere: a number above
-//! all that the router had heard of, and the router that spoke. So whatever arrives when, or twice, all come to say the
-//! same. A worker that was taken out is remembered, or else an older word would bring it back: of so many, as long as
-//! there are no more.
+//! For every worker the last word counts: one on whether it is there and its properties, one on whether it takes
+//! requests. Words are ordered by their version, which is the same everywhere: a number above all that the router had
+//! heard of, and the router that spoke. So in whatever order words arrive, or twice, all routers agree. A worker that
+//! was taken out is remembered, or else an older word would bring it back, up to a number of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,11 +14,11 @@ use super::word::{Version, Word};
 
 /// Workers taken out that are remembered; of more, those taken out first are forgotten.
 const MOST_GONE: usize = 4096;
-/// Workers there are words on. Nobody has more, and what is said of further ones is not taken in.
+/// Workers with words; words on further ones are refused.
 const MOST_WORKERS: usize = 1 << 16;
 /// Bytes of all words that are kept, about.
 const MOST_BYTES: usize = 1 << 26;
-/// What is to be done with a worker.
+/// The changes of a worker to apply.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Due {
     /// Whether it is there, if somebody else had the last word.
@@ -69,19 +68,19 @@ impl Said {
 #[derive(Debug)]
 pub struct Register {
     origin: u64,
-    /// Of the highest version.
+    /// Counter of the highest version.
     counter: u64,
     said: HashMap<Arc<str>, Said>,
     /// Versions of workers taken out.
     gone: BTreeSet<(Version, Arc<str>)>,
     /// Bytes of all that is said.
     bytes: usize,
-    /// Workers of which others had the last word and that nobody here acted on, and whether it was on their standing.
+    /// Workers with a last word of another router that is not applied here yet, and whether it was on their standing.
     due: BTreeMap<Arc<str>, bool>,
 }
 
 impl Register {
-    /// One in which nothing was said; what is said here, `origin` says.
+    /// An empty register, of the router `origin`.
     #[must_use]
     pub fn new(origin: u64) -> Self {
         Self {
@@ -94,10 +93,10 @@ impl Register {
         }
     }
 
-    /// This router says something of a worker, and has done it. Returns its version, `None` if it is what was said last.
+    /// Records a word of this router, already applied. Returns its version, `None` if it equals the last word.
     pub fn say(&mut self, name: &str, word: Word) -> Option<Version> {
         if let Word::Ready(_) = word {
-            // Of what it is, somebody else may still have the last word.
+            // The last word on its standing may still be another router's.
             self.due.retain(|due, standing| **due != *name || *standing);
         } else {
             self.due.remove(name);
@@ -164,7 +163,7 @@ impl Register {
         true
     }
 
-    /// Workers of which others had the last word, and that nobody here acted on.
+    /// Workers with a last word of another router that is not applied here yet.
     #[must_use]
     pub fn due(&self) -> Vec<(Arc<str>, Due)> {
         let due = self.due.iter();
@@ -172,7 +171,7 @@ impl Register {
             .collect()
     }
 
-    /// What is to be done with a worker, for who does it now.
+    /// Takes the changes of a worker, to apply them.
     pub fn take(&mut self, name: &str) -> Option<Due> {
         let standing = self.due.remove(name)?;
         Some(self.what_is_due(name, standing))

@@ -31,12 +31,13 @@ pub struct Journal {
     urgent: bool,
     /// Most bytes kept.
     limit: usize,
-    /// Entries dropped because nobody took them.
+    /// Entries dropped before they were taken.
     dropped: u64,
 }
 
 impl Journal {
-    /// One that keeps at most about `limit` bytes; what nobody takes is dropped all at once, and its numbers are missed.
+    /// One that keeps at most about `limit` bytes; entries beyond it are dropped all at once, which leaves a gap in the
+    /// numbers.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -106,7 +107,7 @@ impl Journal {
         self.open.first + u64::from(self.open.count)
     }
 
-    /// Entries that were dropped because nobody took them.
+    /// Entries that were dropped before they were taken.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped

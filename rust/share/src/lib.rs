@@ -1,9 +1,9 @@
-//! What routers of one fleet tell each other: who was sent what, and what came of it.
+//! Messages between the routers of one fleet: placements, bookings and their ends.
 //!
 //! Every router writes a [`Journal`]: an entry per placement, booking, first token, learned route, end and lost cache,
-//! numbered without gaps. Others apply it in order, notice a gap by the numbers and ask for a snapshot, which is made of
-//! the same entries. Nothing is acknowledged. Nothing of a prompt is in it but seeded hashes of its blocks, new ones only:
-//! those before them are named by the last one; and, of what was learned, hashes of those hashes.
+//! numbered without gaps. Others apply it in order, notice a gap by the numbers and ask for a snapshot, which is made
+//! of the same entries. Nothing is acknowledged. Of a prompt it has seeded hashes of new blocks alone: those before
+//! them are named by the last one; learned routes have hashes of those hashes.
 //!
 //! | file | job |
 //! |---|---|

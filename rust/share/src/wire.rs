@@ -66,11 +66,10 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// One thing that happened at the router that says so. It numbers models and workers itself and names each before its
-/// first use.
+/// One event at the router that sends it. It numbers models and workers itself and names each before its first use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// From here on, `index` is the model whose blocks are cut and hashed as `fingerprint` says.
+    /// From here on, `index` is the model whose blocks are cut and hashed by `fingerprint`.
     Pool {
         /// Its number.
         index: u32,
@@ -140,7 +139,7 @@ pub enum Entry<'a> {
         /// How often by now.
         epoch: u64,
     },
-    /// A worker served prefixes that end with messages: nothing of them is told but their keys.
+    /// A worker served prefixes that end with messages, sent as their keys alone.
     Learned {
         /// The model.
         pool: u32,

@@ -19,7 +19,7 @@ pub struct Version {
     pub origin: u64,
 }
 
-/// What a worker is, as it was registered.
+/// The properties of a worker, as it was registered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct About {
     /// Relative capacity.
@@ -30,7 +30,7 @@ pub struct About {
     pub dp_size: u32,
     /// How long its weight takes to rise to full.
     pub slow_start_ms: u64,
-    /// Blocks of its cache, `None` if nobody said.
+    /// Blocks of its cache, if known.
     pub kv_blocks: Option<u32>,
     /// How its engine resumes, `None` if any leading blocks will do.
     pub resuming: Option<Resuming>,

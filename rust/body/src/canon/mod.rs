@@ -69,7 +69,7 @@ impl Canon {
         self.seed = seed;
     }
 
-    /// What was written.
+    /// The bytes written so far.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -106,7 +106,7 @@ impl Canon {
         self.set_kind(at, first + later);
     }
 
-    /// What was written since `start`.
+    /// The bytes written since `start`.
     #[inline]
     pub(crate) fn since(&self, start: usize) -> Span {
         let end = self.bytes.len();
@@ -173,8 +173,8 @@ impl Canon {
         self.bytes.extend_from_slice(&digest.to_le_bytes());
     }
 
-    /// Writes a digest of `parts`, if they are not empty, to stand before them: what shares a part of them shares nothing
-    /// of them.
+    /// Writes a digest of `parts`, if they are not empty, to stand before them: what shares a part of them shares
+    /// nothing of them.
     pub(crate) fn put_whole(&mut self, kind: u8, parts: impl IntoIterator<Item = Span>) -> Span {
         let start = self.end();
         for part in parts {
@@ -198,8 +198,8 @@ impl Canon {
         self.bytes[at + 3..at + 19].copy_from_slice(&whole.to_le_bytes());
     }
 
-    /// Writes the next value in the order of its keys. Of keys that come twice the last value counts, at the place of
-    /// the first: what parsers make of them.
+    /// Writes the next value in the order of its keys. The last value of a repeated key counts, at the place of
+    /// the first, as in JSON parsers.
     pub(crate) fn put_value(&mut self, reader: &mut Reader<'_>) -> Result<()> {
         self.values.put(reader, &mut self.bytes, self.seed)
     }

@@ -25,7 +25,7 @@ struct Entry {
 fn tail(bytes: &[u8], key: usize) -> u64 {
     let foreign = 8_usize.saturating_sub(bytes.len() - key);
     match bytes.last_chunk() {
-        // What lies before a shorter key is shifted out.
+        // The bytes before a shorter key are shifted out.
         Some(last) => u64::from_le_bytes(*last) >> (8 * foreign),
         None => bytes[key..]
             .iter()
@@ -40,7 +40,7 @@ struct Edit {
     to: Span,
 }
 
-/// What writing a value needs, reused.
+/// The buffers for writing a value, reused.
 #[derive(Debug, Default)]
 pub(super) struct Values {
     entries: Vec<Entry>,
@@ -49,8 +49,8 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Writes the next value in the order of its keys. Of keys that come twice the last value counts, at the place of
-    /// the first: what parsers make of them.
+    /// Writes the next value in the order of its keys. The last value of a repeated key counts, at the place of
+    /// the first, as in JSON parsers.
     pub(super) fn put(
         &mut self,
         reader: &mut Reader<'_>,

@@ -6,7 +6,7 @@ use crate::profile::Engine;
 use crate::scan::{Reader, Token};
 use crate::writer::{Dialect, Writer};
 
-/// What a block is to the message around it.
+/// The role of a block in the message around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Reasoning,
@@ -151,8 +151,8 @@ impl Contents {
         Ok(())
     }
 
-    /// The content of a result. vLLM puts its images into a user's message behind it; others may, so that a content with
-    /// images is shared as a whole or not at all.
+    /// The content of a result. vLLM puts its images into a user's message behind it; others may, so that a content
+    /// with images is shared as a whole or not at all.
     fn put_result(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         self.shown = 0;
         if w.profile().engine == Engine::Sglang || reader.peek()? != Token::Array {

@@ -1,4 +1,4 @@
-//! What a message that was read means for the conversation.
+//! The effect of a message on the conversation once it is read.
 
 use super::Conversation;
 use super::contents::{Block, Class, IMAGE, SHOWN};
@@ -49,8 +49,8 @@ impl Conversation {
         w.canon().put_whole(b'q', calls.chain([more]))
     }
 
-    /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the text
-    /// of an assistant, which templates cut out of it, behind a mark of its own.
+    /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the
+    /// text of an assistant, which templates cut out of it, behind a mark of its own.
     pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize, dialect: Dialect) {
         if w.profile().is_likely {
             self.pieces.note(w.bytes(), &self.order, at);
@@ -66,7 +66,8 @@ impl Conversation {
             };
             let count: usize = self.order.iter().map(thoughts).sum();
             if count > 0 {
-                // All texts and images before the last thoughts go with them, and reasoning beside them may be left out.
+                // All texts and images before the last thoughts go with them, and reasoning beside them may be left
+                // out.
                 let mut parts = self.order.iter();
                 let is_content = |part: &Span| {
                     let part = part.of(w.bytes());

@@ -248,7 +248,7 @@ impl Conversation {
         let moves = engine != Engine::Vllm && !ranks.by_ref().is_sorted();
         let media = self.blocks.iter().skip_while(|block| block.is_media(arena));
         if moves || media.into_iter().any(|block| block.is_media(arena)) {
-            // Of a message with results behind its text, too, either may come first.
+            // Results behind the text of a message may be moved before it as well.
             let kind = if moves && results { SHOWN } else { b'g' };
             let whole = w.canon().put_whole(kind, [all]);
             self.order.insert(1, whole);

@@ -28,7 +28,7 @@ pub(crate) struct Conversation {
     blocks: Vec<Block>,
     /// Whether an item behind the first of those holds media.
     late_media: bool,
-    /// What vLLM makes of them, if that engine may be the one.
+    /// The form that vLLM gives them, if the engine may be vLLM.
     apart: responses::Apart,
     /// Parts of the message that is read, in their order.
     order: Vec<Span>,
@@ -134,7 +134,7 @@ impl Conversation {
         if place == Some(Place::LastUser)
             && (self.turns.moves_users() || self.turns.inline(merges).is_some())
         {
-            // What goes to the last user message, or which that is, is not known.
+            // The parts that go to the last user message are not known, or which message that is.
             let all = Span::from(parts.before.start()..parts.behind.end());
             w.add_written(&[b"messages", b"their tools"], &[all, tools.span()]);
         }

@@ -47,7 +47,7 @@ pub(crate) struct Turns {
     answers: Vec<(usize, usize)>,
     /// Calls behind texts.
     calls: Vec<Calls>,
-    /// Digest of system messages among the others, and whether one of them matters whatever the profile says.
+    /// Digest of system messages among the others, and whether one of them matters under every profile.
     inline: (Option<u128>, bool),
     /// System text beside the messages.
     system: Option<Span>,
@@ -147,8 +147,8 @@ impl Turns {
         }
     }
 
-    /// The turn goes on with a message of the user that began at `start`: an engine that puts results of tools before it
-    /// renders tools before all of it.
+    /// The turn goes on with a message of the user that began at `start`: an engine that puts results of tools before
+    /// it renders tools before all of it.
     pub(super) fn begin_before(&mut self, start: usize) {
         if let Some((user, _)) = self.last_user {
             self.last_user = Some((user, start));
@@ -168,8 +168,8 @@ impl Turns {
         }
     }
 
-    /// The last message may be another user's to some engine. Images of results are a question to vLLM, whatever text is
-    /// beside them.
+    /// The last message may be another user's to some engine. Images of results are a question to vLLM, whatever text
+    /// is beside them.
     pub(super) fn note_shown(&mut self, has_images: bool) {
         self.last_shown = self.begun;
         if has_images {
@@ -187,7 +187,8 @@ impl Turns {
         self.begun
     }
 
-    /// vLLM takes the message of this number for one that ends with an answer; other engines may join it to what follows.
+    /// vLLM takes the message of this number for one that ends with an answer; other engines may join it to what
+    /// follows.
     pub(super) fn note_apart(&mut self, answer: usize) {
         if answer > self.last_final {
             self.last_shown = answer + 1;
@@ -256,7 +257,7 @@ impl Turns {
         self.systems + usize::from(self.system.is_some()) > 1
     }
 
-    /// Notes a system message among the others; whether it `matters` to the head whatever the profile says.
+    /// Notes a system message among the others; whether it `matters` to the head under every profile.
     pub(super) fn note_inline(&mut self, canon: &Canon, message: Span, matters: bool) {
         let mut digest = canon.digest(message.of(canon.bytes()));
         if let Some(before) = self.inline.0 {
@@ -266,7 +267,8 @@ impl Turns {
         self.inline = (Some(digest), self.inline.1 || matters);
     }
 
-    /// System text beside the messages, all messages, and where leading system messages end, if there is a conversation.
+    /// System text beside the messages, all messages, and where leading system messages end, if there is a
+    /// conversation.
     pub(super) fn sections(&self) -> Option<(Span, Span, usize)> {
         let messages = self.span?;
         Some((self.system.unwrap_or_default(), messages, self.leading))
@@ -277,7 +279,8 @@ impl Turns {
     }
 
     /// Digest of system messages among the others, if they matter to the head: where the template `merges` them, where
-    /// one changes tools, and where there is a developer's, since vLLM merges all if the template does not know the role.
+    /// one changes tools, and where there is a developer's, since vLLM merges all if the template does not know the
+    /// role.
     pub(super) fn inline(&self, merges: bool) -> Option<u128> {
         let matters = merges || self.inline.1 || self.developer;
         self.inline.0.filter(|_| matters)

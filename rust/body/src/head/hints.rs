@@ -5,7 +5,7 @@ use crate::facts::Facts;
 use crate::scan::{Reader, Token};
 use crate::writer::Writer;
 
-/// What a request and its agent ask for.
+/// The hints of a request and its agent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Hints {
     /// `n`.

@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::scan::{Reader, Token};
 use crate::writer::Writer;
 
-/// What was found beside the conversation.
+/// The fields found beside the conversation.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     model: Option<Span>,
@@ -77,7 +77,7 @@ impl Head {
         }
     }
 
-    /// Adds what it says to `facts`.
+    /// Adds its fields to `facts`.
     pub(crate) fn state(&self, facts: &mut Facts) {
         facts.stream = self.stream;
         self.hints.state(facts);

@@ -14,7 +14,7 @@ const FIELDS: [&str; 6] = [
     "/extra_key",
     "/lora_path",
 ];
-/// The same within objects.
+/// Those within objects.
 const GROUPS: [(&str, &str); 4] = [
     ("session_params", "/session_params/id"),
     ("vllm_xargs", "/vllm_xargs/session_id"),

@@ -1,8 +1,8 @@
 //! Which conversation a request belongs to, by the headers and fields that clients and gateways send.
 //!
-//! Of several conventions the first of [`CONVENTIONS`] counts. Users, tenants, addresses and numbers of requests are never
-//! an identity: the former name too many conversations, the latter none. Names are read as they are, not by patterns:
-//! `x-*-session-id` would take a parent for a session.
+//! Where several conventions apply, the first of [`CONVENTIONS`] counts. Users, tenants, addresses and numbers of
+//! requests are never an identity: the former name too many conversations, the latter none. Names are read as they are,
+//! not by patterns: `x-*-session-id` would take a parent for a session.
 
 mod conventions;
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Clues<'_> {
 
 impl<'a> Clues<'a> {
     /// Notes the value of a header, by its name in lower case, or of a field of the body, by its path, such as
-    /// `/metadata/user_id`. Of a name that comes twice the first value counts.
+    /// `/metadata/user_id`. The first value of a repeated name counts.
     pub fn note(&mut self, name: &str, value: &'a str) {
         let Some(place) = conventions::place(name) else {
             return;
@@ -111,7 +111,7 @@ impl<'a> Clues<'a> {
                 let agent = self.first(convention.agent);
                 let session = Session { id, agent };
                 let parent = match (agent, convention.agent) {
-                    // Of an agent: the agent that began it, else the conversation.
+                    // An agent belongs to the agent that began it, else to the conversation.
                     (Some(_), _) => Some(Session {
                         id,
                         agent: self.first(convention.parent),
@@ -149,7 +149,8 @@ fn is_set(value: &str) -> bool {
     !matches!(value, "0" | "false" | "False")
 }
 
-/// The conversation in `metadata.user_id`: JSON with a `session_id`, or `..._session_<uuid>`. Any other value is a user.
+/// The conversation in `metadata.user_id`: JSON with a `session_id`, or `..._session_<uuid>`. Any other value is a
+/// user.
 #[must_use]
 pub(crate) fn session_of_user(value: &str) -> Option<&str> {
     const MARK: &str = "_session_";

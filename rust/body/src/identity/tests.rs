@@ -167,7 +167,7 @@ const ROWS: [Row<'_>; 36] = [
         ],
         None,
     ),
-    // What names nothing makes room for the next.
+    // A value that names nothing makes room for the next.
     (
         &[("x-dynamo-session-id", "  "), ("x-session-id", " b ")],
         Some(("opencode", "b", "", "", "")),

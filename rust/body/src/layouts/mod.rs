@@ -28,7 +28,7 @@ const LEAD: f64 = 1.0;
 pub struct Given {
     /// Where tools are rendered.
     pub tools: Option<Tools>,
-    /// What becomes of system messages.
+    /// The place that system messages get.
     pub systems: Option<Systems>,
     /// Which thoughts are rendered.
     pub thoughts: Option<Thoughts>,

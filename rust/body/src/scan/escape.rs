@@ -3,7 +3,7 @@
 use super::{Output, Reader};
 use crate::error::{ErrorKind, Result};
 
-/// What an escape of one letter stands for; 0 where there is no such escape.
+/// The byte that an escape of one letter stands for; 0 where there is no such escape.
 const PLAIN: [u8; 256] = {
     let mut plain = [0; 256];
     let pairs = *b"\"\"\\\\//b\x08f\x0cn\nr\rt\t";

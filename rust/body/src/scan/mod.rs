@@ -1,6 +1,6 @@
 //! A JSON reader over bytes that builds nothing: the caller asks for the next key, element or value.
 //!
-//! What it accepts is what RFC 8259 and `serde_json` accept, within a depth. Every byte is read a constant number of
+//! It accepts the texts that RFC 8259 and `serde_json` accept, within a depth. Every byte is read a constant number of
 //! times.
 
 mod escape;
@@ -11,7 +11,7 @@ use crate::error::{BodyError, ErrorKind, Result};
 pub use skip::check;
 pub use strings::Output;
 
-/// What a value is, by its first byte.
+/// The kind of a value, by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     /// `{`
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What the next value is.
+    /// The kind of the next value.
     ///
     /// # Errors
     /// With what stands here instead.

@@ -1,4 +1,4 @@
-//! Values nobody wants: checked, not read.
+//! Values that are not needed: checked, not read.
 
 use super::{Reader, Token};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! What a body says beside its prompt: names, salts, hints, and where its messages end.
+//! The fields of a body beside its prompt: names, salts, hints, and where its messages end.
 
 use proptest::prelude::*;
 
@@ -124,7 +124,7 @@ fn priority_of_the_body_outranks_that_of_an_agent() {
         (r#"{"priority": "3"}"#, None),
         (r#"{"priority": 1.5}"#, None),
         (r#"{"priority": 9223372036854775808}"#, None),
-        // Of an agent, the higher comes first.
+        // A higher priority of an agent comes first.
         (r#"{"nvext": {"agent_hints": {"priority": 3}}}"#, Some(-3)),
         (
             r#"{"nvext": {"agent_hints": {"priority": -9223372036854775808}}}"#,
@@ -407,7 +407,7 @@ proptest! {
                     if tools.is_empty() && !leads {
                         prop_assert_eq!(&prompt[..end], &shorter[..]);
                     }
-                    // What comes behind it does not change it, apart from where the tools are.
+                    // Later messages do not change it, apart from where the tools are.
                     // Behind several leading system messages, the place of tools counts as unknown.
                     let grows = messages[..=count.min(messages.len() - 1)]
                         .iter()

@@ -1,4 +1,4 @@
-//! What is equal and what differs, by the table of the format.
+//! Equal and unequal bodies, by the table of the format.
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
 use crate::{BodyReader, Engine, ErrorKind, Kind, Limits, Profile, Prompt, Systems, Tools};

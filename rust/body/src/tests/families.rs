@@ -1,4 +1,4 @@
-//! What the chat templates of some families make of conversations.
+//! Conversations as the chat templates of some families render them.
 #![allow(clippy::format_push_string, clippy::struct_excessive_bools)]
 
 use super::talks::{ROLES, Talk, Turn};
@@ -11,7 +11,7 @@ enum Drops {
     All,
     /// That before the last user message.
     BeforeUser,
-    /// The same, but results of tools in user messages do not count.
+    /// As above, but results of tools in user messages do not count.
     BeforePlain,
     /// That of answers, and all before the last answer.
     BeforeAnswer,
@@ -31,7 +31,7 @@ pub(super) struct Family {
     system_last: bool,
     /// Tools are announced at the very beginning.
     announces: bool,
-    /// What is dropped is cut out of texts too; the last message gets an empty one.
+    /// Dropped reasoning is cut out of texts too; the last message gets an empty one.
     cuts: bool,
     /// Images come before the texts of their message.
     media_first: bool,
@@ -119,7 +119,7 @@ pub(super) const FAMILIES: [Family; 9] = [
 ];
 
 impl Family {
-    /// What it makes of a conversation.
+    /// Renders a conversation.
     pub(super) fn render(&self, talk: &Talk) -> String {
         let turns = &talk.turns;
         let is_result = |turn: &Turn| {

@@ -95,7 +95,7 @@ fn play(
         let before = layouts.counts.switches.load(Ordering::Relaxed);
         let expected = ask(layouts, &talk, change(at, report), &mut sent);
         if layouts.counts.switches.load(Ordering::Relaxed) > before {
-            // What was sent is looked up by the new layout.
+            // Prompts already sent are looked up by the new layout.
             let all = session(1, TURNS)
                 .zip(session(2, TURNS))
                 .flat_map(|(one, other)| [one, other]);

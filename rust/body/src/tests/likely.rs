@@ -95,7 +95,7 @@ pub(super) fn word(kind: &str, id: u16) -> String {
 }
 
 impl Talk {
-    /// What an engine renders by `layout`.
+    /// The prompts that an engine renders by `layout`.
     pub(super) fn rendered(&self, layout: Layout) -> Vec<String> {
         let question = self
             .turns

@@ -1,4 +1,4 @@
-//! What engines and templates move within a prompt is shared as a whole or not at all.
+//! Parts that engines and templates move within a prompt are shared as a whole or not at all.
 #![allow(clippy::too_many_lines)] // tables
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
@@ -83,7 +83,7 @@ fn items_of_a_response_are_messages() {
     ] {
         assert_eq!(response(vllm(), &items), chat(&messages), "{items:?}");
     }
-    // What comes behind its place in a message moves what is before it: shared as a whole or not at all.
+    // A part behind its place in a message moves those before it: shared as a whole or not at all.
     for profile in [
         Profile::default(),
         vllm(),

@@ -135,7 +135,7 @@ impl Luck {
     }
 }
 
-/// What comes of a body: its prompts, or why it has none.
+/// The prompts of a body, or why it has none.
 fn prompts(reader: &mut BodyReader, path: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ErrorKind> {
     let body = reader.read(path, bytes).map_err(|error| {
         assert!(error.offset <= bytes.len());

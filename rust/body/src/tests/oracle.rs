@@ -81,7 +81,7 @@ pub(super) fn expected(bytes: &[u8]) -> Option<Vec<u8>> {
     model.map(|model| model.0)
 }
 
-/// The same, by the reader.
+/// The canonical bytes of the reader.
 pub(super) fn read(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut canon = Canon::default();
     let mut reader = Reader::new(bytes, 128);

@@ -36,7 +36,8 @@ fn without_digests(mut canonical: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The canonical bytes that bodies share with the first of them: the numbers of texts in them, and whether they are all.
+/// The canonical bytes that bodies share with the first of them: the numbers of texts in them, and whether they are
+/// all.
 struct Shared(Vec<(Vec<String>, bool)>);
 
 impl Shared {
@@ -55,7 +56,7 @@ impl Shared {
         Self(others.collect())
     }
 
-    /// What canonical bytes share is shared by what they are rendered to: every numbered text in the one lies in the
+    /// A shared prefix of canonical bytes is shared by the rendered prompts: every numbered text in the one lies in the
     /// other too, unless it is not rendered at all. How many texts the body `at` shares, or what is wrong.
     fn check(&self, at: usize, [seen, other]: [&str; 2]) -> Result<usize, String> {
         let (marks, equal) = &self.0[at];
@@ -74,7 +75,7 @@ impl Shared {
     }
 }
 
-/// What is made once per key.
+/// Values made once per key.
 struct Cache<K, V>(Vec<(K, V)>);
 
 impl<K: PartialEq, V> Cache<K, V> {

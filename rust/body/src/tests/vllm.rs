@@ -1,4 +1,4 @@
-//! What vLLM's `/render` showed: bodies that it renders apart are shared no further than they are rendered alike.
+//! Results of vLLM's `/render`: bodies that it renders apart are shared no further than they are rendered alike.
 
 use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
 use crate::{BodyReader, Limits, Profile, Systems, Tools};

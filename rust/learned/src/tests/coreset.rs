@@ -4,7 +4,7 @@ use super::*;
 
 const BOTH: [Distance; 2] = [Distance::Weighted, Distance::Directions];
 
-/// The same with every distance computed for every pick, and how clear each pick was.
+/// Picks with every distance computed for every pick, and how clear each pick was.
 fn obvious(vectors: &[f32], width: usize, keep: usize, distance: Distance) -> Vec<u32> {
     let rows: Vec<&[f32]> = vectors.chunks_exact(width).collect();
     let length = |row: &[f32]| row.iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();

@@ -90,11 +90,11 @@ fn what_is_said_again_is_no_news_and_what_is_due_is_done_once() {
     assert_eq!(b.take("w"), due(Some(Word::Gone), None));
     // Its own word is done.
     assert_eq!((b.take("w"), a.take("w")), (None, None));
-    // Of readiness somebody has a word of their own.
+    // Readiness has a word of its own.
     let ready = a.say("w", Word::Ready(false)).unwrap();
     assert!(b.hear("w", ready, Word::Ready(false)));
     assert_eq!(b.take("w"), due(None, Some(false)));
-    // What was done here meanwhile is later than what was heard.
+    // A change made here meanwhile is later than the word received.
     let back = a.say("w", Word::Draining).unwrap();
     assert!(b.hear("w", back, Word::Draining));
     assert!(b.say("w", Word::Ready(true)).unwrap() > back);
@@ -127,7 +127,7 @@ fn of_workers_taken_out_a_bounded_number_is_remembered() {
 }
 
 proptest! {
-    /// However words are dealt out, who heard all of them says the same, and that is what the highest version said.
+    /// In whatever order words arrive, routers that received all of them agree on those of the highest version.
     #[test]
     fn the_last_word_is_the_same_in_any_order(
         talk in proptest::collection::vec((0..3_usize, 0..4_u8, words(), any::<u8>()), 1..60),

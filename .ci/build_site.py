@@ -104,7 +104,7 @@ def menu_problems() -> list[str]:
 
 
 class Links(HTMLParser):
-    """What a page links to or shows."""
+    """The links and images of a page."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def reference_problems() -> list[str]:
 
 
 class Signatures(HTMLParser):
-    """What a page of the reference shows as called, by the name of its heading."""
+    """The signatures that a page of the reference shows, by the name of its heading."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()

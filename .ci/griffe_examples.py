@@ -1,4 +1,4 @@
-"""What the reference shows that Griffe leaves out: `Example:` as code, and constructors that are no `__init__`."""
+"""Parts of the reference that Griffe leaves out: `Example:` as code, and constructors that are no `__init__`."""
 
 from __future__ import annotations
 

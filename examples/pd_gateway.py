@@ -137,7 +137,7 @@ def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
 
 
 def main() -> None:
-    """Serve what the command line says."""
+    """Serve by the options of the command line."""
     parser = argparse.ArgumentParser(description="Route requests to pairs of vLLM workers.")
     parser.add_argument("--prefill", nargs="+", default=[], help="http://host:port of prefill workers")
     parser.add_argument("--decode", nargs="+", default=[], help="the same of decode workers")

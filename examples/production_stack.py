@@ -15,7 +15,7 @@ from cachelb.sources import MetricsSource
 
 
 def main() -> None:
-    """Serve what the command line says."""
+    """Serve by the options of the command line."""
     args = parse_args()
     initialize_all(app, args)
     logic = install(app)

@@ -137,7 +137,7 @@ def make_app(router: cachelb.Router[str], **options: Any) -> Starlette:
 
 
 def main() -> None:
-    """Serve what the command line says."""
+    """Serve by the options of the command line."""
     parser = argparse.ArgumentParser(description="Route requests to OpenAI-compatible engines.")
     parser.add_argument("workers", nargs="+", help="http://host:port or unix:///path.sock")
     parser.add_argument("--host", default="127.0.0.1")

@@ -1,7 +1,7 @@
 //! The functions of the header.
 //!
-//! Pointers are not NULL, point to what the header says, and stay valid during the call; that is all that is needed for
-//! safety, so no function repeats it.
+//! Pointers are not NULL, point to the type that the header declares, and stay valid during the call; safety needs no
+//! more, so no function repeats it.
 #![allow(unsafe_code, reason = "the interface is made of pointers")]
 #![allow(
     clippy::missing_safety_doc,
@@ -168,9 +168,9 @@ pub unsafe extern "C" fn cachelb_last_error(buffer: *mut c_char, len: usize) -> 
     })
 }
 
-/// Makes a router without workers. `json` holds its options: an object with the names and defaults of the Python `Router`,
-/// such as `{"policy": "adaptive", "block_size": 16}`; `{}` for none. If that fails, `err` gets the reason, cut to `err_len`
-/// bytes with the null character, and `router` gets NULL.
+/// Makes a router without workers. `json` holds its options: an object with the names and defaults of the Python
+/// `Router`, such as `{"policy": "adaptive", "block_size": 16}`; `{}` for none. If that fails, `err` gets the reason,
+/// cut to `err_len` bytes with the null character, and `router` gets NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_router_new(
     json: *const c_char,
@@ -234,8 +234,8 @@ pub unsafe extern "C" fn cachelb_worker_add(
     }
 }
 
-/// Forgets a worker and what it holds; its requests still end as usual. With a `drain` other than 0, it takes no new ones and
-/// is forgotten with the last that it has.
+/// Forgets a worker and what it holds; its requests still end as usual. With a `drain` other than 0, it takes no new
+/// ones and is forgotten with the last that it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_worker_remove(
     router: *mut Handle,
@@ -271,8 +271,8 @@ pub unsafe extern "C" fn cachelb_worker_set_ready(
     }
 }
 
-/// Picks a worker for a prompt of token ids, books its load and remembers that it will hold the prompt, in one step. `len` 0
-/// routes by load.
+/// Picks a worker for a prompt of token ids, books its load and remembers that it will hold the prompt, in one step.
+/// `len` 0 routes by load.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_select_tokens(
     router: *mut Handle,
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn cachelb_select_tokens(
     }
 }
 
-/// The same for a prompt that is a text of `len` bytes.
+/// Picks for a prompt that is a text of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_select_text(
     router: *mut Handle,
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn cachelb_select_text(
     }
 }
 
-/// The same for the body of a request to `request.path`, such as `/v1/chat/completions`.
+/// Picks for the body of a request to `request.path`, such as `/v1/chat/completions`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_select_body(
     router: *mut Handle,
@@ -397,8 +397,9 @@ pub unsafe extern "C" fn cachelb_cancel(
     unsafe { end(router, id, || Ok(Ending::Cancelled), usage, now_ms) }
 }
 
-/// Applies one message of KV events of a worker's engine: the msgpack payload that vLLM and `SGLang` publish. `seq` is its
-/// number, by which lost messages are noticed, or `CACHELB_UNKNOWN`. A payload that cannot be read is counted and left out.
+/// Applies one message of KV events of a worker's engine: the msgpack payload that vLLM and `SGLang` publish. `seq` is
+/// its number, by which lost messages are noticed, or `CACHELB_UNKNOWN`. A payload that cannot be read is counted and
+/// left out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_events_apply(
     router: *mut Handle,
@@ -420,8 +421,8 @@ pub unsafe extern "C" fn cachelb_events_apply(
     }
 }
 
-/// Writes every worker's cached prefixes to `sink`, for a router that starts later. Others may select meanwhile. `unix_ms` is
-/// the time of day, in milliseconds of 1970. The router needs the option `namespace_key`.
+/// Writes every worker's cached prefixes to `sink`, for a router that starts later. Others may select meanwhile.
+/// `unix_ms` is the time of day, in milliseconds of 1970. The router needs the option `namespace_key`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_snapshot(
     router: *mut Handle,
@@ -436,7 +437,7 @@ pub unsafe extern "C" fn cachelb_snapshot(
     })
 }
 
-/// Restores what a snapshot says of the registered workers; it is checked as a whole first.
+/// Restores the registered workers from a snapshot, which is checked as a whole first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachelb_restore(
     router: *mut Handle,

@@ -1,4 +1,4 @@
-//! What every call goes through: panics are caught, errors become a code and a text.
+//! The frame of every call: panics are caught, errors become a code and a text.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -88,7 +88,7 @@ pub(crate) fn last() -> String {
 /// Runs `work`; a panic is a fault.
 pub(crate) fn caught(work: impl FnOnce() -> Outcome<c_int>) -> Outcome<c_int> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|cause| {
-        // What a panic carries may panic when it is dropped.
+        // The payload of a panic may panic when it is dropped.
         if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(cause))) {
             std::mem::forget(another);
         }

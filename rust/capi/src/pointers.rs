@@ -1,8 +1,8 @@
-//! What callers point to, checked and read.
+//! Pointers of callers, checked and read.
 //!
-//! The caller vouches that a pointer that is not NULL points to as many bytes as it says, which nothing else uses during
-//! the call; nothing else is believed. Structs begin with their size, so that a library of a later version reads what an
-//! earlier one had.
+//! The caller vouches that a pointer that is not NULL points to as many bytes as declared, which nothing else uses
+//! during the call; everything else is checked. Structs begin with their size, so that a library of a later version
+//! reads what an earlier one had.
 #![allow(unsafe_code, reason = "the interface is made of pointers")]
 
 use std::ffi::c_char;
@@ -58,7 +58,7 @@ unsafe fn size<T: Versioned>(pointer: *const T) -> Outcome<usize> {
 /// # Safety
 /// As for [`size`].
 pub(crate) unsafe fn read<T: Versioned>(pointer: *const T) -> Outcome<T> {
-    // SAFETY: of the caller, who points to as much as the size says.
+    // SAFETY: the caller points to at least `size` bytes.
     unsafe {
         size(pointer)?;
         Ok(pointer.read_unaligned())
@@ -73,7 +73,7 @@ pub(crate) unsafe fn answer(pointer: *mut Pick) -> Outcome<impl FnOnce(Pick)> {
     // SAFETY: of the caller.
     let size = unsafe { size(pointer.cast_const())? };
     Ok(move |pick: Pick| {
-        // SAFETY: of the caller, who points to as much as `size` says.
+        // SAFETY: the caller points to at least `size` bytes.
         unsafe { pointer.write_unaligned(Pick { size, ..pick }) };
     })
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Of this header. A library of another one has other structs or functions.
+/// Version of this header. A library of another version has other structs or functions.
 pub const ABI_VERSION: u32 = 1;
 
 /// Done.
@@ -52,7 +52,7 @@ pub struct Slice {
     pub len: usize,
 }
 
-/// What is known of a request beside its prompt. Set all to 0, then `size`, then what is known.
+/// The facts of a request beside its prompt. Set all to 0, then `size`, then the known ones.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
@@ -100,7 +100,7 @@ pub struct Pick {
     pub reason: [c_char; 32],
 }
 
-/// What the engine counted. `CACHELB_UNKNOWN` for what it did not.
+/// Token counts of the engine; `CACHELB_UNKNOWN` for those it does not report.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
@@ -114,7 +114,7 @@ pub struct Usage {
     pub output_tokens: u64,
 }
 
-/// Takes one piece of an output; anything but 0 ends the output. The bytes are valid during the call. It must not throw, and
-/// may call the router.
+/// Takes one piece of an output; anything but 0 ends the output. The bytes are valid during the call. It must not
+/// throw, and may call the router.
 pub type Sink =
     Option<unsafe extern "C" fn(ctx: *mut c_void, data: *const u8, len: usize) -> c_int>;

@@ -44,7 +44,7 @@ const TEXT_BYTES: usize = 64;
 /// Obeyed for the tests of the inference extension.
 const TEST_SELECTION: &str = "test-epp-endpoint-selection";
 
-/// What the server has to do next.
+/// The next action of the server.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Send it.
@@ -160,7 +160,7 @@ pub(crate) struct Exchange {
     asking: Option<Asking>,
     pick: Option<Pick>,
     moving: Option<Box<Moving>>,
-    /// What waits for a booking to be moved.
+    /// The answer that waits for a booking to be moved.
     answer_headers: Option<AnswerHeaders>,
     answer: Option<PassingAnswer>,
     outgoing: VecDeque<Outgoing>,

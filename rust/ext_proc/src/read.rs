@@ -1,4 +1,4 @@
-//! What the picker reads of a message: headers, the subset, who served, and why the proxy answered by itself.
+//! Reading messages: headers, the subset, who served, and why the proxy answered by itself.
 
 use cachelb_serving::{Headers, trimmed};
 

@@ -109,7 +109,7 @@ fn report(handle: &Handle, health: &HealthReporter, is_ready: bool) {
     });
 }
 
-/// What the thread of a server runs.
+/// The main function of a server's thread.
 struct Run<H> {
     processor: Processor<H>,
     shared: Arc<Shared>,

@@ -48,7 +48,7 @@ pub(crate) struct Passing {
     last_ms: AtomicU64,
 }
 
-/// What an answer has as long as it passes.
+/// The state of an answer while it passes.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) body: Incoming,
@@ -149,7 +149,7 @@ impl Live {
 
 // === impl Passing ===
 
-/// Of an answer that is complete.
+/// Mark of a complete answer.
 const ENDED: u64 = u64::MAX;
 
 impl Passing {

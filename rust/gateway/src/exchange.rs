@@ -43,7 +43,7 @@ const RETRIED: [u16; 5] = [429, 500, 502, 503, 504];
 const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Time between two looks for a worker, while none is available.
 const LOOK: Duration = Duration::from_millis(20);
-/// What is read of a request that was refused, so that its client gets to the answer.
+/// How long and how much of a refused request is still read, so that its client gets to the answer.
 const LINGER: (Duration, usize) = (Duration::from_secs(2), 64 << 20);
 
 /// Answers a request.

@@ -22,7 +22,7 @@ const MOST_SERIES: usize = 4096;
 pub struct Histogram {
     /// By bucket, the last of which has no bound.
     pub counts: [u64; BOUNDS_S.len() + 1],
-    /// Of all times, in seconds.
+    /// Sum of all times, in seconds.
     pub sum_s: f64,
 }
 

@@ -25,8 +25,8 @@ const MOST_BYTES: usize = 4 << 20;
 /// Lists that are read at a time: a client's request costs one of each worker.
 static READS: Semaphore = Semaphore::const_new(64);
 
-/// Answers a list, or the entry of the model that the path names, with the client's own credentials. Of several workers
-/// with a model, the first one's entry is shown.
+/// Answers a list, or the entry of the model that the path names, with the client's own credentials. Where several
+/// workers have a model, the first one's entry is shown.
 pub(crate) async fn answer<H: Host>(
     shared: &Arc<Shared<H>>,
     path: &str,

@@ -42,7 +42,7 @@ pub(crate) enum Phase {
     Cut,
 }
 
-/// What all requests of a gateway share.
+/// The state that all requests of a gateway share.
 pub(crate) struct Shared<H> {
     pub(crate) host: Arc<H>,
     pub(crate) options: Options,

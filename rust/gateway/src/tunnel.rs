@@ -49,6 +49,6 @@ pub(crate) async fn pass(
         () = passing => {}
         _ = phase.wait_for(|phase| *phase == Phase::Cut) => {}
     }
-    // What was sent last is on its way.
+    // The last bytes are on their way.
     let _ = tokio::join!(to_client.shutdown(), to_worker.shutdown());
 }

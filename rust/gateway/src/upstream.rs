@@ -45,7 +45,7 @@ pub struct Target {
     place: Place,
     /// Whether it speaks TLS.
     is_tls: bool,
-    /// What its URLs have before the path of a request.
+    /// The prefix of its URLs before the path of a request.
     base: String,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
@@ -80,7 +80,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words that follow the URL.
+    /// Fails with the fault in words that follow the URL.
     pub fn read(worker: &str) -> Result<Self, &'static str> {
         if let Some(path) = worker.strip_prefix("unix://") {
             if !path.starts_with('/') {

@@ -14,7 +14,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Of which no more than `limit` are to be held.
+    /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {

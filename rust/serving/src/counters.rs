@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 cachelb_core::named! {
-    /// What a server counts, by its name in the counters of Python.
+    /// The events that a server counts, by their names in the counters of Python.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     Event {
         /// A worker was picked.

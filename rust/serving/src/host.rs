@@ -29,7 +29,7 @@ const REPORT: Duration = Duration::from_millis(100);
 pub trait Host: Send + Sync + 'static {
     /// Picks a worker for a request and books its load there.
     ///
-    /// It runs on the thread that serves all streams. What takes long, such as a body of more than
+    /// It runs on the thread that serves all streams. Long work, such as a body of more than
     /// [`LARGE_BODY_BYTES`] or a policy in another language, belongs into [`off_thread`]; which bodies are, is up to
     /// the host. The future is dropped if the proxy gives the request up or if its time is over: a booking that is
     /// made nevertheless is cancelled as its [`Picked`] is dropped.
@@ -215,7 +215,7 @@ pub struct Refusal {
     pub status: u16,
     /// For the client.
     pub message: String,
-    /// What it counts as.
+    /// The event that it counts as.
     pub event: Event,
     /// When the client may try again.
     pub retry_after_s: Option<f64>,

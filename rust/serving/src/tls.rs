@@ -59,7 +59,7 @@ pub enum TlsError {
 /// The certificates in use.
 #[derive(Debug)]
 pub struct Certificates {
-    /// What was read, and what it was read from.
+    /// The configuration, and the files that it was read from.
     config: RwLock<(Arc<ServerConfig>, Tls)>,
     protocols: &'static [&'static str],
 }

@@ -16,7 +16,7 @@ const MOST_DIGITS: usize = 20;
 /// Characters of an id that are read.
 const MOST_ID: usize = 256;
 
-/// What the engine writes into its answer, while the bytes pass on their way to the client.
+/// Reads the engine's answer while its bytes pass on their way to the client.
 #[derive(Debug)]
 pub struct PassingAnswer {
     is_stream: bool,

@@ -2,8 +2,8 @@
 //!
 //! Every router writes a [`Journal`]: an entry per placement, booking, first token, learned route, end and lost cache,
 //! numbered without gaps. Others apply it in order, notice a gap by the numbers and ask for a snapshot, which is made
-//! of the same entries. Nothing is acknowledged. Of a prompt it has seeded hashes of new blocks alone: those before
-//! them are named by the last one; learned routes have hashes of those hashes.
+//! of the same entries. Nothing is acknowledged. An entry has seeded hashes of a prompt's new blocks alone: those
+//! before them are named by the last one; learned routes have hashes of those hashes.
 //!
 //! | file | job |
 //! |---|---|

@@ -24,7 +24,7 @@ const DISCONNECTS: [&str; 3] = [
 const CLIENT_ERROR: u16 = 400;
 const SERVER_ERROR: u16 = 500;
 
-/// What the first message about an answer has.
+/// The content of the first message about an answer.
 #[derive(Debug)]
 pub(super) struct AnswerHeaders {
     headers: Headers,

@@ -101,7 +101,7 @@ impl Exchange {
 
     /// Gives a body back, which counts as held until all of it is sent: a proxy may be slow to read.
     pub(super) fn give_back(&mut self, mut parts: Vec<Bytes>, end: bool) {
-        // The last says that there is no more, if there is nothing else to say.
+        // The last part has the end mark, and is empty if there are no bytes left.
         let last = parts.pop().unwrap_or_default();
         let before = parts.into_iter().map(|part| (part, false));
         for (part, end) in before.chain([(last, end)]) {

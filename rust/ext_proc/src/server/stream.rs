@@ -18,7 +18,7 @@ use crate::replies;
 use crate::shared::Shared;
 use crate::wire::{ExternalProcessor, Message, Reply};
 
-/// What a server does with streams.
+/// How a server treats streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Serving,

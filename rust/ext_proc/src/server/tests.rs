@@ -64,7 +64,7 @@ impl Service {
         let started = Started::start(options, Arc::clone(&fake), listen).expect("starts");
         let runtime = client();
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", started.port()));
-        // What a call does not read is to stay with the server.
+        // Messages that a call does not read stay with the server.
         let endpoint = endpoint
             .expect("an address")
             .initial_stream_window_size(STREAM_WINDOW)

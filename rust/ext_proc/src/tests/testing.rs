@@ -43,7 +43,7 @@ impl Default for Options {
     }
 }
 
-/// What happened to bookings, in short words.
+/// The events of bookings, in short words.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) open: usize,

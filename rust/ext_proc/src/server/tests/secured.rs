@@ -156,7 +156,7 @@ fn versions_and_clients_are_bounded_and_certificates_exchanged() {
         Ok(ProtocolVersion::TLSv1_3)
     );
     assert!(handshake(port, &new_ca, highest, None).is_err());
-    // What is broken changes nothing.
+    // A broken file changes nothing.
     let (certificate, key) = signed(&new);
     for (wrong, expected) in [
         (

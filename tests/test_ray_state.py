@@ -107,7 +107,7 @@ def test_a_router_that_comes_later_is_told_everything() -> None:
         try:
             state = LinkedState(link, warm_start_s=60.0)
             third.attach(state)
-            assert state.stats().start == "warm: told by another router"
+            assert state.stats().start == "warm: received from another router"
             wait_until(lambda: load(third) == 1)
             wait_until(lambda: all(matched(third, [at, *STORY]) == 992 for at in range(1, 40)))
             assert link.log.stats()["bytes"] <= 20_000

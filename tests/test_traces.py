@@ -111,7 +111,7 @@ def test_prompt_of_no_tokens_has_no_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "data", "message"),
-    [(f"jsonl.{end}", lines(ROWS), "damaged, or not compressed as its name says") for end in ("gz", "xz", "zst")]
+    [(f"jsonl.{end}", lines(ROWS), "damaged, or its compression does not match") for end in ("gz", "xz", "zst")]
     + [(f"jsonl.{end}", CONTAINERS[f"jsonl.{end}"](lines(ROWS * 50))[:-6], "damaged") for end in ("gz", "xz")]
     + [("jsonl", lzma.compress(lines(ROWS)), r"not UTF-8 text .* is it compressed")],
     ids=["no gz", "no xz", "no zst", "cut gz", "cut xz", "plain name"],

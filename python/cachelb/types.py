@@ -103,7 +103,7 @@ class RequestArguments(TypedDict, total=False):
 
 
 class Reservation(TypedDict):
-    """What another router needs to book the same request, in the names of Dynamo's and Ray's selectors.
+    """Arguments with which another router books the request too, in the names of Dynamo's and Ray's selectors.
 
     Attributes:
         sequence_hashes: Chained hashes of the prompt's full blocks, for `blocks=`. Empty if only text is known.
@@ -322,7 +322,7 @@ class StateStats:
     Attributes:
         origin: Id of this router's current run.
         peers: Routers that this one receives from.
-        start: How the router started: "cold" with the reason, or the peer whose snapshot it received.
+        start: How the router started: "warm" if it received a snapshot, or "cold" with the reason.
         sent: Messages published to other routers.
         sent_bytes: Bytes of the messages published to other routers.
         received: Messages received from other routers.
@@ -430,7 +430,7 @@ class RouterStats:
         memory_bytes: Bytes of what grows with traffic: indexes, trees, sessions, captures, state of other routers.
         no_worker: Selections that found no worker.
         overloaded: Requests that an `Admission` refused.
-        admission: What became of the requests of each priority that came to an `Admission` of the router.
+        admission: Outcomes of the requests of each priority at an `Admission` of the router.
         unread_usage: Token counts of engines that were unreadable or implausible, and left out.
         policy: Name of the policy.
         models: Models with an index of their own.

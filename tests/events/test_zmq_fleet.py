@@ -269,7 +269,7 @@ def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) 
         with receiving(sink, None, discover=True) as source:
             wait_until(lambda: (worker.url, None) in source.stats().streams)
             bad = source.stats().streams[worker.url, None]
-            assert (bad.state, bad.last_error) == ("unusable", "not told where")
+            assert (bad.state, bad.last_error) == ("unusable", "unknown address")
             worker.start()
             complete(worker.url, PROMPT)
             sink.wait_for(lambda: sink.of(worker.url).last == 0)

@@ -191,7 +191,7 @@ def test_router_starts_without_a_server_and_shares_once_there_is_one(tmp_path: P
         found = [(stack.enter_context(make_router()), RedisState(server.url, warm_start_s=1.0)) for _ in range(2)]
         for router, state in found:
             start = failed_start(router, state)
-            assert start.startswith("cold: nobody told anything within 1 s, redis://127.0.0.1"), start
+            assert start.startswith("cold: no peer sent state within 1 s, redis://127.0.0.1"), start
             assert "refused" in start
         decision = found[0][0].select_worker(tokens=STORY)
         try:

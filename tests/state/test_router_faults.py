@@ -45,7 +45,7 @@ def test_killed_router_takes_its_load_along_and_comes_back_at_the_same_address()
         again = Spec(**{**before.__dict__, "mesh": {"warm_start_s": 60.0}})
         with RouterProcess(again) as reborn:
             reborn.answer()
-            assert reborn.ask("stats").start == "warm: told by another router"
+            assert reborn.ask("stats").start == "warm: received from another router"
             everyone = [reborn, *living]
             traffic.route(everyone, 12)
             traffic.end(everyone, 2)

@@ -52,7 +52,7 @@ def test_new_router_is_told_what_the_others_know_before_it_is_attached(fleet: Fl
         with make_router() as third:
             state = fleet.member(warm_start_s=60.0)
             third.attach(state)
-            assert state.stats().start == "warm: told by another router"
+            assert state.stats().start == "warm: received from another router"
             # One of them told; the other does too, of its own requests.
             assert matched(third) == matched(third, [5, *STORY]) == 992
             wait_until(lambda: load(third) == 1)
@@ -65,7 +65,7 @@ def test_router_that_nobody_tells_anything_starts_cold_with_a_reason(
     with make_router() as router:
         state = fleet.member(warm_start_s=0.2)
         router.attach(state)
-        assert state.stats().start == "cold: nobody told anything within 0.2 s"
+        assert state.stats().start == "cold: no peer sent state within 0.2 s"
     assert "starts cold" in caplog.text
 
 

@@ -59,7 +59,7 @@ def doctor() -> None:
 @click.option("--api-key", envvar="VLLM_API_KEY", help="Key of the engines' API; or the variable VLLM_API_KEY.")
 @click.option("--model", metavar="NAME", help="Model or adapter to probe; the first base model by default.")
 @option("--block-size", None, COUNT, "Block size of the router, to compare with the engines'.")
-@option("--events-port", None, _PORT, "Port of the event socket, for engines that do not tell it.")
+@option("--events-port", None, _PORT, "Port of the event socket, for engines that do not report it.")
 @option("--replay-port", None, _PORT, "Port of the replay socket, with --events-port.")
 @click.option(
     "--tokenizer",

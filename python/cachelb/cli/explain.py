@@ -54,7 +54,7 @@ def explain(
 
     FILE is what cachelb.records.JsonlRecords writes; the older files that rotation left beside it (FILE.1, FILE.2) are
     read too. Every token of a prompt is counted once: no candidate held it (prompt -> best), the picked worker did not
-    hold it (best -> selected), or its engine did not have it although the router believed so (selected -> engine).
+    hold it (best -> selected), or its engine did not have it although the router predicted it (selected -> engine).
 
     With --body, FILE is not needed: the table shows what a router reads of a request, and of two requests how much of
     their prompts is the same to it, and where they differ first.
@@ -180,7 +180,7 @@ def losses_table(analysis: Analysis, top: int) -> Table:
 
 def _disagreement(analysis: Analysis) -> Table:
     """Show where router and engines disagree."""
-    numbers = ["requests", "believed", "reported", "engine had less", "engine had more"]
+    numbers = ["requests", "predicted", "reported", "engine had less", "engine had more"]
     table = new_table("Router and engines", ["worker"], numbers)
     for key, worker in analysis.workers.items():
         believed = _share(worker.matched_tokens, worker.prompt_tokens)

@@ -79,7 +79,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     "--fleet",
     "fleets",
     metavar="FLEETS",
-    help=f"Fleets, separated by commas, as in 8xa30,4xh100+4xl40s; {_FLEET}. Of hybrid models 8xh100/window=1024*5, "
+    help=f"Fleets, separated by commas, as in 8xa30,4xh100+4xl40s; {_FLEET}. For hybrid models 8xh100/window=1024*5, "
     "/mamba*3 or /chunk=8192*3.",
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that all fleets serve.")
@@ -138,8 +138,8 @@ def league(
     TRACES are generators or files, as `cachelb replay` takes them, with options in parentheses: COUNT and others of a
     generator, LIMIT of a file, LOOP=closed for turns that wait for the answer before, JITTER in seconds.
 
-    What a fleet keeps up with is found for each trace first; loads are shares of that. Then every policy runs in every
-    cell. Equal settings give equal figures, whatever --threads says.
+    The capacity of a fleet is found for each trace first; loads are shares of it. Then every policy runs in every
+    cell. Equal settings give equal figures, with any --threads.
     """
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown exclude each other")

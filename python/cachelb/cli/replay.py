@@ -70,7 +70,7 @@ Models:     {", ".join(MODELS)}
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that the workers serve.")
 @option("--kv-tokens", None, COUNT, "Tokens EACH worker can cache; what its memory leaves by default.")
-@option("--block-size", None, COUNT, "Tokens per block; 16, or what the file says.")
+@option("--block-size", None, COUNT, "Tokens per block; 16, or as in the file.")
 @option("--mfu", 1.0, POSITIVE, "Factor on the arithmetic that the GPUs reach; a sound ranking holds from 0.8 to 1.25.")
 @option("--rate", None, POSITIVE, "Generators: arrivals per second; of sessions, where turns follow each other.")
 @option("--count", None, COUNT, "Generators: requests.")

@@ -27,7 +27,7 @@ def _models(fleet: Mapping[str, Facts]) -> Check:
 def _block_sizes(fleet: Mapping[str, Facts]) -> Check:
     groups = _grouped(fleet, lambda facts: facts.block_size)
     if len(groups) <= 1:
-        seen = f"{next(iter(groups))} tokens everywhere" if groups else "not told"
+        seen = f"{next(iter(groups))} tokens everywhere" if groups else "not reported"
         return Check("block-sizes", "ok" if groups else "skip", seen)
     sizes = sorted(int(str(size)) for size in groups)
     listed = "; ".join(f"{size} on {', '.join(workers)}" for size, workers in groups.items())
@@ -48,14 +48,14 @@ def _addresses(fleet: Mapping[str, Facts]) -> Check:
         fix = "let each engine publish at a port of its own"
         return Check("event-addresses", "fail", f"one address for several workers: {'; '.join(shared)}", fix)
     if not owners:
-        return Check("event-addresses", "skip", "nobody publishes events")
+        return Check("event-addresses", "skip", "no worker publishes events")
     return Check("event-addresses", "ok", f"{len(owners)}, all different")
 
 
 def _templates(fleet: Mapping[str, Facts]) -> Check:
     groups = _grouped(fleet, lambda facts: tuple(map(tuple, facts.chat_ids)) or None)
     if len(groups) <= 1:
-        seen = "the same token ids for the same chats" if groups else "not told: /tokenize does not answer"
+        seen = "equal token ids for equal chats" if groups else "unknown: /tokenize does not answer"
         return Check("templates", "ok" if groups else "skip", seen)
     listed = " against ".join(", ".join(workers) for workers in groups.values())
     fix = "start all engines with the same tokenizer and --chat-template"

@@ -49,7 +49,7 @@ async def check_reachable(client: WorkerClient) -> Check:
     try:
         version = str((await client.json("/version"))["version"])
     except (AskError, KeyError, TypeError):
-        return Check("reachable", "ok", "healthy; it does not tell its version")
+        return Check("reachable", "ok", "healthy; it does not report its version")
     return Check("reachable", "ok", f"healthy, version {version}")
 
 
@@ -85,7 +85,7 @@ async def check_cache(client: WorkerClient, facts: Facts, settings: Settings) ->
         page = await client.text("/metrics")
     except AskError as error:
         fix = "pass --block-size, or let the engine show its metrics"
-        return [Check("block-size", "warn", f"not told: {error}", fix)]
+        return [Check("block-size", "warn", f"unknown: {error}", fix)]
     shown = {name: (labels, value) for name, labels, value in map(_read, reversed(_SAMPLES.of(page.encode())))}
     facts.program = next((name.partition(":")[0] for name in shown), None)
     labels, _ = shown.get("vllm:cache_config_info", ({}, ""))
@@ -111,7 +111,7 @@ def _read(sample: tuple[bytes, bytes]) -> tuple[str, dict[str, str], str]:
 def _block_size(engine: int | None, router: int | None) -> Check:
     """Compare the engine's block size with the router's."""
     if engine is None:
-        return Check("block-size", "warn", "the metrics do not tell it", "pass the engine's --block-size")
+        return Check("block-size", "warn", "the metrics do not report it", "pass the engine's --block-size")
     if router is None or engine == router:
         return Check("block-size", "ok", f"{engine} tokens")
     seen = f"{engine} tokens, the router's is {router}"
@@ -136,7 +136,7 @@ async def check_router(settings: Settings) -> list[Check]:
     found = [f"{labels.get('fact')} of {labels.get('worker')} is rather {value}" for _, labels, value in learned]
     if not found:
         return [Check("router", "ok", "no setting of a worker is contradicted")]
-    return [Check("router", "warn", "; ".join(found), "correct these settings, as the log of the gateway says")]
+    return [Check("router", "warn", "; ".join(found), "correct these settings; the log of the gateway names them")]
 
 
 async def check_events(client: WorkerClient, facts: Facts, settings: Settings, key: str) -> Check:
@@ -150,7 +150,7 @@ async def check_events(client: WorkerClient, facts: Facts, settings: Settings, k
     try:
         page = await client.json("/kv_event_sources")
     except AskError as error:
-        seen = "it does not tell where" if error.status == NOT_FOUND else str(error)
+        seen = "it does not report its address" if error.status == NOT_FOUND else str(error)
         return Check("events", "fail", seen, _PORT_FIX + facts.events_fix)
     return _read_sources(page, facts, key)
 

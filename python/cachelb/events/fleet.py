@@ -201,7 +201,7 @@ class Fleet:
         if isinstance(found, Exception):
             if not any(owner == key for owner, _ in self._streams):
                 reason = str(found) if isinstance(found, PageError | ValueError) else type(found).__name__
-                self._refuse((key, None), "not told where", f"it does not tell where: {reason}")
+                self._refuse((key, None), "unknown address", f"it does not report its address: {reason}")
             return
         self._unusable.pop((key, None), None)
         for rank in range(ranks):

@@ -21,17 +21,17 @@ _LOCAL_DECODE = "local-decode"
 
 _ADVICE = {
     (NOT_CACHED, "nowhere"): "New text, or it left every cache: more KV memory, or prompts that begin alike.",
-    (NOT_CACHED, "only-one"): "One worker took part: nobody else could hold it. Look at readiness, `among`, roles.",
+    (NOT_CACHED, "only-one"): "One worker took part: no other could hold it. Look at readiness, `among`, roles.",
     (NOT_CACHED, "retry"): "The workers tried before are left out, whatever they hold. Look at what failed.",
     (NOT_CACHED, "no-key"): "Nothing to hash: pass tokens, text, messages or session.",
     (NOT_CACHED, "cannot-resume"): "The worker holds it, but its windows or states resume no deeper: a hybrid model.",
-    (NOT_CACHED, "text-only"): "Only text came, which events do not speak of: tokenize, and pass tokens.",
+    (NOT_CACHED, "text-only"): "Only text came, which events do not name: tokenize, and pass tokens.",
     (NOT_CACHED, "stale-events"): "The worker's events were behind: look at its stream and its replay socket.",
     (NOT_PICKED, "spill"): "The holder had too much to do: raise load_factor.",
     (NOT_PICKED, "imbalance"): "Load differed too much: raise the policy's balance thresholds.",
     (NOT_PICKED, "short-prompt"): "Too short to follow: lower the policy's minimum.",
     (NOT_PICKED, "cold"): "Too small a match to follow: lower cache_threshold.",
-    (NOT_FOUND, ""): "The engine had less than believed: its cache is smaller, was reset, or hashes otherwise.",
+    (NOT_FOUND, ""): "The engine had less than predicted: its cache is smaller, was reset, or hashes otherwise.",
 }
 _ADVICE_ELSE = {
     NOT_CACHED: "New text, or it left every cache.",

@@ -36,7 +36,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
         raise TraceError(f"{path}: not UTF-8 text after line {number} ({error.reason}); is it compressed?") from error
     except damage as error:
         raise TraceError(
-            f"{path}: damaged, or not compressed as its name says, after line {number}: {error}"
+            f"{path}: damaged, or its compression does not match its name, after line {number}: {error}"
         ) from error
 
 

@@ -127,7 +127,7 @@ class Exchange:
         self._askers: dict[bytes, None] = {}
         self._send_all_s = float("-inf")
         self._lock = threading.Lock()
-        self._start = "cold: nobody told anything yet"
+        self._start = "cold: no peer sent state yet"
         self._sent = self._sent_bytes = self._received = self._refused = 0
         self._gaps = self._snapshots = self._failures = 0
         self._failing = ""
@@ -154,7 +154,7 @@ class Exchange:
         wait_s = min(self._settings.warm_start_s, threading.TIMEOUT_MAX) if wait else 0.0
         if wait_s > 0 and not self._warm.wait(wait_s):
             why = f", {self._failing}" if self._failing else ""
-            self._start = f"cold: nobody told anything within {wait_s:g} s{why}"
+            self._start = f"cold: no peer sent state within {wait_s:g} s{why}"
             _log.warning("this router starts cold: no peer sent a snapshot within %g s%s", wait_s, why)
         if self._stopping.is_set():
             # Stopped meanwhile, perhaps before there was a thread to stop.
@@ -385,7 +385,7 @@ class Exchange:
         if peer.asked_s is None:
             peer.missing_s = None
         if not self._warm.is_set():
-            self._start = "warm: told by another router"
+            self._start = "warm: received from another router"
             self._warm.set()
 
     def _expire(self, now: float) -> None:

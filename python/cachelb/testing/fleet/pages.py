@@ -75,7 +75,7 @@ def _sglang_metrics(engine: Engine) -> str:
 
 def _text(rows: Iterable[tuple[str, str, str, float]]) -> str:
     return "".join(
-        f"# HELP {name} Of a fake engine.\n# TYPE {name} {kind}\n{name}{{{labels}}} {float(value)}\n"
+        f"# HELP {name} Value of a fake engine.\n# TYPE {name} {kind}\n{name}{{{labels}}} {float(value)}\n"
         for name, kind, labels, value in rows
     )
 

@@ -39,5 +39,5 @@ def test_help_of_what_users_call_most_has_arguments_units_and_errors() -> None:
     assert "Args:" in select
     assert "NoWorkerAvailable" in select
     assert "cached_tokens: " in complete
-    assert "What an engine says is not believed unseen" in complete
+    assert "Reports of engines are checked" in complete
     assert "Raises:" in (inspect.getdoc(Decision.on_tokens) or "")

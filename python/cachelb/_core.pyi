@@ -141,8 +141,8 @@ class Decision(Generic[_W]):
             output_ids: The output tokens themselves. A worker without KV events is known to hold them from then on,
                 behind the prompt, if that was given as `tokens=`, which is read again.
 
-        What an engine says is not believed unseen: a count that is no whole number from 0 to 2^40, and ids that cannot
-        be read, are left out and counted (`RouterStats.unread_usage`).
+        Reports of engines are checked: a count that is no whole number from 0 to 2^40, and ids that cannot be read, are
+        left out and counted (`RouterStats.unread_usage`).
 
         Example:
             >>> from cachelb import Router
@@ -210,7 +210,7 @@ class Decision(Generic[_W]):
         every case.
 
         Args:
-            items: What the worker sends.
+            items: The parts of the answer.
             tokens_of: Counts the tokens of an item; without it every item is one.
             usage_of: Reads what the engine counted from the last few items, such as
                 `lambda items: cachelb.answers.read_usage(b"".join(items))`.
@@ -231,7 +231,7 @@ class Decision(Generic[_W]):
         """Do the same for an iterator that is not asynchronous.
 
         Args:
-            items: What the worker sends.
+            items: The parts of the answer.
             tokens_of: Counts the tokens of an item; without it every item is one.
             usage_of: Reads what the engine counted from the last few items.
 
@@ -266,7 +266,7 @@ class Decision(Generic[_W]):
 
 @final
 class RequestView:
-    """What a request is, as far as routing goes. Nothing in it tells what the prompt or the session says.
+    """A request as far as routing goes, without the contents of its prompt and session.
 
     Example:
         >>> from cachelb import Router
@@ -567,7 +567,7 @@ class Router(Generic[_W]):
             messages: The prompt as chat messages: the same prompt as that of a chat's `body` with them.
             blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them.
             body: The request's body, as it came: what the other arguments leave out is read from it.
-            path: Path of the request, which says what the body is.
+            path: Path of the request, which decides the kind of the body.
             headers: The request's headers, as a mapping or pairs of str or bytes, for the session and the priority.
             boundaries: Where the prompt's messages end, for policies that learn there: in tokens, or in characters of
                 `text`; they must rise. Those of `messages` are known. `cachelb.boundaries` finds those of tokens.
@@ -626,7 +626,7 @@ class Router(Generic[_W]):
             Whether it was registered.
         """
     def reset_cache(self, worker: _W | str) -> None:
-        """Forget what a worker holds, because its engine restarted or was told to drop it. Its requests stay.
+        """Forget what a worker holds, because its engine restarted or dropped it on request. Its requests stay.
 
         Args:
             worker: The worker or its key.
@@ -927,7 +927,7 @@ def message_origin(message: bytes) -> tuple[int, int | None]:
 
 @final
 class Namespace:
-    """What separates the prompts of one adapter or cache salt from all others.
+    """Separates the prompts of one adapter or cache salt from all others.
 
     Prompts match only within their namespace. An empty string counts as absent.
 
@@ -966,22 +966,22 @@ def decode_kv_events(payload: Buffer, /) -> tuple[float, int | None, list[dict[s
       prefix, "partial" for any other).
     * `BlockRemoved`: `block_hashes`, `medium`, `group_idx`.
     * `AllBlocksCleared`.
-    * `Unknown` and `Malformed`, behind the others: the `count` of events that were passed over, because nobody knows
-      their type or because a value makes no sense.
+    * `Unknown` and `Malformed`, behind the others: the `count` of events that were passed over, because their
+      type is unknown or a value makes no sense.
 
     A hash is an int from 0 to 2^64 - 1 (a signed one by its bits), or the hex digits of the XXH3-128 of one given as
-    bytes. A medium is "gpu", "cpu", "disk", "shared" for a pool that workers share, or "unknown". What an event does
-    not say is None.
+    bytes. A medium is "gpu", "cpu", "disk", "shared" for a pool that workers share, or "unknown". Fields
+    that an event lacks are None.
 
     Args:
         payload: The last frame of a message: a msgpack array of time, events and perhaps rank.
 
     Returns:
-        Wall-clock seconds at which the engine made the message, its data-parallel rank if it says one, and the events.
+        Wall-clock seconds at which the engine made the message, its data-parallel rank if it has one, and the events.
 
     Raises:
         TypeError: `payload` is not bytes.
-        ValueError: It is not well-formed msgpack, or no batch of events; the message says what is wrong and where.
+        ValueError: It is not well-formed msgpack, or no batch of events; the message names the fault and its place.
 
     Example:
         >>> from cachelb import _core
@@ -1023,7 +1023,7 @@ class PolledEvents:
 
         Raises:
             TypeError: `answer` is not bytes.
-            ValueError: It is no JSON array; the message says what is wrong and where.
+            ValueError: It is no JSON array; the message names the fault and its place.
         """
 
     @property
@@ -1185,20 +1185,20 @@ class LearnedModel:
         seed: int = 0,
         version: int = 1,
     ) -> Self:
-        """Train a model; the same samples and seed give the same model on the same machine.
+        """Train a model; equal samples and seeds give equal models on one machine.
 
         Args:
             features: One row per sample, columns by `cachelb.learned.FEATURES`, in natural units; or the columns by
                 name.
             gpus: Name of each sample's device, None for an unknown one.
-            costs: What each sample cost, lower is better; seconds to the first token, say.
+            costs: Cost of each sample, lower is better, such as seconds to the first token.
             kind: "mlp", the network of Lodestar; "linear" regression; boosted "trees". The arguments from `epochs` to
                 `dropout` are the network's.
             feature_set: "extended" for all columns, "paper" for the first seven.
             epochs: Passes over the samples.
             batch: Samples of a step.
             rate: Learning rate of the first epoch; each later one has 0.95 of the one before.
-            weight_decay: What is added of a weight to its gradient.
+            weight_decay: Share of a weight that is added to its gradient.
             clip: Largest norm of a gradient.
             dropout: Share of the first two hidden layers that a step leaves out.
             holdout: Share of the samples that are kept to measure `errors`.
@@ -1370,8 +1370,8 @@ class BlockTracker:
 
         Args:
             block_size: Tokens per block, as the engines have it, 1 to 1024.
-            max_blocks_per_worker: Blocks a worker may hold per medium; the least recently used leaves go first. Of a
-                longer prompt the first blocks are kept.
+            max_blocks_per_worker: Blocks a worker may hold per medium; the least recently used leaves go first. A
+                longer prompt keeps its first blocks.
             hashing: "chained"; "eagle" for a draft model's windows; "positional" is inexact and kept for study: the
                 prompts ABBB and ZCCD credit ACCD with 4 blocks where 1 is true. It warns.
             matcher: "kary", "binary" or "linear": how the longest known prefix is searched. The answers are the same.
@@ -1443,8 +1443,8 @@ class BlockTracker:
     ) -> Match | None:
         """Find the worker that holds the most leading blocks. Changes nothing.
 
-        Of several, it is the one with the smallest hash of seed, last sequence hash and name: different prompts spread,
-        the same prompt stays.
+        Among several, it is the one with the smallest hash of seed, last sequence hash and name: different prompts
+        spread, equal prompts stay.
 
         Args:
             tokens: Token ids, as for `hash_blocks`.
@@ -1507,7 +1507,7 @@ class BlockTracker:
     ) -> int:
         """Store a chain of blocks by sequence hash, as engine events do.
 
-        A set: storing a block twice counts once. A parent nobody holds drops the chain.
+        A set: storing a block twice counts once. A chain whose parent no worker holds is dropped.
 
         Args:
             worker: Name of the worker, registered if new.
@@ -1697,7 +1697,7 @@ class BlockTracker:
 
         Args:
             data: The bytes.
-            secret: As for the constructor. What was stored in namespaces under another one is not found.
+            secret: As for the constructor. Blocks stored in namespaces under another one are not found.
             clock: As for the constructor; times to live go on from its time.
 
         Returns:
@@ -1786,8 +1786,8 @@ class RadixTree:
 
         Args:
             max_units: Characters or tokens that all workers together may hold, each counted for each of its holders.
-                What was used longest ago goes first, leaves before what they hang on; of a longer key the beginning is
-                kept. None for no limit.
+                The least recently used goes first, leaves before their parents; a longer key keeps its beginning. None
+                for no limit.
             page_size: Tokens are held and matched in whole pages of so many, 1 to 4096; 1 for text.
             ttl_s: Seconds until an entry ends that is not used again, None for never.
             clock: Monotonic seconds; called only when something has a time to live. The process's own clock if None.
@@ -1819,8 +1819,8 @@ class RadixTree:
         Args:
             key: Text, or token ids as for `hash_blocks`.
             worker: Name of the worker, registered if new.
-            remote: Whether another router said so. What is known only from others goes first when room is needed, and
-                becomes as good as any when it is inserted without this; the other way round changes nothing.
+            remote: Whether another router reported it. Remote entries go first when room is needed, and become local
+                when they are inserted without this; the other way round changes nothing.
             ttl_s: Seconds until the entry ends; that of the tree if None.
             at: When it was used, in seconds of the caller's choice, for `evict_oldest`; a time before one that the
                 worker was given already counts as that one. After all other uses if None.

@@ -42,7 +42,7 @@ _MOST_TENANTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOptions:
-    """What an `Admission` is built from, checked; the arguments of `Admission` say what each is.
+    """Checked options of an `Admission`; they are described with its arguments.
 
     Example:
         >>> from cachelb.admission import AdmissionOptions
@@ -95,7 +95,7 @@ class AdmissionOptions:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPreview:
-    """What the next request would meet.
+    """Prospects of the next request.
 
     Attributes:
         held: Whether it would be held, or refused if the admission holds nothing.
@@ -137,7 +137,7 @@ class Admission(Generic[W]):
 
     Attributes:
         router: The router that picks.
-        options: What it was built with.
+        options: Its options.
 
     Example:
         >>> import cachelb
@@ -361,7 +361,7 @@ class Admission(Generic[W]):
 
 
 class Acquisition(Generic[D]):
-    """What is to be picked, by ``await`` or ``async with``: a decision, or a pair of them."""
+    """A pending pick of a decision or a pair, for ``await`` or ``async with``."""
 
     __slots__ = ("_found", "_hold", "_made")
 

@@ -1,4 +1,4 @@
-"""What became of the requests that came to an admission."""
+"""Outcomes of requests at the admission queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BandStats:
-    """What became of the requests of one priority that came to an `Admission`.
+    """Outcomes of the requests of one priority at an `Admission`.
 
     Attributes:
         priority: The priority; beyond 16 of them, the requests of others are counted with the lowest.

@@ -69,7 +69,7 @@ _OTHER_VALUES = b'"[-0123456789tfn'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBodies:
-    """What a router knows of the request bodies that it is given, and of the engines that render them.
+    """How a router reads request bodies, and how its engines render them.
 
     By default chats are matched by the layout that their template most likely has, and what is left at None is learned
     for each model from the cached tokens that engines report. `Decision.match_basis` tells on what ground a prompt
@@ -90,7 +90,7 @@ class RequestBodies:
             does; "kept" if it renders that.
         max_bytes: Longer bodies are routed by load.
         strict: Raise `BodyError` for a body that is no JSON object, instead of routing it by load.
-        trust: What clients are trusted with: "priority" lets them raise theirs; otherwise they can only lower it.
+        trust: Fields trusted from clients: "priority" lets them raise theirs; otherwise they can only lower it.
         session_headers: Headers of your own that name a session, before all conventions.
         renderer: Function from a body and its path to its token ids, for chats and texts without images whose prompt is
             the only one, unless the call has a prompt of its own. It is called in every selection, dry runs and retries

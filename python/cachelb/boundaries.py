@@ -160,11 +160,11 @@ def align(ends: npt.ArrayLike, block_alignment: int = 16, min_prefix_boundary_to
 
     Args:
         ends: Rising positions in tokens.
-        block_alignment: What to round down to a multiple of.
+        block_alignment: Positions are rounded down to multiples of this.
         min_prefix_boundary_tokens: Positions before that are left out.
 
     Returns:
-        What is left, each once and none of them 0.
+        The remaining positions, each once and none of them 0.
 
     Raises:
         ValueError: `block_alignment` is below 1.

@@ -172,7 +172,7 @@ class PairDecision(Generic[W]):
         """Iterate over the parts of the decode worker's answer and report from them, as `Decision.track` does.
 
         Args:
-            items: What the decode worker sends.
+            items: The parts of the answer of the decode worker.
             tokens_of: Counts the tokens of an item; without it every item is one.
             usage_of: Reads the engine's token counts from the last few items.
 
@@ -191,7 +191,7 @@ class PairDecision(Generic[W]):
         """Do the same for an iterator that is not asynchronous.
 
         Args:
-            items: What the decode worker sends.
+            items: The parts of the answer of the decode worker.
             tokens_of: Counts the tokens of an item; without it every item is one.
             usage_of: Reads the engine's token counts from the last few items.
 

@@ -1,4 +1,4 @@
-"""What a router reads of a request body, and how much of their prompts two bodies share."""
+"""Reading of a request body by a router, and the part of their prompts that two bodies share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NAMESPACE: Final[tuple[tuple[str, Place], ...]] = (
     ("salt", "salt"),
     ("other_media", "media"),
 )
-"""What keeps equal prompts apart, and its name as a place."""
+"""Fields that keep equal prompts apart, each with its name as a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyDescription:
-    """What a router reads of a request body; `describe_body` makes one.
+    """A request body as a router reads it; `describe_body` makes one.
 
     Attributes:
         path: The path by which it was read.
@@ -122,7 +122,7 @@ _SHOWN: Final = tuple(each.name for each in fields(BodyDescription) if each.repr
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompt:
-    """What two bodies share, as `BodyDescription.shared_with` finds it.
+    """The shared part of two bodies, as `BodyDescription.shared_with` finds it.
 
     Attributes:
         blocks: Whole blocks from the beginning.
@@ -160,12 +160,12 @@ def describe_body(
 
     Args:
         body: The body.
-        path: The path of the request, which says what the body is.
+        path: The path of the request, which decides the kind of the body.
         headers: Its headers.
         bodies: How it is read; None for the defaults.
 
     Returns:
-        What a router reads of it.
+        The body as a router reads it.
 
     Raises:
         BodyError: It cannot be read, whether or not `bodies` is strict; a router that is not routes it by load.

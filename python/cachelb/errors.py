@@ -132,7 +132,7 @@ class Overloaded(NoWorkerAvailable):
         reason: "no room", "queue full", "waited too long", "deadline passed" or "shutting down".
         reasons: Why each worker was left out, by key: "full", or what would keep it out at any load.
         retry_after_s: When one is about to have room for this request, in seconds from 1 to 60.
-        room_in_s: The same without these bounds.
+        room_in_s: As `retry_after_s`, without these bounds.
         waited_s: How long the request waited.
         status: HTTP status to answer with, 429.
         headers: HTTP headers to answer with.

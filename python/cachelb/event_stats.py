@@ -13,7 +13,7 @@ class CacheGroupStats:
 
     Attributes:
         id: Its number, None if events do not name it.
-        kind: What its layers attend to, such as "full_attention" or "mamba"; None if events do not say.
+        kind: Attention of its layers, such as "full_attention" or "mamba"; None if events do not name it.
         block_size: Tokens per block, None until it is known.
         window: Tokens of its sliding window, None for other kinds.
         blocks: Blocks that it holds.

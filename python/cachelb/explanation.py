@@ -83,8 +83,8 @@ class Explanation:
         best_matched_tokens: Prompt tokens matched on the best candidate.
         matched_tokens: Prompt tokens matched on the picked worker.
         higher_is_better: Whether the policy takes a higher score to be better.
-        candidates: The offered workers, in the order of the list. Of more than 64, the picked one and those that held
-            something; empty once the decision is too long ago, see `forgotten`.
+        candidates: The offered workers, in the order of the list; beyond 64 only the picked one and those that held
+            something. Empty once the decision is too long ago, see `forgotten`.
         convention: Convention by which the conversation is known, such as "claude-code"; None without `body=`,
             `headers=` or a conversation. See `RequestBodies`.
         match_basis: On what ground the prompt matched, as in `Decision.match_basis`.

@@ -37,7 +37,7 @@ def gauge(name: str, unit: str = "1", *labels: str, row: str | None = None) -> M
 
 
 def measures(owner: type) -> list[Measure]:
-    """Read the metrics of a dataclass; their help is what the docstring says of the field.
+    """Read the metrics of a dataclass; their help texts are the docstring's entries of the fields.
 
     Example:
         >>> from cachelb.types import WorkerStats

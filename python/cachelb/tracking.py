@@ -201,7 +201,7 @@ class TrackedStream(Generic[_T]):
 
 
 class TrackedIterator(Generic[_T]):
-    """The same for an iterator that is not asynchronous.
+    """As `TrackedStream`, for an iterator that is not asynchronous.
 
     Example:
         >>> from cachelb import Router

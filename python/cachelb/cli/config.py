@@ -34,7 +34,7 @@ Examples:
 def config(context: click.Context, *, file: Path, as_list: bool, as_json: bool) -> None:
     """Check the configuration FILE (.toml, .yaml, .json) with the CACHELB_* variables laid over it.
 
-    Says ok and leaves with 0, or names the first mistake and leaves with 2. Secrets are shown as "set". With the word
+    Prints ok and exits with 0, or names the first mistake and exits with 2. Secrets are shown as "set". With the word
     schema in place of FILE, it prints the JSON Schema of such files, for editors.
     """
     if file == _SCHEMA:

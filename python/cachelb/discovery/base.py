@@ -1,4 +1,4 @@
-"""What every source of workers has: a thread, the guard, and the answers it gives to the router."""
+"""Base of every source of workers: a thread, the guard, and the answers it gives to the router."""
 
 from __future__ import annotations
 

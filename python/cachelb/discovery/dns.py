@@ -24,11 +24,10 @@ _MOST_SERVERS: Final = 16
 class DnsWorkers(PolledWorkers):
     """Registers the addresses of a name, or the targets of its SRV records, as they change.
 
-    The name is asked for again when its time to live is over, from 1 second to `max_ttl_s`. Of a name with addresses of
-    both families, the IPv4 ones are taken. Of SRV records, those with the lowest priority are taken, by name; their
-    weights are not read. A name that does not exist or has no records counts as a failure, as does a name server that
-    does not answer: the last workers stay, so that DNS alone never empties a fleet. Needs
-    the extra `dns`.
+    The name is asked for again when its time to live is over, from 1 second to `max_ttl_s`. A name with addresses of
+    both families registers the IPv4 ones. SRV records register those with the lowest priority, by name; their weights
+    are not read. A name that does not exist or has no records counts as a failure, as does a name server that does not
+    answer: the last workers stay, so that DNS alone never empties a fleet. Needs the extra `dns`.
 
     Args:
         name: A name, which the system's search domains complete, such as that of a headless service.

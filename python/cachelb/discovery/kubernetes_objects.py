@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """What an object says of workers."""
+    """The workers of an object."""
 
     places: tuple[Place, ...] = ()
     ports: tuple[Named, ...] = ()

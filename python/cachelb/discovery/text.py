@@ -19,7 +19,7 @@ FORMS: Final = (
     "kubernetes:[NAMESPACE/]SERVICE[:PORT]",
     "pods:[NAMESPACE/]SELECTOR[:PORT]",
 )
-"""What `from_text` takes."""
+"""Forms that `from_text` takes."""
 
 KINDS: Final[Mapping[str, Callable[..., WorkerSource]]] = MappingProxyType(
     {"kubernetes": KubernetesWorkers, "dns": DnsWorkers, "file": FileWorkers}

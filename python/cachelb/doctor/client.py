@@ -16,10 +16,10 @@ _DENIED: Final = (401, 403)
 
 
 class AskError(Exception):
-    """A worker did not answer as it should; the text says how, without anything that was sent.
+    """A worker did not answer as it should; the text describes how, without anything that was sent.
 
     Args:
-        seen: What happened.
+        seen: The failure.
         status: Status of the answer, 0 if there was none.
     """
 
@@ -62,14 +62,14 @@ class WorkerClient:
         """
         return (await self._ask(page, None, {})).decode(errors="replace")
 
-    async def json(self, page: str) -> Any:  # noqa: ANN401 - what a worker answers is looked at with care
+    async def json(self, page: str) -> Any:  # noqa: ANN401 - checked by its readers
         """Fetch a page of JSON.
 
         Args:
             page: Its path.
 
         Returns:
-            What it holds.
+            The parsed JSON.
 
         Raises:
             AskError: There is no such page, it is no JSON, or there is no answer.
@@ -81,7 +81,7 @@ class WorkerClient:
 
         Args:
             page: Path of the page.
-            body: What to send.
+            body: The body to send.
             headers: Headers to send along.
 
         Returns:

@@ -63,7 +63,7 @@ class Diagnosis:
     """The checks of a fleet.
 
     Attributes:
-        workers: Of each worker, in the order given.
+        workers: Reports of the workers, in the order given.
         fleet: Checks across all workers; empty for one worker.
 
     Example:

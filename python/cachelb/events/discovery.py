@@ -32,11 +32,11 @@ class Discovery:
         self._thread: threading.Thread | None = None
 
     def ask(self, key: str, address: str) -> None:
-        """Ask a worker; `answers` has what it says some time later.
+        """Ask a worker; its answer appears in `answers` some time later.
 
         Args:
             key: Its key.
-            address: The same with its credentials.
+            address: The key with its credentials.
         """
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -97,7 +97,7 @@ def page_url(key: str) -> str:
 
 
 def parse_page(body: bytes, key: str) -> dict[int, Endpoint]:
-    """Read what an engine says of its event sources.
+    """Read the page of an engine's event sources.
 
     vLLM listens where its endpoint names any host or a file; elsewhere it connects to a subscriber.
 
@@ -129,7 +129,7 @@ def parse_page(body: bytes, key: str) -> dict[int, Endpoint]:
 
 
 def _at_host(address: str, key: str) -> str:
-    """Put the worker's host where an address says "any"."""
+    """Put the worker's host in the place of a wildcard."""
     prefix = next((prefix for prefix in _ANY_HOST if str(address).startswith(prefix)), None)
     return address if prefix is None else f"tcp://{worker_host(key)}:{address.removeprefix(prefix)}"
 

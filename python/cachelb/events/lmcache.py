@@ -20,7 +20,7 @@ _PAIR: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LookupHit:
-    """What one instance holds of a prompt.
+    """The part of a prompt that one instance holds.
 
     Attributes:
         location: Where it is, as LMCache names it, such as "LocalCPUBackend".
@@ -49,7 +49,7 @@ def parse_lookup(body: bytes) -> dict[str, LookupHit]:
         body: The JSON answer.
 
     Returns:
-        What each instance holds, by its id.
+        The part that each instance holds, by its id.
 
     Raises:
         ValueError: It is no such answer.

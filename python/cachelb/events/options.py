@@ -82,7 +82,7 @@ def fleet_settings(
 def relay_keys(secret: str | Sequence[str] | None) -> Keys | None:
     """Make the keys that a relay and the gateways behind it share, None for a relay open to all peers.
 
-    Of several secrets the first counts; None stands for that of the environment, if it has one.
+    If there are several secrets, the first counts; None stands for that of the environment, if it has one.
     """
     from cachelb.events.sockets import curve_keys
 

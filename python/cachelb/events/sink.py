@@ -51,5 +51,5 @@ class KvSink(Protocol):
 
     @property
     def _fleet(self) -> KvStreams:
-        """What receives them."""
+        """Receiver of the events."""
         ...

@@ -66,9 +66,9 @@ def make_socket(
 ) -> zmq.Socket[bytes]:
     """Make a socket with bounded memory per peer; all sockets of this package are made here.
 
-    Of one peer, `receives` unread messages are kept, further ones wait at the peer; `sends` messages are kept for a
-    peer that does not read. A peer that sends more than `most_bytes` in one message is cut off. `keys` are those of the
-    server it connects to.
+    At most `receives` unread messages of a peer are kept, further ones wait at the peer; `sends` messages are kept for
+    a peer that does not read. A peer that sends more than `most_bytes` in one message is cut off. `keys` are those of
+    the server it connects to.
     """
     socket = context.socket(kind)
     limits: dict[int, int] = {zmq.RCVHWM: receives, zmq.SNDHWM: sends, zmq.MAXMSGSIZE: most_bytes}

@@ -24,7 +24,7 @@ class ZmqSource:
     engine's replay socket, again whenever a message is missing. A slow or dead worker delays only itself. Without a
     replay socket, a missed message makes all known blocks of the worker doubtful: configure one.
 
-    Engines publish at a fixed port of their host unless `endpoints` says otherwise; vLLM needs
+    Engines publish at a fixed port of their host unless `endpoints` has another; vLLM needs
     `--kv-events-config '{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:5657"}'` for `replay_port=5657`.
     Rank r of a worker with data-parallel ranks publishes r ports higher. Needs the extra `events`.
 

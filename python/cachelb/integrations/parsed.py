@@ -28,7 +28,7 @@ _FIELDS = (
     "tools",
     "vllm_xargs",
 )
-"""What `Router.select_worker` reads beside the prompt. Hosts have more, some of which is no JSON."""
+"""Fields that `Router.select_worker` reads beside the prompt. Hosts have more, some of which are not JSON."""
 
 
 def as_body(fields: Mapping[str, Any], **prompt: object) -> RequestArguments:

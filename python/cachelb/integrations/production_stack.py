@@ -1,8 +1,8 @@
 """production-stack: a routing logic for its router, and the middleware that detects the end of requests.
 
 Its router has a closed list of routing logics, so this one takes the place of the configured one, in `install`, and is
-of a class that the router knows to give the request's body to. Of its callbacks, the one after a request comes only if
-the stream ended well. So the application is wrapped: the answer passes by on its way to the client.
+of a class that the router knows to give the request's body to. Its callback after a request comes only if the stream
+ended well. So the application is wrapped: the answer passes by on its way to the client.
 """
 
 from __future__ import annotations

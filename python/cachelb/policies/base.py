@@ -53,8 +53,8 @@ class BuiltinPolicy(NativePolicy):
     """A policy whose rule runs natively.
 
     Workers are your own objects: `str`, objects with a `.url` or `.id`, or anything else with `key=`. They are only
-    handed back. A new key is registered on sight; a worker that says it is not `healthy`, `is_healthy` or `ready`
-    (an attribute, a method or a dict entry) is passed over. A worker's key must not change while it is in use.
+    handed back. A new key is registered on sight; a worker whose `healthy`, `is_healthy` or `ready` (an attribute, a
+    method or a dict entry) is false is passed over. A worker's key must not change while it is in use.
 
     Beside its own options every policy takes `seed`, `key`, `clock` and `booking_ttl_s`; those that know a prompt by
     its blocks take `block_size`, those that hash all of them `hash_seed`, and those that remember placements
@@ -62,8 +62,8 @@ class BuiltinPolicy(NativePolicy):
 
     Attributes:
         name: Name of the policy in configurations.
-        needs: What `select_worker` must be given for the policy to do its work; without it the policy falls back to
-            load and says so in the reason.
+        needs: Arguments of `select_worker` that the policy needs; without them it falls back to load, with a reason of
+            its own.
         options: Its own options: name, type, default and text of each.
         shared: Options that it has in common with others, likewise.
         option_aliases: Other spellings of options that the class takes, and the options they stand for.

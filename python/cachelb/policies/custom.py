@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FleetView", "Policy", "PolicyLike", "RequestView", "lowest"]
 
 NEEDS = frozenset({"tokens", "session", "prompt_tokens", "load"})
-"""What a policy may say it needs. Only "tokens" and "session" make the router compute something."""
+"""Needs that a policy may declare. Only "tokens" and "session" make the router compute something."""
 
 _log = logging.getLogger("cachelb.policies")
 
@@ -59,17 +59,17 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What the policy is called in statistics and records."""
+        """Name of the policy in statistics and records."""
         ...
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the router must compute for it, so that nobody pays for what nobody reads.
+        """Inputs that the router must compute for it; others are not computed.
 
         "tokens": what each worker holds of the prompt, from the placements the router recorded. "session": the hash of
-        the prompt's head as `request.key` for requests without a session. "prompt_tokens" and "load" say what the
-        policy reads and cost nothing. Prompts are hashed once for all policies of a router, so with the default
-        `prefill_policy`, which reads tokens, they are hashed whatever this says; `"least-loaded"` does without.
+        the prompt's head as `request.key` for requests without a session. "prompt_tokens" and "load" only
+        declare what the policy reads and cost nothing. Prompts are hashed once for all policies of a router, so with
+        the default `prefill_policy`, which reads tokens, they are hashed in any case; `"least-loaded"` does without.
         """
         ...
 
@@ -77,7 +77,7 @@ class Policy(Protocol):
         """Pick a candidate.
 
         Args:
-            request: What the request is. It never tells what the prompt says.
+            request: The request, without the contents of the prompt.
             fleet: The candidates as columns, at least one.
 
         Returns:
@@ -110,7 +110,7 @@ def lowest(cost: NDArray[Any], request: RequestView) -> int:
         False
     """
     best = cost.min()
-    if best != best:  # noqa: PLR0124 - NaN, which says that there is one
+    if best != best:  # noqa: PLR0124 - NaN if there is one
         known = cost[cost == cost]  # noqa: PLR0124
         if not len(known):
             return request.randrange(len(cost))
@@ -120,7 +120,7 @@ def lowest(cost: NDArray[Any], request: RequestView) -> int:
 
 
 PolicyLike: TypeAlias = "str | BuiltinPolicy | Policy"
-"""What a router takes as a policy: a name, an object of `cachelb.policies`, or your own."""
+"""A policy as routers take it: a name, an object of `cachelb.policies`, or your own."""
 
 _KEPT_CLASSES = 64
 
@@ -162,11 +162,11 @@ def check(policy: object) -> Policy:
         policy: The object.
 
     Returns:
-        The same object.
+        The object.
 
     Raises:
         TypeError: It lacks a member, or one has the wrong type.
-        ValueError: It needs what no router has.
+        ValueError: It needs an input that no router has.
 
     Example:
         >>> check(object())

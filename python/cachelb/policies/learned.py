@@ -1,4 +1,4 @@
-"""What a policy that learns a model has beside the others, and how a model is written."""
+"""Methods of policies that learn a model, and how a model is written."""
 
 from __future__ import annotations
 

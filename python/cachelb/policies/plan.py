@@ -33,7 +33,7 @@ class Plan:
         shadows: Rules that decide beside the first, by name.
         customs: The caller's own policies, where there are any.
         is_native: There are none.
-        needs: What the policy for whole requests needs.
+        needs: Inputs of the policy for whole requests.
         replicas: Routers that serve the same fleet.
     """
 
@@ -113,7 +113,7 @@ class Plan:
             block_size: Tokens per block.
 
         Returns:
-            What the native half takes.
+            The arguments of the native half.
         """
         return {
             "model": model,

@@ -38,11 +38,11 @@ def make(name: str, options: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever 
         options: Options of its class.
 
     Returns:
-        The policy, None if nobody registered that name.
+        The policy, None if that name is not registered.
 
     Raises:
-        CachelbError: What is registered cannot be imported, or two distributions register the name.
-        TypeError: What it makes is no policy.
+        CachelbError: The registered object cannot be imported, or two distributions register the name.
+        TypeError: It makes an object that is no policy.
     """
     from importlib.metadata import entry_points
 

@@ -93,7 +93,7 @@ class RecordFiles(Tabular):
                 line. If it raises `SchemaError`, the line is a bad one.
 
         Yields:
-            What it made, and the fields.
+            The result of `take`, and the fields.
 
         Raises:
             OSError: A file cannot be read.

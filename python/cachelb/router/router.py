@@ -199,7 +199,7 @@ class Router(Reservations[W]):
     _forgotten: int | None
 
     config: RouterConfig | None = None
-    """What the router was built from, by `from_config`."""
+    """The configuration that `from_config` built the router from."""
 
     @classmethod
     def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
@@ -379,8 +379,8 @@ class Router(Reservations[W]):
         """Pick a worker for prefill and one for decode, and book both or neither.
 
         Under `adaptive`, with no policy set for either role, the prompt is computed where that costs the least: on the
-        decode worker itself, or on a prefill worker with the transfer of the blocks that the decode worker lacks. Of
-        all pairs and all decode workers alone the cheapest is taken; every score is in milliseconds. Under other
+        decode worker itself, or on a prefill worker with the transfer of the blocks that the decode worker lacks. The
+        cheapest of all pairs and all decode workers alone is taken; every score is in milliseconds. Under other
         policies each role has its own, and `pd_uncached_token_threshold` decides who computes the prompt.
 
         Args:

@@ -46,7 +46,7 @@ class SharedCaches(Observation[W]):
             load_ms_per_token: Milliseconds that loading takes per prompt token; None counts a block as 0.6 of one in
                 device memory.
             startup_ms: Milliseconds before the first token is loaded.
-            media: Media that mean this cache in the events of its workers: vLLM's Mooncake store connector says "cpu".
+            media: Media that mean this cache in the events of its workers: vLLM's Mooncake store connector sends "cpu".
             ttl_s: Seconds that a block is trusted after an event announced it, for senders that never remove; None
                 trusts it until it is removed.
             kv_blocks: Blocks it holds, as its events count them; None is as many as a worker may hold.
@@ -56,7 +56,7 @@ class SharedCaches(Observation[W]):
         Raises:
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range, `workers` is empty, the name is that of a worker or of another
-                model's shared cache, or the model has another shared cache; the message says what to do.
+                model's shared cache, or the model has another shared cache; the message has the remedy.
 
         Example:
             >>> from cachelb import Router

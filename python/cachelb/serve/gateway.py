@@ -74,7 +74,7 @@ class Gateway:
     the interpreter's lock only for policies, renderers and clocks in Python. Use the router with
     `RequestBodies(strict=True, max_bytes=max_body_bytes)`, so that a prompt that is no JSON is answered with 400.
 
-    What operators should know is logged as `cachelb.serve`.
+    Events that operators should see are logged as `cachelb.serve`.
 
     Example:
         >>> from urllib.request import urlopen
@@ -122,9 +122,9 @@ class Gateway:
             max_open: Requests at a time; more are answered with 503.
             max_held_bytes: Bytes of all bodies at a time; likewise.
             max_connections: Connections of clients at a time; more are closed.
-            admission: Of an `Admission` that holds prompts where every worker has as much before it as the bounds
-                allow, and refuses them with 429. Policy, shadow, renderer and clock of the router must be native. None
-                holds and refuses none.
+            admission: Options of an `Admission` that holds prompts where every worker has as much before it as the
+                bounds allow, and refuses them with 429. Policy, shadow, renderer and clock of the router must be
+                native. None holds and refuses none.
             idle_timeout_s: Seconds without a byte from the worker or to the client after which a request ends.
             first_byte_timeout_s: Seconds within which a worker must begin to answer a request, which otherwise is sent
                 to another one. None waits `idle_timeout_s`, and then answers 504.

@@ -16,10 +16,10 @@ import numpy as np
 from cachelb.arguments import LONGEST_S, MOST_TOKENS, listed, number, whole
 
 MOST_REQUESTS: Final = 10_000_000
-"""Of a workload; 64 bytes each at least."""
+"""Most requests of a workload; 64 bytes each at least."""
 
 MOST_BLOCKS: Final = 1 << 28
-"""Of all prompts and answers of a workload; 8 bytes each."""
+"""Most blocks of all prompts and answers of a workload; 8 bytes each."""
 
 _MOST_PASS_S: Final = 3600.0
 _MOST_RATE: Final = 1e9

@@ -15,7 +15,7 @@ KV_EVENTS, ORACLE = "+events", "+oracle"
 """Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""
 
 POOL_BLIND = "+events+pool-blind"
-"""The same, except that nothing is known of a pool that workers share."""
+"""As `KV_EVENTS`, but nothing is known of a pool that workers share."""
 
 _OF_ADMISSION = tuple(option.name for option in fields(AdmissionOptions))
 _ENDINGS = (KV_EVENTS, POOL_BLIND, ORACLE)

@@ -252,7 +252,7 @@ class FleetSpec:
                 ``/pool=0.01``: milliseconds per token that loading takes, ``:TOKENS`` behind them what it holds.
             model: Name of the model.
             mfu: Factor on every device's share of its peak; not together with ``timing``.
-            all_reduce: Whether devices that share a model lose time to each other, as `Roofline` says; not together
+            all_reduce: Whether devices that share a model lose time to each other, as in `Roofline`; not together
                 with ``timing``.
             settings: Further settings of every `WorkerSpec`.
 

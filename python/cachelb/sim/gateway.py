@@ -77,8 +77,8 @@ class Gateway(Protocol):
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         """Hear of a cache: ``("stored", hash, parent)``, ``("removed", hash)``, ``("cleared",)``.
 
-        Of hybrid models also ``("marked", hash)`` and ``("unmarked", hash)``: whether groups without full attention can
-        resume behind a block.
+        For hybrid models also ``("marked", hash)`` and ``("unmarked", hash)``: whether groups without full attention
+        can resume behind a block.
         """
         ...
 

@@ -150,12 +150,12 @@ class Metrics:
         session_s: From the first arrival of a session to the end of its last request; NaN where there are none.
         goodput_per_s: Requests within the limits that end in the steady part, per second; None without limits.
         attained: Requests within the limits by offered; None without limits.
-        input_tokens_per_s: Of prompts whose first token comes in the steady part.
-        output_tokens_per_s: Of answers, in the steady part; those after the first are taken to come evenly.
+        input_tokens_per_s: Tokens of prompts whose first token comes in the steady part.
+        output_tokens_per_s: Tokens of answers, in the steady part; those after the first are taken to come evenly.
         hit_rate: Cached by all prompt tokens at the first admission, of requests with a first token.
-        predicted_rate: The same as predicted when the worker was picked.
-        bound_rate: The same of one LRU pool as large as all caches together, over all requests.
-        infinite_rate: The same of one cache without limit.
+        predicted_rate: Hit rate as predicted when the worker was picked.
+        bound_rate: Hit rate of one LRU pool as large as all caches together, over all requests.
+        infinite_rate: Hit rate of one cache without limit, over all requests.
         of_bound: Hit rate by bound; None where the pool has no hit.
         prediction: Predicted against actual hits.
         busy: Imbalance of time at work.

@@ -1,6 +1,6 @@
 """Stable 64-bit hashes of numpy columns: the SplitMix64 step and its inverse.
 
-The same input gives the same output in every process and on every platform: integers only.
+Equal inputs give equal outputs in every process and on every platform: integers only.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Signals:
         report_lag_s: From a scrape to its arrival.
         report_queued_tokens: Whether load reports have the queued prompt tokens, which vLLM's lack.
         report_cached_tokens: Whether answers report cached prompt tokens.
-        net_delay_s: Of requests to a worker, and of answers back.
+        net_delay_s: Network delay of requests to a worker, and of answers back.
         first_token_delay_s: From the arrival of a request's first token to the gateway's notice of it; it has notice of
             further tokens and of the end no earlier. Clients have their tokens on time.
         detection_delay_s: From a crash or a return to the gateway knowing of it.
@@ -184,7 +184,7 @@ def simulate(
         until_s: End of the run, with or without requests left.
         sample_interval_s: Between samples of the workers.
         prepared: The workload in the engine model's form, from `prepare`, to share among runs.
-        gateway: What routes instead of routers with ``policy``, which is then no more than its name; for one run. A
+        gateway: Routes instead of routers with ``policy``, which is then no more than its name; for one run. A
             `Router` of the fleet's ``names`` works too, for example one without the workers' capacities.
         progress: Called now and then with the number of requests that are over.
         **router_options: Options of `cachelb.Router` and of the policy; and those of `cachelb.Admission`, with which

@@ -12,7 +12,7 @@ from cachelb.sim.gpus import GpuProfile, ModelProfile
 from cachelb.sim.textfile import shown
 
 SEQUENCE_SECONDS = 8e-6
-"""Host time per sequence and pass; 5 and 8 us cannot be told apart in the checks."""
+"""Host time per sequence and pass; the checks cannot distinguish 5 from 8 us."""
 
 ATTENTION_SHARE = 0.6
 """Attention kernels reach this part of the rate of matrix products; inferred."""

@@ -114,7 +114,7 @@ class LoadTarget(Protocol):
             worker: Key of the worker.
             kv_blocks: Blocks its KV cache has.
             block_size: Tokens per block.
-            retention_interval: What the engine of a hybrid model keeps to resume with, as in `LoadReport`.
+            retention_interval: Interval at which the engine of a hybrid model keeps states, as in `LoadReport`.
             engine: Program of its engine: "vllm", "sglang" or "tensorrt-llm".
 
         Raises:

@@ -53,9 +53,9 @@ def default_metrics_url(key: str) -> str:
 def metrics_address(
     url: str, headers: Mapping[str, str], *, page: str | None = None, body: bytes | None = None
 ) -> Address:
-    """Work out where to connect and what to send for a metrics URL, or for another page of the same server.
+    """Work out the address and the request of a metrics URL, or of another page of its server.
 
-    Of a Unix socket, `unix:///path/of.sock`, the page is `/metrics`. A user and password in the URL become an
+    The page of a Unix socket, `unix:///path/of.sock`, is `/metrics`. A user and password in the URL become an
     `Authorization` header. Errors do not repeat the URL, which may hold a password.
 
     Example:

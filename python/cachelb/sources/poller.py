@@ -47,7 +47,7 @@ class PollSettings:
         timeout_s: Seconds for one answer.
         url: From a worker's address to its metrics URL, or None.
         headers: Headers to send.
-        tls: What to check servers with.
+        tls: Context that servers are verified with.
     """
 
     interval_s: float
@@ -69,7 +69,7 @@ class Poller:
             key: Key of the worker.
             place: Where it is; its ranks have one page.
             settings: How to poll.
-            router: What to feed.
+            router: The receiver of its load.
             slots: Limits the polls under way at once.
         """
         self._key = key

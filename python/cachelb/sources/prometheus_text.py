@@ -60,13 +60,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    r"""What one page says.
+    r"""The load samples of one page.
 
     Attributes:
         engine: "vllm", "sglang" or "tensorrt-llm"; None if no name on the page is of one of them.
         load: The worker as a whole: requests and blocks summed over its engines, `kv_usage` their mean, and awake as
             long as one of them is.
-        ranks: The same per data-parallel rank, where the page tells ranks apart.
+        ranks: As `load`, per data-parallel rank, where the page has ranks.
         totals: Counters, from which two pages make a rate.
         dropped: Samples with a known name whose labels or value make no sense.
         fault: Why nothing could be read: "empty page", "no metrics page" or "no known metrics"; None otherwise.
@@ -219,7 +219,7 @@ def read_metrics_page(page: bytes) -> MetricsPage:
         page: The page in Prometheus or OpenMetrics text format.
 
     Returns:
-        What the page says.
+        The samples of the page.
 
     Example:
         >>> from cachelb.sources import read_metrics_page
@@ -282,7 +282,7 @@ def _fault(page: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What to do with the samples of one series; without a field, nothing."""
+    """The target of the samples of one series; without a field they are ignored."""
 
     engine: bytes | None
     field: str | None
@@ -463,8 +463,8 @@ def _retention_interval(label: bytes | None) -> int | Literal["all"] | None:
 def _kv_blocks(rank: _Rank, block_size: int | None) -> int | None:
     """Return how many blocks of `block_size` tokens the cache has.
 
-    vLLM's `num_gpu_blocks` counts blocks of `block_size`, which for hybrid models says little about tokens; where it
-    publishes the size in tokens, that is what prefixes can fill.
+    vLLM's `num_gpu_blocks` counts blocks of `block_size`, which for hybrid models hardly relate to tokens; where it
+    publishes the size in tokens, prefixes can fill that.
     """
     values, info = rank.values, rank.info
     tokens = _first(_whole(info.get(b"kv_cache_size_tokens")) or None, _positive(values.get("max_tokens")))

@@ -117,7 +117,7 @@ class NaiveTracker:
       block goes whose latest use (through itself or any block behind it) is oldest, the deepest first among equals.
     * A stored chain without a known parent is dropped and counted in `orphans`. A block whose parent the worker does
       not hold is stored all the same, but does not count as a leading block until the gap is filled.
-    * Of a chain longer than the cap, the first blocks are kept. A chain stops before a hash that is known behind
+    * A chain longer than the cap keeps its first blocks. A chain stops before a hash that is known behind
       another parent, or repeats inside the chain (`conflicts`).
     * A block expires when the latest deadline of all uses through it has come; a use without one never expires.
     * A block known behind another parent than the one asked for is another block.

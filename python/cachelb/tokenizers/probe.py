@@ -1,4 +1,4 @@
-"""What a chat template does with tools, reasoning and system messages, from what it renders."""
+"""Finds where a chat template puts tools, reasoning and system messages, from its renderings."""
 
 from __future__ import annotations
 

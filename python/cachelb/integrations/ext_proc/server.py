@@ -89,9 +89,9 @@ class EndpointPicker(Generic[W]):
                 `x-gateway-inference-objective`; 0 for the others.
             shed_inflight: A request of a negative priority is answered with 429 if the worker it would go to has this
                 many requests in flight. None sheds nothing.
-            admission: Of an `Admission` that holds requests where every worker has as much before it as the bounds
-                allow, and refuses them with 429. Priorities are those of objectives. Policy, shadow, renderer and clock
-                of the router must be native. None holds and refuses none.
+            admission: Options of an `Admission` that holds requests where every worker has as much before it as the
+                bounds allow, and refuses them with 429. Priorities are those of objectives. Policy, shadow, renderer
+                and clock of the router must be native. None holds and refuses none.
             rewrite_model: Put the name in the header `x-llm-d-model-name-rewrite` or `x-gateway-model-name-rewrite`
                 into the body. Without it the name counts for the pick only, and the body stays as it is.
             default_body_mode: The mode in which a proxy that does not name it sends bodies.
@@ -177,7 +177,7 @@ class EndpointPicker(Generic[W]):
         Raises:
             RuntimeError: The service has not started.
             OSError: The certificate cannot be read.
-            ValueError: It cannot be used, or the service was started without one. What was there remains.
+            ValueError: It cannot be used, or the service was started without one. The one in use stays.
         """
         return self._native.reload_certificate(await asyncio.to_thread(certificate.read))
 

@@ -45,8 +45,8 @@ class CachelbCallback(Guest):
     where it cannot decide, LiteLLM does, and `fallbacks` counts why. Every pick and its reason is logged at DEBUG.
 
     An engine keeps a prompt cached until it needs the room, a provider of models for a time after its last use. A pick
-    counts as long here: 300 seconds, 3,600 if all cached blocks of the request ask for "1h", or what the deployment's
-    `model_info` says under `cachelb: {cache_ttl_s: ...}`. An engine is a deployment with an `api_base`.
+    counts as long here: 300 seconds, 3,600 if all cached blocks of the request ask for "1h", or the seconds in
+    the deployment's `model_info` under `cachelb: {cache_ttl_s: ...}`. An engine is a deployment with an `api_base`.
 
     Args:
         deadline_s: Seconds after which a request without an outcome no longer counts as load.
@@ -130,7 +130,7 @@ class CachelbCallback(Guest):
         """
         from cachelb.integrations.litellm.exported import CallbackCollector
 
-        collector = CallbackCollector(self)  # says which extra is missing
+        collector = CallbackCollector(self)  # names the extra that is missing
         from prometheus_client import REGISTRY
 
         (REGISTRY if registry is None else registry).register(collector)

@@ -9,7 +9,7 @@ from typing import Any, Final
 PROVIDER_S: Final = 300.0
 """Seconds after its last use that a provider keeps a prompt, and LiteLLM's own rule a deployment."""
 LONG_S: Final = 3600.0
-"""The same if every cached block of the request asks for "1h"."""
+"""As `PROVIDER_S`, if every cached block of the request asks for "1h"."""
 
 
 def shortest(deployments: Iterable[Mapping[str, Any]], messages: object, request: Mapping[str, Any]) -> float | None:

@@ -47,7 +47,7 @@ def connector(deployment_id: DeploymentID, max_bytes: int) -> Callable[[], Excha
     def connect() -> Exchange:
         handle = _detached(PlacementStore, name, max_bytes, ends_with_serve=True)
 
-        def exchange(*arguments: Any) -> Any:  # noqa: ANN401 - what Exchange says
+        def exchange(*arguments: Any) -> Any:  # noqa: ANN401 - as in Exchange
             _check_ray()
             return handle.exchange.remote(*arguments)
 
@@ -68,7 +68,7 @@ def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], 
         except (RayError, ValueError) as error:  # that no actor has a name is a ValueError
             raise ConnectionError(f"there is no actor: {type(error).__name__}") from error
 
-        def trade(*arguments: Any) -> Any:  # noqa: ANN401 - what Trade says
+        def trade(*arguments: Any) -> Any:  # noqa: ANN401 - as in Trade
             _check_ray()
             try:
                 return ray.get(handle.trade.remote(*arguments), timeout=_CALL_S)

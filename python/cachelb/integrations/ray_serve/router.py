@@ -55,7 +55,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         'CachelbRequestRouter'
     """
 
-    def initialize_state(self, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the configuration says
+    def initialize_state(self, **kwargs: Any) -> None:  # noqa: ANN401 - the values of the configuration
         """Build the router. Serve calls this once, with `request_router_kwargs`.
 
         Args:

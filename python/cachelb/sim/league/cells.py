@@ -43,7 +43,7 @@ class Cell:
         model: The model they serve.
         load: Share of the fleet's capacity.
         realism: Its disturbances.
-        seed: Of requests, policies and losses.
+        seed: Seed of requests, policies and losses.
 
     Example:
         >>> cell = League(("chat(count=100)",), ("4xl40s",)).cells()[0]
@@ -96,7 +96,7 @@ class Cell:
         """Return the key of this cell's runs among all others.
 
         Args:
-            fingerprint: Of the requests at their own speed.
+            fingerprint: Digest of the requests at their own speed.
             fleet: The fleet.
             speed: Divisor of arrival times.
 

@@ -27,7 +27,7 @@ NAMES = {
     "of_bound": "of_bound",
     "preemptions": "preemptions",
 }
-"""Of a run, with their names among its metrics. Seconds are simulated; times are of requests served whole."""
+"""Figures of a run, with their names among its metrics. Seconds are simulated; times are of requests served whole."""
 
 
 @dataclass(frozen=True, slots=True)

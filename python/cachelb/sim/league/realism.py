@@ -22,7 +22,7 @@ class Realism:
         signals: The signals of gateways, and their delays.
         gateways: Routers before the fleet.
         sharing: Whether they share placements and bookings; if not, they are independent.
-        incidents: Of the first worker: when, as a share of the time of the arrivals, and what.
+        incidents: Incidents of the first worker: the time, as a share of the time of the arrivals, and the kind.
         mfu: Factor on the arithmetic that the GPUs reach; capacity is that of the slower fleet.
         all_reduce: Whether devices that share a model lose time to each other; capacity is that of the slower fleet.
         burst: Requests that arrive at one instant, in the mean; 0 for arrivals as they are.
@@ -60,7 +60,7 @@ class Realism:
             workload: As they would otherwise.
 
         Returns:
-            The same requests, arrivals moved to the beginning of their burst.
+            The requests with arrivals moved to the beginning of their burst.
 
         Example:
             >>> from cachelb.sim import build

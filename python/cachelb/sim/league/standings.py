@@ -28,7 +28,7 @@ class Row:
         cell: Key of the cell.
         facts: Description of the cell; see `Cell.facts`.
         policy: Name of the policy.
-        figures: Of the run.
+        figures: Figures of the run.
 
     Example:
         >>> Row("c", {"load": 0.5}, "random", {"ttft_mean_s": 1.0}).figures["ttft_mean_s"]
@@ -48,7 +48,7 @@ class Ratio:
     Attributes:
         mean: Geometric mean over the cells; infinite where the policy lacks the figure in one of them, as it has no
             request served whole.
-        worst: Of the cell where it is furthest from the best.
+        worst: The ratio in the cell where it is furthest from the best.
         worst_cell: Description of that cell.
         cells: Number of cells.
 
@@ -93,7 +93,7 @@ class Score:
         unserved: Requests that were not served whole.
         behind: Cells in which another policy served more of them.
         hit_rate: Share of the prompt tokens that were cached, mean of the cells.
-        of_bound: The same over the hits of one LRU pool of all caches.
+        of_bound: `hit_rate` over that of one LRU pool of all caches.
         good_share: Share of the requests within the limits of goodput, mean of the cells.
 
     Example:

@@ -41,9 +41,9 @@ class Trace:
 
     Attributes:
         source: Name of a generator, or a file.
-        options: Of the generator, or ``block_size`` and ``limit`` of a file.
-        loop: ``open``: turns that follow answers arrive when they do on an idle fleet, or when the file says, so that
-            all policies are offered the same; ``closed``: they follow the answer, as in the trace.
+        options: Options of the generator, or ``block_size`` and ``limit`` of a file.
+        loop: ``open``: turns that follow answers arrive when they do on an idle fleet, or at the file's times, so that
+            all policies are offered equal load; ``closed``: they follow the answer, as in the trace.
         jitter: Seconds by which each arrival is delayed at most.
         copies: Copies of a file's sessions, so that a few of them load a fleet; see `copied`.
 
@@ -108,7 +108,7 @@ class Trace:
         """Return the requests of a seed.
 
         Args:
-            seed: Of a generator, of the starts of recorded sessions, and of the jitter.
+            seed: Seed of a generator, of the starts of recorded sessions, and of the jitter.
             part: One of `PARTS`.
 
         Returns:

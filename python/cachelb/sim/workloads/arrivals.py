@@ -19,7 +19,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 _LEAST, _MOST = 1e-9, 1e9
-"""Of rates per second, seconds and requests: once in thirty years, and as often as a clock ticks."""
+"""Bounds of rates per second, seconds and requests: once in thirty years, and as often as a clock ticks."""
 
 
 class ArrivalProcess(Protocol):

@@ -249,7 +249,7 @@ class Draft:
         blocks = (begins + tokens) // size - begins // size
         if not self._known_answers:
             blocks[rows + per_row - 1] = 0
-        # What stands before a piece: a sum over the pieces, each mixed with length and place.
+        # The pieces before each one: a sum, every piece mixed with length and place.
         before = mix(mix(names) + tokens.astype(np.uint64))
         before += place.astype(np.uint64)
         mix_in_place(before)

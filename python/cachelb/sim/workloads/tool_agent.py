@@ -37,10 +37,10 @@ def tool_agent(
         popularity: Exponent of how much more often the first templates are used.
         long_chunks: Length of a long template.
         short_chunks: Length of a shorter one.
-        long_tail_chunks: Behind a long template come from one to so many chunks of its own.
-        short_tail_chunks: The same for a shorter one.
+        long_tail_chunks: Most chunks of a request's own behind a long template; at least one.
+        short_tail_chunks: Likewise behind a shorter one.
         long_output_tokens: Median length of the answers.
-        short_output_tokens: The same for shorter templates.
+        short_output_tokens: Likewise for shorter templates.
         chat_tokens: Median length of a chat row.
         chat_output_tokens: Median length of its answer.
 

@@ -51,9 +51,9 @@ class Workload:
         think_s: Seconds between the end of the parent and the arrival.
         prompt_tokens: Lengths of the prompts, at least 1.
         output_tokens: Lengths of the answers, at least 1.
-        hashes: Of the full blocks of the prompts, row after row.
+        hashes: Hashes of the full blocks of the prompts, row after row.
         offsets: Where each row's hashes begin, and where the last one's end.
-        output_hashes: Of the blocks that the answers fill, from the one that the prompt left
+        output_hashes: Hashes of the blocks that the answers fill, from the one that the prompt left
             partial on; none where they are unknown.
         output_offsets: As ``offsets``.
         session: Session ids, "" of a request without one; None where they are unknown.
@@ -339,7 +339,7 @@ class Workload:
         """Make some clients leave before they have their answer.
 
         Args:
-            share: Of the requests, that have a limit to their patience.
+            share: Share of the requests whose clients have a limit to their patience.
             mean_s: Its mean in seconds; exponential.
             seed: Seed of the choice of clients and of their patience.
 
@@ -380,7 +380,7 @@ class Workload:
             seed: Seed of the arrivals.
             prompt: New tokens for so many old ones; the default makes 50 of a Mooncake id.
             max_prompt_tokens: Length at which longer prompts are cut.
-            output: The same for answers; half by default.
+            output: Likewise for answers; half by default.
 
         Returns:
             A workload.

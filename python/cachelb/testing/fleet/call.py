@@ -1,4 +1,4 @@
-"""What the APIs have in common: fields of bodies, refusals, and the call that the engine answers."""
+"""The common part of the APIs: fields of bodies, refusals, and the call that the engine answers."""
 
 from __future__ import annotations
 

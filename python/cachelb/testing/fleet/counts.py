@@ -22,11 +22,11 @@ class Counts:
         failed: Ended by a fault or by stopping the worker.
         aborted: Given up by the client.
         open: Being handled now.
-        running: Of these, in the engine.
-        waiting: Of these, queued for the engine.
+        running: The part of them in the engine.
+        waiting: The part of them queued for the engine.
         peak_running: The most that ran at once.
         prompt_tokens: Prompt tokens that reached the engine.
-        cached_tokens: Of these, found in the cache.
+        cached_tokens: The part of them found in the cache.
         output_tokens: Tokens generated.
         tokenized: Prompts this worker had to tokenize itself.
         remote_prefills: Prompts whose KV came from another worker.

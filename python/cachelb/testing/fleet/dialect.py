@@ -1,4 +1,4 @@
-"""What an API of an engine is to the server."""
+"""The interface between the server and an engine's API."""
 
 from __future__ import annotations
 

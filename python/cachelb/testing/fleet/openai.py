@@ -22,7 +22,7 @@ _MAX_TOKEN: Final = 2**32 - 1
 
 
 class _OpenAi(Dialect):
-    """What both have in common."""
+    """The common part of both APIs."""
 
     _object: str
     _chunk: str

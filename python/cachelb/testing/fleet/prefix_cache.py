@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cachelb._core import Namespace
 
 _Change: TypeAlias = tuple[int, int] | tuple[int, int, int, list[int]]
-"""Of `GroupedEngineCache`: a block that is lost, or blocks that are full and those of them that are kept."""
+"""A change of `GroupedEngineCache`: a block that is lost, or full blocks and those of them that are kept."""
 
 
 @dataclass(slots=True)

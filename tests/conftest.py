@@ -20,7 +20,7 @@ settings.register_profile("long", settings.get_profile("fixed"), max_examples=10
 settings.register_profile("random", settings.get_profile("long"), derandomize=False)
 settings.load_profile("fixed")
 
-# LiteLLM fetches prices when it is imported, unless it is told to use its own.
+# LiteLLM fetches prices when it is imported, unless it is set to use its own.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 HERE = Path(__file__).parent

@@ -49,7 +49,7 @@ class CuttingProxy:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
-        """Let nothing through, and tell nobody: connections stay, and can be made."""
+        """Let nothing through, silently: connections stay, and can be made."""
         self._flows.clear()
 
     def close(self) -> None:

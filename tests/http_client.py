@@ -16,7 +16,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The response."""
 
     status: int
     headers: Message
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
     @property
     def cached_tokens(self) -> int:
-        """What the usage says."""
+        """Cached tokens of the usage."""
         tokens: int = self.json["usage"]["prompt_tokens_details"]["cached_tokens"]
         return tokens
 

@@ -18,7 +18,7 @@ PORTS = range(20_000 + _WORKER * _EACH, 20_000 + (_WORKER + 1) * _EACH - 1)
 
 
 def free_ports(count: int, *, together: int = 1) -> list[int]:
-    """Return loopback ports on which nobody listens.
+    """Return loopback ports without a listener.
 
     Args:
         count: How many, all different.

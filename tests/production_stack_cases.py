@@ -1,4 +1,4 @@
-"""What must hold of production-stack's router with cachelb in it: once for a stand-in of it, once for the real one."""
+"""Cases of production-stack's router with cachelb in it: once for a stand-in of it, once for the real one."""
 
 from __future__ import annotations
 

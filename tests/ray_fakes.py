@@ -63,7 +63,7 @@ class FakeReplica:
 def make_router(
     replicas: Iterable[FakeReplica], *, strict: bool = True, options: dict[str, Any] | None = None, **arguments: Any
 ) -> CachelbRequestRouter:
-    """Build the router as Serve does. Its queue lengths are known: 0, unless a test says otherwise."""
+    """Build the router as Serve does. Its queue lengths are known: 0, unless a test sets them."""
     router = CachelbRequestRouter(
         deployment_id=DEPLOYMENT,
         handle_source=DeploymentHandleSource.REPLICA,

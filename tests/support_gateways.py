@@ -1,4 +1,4 @@
-"""What the tests of several gateways ask."""
+"""Helpers for the tests of several gateways."""
 
 from __future__ import annotations
 

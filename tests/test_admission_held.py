@@ -1,4 +1,4 @@
-"""Held requests: who goes when, who is refused, and that nobody is left behind."""
+"""Held requests: their order, refusals, and that none is left behind."""
 
 from __future__ import annotations
 
@@ -419,7 +419,7 @@ def test_whatever_happens_nobody_waits_beside_a_worker_with_room_and_all_are_cou
         refused = sum(band.refused for band in bands)
         assert sum(band.cancelled for band in bands) == given_up
         counted = sum(band.admitted + band.released + band.cancelled + band.queued for band in bands)
-        # Those who came while nobody was ready were told so.
+        # Those that came while no worker was ready were refused.
         assert counted + refused == len(tasks)
         router.validate()
         for task in tasks:

@@ -1,4 +1,4 @@
-"""What is read from answers of engines, and what of decisions goes to clients."""
+"""Fields read from answers of engines, and headers of decisions that go to clients."""
 
 from __future__ import annotations
 

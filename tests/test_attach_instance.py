@@ -1,4 +1,4 @@
-"""What takes an instance says so to a class."""
+"""A call that takes an instance refuses a class with a message of its own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Raising:
 
 
 class Endless(Sequence[int]):
-    """Never ends, whatever its length says."""
+    """Never ends, whatever its length."""
 
     def __len__(self) -> int:
         return 3

@@ -1,4 +1,4 @@
-"""What `make bench-engine` does, with fake engines in place of vLLM."""
+"""The steps of `make bench-engine`, with fake engines in place of vLLM."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_bodies_of_one_conversation_match_and_others_do_not() -> None:
     first = {"body": chat(LONG, "Hello!"), "path": CHAT}
     found, length = matched(router, first, {"body": chat(LONG, "Hello!", "Hi.", "And now?"), "path": CHAT})
     assert length - 64 <= found <= length
-    # The path says what a body is; an Anthropic system prompt counts.
+    # The path decides the kind of a body; an Anthropic system prompt counts.
     for name, text in (("other", "x" + LONG), ("same", LONG)):
         body: dict[str, Any] = {
             "body": encoded(system=text, messages=[{"role": "user", "content": "Hello!"}]),
@@ -388,7 +388,7 @@ def test_others_run_while_a_long_prompt_is_read_and_looked_up(arguments: Callabl
         done.set()
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(60)  # nobody is interrupted: others run only where the lock is given away
+    sys.setswitchinterval(60)  # no thread is interrupted: others run only where the lock is released
     try:
         reader = threading.Thread(target=select)
         reader.start()

@@ -37,7 +37,7 @@ TEMPLATES = {
         "(loop.last or thought) %}<think>{{ thought }}</think>{% endif %}{{ content }}" + CALLS + "<|end|>\n"
         "{% elif not (loop.first and first) %}" + PLAIN + "{% endif %}{% endfor %}"
     ),
-    # A first line says that there are tools; they come in the first user message.
+    # A first line announces the tools; they come in the first user message.
     "llama": (
         "{% set first = messages[0].role == 'system' %}<|system|>{% if tools %}Environment: tools\n{% endif %}"
         "{% if first %}{{ messages[0].content }}{% set messages = messages[1:] %}{% endif %}<|end|>\n"
@@ -124,7 +124,7 @@ TEMPLATES = {
         "{% set ns.answer = loop.index0 %}{% endif %}{% endfor %}" + TOOLS + "{% for m in messages %}<|{{ m.role }}|>"
         "{% if not m.tool_calls or loop.index0 > ns.answer %}{{ m.content }}{% endif %}" + CALLS + "{% endfor %}"
     ),
-    # Of system messages the last counts.
+    # The last system message counts.
     "last-system": (
         "{% set ns = namespace(system='') %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = "
         "m.content %}{% endif %}{% endfor %}{{ ns.system }}"

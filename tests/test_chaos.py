@@ -41,7 +41,7 @@ class Chaos:
         self.fleet, self.session = fleet, session
         self.gateway, _, self.call_url = addresses
         self.random = random.Random(20)
-        # Of their own, so that the same ones happen whatever order the clients run in.
+        # A generator of their own, so that disasters do not depend on the order of the clients.
         self.disasters = random.Random(20)
         self.seen: Counter[str] = Counter()
         self.removed: list[FakeWorker] = []

@@ -34,7 +34,7 @@ NOTHING = {"best_matched_tokens": 0, "matched_tokens": 0, "cached_tokens": 0}
 
 
 def held(tokens: int, **fields: Any) -> dict[str, Any]:
-    """What a decision says that found as much as there was, and no more."""
+    """Fields of a decision whose counts of matched tokens are all equal."""
     return dict.fromkeys(NOTHING, tokens) | fields
 
 

@@ -63,7 +63,7 @@ def test_a_response_is_continued_by_the_worker_that_made_it(policy: str, *, stre
         router.validate()
         assert router.stats().bodies.kinds == {"chat": 8, "continuation": 16}
 
-        # Nobody knows what was made elsewhere, and the policy decides where a worker is gone.
+        # Responses made elsewhere are unknown, and the policy decides where a worker is gone.
         worker, name = chains[0]
         router.set_ready(worker, ready=False)
         for previous in (name, "resp_elsewhere"):

@@ -1,4 +1,4 @@
-"""What deploy/ holds: manifests that the published schemas accept and that agree with each other, and an image."""
+"""Contents of deploy/: manifests that the published schemas accept and that agree with each other, and an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs and prints what the page says; so do the examples of the stub.
+"""Every Python block of README and docs runs and prints the output on the page; so do the examples of the stub.
 
 Each block stands by itself, but for the pages in `PROGRAMS`: theirs share their names, from top to bottom.
 """

@@ -2,7 +2,7 @@
 
 Bash reads a block in a folder with the files that the pages speak of, and records its commands. `cachelb` then runs in
 this process; serving, network and long simulations stop where they would begin. Programs in Python run up to their
-parsed arguments. Of programs that are not ours, only the files that they are given are checked.
+parsed arguments. For programs that are not ours, only their input files are checked.
 """
 
 from __future__ import annotations

@@ -393,7 +393,7 @@ def heard(*messages: tuple[int | None, bytes]) -> dict[str, Check]:
 
 
 def told(*names: int, tokens: list[int], **fields: Any) -> bytes:
-    """A message of one store, of two tokens per block unless told otherwise."""
+    """A message of one store, of two tokens per block unless `block_size` is given."""
     return encode_batch([stored(names, tokens, **{"block_size": 2, **fields})], ts=1.0)
 
 

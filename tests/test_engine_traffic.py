@@ -17,7 +17,7 @@ SEED = 11
 
 
 class Cache(EngineBlocks):
-    """What one engine holds, by adapter and salt."""
+    """Blocks of one engine, by adapter and salt."""
 
     def __init__(self) -> None:
         super().__init__(BLOCK, BLOCKS)

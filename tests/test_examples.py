@@ -118,7 +118,7 @@ def test_unix_sockets_are_workers_too(serve: Serve) -> None:
         assert [worker.counts.finished for worker in fleet.workers] == [2, 2, 2]
 
 
-# --- what the router gets, and what it says ---
+# --- requests to the router, and its answers ---
 
 
 @pytest.mark.parametrize("trouble", ["none", "no worker", "no answer"])

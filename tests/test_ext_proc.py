@@ -1,4 +1,4 @@
-"""The endpoint picker, asked by a real gRPC client as a proxy asks it: what is picked, and what the proxy is told."""
+"""The endpoint picker, asked by a real gRPC client as a proxy asks it: its picks, and its answers to the proxy."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_requests_that_begin_alike_go_to_one_worker(router: Router[str], s
         again = [await service.stream().request(body) for _ in range(2)]
         assert again[0].endpoints[0] == again[1].endpoints[0]
     assert (await service.stream().request(body_of(PROMPT + "other"))).endpoints[0] == first.endpoints[0]
-    assert router.stats().funnel.selected_matched_tokens == 0  # nobody finished yet
+    assert router.stats().funnel.selected_matched_tokens == 0  # no request finished yet
 
 
 @served()

@@ -74,7 +74,7 @@ def test_stream_interval_groups_tokens_after_the_first() -> None:
     with FakeFleet(1, stream_interval=4) as fleet:
         whole = complete(fleet.urls[0], PROMPT, max_tokens=10).json
         *events, done = complete(fleet.urls[0], PROMPT, max_tokens=10, stream=True, return_token_ids=True).events
-    choices = [event["choices"][0] for event in events]  # and no usage, for which nobody asked
+    choices = [event["choices"][0] for event in events]  # and no usage, which was not requested
     assert not any("usage" in event for event in events)
     assert [len(choice["token_ids"]) for choice in choices] == [1, 4, 4, 1]
     assert [choice["finish_reason"] for choice in choices] == [None, None, None, "length"]

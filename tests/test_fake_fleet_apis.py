@@ -34,7 +34,7 @@ class Clients(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a client says of an answer."""
+    """An answer as a client reads it."""
 
     text: str
     calls: list[tuple[str, str, dict[str, Any]]]
@@ -233,7 +233,7 @@ def test_a_response_is_continued_by_the_engine_that_made_it(fleet: FakeFleet, ap
     second = ask_responses(apis, **then)
     prompt = second.usage.input_tokens
     assert second.usage.input_tokens_details.cached_tokens in range(first.usage.input_tokens - 32, prompt)
-    # The same conversation, written out, is the same prompt.
+    # The conversation, written out, is the same prompt.
     messages = [*chat_messages(), {"role": "assistant", "content": first.output_text}]
     messages.append({"role": "user", "content": FOLLOW_UP})
     whole: Any = apis.openai.chat.completions.create(model="base", messages=messages)

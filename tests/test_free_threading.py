@@ -25,9 +25,9 @@ from cachelb import BlockTracker, Router, UnknownWorkerError, hash_blocks
 BLOCK = 4
 LENGTH = 2_000
 FULL = range(2**31, 2**31 + LENGTH)
-"""Of numbers that Python makes anew every time, so that one that was taken out of a list is freed."""
+"""Numbers that Python makes anew every time, so that one that was taken out of a list is freed."""
 EITHER = (0x01010101_01010101, 0xFEFEFEFE_FEFEFEFE)
-"""Of which no byte is that of the other, so that half of one beside half of the other is neither."""
+"""Two numbers without a common byte, so that half of one beside half of the other is neither."""
 
 pytestmark = pytest.mark.usefixtures("frequent_switches")
 

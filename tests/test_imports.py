@@ -1,4 +1,4 @@
-"""What `import cachelb` may pull in."""
+"""Modules that `import cachelb` may pull in."""
 
 from __future__ import annotations
 

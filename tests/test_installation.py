@@ -1,4 +1,4 @@
-"""What pages, messages and builds say of installing, and what `make` installs."""
+"""Installation by pages, messages and builds, and the packages that `make` installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a router learns from and what its decision log holds are the same rows."""
+"""A router learns from the rows of its decision log."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def user(*parts: dict[str, Any], **fields: Any) -> list[Any]:
 
 
 def believed_for(pool: list[dict[str, Any]], messages: list[Any], **request: Any) -> int | None:
-    """Return the seconds after which a prompt is not believed to be cached any more, None for a day or longer."""
+    """Return the seconds after which a prompt no longer counts as cached, None for a day or longer."""
     clock = ManualClock(1_000.0)
     callback = CachelbCallback(seed=1, clock=clock, deadline_s=1e6, forget_after_s=1e6)
 

@@ -28,7 +28,7 @@ def tokens(rng: np.random.Generator, low: int, high: int) -> npt.NDArray[np.uint
 
 
 def single_questions() -> Iterator[tuple[str, npt.NDArray[np.uint32]]]:
-    """Everybody asks one question, so that nothing but the system prompt is ever seen again."""
+    """Every session asks one question, so that nothing but the system prompt is ever seen again."""
     rng = np.random.default_rng(7)
     system = tokens(rng, 4000, 4001)
     for number in range(REQUESTS):
@@ -36,7 +36,7 @@ def single_questions() -> Iterator[tuple[str, npt.NDArray[np.uint32]]]:
 
 
 def conversations() -> Iterator[tuple[str, npt.NDArray[np.uint32]]]:
-    """Everybody goes on asking, so that it matters, too, who has the rest."""
+    """Every session goes on asking, so that it matters, too, which worker has the rest."""
     rng = np.random.default_rng(7)
     system = tokens(rng, 4000, 4001)
     said: dict[str, npt.NDArray[np.uint32]] = {}
@@ -51,7 +51,7 @@ class Served(NamedTuple):
 
     Attributes:
         share: Requests of the busiest worker, in parts of what each would have if all had the same.
-        hit_rate: Prompt tokens found in the engines' caches, whatever the router believed.
+        hit_rate: Prompt tokens found in the engines' caches, whatever the router predicted.
     """
 
     share: float

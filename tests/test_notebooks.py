@@ -19,7 +19,7 @@ LARGEST = 100_000
 
 
 class Frame(dict[str, Any]):
-    """Of pandas, what notebooks use: a list of names selects columns."""
+    """The part of pandas that notebooks use: a list of names selects columns."""
 
     def __getitem__(self, names: str | list[str]) -> Any:
         return Frame((name, self[name]) for name in names) if isinstance(names, list) else super().__getitem__(names)

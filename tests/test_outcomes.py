@@ -297,7 +297,7 @@ def test_a_worker_rests_as_long_as_it_asked(told: dict[str, float], rests_s: flo
     if rests_s:
         clock.advance(rests_s - 0.01)
         assert {router.select_worker(by_load=True).key for _ in range(20)} == {"b"}
-        assert router.select_worker(among=["a"], by_load=True).key == "a", "nobody else is there"
+        assert router.select_worker(among=["a"], by_load=True).key == "a", "no other worker is there"
     clock.advance(0.02)
     assert router.stats().workers[0].state == "ready"
 

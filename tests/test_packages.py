@@ -1,4 +1,4 @@
-"""What is released: crates that fit together and carry their licences, and a script that refuses what is not ready."""
+"""Releases: crates that fit together and carry their licences, and a script that refuses what is not ready."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 
 
 def prompt(head: int, length: int) -> array[int]:
-    """Make `length` tokens whose first says which conversation they belong to."""
+    """Make `length` tokens whose first is the number of their conversation."""
     return array("I", [head, *range(1, length)])
 
 

@@ -26,7 +26,7 @@ MODEL = {"learned", "learned-tie", "k-filter"}
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass when a test advances them."""
 
     def __init__(self) -> None:
         self.now = 100.0

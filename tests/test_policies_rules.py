@@ -1,4 +1,4 @@
-"""What each rule picks: the cases of the rules' definitions and the mistakes of other routers."""
+"""Picks of each rule: the cases of the rules' definitions and the mistakes of other routers."""
 
 from __future__ import annotations
 

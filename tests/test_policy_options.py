@@ -1,4 +1,4 @@
-"""Options of policies: those of 0.1 keep name and default, or the upgrading page says what to use instead."""
+"""Options of policies: those of 0.1 keep name and default, or the upgrading page names their replacement."""
 
 from __future__ import annotations
 

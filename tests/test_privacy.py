@@ -25,7 +25,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
 def shown_by(router: Router[str], path: Path) -> list[str]:
-    """Use a router in every way and collect all it says."""
+    """Use a router in every way and collect all its output."""
     shown: list[str] = []
     router.attach(JsonlRecords(path, interval_s=3600.0))
     registry = CollectorRegistry()

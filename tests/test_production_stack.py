@@ -38,7 +38,7 @@ class OneOfEach(abc.ABCMeta):
 
 
 class PrefixAwareRouter(metaclass=OneOfEach):
-    """What the host's class has that is used."""
+    """The used part of the host's class."""
 
     max_instance_failover_reroute_attempts: int
 

@@ -1,4 +1,4 @@
-"""Every public name says what it is, and shows it with an example; the doctests run the examples."""
+"""Every public name has a docstring with an example; the doctests run the examples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def modules() -> list[str]:
 
 
 def stub_docs() -> dict[str, str]:
-    """Return what the stub says of each class and function of the extension, methods included."""
+    """Return the stub's docstring of each class and function of the extension, methods included."""
     tree = ast.parse((ROOT / "_core.pyi").read_text("utf-8"))
     kinds = (ast.ClassDef, ast.FunctionDef)
     return {

@@ -16,7 +16,7 @@ REPLICAS = ["a", "b", "c"]
 
 
 class Task:
-    """What sends a call, and knows who watches it."""
+    """Sender of a call, with the callbacks that watch it."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Task], None]] = []
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(eq=False)
 class Call:
-    """A call as Serve drives it, with what is still to be told of its attempts."""
+    """A call as Serve drives it, with the ends of its attempts that are still to be reported."""
 
     request_id: str
     prompt: str
@@ -97,7 +97,7 @@ class Serve:
                 call.ends.append(replica)
             return
         if self.rng.random() < 0.4:
-            # Refused. Its end is told at some time, perhaps before the next choice.
+            # Refused. Its end is reported at some time, perhaps before the next choice.
             call.ends.append(replica)
             if self.rng.random() < 0.5:
                 self.bookings.ended(call.request_id, call.ends.pop())

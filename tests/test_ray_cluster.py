@@ -53,7 +53,7 @@ class Gate:
 
 
 class Model:
-    """Says which replica it is; with a gate in the body, once that is open."""
+    """Answers with the name of its replica; with a gate in the body, once that is open."""
 
     def __init__(self) -> None:
         self.name = serve.get_replica_context().replica_id.unique_id

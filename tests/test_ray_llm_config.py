@@ -13,7 +13,7 @@ from cachelb.integrations.ray_serve import CachelbRequestRouter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    # `ray.serve.llm` exports this class and wants an engine installed before it says so.
+    # `ray.serve.llm` exports this class, but its import needs an installed engine.
     from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 
 PATH = "cachelb.integrations.ray_serve.CachelbRequestRouter"

@@ -21,7 +21,7 @@ def loads(router: CachelbRequestRouter) -> int:
 
 
 def held(router: CachelbRequestRouter, prompt: str = STORY) -> set[str]:
-    """Names of the replicas that are believed to hold all of a prompt that fits in whole blocks."""
+    """Names of the replicas that are predicted to hold all whole blocks of a prompt."""
     workers = router.fleet.explain(text=prompt).candidates
     most = max(worker.matched_tokens for worker in workers)
     return {worker.key.rpartition("#")[2] for worker in workers if worker.matched_tokens == most and most > 0}
@@ -184,7 +184,7 @@ async def test_replicas_that_cannot_refuse_say_only_that_a_request_ended() -> No
     assert held(router) == {other.replica_id.unique_id}
 
 
-# --- bookings nobody ends ---
+# --- bookings without an end ---
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 @pytest.mark.parametrize(("is_taken", "ttl_s"), [(False, 5), (True, 3600)], ids=["never used", "taken"])
 async def test_booking_that_nobody_ends_expires(clock: ManualClock, is_taken: bool, ttl_s: float) -> None:
-    """The caller only asked where to go, or nobody says that the replica is done."""
+    """The caller only asked where to go, or the end of the replica is not reported."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     await (client.serve if is_taken else client.choose)(client.request())
     clock.advance(ttl_s - 0.1)
@@ -213,7 +213,7 @@ async def test_booking_that_nobody_ends_expires(clock: ManualClock, is_taken: bo
 
 
 async def test_reserved_replica_counts_until_the_request_ends(clock: ManualClock) -> None:
-    """A caller that reserves a slot and dispatches later: nobody says that the replica took the request."""
+    """A caller reserves a slot and dispatches later: it is not reported that the replica took the request."""
     router, client = serving(fleet(), options={"unrouted_ttl_s": 5})
     request, replica = await client.ask()
     request.future.set_result(replica)
@@ -352,7 +352,7 @@ async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monke
     groups = await client.choose(client.request())
     assert groups[0] != [holder]
     assert holder in groups[-1], "Serve may still try it, last"
-    assert await client.choose(client.request(), [holder]) == [[holder]], "nobody else is there"
+    assert await client.choose(client.request(), [holder]) == [[holder]], "no other replica is there"
     assert router.counters()["no_worker"] == 1
     assert router.fleet.loads()[holder.key] == 0
     router.on_new_queue_len_info(holder.replica_id, 0)

@@ -125,7 +125,7 @@ def test_routers_agree_again_after_the_actor_was_away(*, anew: bool) -> None:
         wait_until(lambda: load(other) == 10)
         link.broken = True
         wait_until(lambda: not state.stats().peers and not other_state.stats().peers)
-        wait_until(lambda: load(other) == 0)  # nobody believes in load for ever
+        wait_until(lambda: load(other) == 0)  # load of a lost peer expires
         for decision in decisions[:5]:
             decision.on_complete()
         decisions += [router.select_worker(tokens=[at, *STORY]) for at in range(10, 20)]

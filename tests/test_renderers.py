@@ -229,7 +229,7 @@ def test_a_tokenizer_renders_chats_and_texts(body: bytes, path: str, ids: list[i
 
 
 class Engine:
-    """What a render server answers, and what it was asked."""
+    """A render server, with the requests that it received."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, bytes, dict[str, str]]] = []

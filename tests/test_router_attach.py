@@ -30,7 +30,7 @@ def no_thread_is_left() -> Iterator[set[threading.Thread]]:
 
 
 class Source:
-    """Counts what is done to it, and raises if told to."""
+    """Counts its calls, and raises if a test sets an error."""
 
     def __init__(self, *, starts: Exception | None = None, stops: Exception | None = None) -> None:
         self.starts, self.stops = starts, stops

@@ -1,4 +1,4 @@
-"""What a router books it gives back, whatever happens to the request: cases S1 to S13 of the life of a booking."""
+"""A router releases every booking, whatever happens to the request: cases S1 to S13 of the life of a booking."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_an_exhausted_retry_of_a_bare_policy_and_of_a_pair_names_it_too() -> Non
     assert info.value.reasons["d"] == "already tried: failed (status 500)"
 
 
-# --- decisions that nobody keeps ---
+# --- dropped decisions ---
 
 
 def held_until(stage: str, select: Callable[[Any], Any], router: Any) -> list[Any]:
@@ -161,7 +161,7 @@ def held_until(stage: str, select: Callable[[Any], Any], router: Any) -> list[An
 
 
 def is_left(router: Any) -> tuple[Any, ...]:
-    """Tell what a router knows, and what it says of the prompt and of another one."""
+    """Return the counts and loads of a router, and its matches of the prompt and of another one."""
     known = [
         sorted((each.key, each.matched_tokens) for each in router.explain(tokens=tokens).candidates)
         for tokens in (PROMPT, OTHER)

@@ -29,7 +29,7 @@ def rows(router: Router[str], key: str) -> list[WorkerStats]:
 
 
 class After(NamedTuple):
-    """What is left of worker "a", which held four blocks, one open request and the session "s"."""
+    """The rest of worker "a", which held four blocks, one open request and the session "s"."""
 
     blocks: int
     open_request: bool

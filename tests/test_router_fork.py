@@ -1,4 +1,4 @@
-"""Forks: the child begins with an empty book, says so, and never touches what is the parent's."""
+"""Forks: the child begins without bookings, logs it, and never touches the parent's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 def in_child(check: Callable[[], None], beside: Callable[[], None] = lambda: None) -> None:
     """Run `check` in a forked child and `beside` in this process, and fail with what either raised."""
     reading, writing = os.pipe()
-    # What other tests left goes in the parent: gRPC's objects hang when they are collected in the child of a fork.
+    # Garbage of other tests is collected in the parent: gRPC's objects hang when the child of a fork collects them.
     gc.collect()
     child = os.fork()
     if child == 0:
@@ -37,7 +37,7 @@ def in_child(check: Callable[[], None], beside: Callable[[], None] = lambda: Non
         try:
             os.close(reading)
             check()
-        except BaseException:  # noqa: BLE001 - told to the parent
+        except BaseException:  # noqa: BLE001 - reported to the parent
             failure = traceback.format_exc().encode()
         finally:
             with contextlib.suppress(OSError):
@@ -181,7 +181,7 @@ def check_loads(router: Router[str], held: list[Decision[str]]) -> None:
 
 @pytest.mark.parametrize("anew", [False, True], ids=["kept", "built anew"])
 def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -> None:
-    """What cannot be unlocked any more is built anew from what the router was told of its workers."""
+    """A fleet whose lock stays taken is built anew from the registered workers."""
     router = fleet()
     for number in range(40):
         router.add_worker(f"w{number}")

@@ -15,7 +15,7 @@ from cachelb.sources import MetricsSource
 from cachelb.testing.events import cleared, encode_batch, removed, stored
 
 SIZES = {16: (1, 4, 16, 32, 48, 128), 32: (8, 32, 64, 96), 24: (8, 48, 12)}
-"""Of the router, and engines that fit."""
+"""Block sizes of the router, each with those of engines that fit."""
 
 
 class Publisher:

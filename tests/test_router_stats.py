@@ -1,4 +1,4 @@
-"""What a router counts: the token funnel, selection times, evictions, shadows, decisions by policy."""
+"""Counters of a router: the token funnel, selection times, evictions, shadows, decisions by policy."""
 
 from __future__ import annotations
 

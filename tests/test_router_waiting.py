@@ -1,4 +1,4 @@
-"""Requests that wait for a worker: who is served, when, and that nobody is left behind."""
+"""Requests that wait for a worker: their order, and that none is left behind."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_ol
 
     tasks = [asyncio.create_task(one(name, priority)) for name, priority in (("low", 0), ("high", 1))]
     await queued(router, 2)
-    clock.advance(2.1)  # nobody tells
+    clock.advance(2.1)  # no end is reported
     async with asyncio.timeout(LONG):
         await asyncio.gather(*tasks)
     assert served == ["high", "low"]

@@ -16,7 +16,7 @@ PROMPT = list(range(64))
 
 
 def hashes_of(router: Router[str]) -> bool:
-    """Whether a router hashes as `TEXT` says."""
+    """Whether a router hashes by the secret `TEXT`."""
     router.select_worker(tokens=PROMPT, cache_salt="s").on_complete()
     return router.select_worker(blocks=hash_blocks(PROMPT, namespace="s", secret=TEXT).tolist()).matched_tokens == 48
 

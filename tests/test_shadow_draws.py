@@ -9,7 +9,7 @@ REQUESTS = 2_000
 
 
 def picks(router: Router[str]) -> list[tuple[str, ...]]:
-    """What the policy and its shadows picked for one request after the other."""
+    """Picks of the policy and its shadows for one request after the other."""
     for _ in range(REQUESTS):
         with router.select_worker(by_load=True):
             pass

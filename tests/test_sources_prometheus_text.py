@@ -1,4 +1,4 @@
-"""What is read from engines' metrics pages."""
+"""Values read from engines' metrics pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`help()` of the extension shows what its stub says."""
+"""`help()` of the extension shows the docstrings of its stub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tracked stream: whatever ends it, its decision is told once and its upstream is closed once."""
+"""A tracked stream: whatever ends it, its decision ends once and its upstream is closed once."""
 
 from __future__ import annotations
 

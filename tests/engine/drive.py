@@ -11,13 +11,13 @@ from tests.engine.traffic import Planned, Prompt, Transcript, waves
 
 
 class Send(Protocol):
-    """Sends a prompt to the engine that its number says."""
+    """Sends a prompt to the engine of its number."""
 
     def __call__(self, engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) -> Completion: ...
 
 
 def send_prompt(engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) -> Completion:
-    """Send a prompt to the engine that its number says."""
+    """Send a prompt to the engine of its number."""
     return engines[prompt.worker].complete(
         prompt.tokens,
         max_tokens=max_tokens,

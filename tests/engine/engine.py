@@ -63,7 +63,7 @@ def write_model(folder: Path, *, size: str = "tiny", adapters: Iterable[str] = (
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the engine answered; `cached_tokens` is its own word on how much of the prompt it had."""
+    """The engine's answer; `cached_tokens` is its own count of the prompt tokens it had cached."""
 
     output: list[int]
     prompt_tokens: int
@@ -356,7 +356,7 @@ def _signal_group(pid: int, which: signal.Signals) -> None:
 
 
 def _shared_memory(pids: list[int]) -> set[Path]:
-    """Return the shared memory that processes have mapped; nobody removes it when they are killed."""
+    """Return the shared memory that processes have mapped; it stays when they are killed."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -368,7 +368,7 @@ def _shared_memory(pids: list[int]) -> set[Path]:
 
 
 def _group(pid: int) -> list[int]:
-    """Return the processes of a group that still run; the dead ones nobody has collected yet do not count."""
+    """Return the processes of a group that still run; dead ones that are not reaped yet do not count."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

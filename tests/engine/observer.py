@@ -55,7 +55,7 @@ class Observer:
         self.router.attach(self.source)
 
     def predict(self, prompt: Prompt) -> int:
-        """Return how many tokens of a prompt its worker is believed to take from its cache."""
+        """Return how many tokens of a prompt its worker is predicted to take from its cache."""
         key = self.keys[prompt.worker]
         candidates = self.router.explain(**_arguments(prompt), among=[key]).candidates
         view = next(view for view in candidates if view.key == key)
@@ -97,7 +97,7 @@ class Observer:
 
 
 def routed(observers: Sequence[Observer]) -> Callable[..., Completion]:
-    """Return a way to send prompts that every router is asked about, books, and is told the end of."""
+    """Return a function that sends prompts; every router predicts and books each, and receives its end."""
 
     def send(engines: Sequence[Engine], prompt: Prompt, max_tokens: int = 1) -> Completion:
         with ExitStack() as bookings:

@@ -51,14 +51,14 @@ class Probe:
 
 
 class ProbePlanner:
-    """Chooses the next probe from what the caches are believed to hold; sends nothing itself.
+    """Chooses the next probe from the predicted contents of the caches; sends nothing itself.
 
-    A stratum nobody is in at the moment is brought about by fillers: they evict, and are returned with
+    A stratum that is empty at the moment is brought about by fillers: they evict, and are returned with
     `Stratum.FILLER`. Every probe changes the cache it goes to, so the next one is chosen after it is answered.
 
     Args:
         sent: Prompts answered before; where one is given twice, once is enough.
-        overlap: Leading blocks of a prompt that its worker is believed to hold: the prediction under test.
+        overlap: Predicted leading blocks of a prompt on its worker: the prediction under test.
         seed: Seed of every choice.
         block_size: Tokens per block.
         vocabulary: Token ids are below this.

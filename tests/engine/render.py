@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from cachelb import RequestBodies
 from cachelb._core import read_body
 
-# What keeps prompts apart beside their canonical bytes.
+# Fields that keep prompts apart beside their canonical bytes.
 NAMESPACE = ("kind", "model", "adapter", "salt", "other_media")
 NUMBER = re.compile(rb"#(\d+);")
 

@@ -1,4 +1,4 @@
-"""What a router believes of real engines after a loss, a cut and a crash is what the engines themselves report."""
+"""Predictions of a router equal the reports of real engines, after a loss, a cut and a crash too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END_OF_REPLAY = b"\xff" * 8
 REPLAY_DEADLINE_MS = 60_000
 
 Miss = tuple[str, list[str]]
-"""What was predicted otherwise than the engine reported, and why that may be."""
+"""A prediction that differs from the engine's report, and the possible reasons."""
 
 
 class Conformance:

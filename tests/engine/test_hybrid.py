@@ -45,7 +45,7 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=["few", "many"])
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What engines with few or many blocks reported, by model."""
+    """Reports of engines with few or many blocks, by model."""
     folder = tmp_path_factory.mktemp(request.param)
     cores = sorted(os.sched_getaffinity(0))
     few = request.param == "few"
@@ -76,7 +76,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What engines reported."""
+    """Reports of engines."""
 
     evicting: bool
     by_model: dict[str, list[Outcome]]

@@ -22,7 +22,7 @@ from tests.test_body_templates import PLACES, REFUSES, TEMPLATES
 from cachelb import RequestBodies
 from cachelb.tokenizers.template import ChatTemplate
 
-# Of each endpoint and server.
+# Pairs of each endpoint and server.
 PAIRS = int(os.environ.get("CACHELB_RENDER_PAIRS", "280"))
 SPELLINGS = 200
 CHATS = 2000
@@ -63,7 +63,7 @@ def families(server: str) -> list[str]:
 
 
 def profile(family: str, server: str, *, known: bool) -> RequestBodies:
-    """What a router is told of the engines: all that is true, or what the defaults do not cover."""
+    """A router's settings for the engines: all true ones, or those that the defaults do not cover."""
     place: Any = PLACES.get(family, "unknown") if known or family in REFUSES else "unknown"
     stays = known and server == "in-place" and family not in MERGING
     return RequestBodies(

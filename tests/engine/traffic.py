@@ -1,7 +1,7 @@
 """Requests for conformance tests: seeded traffic that fills, shares and evicts the caches of real engines.
 
-Nothing here talks to an engine. `plan_traffic` says which requests to send, `waves` which of them may run at the same
-time, and `Transcript` turns each into token ids, with the answers its conversation has had so far.
+Nothing here talks to an engine. `plan_traffic` lists the requests to send, `waves` groups those that may run at once,
+and `Transcript` turns each into token ids, with the answers its conversation has had so far.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOM_FOR_ANSWER = 8
 
 
 class Kind(StrEnum):
-    """What a request of the traffic does to a cache."""
+    """The effect of a request of the traffic on a cache."""
 
     SHARED = "shared"  # begins with one of a few system prompts
     TURN = "turn"  # continues a conversation, or opens one
@@ -34,7 +34,7 @@ KIND_WEIGHTS = {Kind.SHARED: 38, Kind.TURN: 27, Kind.FILLER: 15, Kind.REPEAT: 12
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What separates equal tokens in the cache."""
+    """Separates equal tokens in the cache."""
 
     adapter: str | None = None
     cache_salt: str | None = None
@@ -55,7 +55,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the cache of a worker sees of a request."""
+    """A request as the cache of a worker sees it."""
 
     worker: int
     identity: Identity
@@ -200,7 +200,7 @@ def waves(plan: Iterable[Planned], width: int) -> Iterator[list[Planned]]:
 
 
 class Transcript:
-    """What was sent and answered so far."""
+    """The prompts and answers so far."""
 
     def __init__(self) -> None:
         self._texts: dict[int, tuple[int, ...]] = {}

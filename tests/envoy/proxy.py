@@ -24,7 +24,7 @@ START_S = 20
 
 
 class Gateway(NamedTuple):
-    """What runs."""
+    """A running gateway."""
 
     url: str
     router: Router[str]

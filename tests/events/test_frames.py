@@ -1,4 +1,4 @@
-"""What relays, engines and gateways say to each other as bytes, and where streams are."""
+"""Messages of relays, engines and gateways as bytes, and the addresses of streams."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str, given:
         assert decision.matched_tokens <= cached
         exact += decision.matched_tokens == cached
         decision.on_complete(output_ids=answer if rng.random() < given else None)
-    # What follows an answer that the router has not seen may be less, and where an engine that drafts keeps in the
-    # answer what it resumes a prompt with.
+    # Predictions are less exact behind an answer that the router has not seen, and where an engine that drafts keeps
+    # the state to resume a prompt with inside the answer.
     unseen = 0.8 if all(group.is_full for group in layout.groups) else 0.9
     seen = 0.95 if layout.eagle else 1.0
     assert exact >= REQUESTS * (seen if given == 1 else unseen)

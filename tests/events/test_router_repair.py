@@ -1,4 +1,4 @@
-"""Events that cannot be true: a router notices from what engines report, starts over, and says why."""
+"""Events that cannot be true: a router notices from engines' reports, starts over, and logs why."""
 
 from __future__ import annotations
 

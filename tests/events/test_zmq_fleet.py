@@ -105,7 +105,7 @@ def test_stopping_leaves_no_thread_no_socket_and_no_file() -> None:
             publisher.drop()
             publish(publisher, 0, 1)
             publisher.wait_for(lambda: len(publisher.replay_requests) == 2)
-        assert sink.of(W).told[-1] == "disconnected", "the sink must not go on believing what nobody updates"
+        assert sink.of(W).told[-1] == "disconnected", "the sink must not trust a cache without updates"
         source.stop()
         assert source.stats().streams == {}
 

@@ -97,7 +97,7 @@ def test_two_gateways_behind_a_relay_and_one_beside_it_end_alike(seed: int) -> N
             for worker in fleet.workers:
                 assert worker.events is not None
                 worker.events.drop(0)
-                complete(worker.url, [7] * 40)  # after the last message nobody knows that it was lost
+                complete(worker.url, [7] * 40)  # no later message shows that the last one was lost
             for router in routers:
                 wait_true(fleet, router, sent)
             direct, *others = routers

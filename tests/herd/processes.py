@@ -101,7 +101,7 @@ def herd(
         mesh: Options of the mesh.
         redis: A server through which they share instead.
         look_every_s: Seconds between two notes of the loads that each sees.
-        specials: What is different of which router, as for `Spec`.
+        specials: Settings of single routers, as for `Spec`.
         **options: Those of the routers.
 
     Yields:
@@ -130,19 +130,19 @@ def herd(
 
 
 def all_heard(routers: Sequence[RouterProcess]) -> None:
-    """Wait until each hears all others."""
+    """Wait until each receives from all others."""
     wait_until(lambda: all(len(router.ask("stats").peers) == len(routers) - 1 for router in routers), ANSWER_S)
 
 
 def seconds_until_agreed(
     routers: Sequence[RouterProcess], loads: Mapping[str, int], prompts: Sequence[bytes] = (), *, limit_s: float = 60.0
 ) -> float:
-    """Wait until all see the same loads, and believe the same of some prompts.
+    """Wait until all see the same loads, and predict the same for some prompts.
 
     Args:
-        routers: Who.
+        routers: The routers.
         loads: The true loads.
-        prompts: Every one of them must be believed to be held somewhere.
+        prompts: Every one of them must be predicted to be cached on some worker.
         limit_s: Fail after so many seconds.
 
     Returns:

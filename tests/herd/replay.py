@@ -26,16 +26,16 @@ GRACE_S = 0.5
 
 @dataclass
 class Played:
-    """What came of it.
+    """Results of a replay.
 
     Attributes:
-        prompt_tokens: Of all requests.
-        held_tokens: What the picked workers truly held of them.
-        matched_tokens: What the routers had told of that before.
-        views: What was seen of the load.
+        prompt_tokens: Prompt tokens of all requests.
+        held_tokens: The part of them that the picked workers truly held.
+        matched_tokens: The part of them that the routers had predicted.
+        views: The load as the routers saw it.
         select_s: Seconds of every selection.
         cpu_share: Part of the machine's processors that all processes used.
-        stats: Of the meshes, at the end.
+        stats: Statistics of the meshes, at the end.
         served: Every request with its worker and its times.
     """
 
@@ -75,7 +75,7 @@ def play(workload: Workload, routers: Sequence[RouterProcess], workers: TrueWork
         factor: How much faster than it was.
 
     Returns:
-        What came of it.
+        The results.
     """
     for router in routers:
         router.ask("look")
@@ -83,7 +83,7 @@ def play(workload: Workload, routers: Sequence[RouterProcess], workers: TrueWork
     began_s = time.monotonic()
     balancer = _Balancer(workload, routers, workers, factor)
     balancer.run()
-    # Those that were told last are told to all.
+    # The last messages reach all routers.
     time.sleep(GRACE_S)
     notes = [router.ask("report") for router in routers]
     cpu_s += time.process_time() + sum(each.cpu_s for each in notes)

@@ -1,4 +1,4 @@
-"""A gateway's router in a process of its own: does what it is told through a pipe, and notes what it saw when."""
+"""A gateway's router in a process of its own: takes commands through a pipe, and notes its views and their times."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Spec:
 
 @dataclass
 class Notes:
-    """What a router did and saw; times are the machine's, which all processes share.
+    """Actions and views of a router; times are the machine's, which all processes share.
 
     Attributes:
-        changes: When it booked (1) or ended (-1) a request of which worker.
-        views: When it saw which loads, by worker.
+        changes: Times at which it booked (1) or ended (-1) a request, with the worker.
+        views: Loads by worker as it saw them, with the time.
         select_s: Seconds of every selection.
         cpu_s: Processor time.
     """
@@ -60,12 +60,12 @@ class Notes:
 
 
 def run(connection: Connection, spec: Spec) -> None:
-    """Be a router until told to end, or until the pipe breaks."""
+    """Be a router until the command to end, or until the pipe breaks."""
     try:
         _Gateway(connection, spec).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
-    except Exception:  # noqa: BLE001 - told to whoever started it
+    except Exception:  # noqa: BLE001 - reported to the parent
         connection.send(("broken", traceback.format_exc()))
 
 
@@ -158,7 +158,7 @@ class _Gateway:
         return "answer", self.router.loads()
 
     def matched(self, prompts: Sequence[bytes]) -> tuple[str, list[dict[str, int]]]:
-        """Tell how much of each prompt every worker is believed to hold."""
+        """Return how much of each prompt every worker is predicted to hold."""
         explained = [self.router.explain(tokens=np.frombuffer(prompt, np.uint32)) for prompt in prompts]
         return "answer", [{worker.key: int(worker.matched_tokens) for worker in e.candidates} for e in explained]
 

@@ -23,9 +23,9 @@ class Evenness:
     """Coefficients of variation over the workers, in the steady part.
 
     Attributes:
-        open_now: Of the requests in flight at one time, averaged over times.
-        open_mean: Of the requests in flight, averaged over time.
-        tokens: Of the prompt tokens of the requests that began.
+        open_now: Variation of the requests in flight at one time, averaged over times.
+        open_mean: Variation of the requests in flight, averaged over time.
+        tokens: Variation of the prompt tokens of the requests that began.
     """
 
     open_now: float
@@ -125,7 +125,7 @@ class Served:
             elif how == "conversations stay" and parent >= 0:
                 at = int(worker[parent])
             else:
-                # Of those with equally few, the one that waited longest.
+                # Ties go to the one that waited longest.
                 at = int(np.lexsort((last, loads))[0])
             worker[row], last[at] = at, len(loads) + turn
             loads[at] += 1

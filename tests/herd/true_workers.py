@@ -1,4 +1,4 @@
-"""What the workers of a replayed trace truly hold, and how long they take."""
+"""True caches and service times of the workers of a replayed trace."""
 
 from __future__ import annotations
 

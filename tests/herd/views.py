@@ -17,11 +17,11 @@ def is_near(seen: int, true: int) -> bool:
 
 @dataclass
 class Views:
-    """What several routers did and saw.
+    """Actions and views of several routers.
 
     Attributes:
-        changes: By router, when it booked (1) or ended (-1) a request of which worker.
-        looks: By router, when it saw which loads.
+        changes: By router, times at which it booked (1) or ended (-1) a request, with the worker.
+        looks: By router, the loads as it saw them, with the time.
     """
 
     changes: Sequence[Changes]

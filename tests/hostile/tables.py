@@ -1,6 +1,6 @@
-"""Hostile values, what may leave a call that gets one, and calls of the simulator that take numbers.
+"""Hostile values, allowed outcomes of a call that gets one, and calls of the simulator that take numbers.
 
-A case varies every numeric option, found by its annotation. What it returns is used, so that a value that is taken must
+A case varies every numeric option, found by its annotation. Its result is used, so that a value that is accepted must
 also work.
 """
 

@@ -98,7 +98,7 @@ MADE_HERE = {
     ),
     *("Found", "Operation", "operations", "assert_agrees", "EventPublisher"),
 }
-"""What other calls return, and helpers of tests that take tokens or open sockets."""
+"""Results of other calls, and helpers of tests that take tokens or open sockets."""
 
 
 @pytest.mark.parametrize("name", CASES)

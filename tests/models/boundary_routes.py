@@ -17,7 +17,7 @@ class Route:
 
 
 class SlowRoutes:
-    """What `BoundaryLearning` remembers, without hashes, counters or orders."""
+    """Routes of `BoundaryLearning`, without hashes, counters or orders."""
 
     def __init__(self, *, max_routes: int, ttl_s: float, multi_depth: bool, prefix_token_length: int) -> None:
         self.max_routes, self.ttl_s = max_routes, ttl_s

@@ -1,4 +1,4 @@
-"""What an engine of some block size keeps of the prompts it computes, slowly and obviously."""
+"""Blocks that an engine of some block size keeps of its prompts, slowly and obviously."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ DESTINATION = "x-gateway-destination-endpoint"
 
 
 class Picked(NamedTuple):
-    """What the picker said of a request."""
+    """The picker's answer to a request."""
 
     endpoints: list[str]
     headers: dict[str, str]
@@ -34,7 +34,7 @@ class Picked(NamedTuple):
 
 
 class Stream:
-    """One request. What it sends is in the order and shape of Envoy 1.39; `modes` None leaves the modes untold."""
+    """One request, with messages in the order and shape of Envoy 1.39; `modes` None sends no modes."""
 
     def __init__(self, call: Any, modes: Mapping[str, int] | None) -> None:
         self.call = call

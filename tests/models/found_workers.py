@@ -18,7 +18,7 @@ class GuardModel:
         return self.history[-1][1]
 
     def answer(self, found: set[str], now_s: float) -> set[str]:
-        # What was held at any moment after `now - wait`: a set counts until the next one replaces it.
+        # Workers held at any moment after `now - wait`: a set counts until the next one replaces it.
         ends = [at_s for at_s, _ in self.history[1:]] + [now_s]
         recent = {
             w for (_, held), end in zip(self.history, ends, strict=True) if end > now_s - self.wait_s for w in held

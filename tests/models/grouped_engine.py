@@ -1,4 +1,4 @@
-"""What an engine with several cache groups keeps and finds, by brute force over prefixes and resume points."""
+"""The cache of an engine with several groups, by brute force over prefixes and resume points."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class GroupedEngine:
 
 
 class HeldByEvents:
-    """What the changes of a cache say that each group holds; a block may have several copies."""
+    """The blocks of each group by the changes of a cache; a block may have several copies."""
 
     def __init__(self, groups: int) -> None:
         self.counts: list[Counter[int]] = [Counter() for _ in range(groups)]

@@ -64,7 +64,7 @@ class FakeKubernetes:
         self._thread.join(60)
         self._loop.close()
         with warnings.catch_warnings():
-            # Of handshakes that a client gives up, asyncio leaves transports for the collector.
+            # asyncio leaves the transports of abandoned handshakes to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 

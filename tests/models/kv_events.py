@@ -1,4 +1,4 @@
-"""What a message of KV events means, read off the decoded message in the most obvious way.
+"""The meaning of a message of KV events, read off the decoded message in the most obvious way.
 
 Names given as bytes stay bytes: only the hash that stands for them is the decoder's own affair.
 """

@@ -17,13 +17,13 @@ DEADLINE_S = 120.0
 
 @dataclass
 class Heard:
-    """What was heard of one stream.
+    """Calls for one stream.
 
     Attributes:
         applied: First hashes of the events of every batch that counts, in order; "clear" where the stream began anew.
-        told: Every call, in order, but those for messages.
-        asked: Numbers that replays were asked from.
-        duplicates: Messages that were known.
+        told: Calls except those for messages, in order.
+        asked: First numbers of the requested replays.
+        duplicates: Messages received before.
         unreadable: Payloads that are no batch.
         connected: Whether it is connected.
         last: Number of the last batch applied.

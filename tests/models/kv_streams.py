@@ -136,6 +136,6 @@ def give_up_after(source: ZmqSource, replay_timeout_s: float) -> None:
 
 
 def last_error(source: ZmqSource, key: str) -> str | None:
-    """What went wrong last; nothing before the source has made the stream, which its thread does."""
+    """The last error; None until the source's thread has made the stream."""
     stream = source.stats().streams.get((key, None))
     return None if stream is None else stream.last_error

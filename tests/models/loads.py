@@ -1,4 +1,4 @@
-"""What is booked on a fleet, as slowly as it can be written: every load is counted from the open requests."""
+"""Bookings of a fleet, as slowly as they can be written: every load is counted from the open requests."""
 
 from __future__ import annotations
 

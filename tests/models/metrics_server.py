@@ -1,4 +1,4 @@
-"""A metrics server on loopback that misbehaves on request, and a router that writes down what it is told."""
+"""A metrics server on loopback that misbehaves on request, and a router that records its calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_S = 120.0
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that refuses connections unless a `FakeEngine` is started on it, and that nobody else gets."""
+    """A port that refuses connections unless a `FakeEngine` is started on it, and that no other process gets."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))

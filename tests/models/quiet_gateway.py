@@ -17,28 +17,28 @@ class QuietGateway:
         raise NotImplementedError(f"request {request} at {now}, tried on {tried}")
 
     def first_token(self, ticket: int, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def tokens(self, ticket: int, count: int, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def failed(self, ticket: int, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def cancelled(self, ticket: int, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     def set_ready(self, worker: int, ready: bool, now: float) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
 
 def follow(held: set[int], changes: list[tuple[Any, ...]]) -> None:

@@ -1,7 +1,7 @@
 """Well-formed input that contradicts itself: refused whole, counted, or taken in so that everything still adds up.
 
 Block hashes are drawn from a dozen, so chains rejoin, repeat a block, run in circles, and have one block under several
-parents, which no engine and no router of one secret says.
+parents, which no engine and no router of one secret sends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nothing that an engine says of its usage ends an answer, and no more of it is kept than a bound."""
+"""No usage that an engine reports ends an answer, and the kept part of it is bounded."""
 
 from __future__ import annotations
 

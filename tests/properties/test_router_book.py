@@ -29,12 +29,12 @@ class Request:
     among: list[str] | None
     tried: set[str] = field(default_factory=set)
     told: str | None = None
-    """The first end it was told of, or that another decision took over."""
+    """The first end reported to it, or that another decision took over."""
 
 
 @dataclass(eq=False)
 class Pair:
-    """The same for a pair."""
+    """A pair of decisions with the booking of each."""
 
     pair: cachelb.PairDecision[str]
     prefill: Booking | None

@@ -1,4 +1,4 @@
-"""What `cachelb serve` passes on, and what it keeps."""
+"""Requests and answers that `cachelb serve` passes on, and headers and paths that it keeps."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from cachelb.sim.workloads import WORKLOADS, Constant, Draft, Gamma, Given, Plan
 
 COUNT = 600
 
-# Of 600 requests with seed 1: the hit fraction of an infinite cache, tokens of prompts and answers, the last arrival of
-# a session's first. They change only when a generator does.
+# Figures of 600 requests with seed 1: the hit fraction of an infinite cache, tokens of prompts and answers, the last
+# arrival of a session's first. They change only when a generator does.
 FIGURES = {
     "prefix-10": (0.08286, 1509623, 59595, 49.872244),
     "prefix-30": (0.254411, 1509623, 59595, 49.872244),

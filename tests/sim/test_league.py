@@ -292,7 +292,7 @@ def test_load_is_a_share_of_what_the_fleet_keeps_up_with() -> None:
     assert over > 4 * half
 
 
-# What is replayed 50 ms later changes no decision here, and no policy goes by the cached tokens of answers yet.
+# Events replayed 50 ms later change no decision here, and no policy goes by the cached tokens of answers yet.
 @pytest.mark.parametrize(
     "name", [name for name in REALISM if name not in ("none", "events-replayed", "cached-unknown")]
 )

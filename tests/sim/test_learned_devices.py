@@ -20,7 +20,7 @@ SETTLED = 1_000
 
 
 class Use(NamedTuple):
-    """What one half of a fleet got of the requests and the computed tokens, and mean times to first tokens."""
+    """One half's shares of the requests and the computed tokens, and mean times to first tokens."""
 
     requests: float
     tokens: float
@@ -58,7 +58,7 @@ def test_fewer_requests_go_to_devices_with_little_memory() -> None:
 
 
 def test_fewer_requests_go_to_devices_that_cache_nothing() -> None:
-    """Published for 7 x A30 and 8 x V100, of which nobody is told that they keep no prefixes."""
+    """Published for 7 x A30 and 8 x V100; the policies do not know that these keep no prefixes."""
     learned, other = uses("prefix-50", "3xa30+3xv100", "v100-32", "least-loaded")
     assert learned.requests < 0.9 * other.requests
     assert learned.ttft_s < 0.8 * other.ttft_s
@@ -79,7 +79,7 @@ def run(place: Place, policy: str) -> SimResult:
 
 @pytest.fixture(scope="module", params=PLACES)
 def both(request: pytest.FixtureRequest) -> tuple[SimResult, SimResult]:
-    """The same requests, routed by the learned policy and by the baseline."""
+    """Requests, routed by the learned policy and by the baseline."""
     place = PLACES[request.param]
     return run(place, "learned"), run(place, "prefix-cache-and-load")
 

@@ -62,7 +62,7 @@ def test_a_pool_brings_what_memory_lost() -> None:
 
 
 def test_a_policy_blind_to_the_pool_has_only_the_events_of_workers() -> None:
-    """What one worker computed, the other loads; only a router that knows the pool predicts it."""
+    """A worker loads blocks that the other computed; only a router that knows the pool predicts it."""
     rows = build("rag", seed=1, count=60).speed_up(0.1)  # few overlap, so that little changes while a request waits
     fleet = FleetSpec.parse("2xl40s/pool=0.01", kv_tokens=16_384)
     known, blind = (simulate(rows, fleet, policy, seed=1) for policy in POLICIES)
@@ -76,7 +76,7 @@ def test_a_policy_blind_to_the_pool_has_only_the_events_of_workers() -> None:
 # === what a router gains that knows the pool of half the workers ===
 
 MOST_LOSS = 1.02
-"""Of the mean TTFT and the mean E2E, in the mean of seeds, in any cell."""
+"""Largest ratio of the mean TTFT and the mean E2E, in the mean of seeds, in any cell."""
 
 QUICK = League(
     ("tool-agent(count=1000)", "rag(count=1000)"),

@@ -48,7 +48,7 @@ def conversation(conversation_trace: Path) -> Workload:
 
 
 def columns(result: SimResult) -> dict[str, float]:
-    """What DynoSim reports, in its units."""
+    """The figures that DynoSim reports, in its units."""
     assert result.finished.all()
     ttft = result.ttft_s * 1e3
     tokens = result.workload

@@ -35,7 +35,7 @@ def kernels(traces: Path) -> Kernels:
 
 
 def charged_ms(gpu: str, op: str, size: int, context: int) -> float:
-    """What the cost model says of one kernel."""
+    """Time of one kernel in the cost model."""
     device = GPUS[NAMES[gpu]]
     flops, bandwidth = device.peak_flops * device.mfu, device.bandwidth * device.bandwidth_share
     seconds = {
@@ -58,7 +58,7 @@ def ratios(kernels: Kernels, gpu: str, op: str, keep: range, context: int | None
 @pytest.mark.parametrize(
     ("op", "sizes", "context", "low", "high"),
     [
-        # Of small batches, reading the weights.
+        # Small batches read the weights.
         ("gemm", range(1, 65), None, 0.83, 1.07),
         # A100 at 16,384 repeats the figure of 8,192.
         ("gemm", range(512, 8_193), None, 1.1, 1.6),

@@ -1,8 +1,8 @@
 """Against llm-d's 37 %-capacity benchmark: four real workers, nine rates, four ways to route.
 
-Each worker is Llama-3.1-70B on four H100. The device's two shares are .40 and .80 here, which fit both ends: what four
-devices that share a model lose to each other is not in the profile of one. Absolute TTFT lacks the API in front of the
-engines, 0.11 to 0.15 s. The benchmark says neither how its tracker was configured nor how requests arrived in a stage.
+Each worker is Llama-3.1-70B on four H100. The device's two shares are .40 and .80 here, which fit both ends: the loss
+between four devices that share a model is not in the profile of one. Absolute TTFT lacks the API in front of the
+engines, 0.11 to 0.15 s. The benchmark lacks the configuration of its tracker and the arrivals within a stage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OVERLOADED = tuple(rate for rate in RATES if rate >= 6)
 
 
 class Stage(NamedTuple):
-    """What a stage brought: seconds and tokens per second."""
+    """Results of a stage: seconds and tokens per second."""
 
     ttft_s: float
     output_tok_s: float
@@ -121,7 +121,7 @@ def test_waiting_under_overload_is_within_a_quarter(simulated: Table, reference:
 
 
 def test_precise_answers_at_once_at_every_rate(simulated: Table, reference: Table) -> None:
-    # What is missing is the API in front of the engines.
+    # The difference is the API in front of the engines.
     for rate in RATES:
         assert simulated[rate, "precise"].ttft_s <= 0.35
         assert 0.08 < reference[rate, "precise"].ttft_s - simulated[rate, "precise"].ttft_s < 0.16

@@ -1,7 +1,7 @@
 """Against the log of a real vLLM 0.19.0: 300 ShareGPT requests at 10 a second on one RTX 4090, overloaded on purpose.
 
 TTFT is queueing here, about 65 s, with some 190 preemptions: any fault of the scheduler adds up. The engine is set as
-the log says. Two scalars of the device were fitted to these figures, so they test the scheduler, not the device.
+in the log. Two scalars of the device were fitted to these figures, so they test the scheduler, not the device.
 """
 
 from __future__ import annotations

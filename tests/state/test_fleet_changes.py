@@ -101,11 +101,11 @@ def test_router_of_other_objects_follows_what_it_knows_and_counts_the_rest() -> 
         router.set_ready("gpu1", ready=False)
         router.add_worker("gpu2", weight=2.0)
         router.remove_worker("gpu3")
-        # What comes in one message is done one after the other, in any order.
+        # Changes in one message are applied one after the other, in any order.
         wait_until(lambda: other.keys() == ["gpu0", "gpu1", "gpu2"] and mesh.stats().strangers == 1)
         wait_until(lambda: (ready(other, "gpu1"), weights(other)["gpu2"]) == (False, 2.0))
         assert other.workers() == [Engine(url) for url in WORKERS[:3]]
-        # What it adds itself, the one with plain names has too.
+        # A worker that it adds itself reaches the router with plain names too.
         other.add_worker(Engine("extra"))
         wait_until(lambda: "extra" in set(router.keys()))
         other.validate()

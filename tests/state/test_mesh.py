@@ -1,4 +1,4 @@
-"""What only the mesh has: addresses."""
+"""Addresses, which only the mesh has."""
 
 from __future__ import annotations
 

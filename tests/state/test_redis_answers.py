@@ -49,7 +49,7 @@ def test_what_is_taken_is_the_beginning_of_the_latest_answer(count: int, lost: l
     if 0 < whole < count:
         assert questions.is_stuck(ASKED.life, 2.0)
         assert not questions.is_stuck(ASKED.life, 1.9)
-    assert questions.may_ask(ASKED.life, 0.0) == (whole == count), "nobody is asked twice within a second"
+    assert questions.may_ask(ASKED.life, 0.0) == (whole == count), "no router is asked twice within a second"
     assert not questions.is_stuck(b"somebody else", 9.0)
 
 

@@ -116,7 +116,7 @@ def test_who_is_asked_is_told_and_nobody_else(redis_fleet: RedisFleet) -> None:
     with carriers(redis_fleet, *seals) as (asking, asked, third):
         asked.publish(NEWS)
         asked.receive(0.005)
-        # It never answered, so it is asked before it is believed.
+        # It never answered, so it is asked before its state is trusted.
         questions: list[Asked] = []
 
         def is_asked() -> bool:

@@ -76,7 +76,7 @@ def test_server_that_is_restarted(tmp_path: Path, *, keeps: bool) -> None:
     with RedisServer(tmp_path, *options) as server, working_before_and_after(server) as found:
         server.kill()
         wait_until(lambda: all_fail(found, "refused"))
-        # A peer is no more shown a moment before its load goes. Nobody believes in load for ever.
+        # A peer leaves the statistics a moment before its load expires.
         wait_until(lambda: not any(state.stats().peers for _, state in found) and load(found[1][0]) == 0)
         missed_placements(found)
         server.start()

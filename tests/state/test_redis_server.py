@@ -1,4 +1,4 @@
-"""What sharing through Redis leaves on the server, who can read it and is heard there, and the ways to reach one."""
+"""Keys that sharing through Redis leaves on the server, who may read and write them, and the ways to reach one."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(
         wait_until(lambda: beats_seen(4))
         number = last_id(client, key)
         wait_until(lambda: beats_seen(8))
-        assert last_id(client, key) == number, "nothing is added while nobody reads"
+        assert last_id(client, key) == number, "nothing is added without a reader"
         assert client.xlen(key) <= 160
         assert 0 < client.ttl(key) <= 30
         parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Routers in processes of their own that are killed, stopped, cut off, flooded and told nonsense."""
+"""Routers in processes of their own that are killed, stopped, cut off, flooded and sent nonsense."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
                 return enough
 
             wait_until(is_flooded)
-            assert router.ask("memory_mib") - before < 8, "of the news that nobody reads"
+            assert router.ask("memory_mib") - before < 8, "of unread messages"
             asking.connect(f"tcp://127.0.0.1:{port_of(address) + 1}")
             for _ in range(300):
                 asking.send_multipart([b"all", bytes(8)])
@@ -158,7 +158,7 @@ def test_answer_that_stands_still_is_asked_for_anew(monkeypatch: pytest.MonkeyPa
         source = peer.router
         source.select_worker(tokens=tokens).on_complete()
         head, *_ = source._fleet.publish_all()
-        source._fleet.publish()  # Nobody hears it.
+        source._fleet.publish()  # Lost: there is no subscriber.
         mesh = ZmqMesh(own, [address], **PATIENT)
         router.attach(mesh)
         for _ in range(2):
@@ -179,7 +179,7 @@ def test_what_is_kept_until_a_peer_answers_is_bounded_and_nothing_is_missed_in_t
     with ExitStack() as stack, Router(WORKERS, secret=SECRET) as router:
         peer = HandDriven(address, stack)
         source = peer.router
-        source._fleet.publish()  # Nobody hears it.
+        source._fleet.publish()  # Lost: there is no subscriber.
         mesh = ZmqMesh(own, [address], max_mb=0.05, **PATIENT)
         router.attach(mesh)
         return_to = peer.wait_until_asked()

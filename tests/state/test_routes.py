@@ -1,4 +1,4 @@
-"""Routes that are learned at one router and followed at others, and what routers agree on without being told."""
+"""Routes that are learned at one router and followed at others, and facts that routers agree on without messages."""
 
 from __future__ import annotations
 

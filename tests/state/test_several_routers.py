@@ -65,7 +65,7 @@ def test_what_follow_ups_find_and_how_even_the_load_is() -> None:
     served.end_s[:] = [0.5, 4.0, 2.0, 5.0]
     assert served.follow_up_hits() == 0.5
     assert (served.findable(answers=False), served.findable(answers=True)) == (128 / 224, 192 / 224)
-    # Of the requests that begin from 0.5 s on, before 1 s, there is one, on b; and only it is in flight.
+    # One request begins from 0.5 s on, before 1 s, on b; and only it is in flight.
     assert served.evenness() == Evenness(open_now=1.0, open_mean=1.0, tokens=1.0)
     found = {how: served.dispatched(how).worker.tolist() for how in ("in turn", "least loaded", "conversations stay")}
     assert found == {"in turn": [0, 1, 0, 1], "least loaded": [0, 1, 0, 0], "conversations stay": [0, 0, 1, 1]}

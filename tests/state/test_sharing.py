@@ -53,7 +53,7 @@ def test_new_router_is_told_what_the_others_know_before_it_is_attached(fleet: Fl
             state = fleet.member(warm_start_s=60.0)
             third.attach(state)
             assert state.stats().start == "warm: received from another router"
-            # One of them told; the other does too, of its own requests.
+            # One of them sent its state; the other sends its own requests.
             assert matched(third) == matched(third, [5, *STORY]) == 992
             wait_until(lambda: load(third) == 1)
             open_decision.on_complete()
@@ -143,7 +143,7 @@ def test_partition_heals(fleet: Fleet) -> None:
             wait_until(lambda: load(other) == 1)
             proxy.cut()
             decisions = [router.select_worker(tokens=[at, *STORY]) for at in range(50)]
-            # A peer is no more shown a moment before its load goes. Nobody believes in load for ever.
+            # A peer leaves the statistics a moment before its load expires.
             wait_until(lambda: not state.stats().peers and load(other) == 0)
             for decision in [before, *decisions[10:]]:
                 decision.on_complete()

@@ -74,7 +74,7 @@ def test_router_starts_warm_before_attach_returns(path: Path) -> None:
         assert restored is not None
         assert (restored.blocks, restored.unknown_workers) == (62, 0)
         assert 0.0 <= restored.age_s < 600.0
-    # What it took in is kept for the next life.
+    # Restored blocks are kept for the next start.
     assert start(path).startswith("warm: 62 blocks")
 
 

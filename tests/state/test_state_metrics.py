@@ -1,4 +1,4 @@
-"""What a gateway shows of the routers that it shares its state with."""
+"""Metrics of a gateway about the routers that it shares its state with."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_lag_is_how_late_the_news_of_a_peer_are_and_passes() -> None:
 
 
 def test_lag_grows_while_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not told what it missed knows how long."""
+    """A router that gets no answer about missed messages knows for how long."""
     own, others = free_addresses(2)
 
     with make_router() as router, make_router() as other:

@@ -1,4 +1,4 @@
-"""What type checkers must infer of a decision's life, and refuse; nothing runs this file."""
+"""Types that checkers must infer of a decision's life, and refuse; nothing runs this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers must infer of a router over five kinds of workers, and of policies of one's own."""
+"""Types that checkers must infer of a router over five kinds of workers, and of policies of one's own."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class FewestTokens:
 
 
 class Sticky:
-    """A policy with attributes of its own, that says why."""
+    """A policy with attributes of its own, and a reason."""
 
     def __init__(self) -> None:
         self.name = "sticky"

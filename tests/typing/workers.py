@@ -1,4 +1,4 @@
-"""What type checkers must accept and infer; mypy and pyright read this file, nothing runs it."""
+"""Types that checkers must accept and infer; mypy and pyright read this file, nothing runs it."""
 
 from __future__ import annotations
 

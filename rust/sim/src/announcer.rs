@@ -1,8 +1,9 @@
-//! What a worker publishes of its cache to a gateway: blocks that all groups with full attention hold, and behind which of
-//! them all other groups can resume.
+//! The changes of its cache that a worker publishes to a gateway: blocks that all groups with full attention hold, and
+//! behind which of them all other groups can resume.
 //!
-//! A block of those other groups knows how many held ones end there. A block that comes or goes changes that for the ones
-//! behind it, as far as a place to resume at needs. With EAGLE the mark of a place is on the last block needed beyond it.
+//! A block of those other groups knows how many held ones end there. A block that comes or goes changes that for the
+//! ones behind it, as far as a place to resume at needs. With EAGLE the mark of a place is on the last block needed
+//! beyond it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! What gateways see of a worker's cache.
+//! Changes of a worker's cache as gateways see them.
 
 use cachelb_core::ids::SequenceHash;
 
-/// What a worker says changed in its cache.
+/// A change that a worker reports of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// The block called so can be found now; `parent` is the block before it.

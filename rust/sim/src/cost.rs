@@ -5,7 +5,7 @@
 
 use cachelb_core::error::{Error, Result};
 
-/// What one pass computes.
+/// The work of one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pass {
     /// New tokens, of prefill chunks and decodes.

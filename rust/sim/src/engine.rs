@@ -1,9 +1,9 @@
 //! One engine: a vLLM-v1 style scheduler over a paged KV cache.
 //!
-//! A pass gives running sequences their tokens in the order they were admitted, preempts the last admitted when blocks run
-//! out, and then admits from the head of the queue while there is budget; nothing behind a request that does not fit is
-//! tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read in vLLM
-//! 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
+//! A pass gives running sequences their tokens in the order they were admitted, preempts the last admitted when blocks
+//! run out, and then admits from the head of the queue while there is budget; nothing behind a request that does not
+//! fit is tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read
+//! in vLLM 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
 
 mod cache;
 mod job;
@@ -88,13 +88,13 @@ impl Engine {
         &self.cache.pool
     }
 
-    /// What is cached of a prompt of so many tokens, whose full blocks are called so.
+    /// The cached part of a prompt of `tokens` tokens, whose full blocks have these names.
     #[must_use]
     pub fn look_up(&mut self, names: &[SequenceHash], tokens: u32) -> Hit {
         self.cache.look_up(names, tokens)
     }
 
-    /// What changed in the cache since the last call, as gateways see it.
+    /// Changes of the cache since the last call, as gateways see them.
     pub fn changes(&mut self) -> Vec<Change> {
         self.cache.changes()
     }
@@ -125,7 +125,7 @@ impl Engine {
             job,
             tables: self.spare.pop().unwrap_or_default(),
             remote: job.remote,
-            // What is cached here says nothing of what the prompt cost elsewhere.
+            // Blocks cached here do not show what the prompt cost elsewhere.
             cached: job.remote.then_some(0),
             ..Sequence::default()
         });
@@ -139,7 +139,7 @@ impl Engine {
             .map(|sequence| sequence.job.id)
     }
 
-    /// What it reports.
+    /// The load that it reports.
     #[must_use]
     pub fn load(&self) -> EngineLoad {
         let pool = &self.cache.pool;
@@ -158,7 +158,8 @@ impl Engine {
         let mut left = self.cache.settings.max_num_batched_tokens;
         let mut pass = Pass::default();
         let preempted = self.continue_running(content, &mut left, &mut pass);
-        // A pass without anybody would be the last: what arrives from elsewhere holds blocks that it wants to give back.
+        // A pass without anybody would be the last: what arrives from elsewhere holds blocks that it wants to give
+        // back.
         if !(preempted && self.cache.settings.hold_after_preemption && pass.tokens > 0) {
             self.admit(content, &mut left, &mut pass);
         }
@@ -231,8 +232,8 @@ impl Engine {
         lost
     }
 
-    /// Gives up a request, wherever it is; one that the pass at work computes leaves when that ends. Returns whether it was
-    /// there.
+    /// Gives up a request, wherever it is; one that the pass at work computes leaves when that ends. Returns whether it
+    /// was there.
     pub fn abort(&mut self, id: u32) -> bool {
         if self.waiting.remove(id) {
             return true;

@@ -1,4 +1,4 @@
-//! What stands between requests and engines: the router under test.
+//! The interface between requests and engines: the router under test.
 
 use cachelb_events::FeedState;
 
@@ -42,15 +42,15 @@ pub struct Attempt<'a> {
     pub now: f64,
 }
 
-/// What becomes of a request.
+/// Progress of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Notice {
     /// Its first token arrived.
     FirstToken,
     /// So many more tokens arrived.
     Tokens(u32),
-    /// It is complete; the engine counts so many prompt tokens as cached, unless it does not report that or had the prompt
-    /// computed elsewhere.
+    /// It is complete; the engine counts so many prompt tokens as cached, unless it does not report that or had the
+    /// prompt computed elsewhere.
     Finished(Option<u32>),
     /// Its worker failed it.
     Failed,
@@ -58,16 +58,16 @@ pub enum Notice {
     Cancelled,
 }
 
-/// What is known of workers, by their positions.
+/// Facts about workers, by their positions.
 #[derive(Debug, Clone, Copy)]
 pub enum News<'a> {
     /// A load report, as of the time behind it.
     Report(u32, EngineLoad, f64),
-    /// What changed in a worker's cache, in order.
+    /// Changes of a worker's cache, in order.
     Changed(u32, &'a [Change]),
-    /// What changed in the pool that workers share, in order.
+    /// Changes of the pool that workers share, in order.
     PoolChanged(&'a [Change]),
-    /// Changes in a worker's cache are lost for good: what it holds is known no longer.
+    /// Changes of a worker's cache are lost for good: its contents are unknown.
     Lost(u32),
     /// How far later changes of a worker can be trusted.
     Feed(u32, FeedState),
@@ -77,7 +77,7 @@ pub enum News<'a> {
 
 /// A router. Times are seconds and never go back.
 pub trait Gateway {
-    /// What goes wrong outside the simulation.
+    /// An error from outside the simulation.
     type Error;
 
     /// Places a request, or `None` if no worker may be picked.

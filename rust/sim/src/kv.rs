@@ -1,9 +1,9 @@
-//! An engine's paged KV cache: reference counts, prefix cache, and the queue of what is reused next.
+//! An engine's paged KV cache: reference counts, prefix cache, and the queue of blocks to reuse.
 //!
-//! Free are blocks nobody references, cached or not. They wait in one queue: what carries no content at its front, cached
-//! blocks behind, each request's released in reverse, so that a prompt loses its tail first. Equal blocks computed side by
-//! side are two copies; the second takes room until it is reused, and is found once the first was. Cache groups share the
-//! blocks; a content belongs to one of them.
+//! Blocks without a reference are free, cached or not. They wait in one queue: those without content at its front,
+//! cached blocks behind, each request's released in reverse, so that a prompt loses its tail first. Equal blocks
+//! computed side by side are two copies; the second takes room until it is reused, and is found once the first was.
+//! Cache groups share the blocks; a content belongs to one of them.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ pub enum Announced {
     Copies,
 }
 
-/// What changed in the cache.
+/// A change of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvChange {
     /// The block called so can be found now; `parent` is the block before it.
@@ -143,7 +143,7 @@ impl KvPool {
         self.blocks.len() as u32
     }
 
-    /// Blocks nobody references.
+    /// Blocks without a reference.
     #[must_use]
     pub fn free(&self) -> u32 {
         self.free
@@ -246,7 +246,7 @@ impl KvPool {
         self.commit_in(0, block, 0, hash, parent);
     }
 
-    /// The same of a group and the number of the block in its prompt.
+    /// As `commit`, for a group and the number of the block in its prompt.
     pub fn commit_in(
         &mut self,
         group: u8,

@@ -1,7 +1,7 @@
 //! Cache groups of an engine: where it resumes prompts, and which blocks it keeps for that.
 //!
-//! As vLLM 0.32.0 has it: `v1/core/kv_cache_coordinator.py` and `v1/core/single_type_kv_cache_manager.py`. Groups that attend
-//! to the whole prefix keep every block. Numbers of blocks count from 0, in blocks of their group.
+//! As vLLM 0.32.0 has it: `v1/core/kv_cache_coordinator.py` and `v1/core/single_type_kv_cache_manager.py`. Groups that
+//! attend to the whole prefix keep every block. Numbers of blocks count from 0, in blocks of their group.
 
 use std::ops::Range;
 
@@ -29,10 +29,10 @@ pub struct CacheLayout {
 /// Where blocks of a prompt are kept because a later one may resume there: tokens, 0 for none.
 pub type Points = [u32; 3];
 
-/// What is found of a prompt.
+/// Tokens of a prompt that the cache holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hit {
-    /// Tokens that every group has what it needs of.
+    /// Tokens behind which every group can resume.
     pub tokens: u32,
     /// Tokens that would be found if only groups that keep everything counted.
     pub held: u32,
@@ -278,7 +278,7 @@ impl CacheLayout {
             .unwrap_or(self.align)
     }
 
-    /// What routers go by that know the groups; `None` if any leading blocks can be resumed behind.
+    /// Where a prompt can resume, for routers that know the groups; `None` behind any leading blocks.
     #[must_use]
     pub fn resuming(&self) -> Option<Resuming> {
         Resuming::of(&self.groups, self.retention, self.eagle)
@@ -322,8 +322,8 @@ impl CacheLayout {
         names.iter().skip(scale - 1).step_by(scale)
     }
 
-    /// How much of a prompt is taken from the cache. `leading(group, blocks)` says how many of so many blocks are there
-    /// without a gap, `held(group, block)` whether one is.
+    /// How much of a prompt is taken from the cache. `leading(group, blocks)` returns how many of `blocks` leading
+    /// blocks are there without a gap, `held(group, block)` whether one is.
     pub fn hit(
         &self,
         prompt_tokens: u32,

@@ -1,4 +1,4 @@
-//! What a run is made of beside its requests: workers, delays, incidents.
+//! The settings of a run beside its requests: workers, delays, incidents.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_router::Role;
@@ -45,10 +45,10 @@ pub struct WorkerSettings {
     pub pool: Option<PoolTerms>,
 }
 
-/// What happens to a worker.
+/// An incident of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Incident {
-    /// It loses its memory and what it works on, and answers nobody.
+    /// It loses its memory and its requests, and does not answer.
     Crash,
     /// It is back, with an empty cache.
     Join,
@@ -56,7 +56,7 @@ pub enum Incident {
     Drain,
 }
 
-/// What the gateway sees when, and for how long it all goes on.
+/// Delays of the gateway's signals, and the length of the run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Seconds from the end of a pass to the arrival of its KV events.
@@ -77,8 +77,8 @@ pub struct Options {
     pub report_cached_tokens: bool,
     /// Seconds that requests take to a worker, and answers back.
     pub net_delay: f64,
-    /// Seconds from the arrival of a first token to the gateway's notice of it; later notices do not overtake it. Clients
-    /// have their tokens on time.
+    /// Seconds from the arrival of a first token to the gateway's notice of it; later notices do not overtake it.
+    /// Clients have their tokens on time.
     pub first_token_delay: f64,
     /// Seconds that a gateway is busy with one decision; its decisions are made one after the other.
     pub decision: f64,
@@ -96,7 +96,7 @@ pub struct Options {
     pub oracle: bool,
     /// By request: the only worker that its first attempt may go to, -1 for any. Empty for none.
     pub pinned: Vec<i32>,
-    /// What happens to workers: `(seconds, worker, what)`.
+    /// Incidents of workers: `(seconds, worker, what)`.
     pub incidents: Vec<(f64, u32, Incident)>,
 }
 

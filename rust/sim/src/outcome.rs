@@ -1,8 +1,8 @@
-//! What a run brought, as columns.
+//! The outcomes of a run, as columns.
 
 use crate::engine::EngineLoad;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Status {
@@ -95,7 +95,7 @@ impl Gaps {
 /// Columns by request, samples by time, sums by worker.
 #[derive(Debug, Clone, Default)]
 pub struct Outcomes {
-    /// What became of it.
+    /// How it ended.
     pub status: Vec<Status>,
     /// Seconds at which it arrived.
     pub arrival: Vec<f64>,

@@ -11,7 +11,7 @@ use cachelb_core::ids::{AsIs, SequenceHash};
 use crate::change::Change;
 use crate::cost::{Pass, Timing};
 
-/// What a worker is told of the pool that it shares.
+/// Terms of a pool for a worker that shares it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolTerms {
     /// Blocks that the pool holds.
@@ -154,8 +154,8 @@ impl PoolMember {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tokens to load for a request with the blocks `names` that resumes by itself at `hit` and has `total` tokens, one of
-    /// which is computed in any case; 0 if `pass` computes them sooner.
+    /// Tokens to load for a request with the blocks `names` that resumes by itself at `hit` and has `total` tokens, one
+    /// of which is computed in any case; 0 if `pass` computes them sooner.
     pub(super) fn loads(
         &self,
         (names, block_size): (&[SequenceHash], u32),

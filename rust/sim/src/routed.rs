@@ -1,7 +1,7 @@
 //! The router itself as the gateway of a run.
 //!
-//! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports of
-//! simulated engines as it would get real ones.
+//! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports
+//! of simulated engines as it would get real ones.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -73,7 +73,7 @@ pub struct Admission {
     pub max_wait: f64,
 }
 
-/// What the rules of a router go by, as its bindings would read it from a request.
+/// Inputs of a router's rules, as its bindings would read them from a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Keys<'a> {
     /// Sessions by request; none are missing ones.
@@ -381,7 +381,7 @@ impl Routed<'_> {
         }
     }
 
-    /// Puts a request to the selector; `None` if there is nobody for it.
+    /// Puts a request to the selector; `None` if there is no worker for it.
     fn ask<T>(
         &mut self,
         attempt: &Attempt<'_>,
@@ -446,7 +446,7 @@ impl Routed<'_> {
             if let Some(before) = parent.filter(|_| self.lossy[worker as usize])
                 && !feed.pool().holds(id, before, Medium::Gpu)
             {
-                // What follows a block shows that all before it is there.
+                // A block shows that all blocks before it are there.
                 let path = feed.pool().path_to(before);
                 feed.announce(None, &path, Medium::Gpu, millis(now));
             }

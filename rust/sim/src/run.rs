@@ -1,7 +1,8 @@
 //! The event loop: requests, engines and a gateway in simulated time.
 //!
-//! Events at one instant happen in this order: passes and transfers end, incidents, messages to the gateway arrive, load
-//! is scraped, requests arrive; equal ones in the order they were scheduled. It decides what a burst sees of itself.
+//! Events at one instant happen in this order: passes and transfers end, incidents, messages to the gateway arrive,
+//! load is scraped, requests arrive; equal ones in the order they were scheduled. It decides what a burst sees of
+//! itself.
 //!
 //! | file | holds |
 //! |---|---|
@@ -67,7 +68,7 @@ pub struct Run<'a, G> {
     outputs: Vec<Output>,
 }
 
-/// What ends a run early.
+/// The reason that a run ended early.
 #[derive(Debug)]
 pub enum Stopped<E> {
     /// The gateway's error.
@@ -84,8 +85,8 @@ impl<E> From<Error> for Stopped<E> {
     }
 }
 
-/// Runs `workload` over `fleet`, routed by `gateway`. `progress` is told how many requests are over, every thousand
-/// events or so, and whether to go on is its answer.
+/// Runs `workload` over `fleet`, routed by `gateway`. `progress` is called with the number of requests that are over,
+/// every thousand events or so, and returns whether to go on.
 ///
 /// # Errors
 /// [`Stopped`].
@@ -260,7 +261,7 @@ impl<'a, G: Gateway> Run<'a, G> {
         Ok(())
     }
 
-    /// What it brought so far.
+    /// The outcomes so far.
     #[must_use]
     pub fn finish(mut self) -> Outcomes {
         self.outcomes.gaps.settle();

@@ -1,7 +1,7 @@
 //! The cache of an engine without its scheduler: requests come, are computed and end as the caller has it.
 //!
-//! What changes is as vLLM's events have it: first the blocks that lost their content, then by group the blocks that became
-//! full, some of which the group keeps.
+//! Changes come in the order of vLLM's events: first the blocks that lost their content, then by group the blocks that
+//! became full, some of which the group keeps.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ pub enum StepChange {
     },
 }
 
-/// What one step changed.
+/// The changes of one step.
 pub type Step = Vec<StepChange>;
 
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ impl ServedCache {
         self.pool.cached()
     }
 
-    /// What is found of a prompt.
+    /// The cached part of a prompt.
     #[must_use]
     pub fn look_up(&self, names: &[SequenceHash], prompt_tokens: u32) -> Hit {
         Found::default().look_up(&self.pool, &self.layout, names, prompt_tokens)
@@ -133,8 +133,8 @@ impl ServedCache {
         steps
     }
 
-    /// Computes tokens behind the prompt one by one up to `end`, as far as there is room; `names` are those of the prompt
-    /// and of what follows.
+    /// Computes tokens behind the prompt one by one up to `end`, as far as there is room; `names` are those of the
+    /// prompt and of what follows.
     pub fn extend(&mut self, request: u64, names: &[SequenceHash], end: u32) -> Vec<Step> {
         let Some(open) = self.requests.get_mut(&request) else {
             return Vec::new();

@@ -1,7 +1,7 @@
 //! Several gateways before one fleet: each serves its own clients, and all hear of the workers.
 //!
-//! Gateways that share exchange the messages that routers make themselves; each arrives a stated time after what it tells
-//! of, none is lost and none overtakes another.
+//! Gateways that share exchange the messages that routers make themselves; each arrives a stated time after what it
+//! tells of, none is lost and none overtakes another.
 
 use std::collections::VecDeque;
 
@@ -48,7 +48,7 @@ impl<'a, G> Several<'a, G> {
         }
     }
 
-    /// The same, but messages of each gateway reach all others after `lag` seconds; `None` for none.
+    /// Lets messages of each gateway reach all others after `lag` seconds; `None` for no messages.
     #[must_use]
     pub fn sharing(mut self, lag: Option<f64>) -> Self {
         self.gossip = lag.map(|lag| Gossip {

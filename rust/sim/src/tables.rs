@@ -1,7 +1,8 @@
 //! The blocks of one request, by cache group.
 //!
-//! Groups that do not attend to the whole prefix give up the blocks that are not read any more, and a group with recurrent
-//! state has one block for its state. Names are the hashes of the request's hash blocks, as far as they are known.
+//! Groups that do not attend to the whole prefix give up the blocks that are not read any more, and a group with
+//! recurrent state has one block for its state. Names are the hashes of the request's hash blocks, as far as they are
+//! known.
 
 use cachelb_core::groups::CacheGroup;
 use cachelb_core::ids::SequenceHash;
@@ -64,7 +65,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What is found of a prompt of so many tokens: of groups that keep everything, their leading blocks.
+    /// Finds the cached part of a prompt of `tokens` tokens: for groups that keep everything, their leading blocks.
     pub fn look_up(
         &mut self,
         pool: &KvPool,
@@ -109,7 +110,8 @@ impl Found {
     }
 
     /// Blocks that a request takes from those that are free, which resumes at `hit` and needs room up to `end`. A group
-    /// whose blocks are given up on the way counts with `pass_tokens`, if they are given, as if passes of so many led there.
+    /// whose blocks are given up on the way counts with `pass_tokens`, if they are given, as if passes of so many led
+    /// there.
     pub fn demand(
         &self,
         pool: &KvPool,
@@ -158,8 +160,8 @@ impl Tables {
         (self.room, self.next_full) = (0, 0);
     }
 
-    /// Takes blocks for `tokens` up to an end, of which `computed` are; those not read any more are given up in any case.
-    /// Returns whether there were enough; if not, none is taken.
+    /// Takes blocks for `tokens` up to an end, of which `computed` are; those not read any more are given up in any
+    /// case. Returns whether there were enough; if not, none is taken.
     #[inline]
     pub fn reserve(&mut self, pool: &mut KvPool, layout: &CacheLayout, tokens: (u32, u32)) -> bool {
         tokens.1 <= self.room || self.extend(pool, layout, tokens)
@@ -200,8 +202,8 @@ impl Tables {
         computed >= self.next_full
     }
 
-    /// Full blocks of the first `computed` tokens can be found from now on, as far as their group keeps them. `kept` gets
-    /// group, number and block of each.
+    /// Full blocks of the first `computed` tokens can be found from now on, as far as their group keeps them. `kept`
+    /// gets group, number and block of each.
     pub fn commit(
         &mut self,
         pool: &mut KvPool,

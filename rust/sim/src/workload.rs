@@ -5,7 +5,7 @@ use cachelb_core::ids::SequenceHash;
 
 use crate::engine::{Content, Job};
 
-/// What the requests are.
+/// The requests of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Workload {
     /// Tokens per block of `hashes`.
@@ -26,7 +26,7 @@ pub struct Workload {
     pub hashes: Vec<SequenceHash>,
     /// Where each request's hashes begin, and where the last one's end.
     pub offsets: Vec<u64>,
-    /// Where the messages of the prompts end, in full blocks, rising; empty if nobody knows.
+    /// Where the messages of the prompts end, in full blocks, rising; empty if unknown.
     pub boundaries: Vec<u32>,
     /// Where each request's boundaries begin, and where the last one's end; empty if there are none.
     pub boundary_offsets: Vec<u64>,

@@ -17,7 +17,7 @@ pub(super) struct Cache {
     pub settings: EngineSettings,
     pub layout: Arc<CacheLayout>,
     pub pool: KvPool,
-    /// What the request at the head of the queue found.
+    /// Blocks that the request at the head of the queue found.
     pub found: Found,
     /// States that the pass at work computes: no request of the same pass resumes there.
     pub fresh: Vec<u32>,
@@ -54,7 +54,7 @@ impl Cache {
         })
     }
 
-    /// What gateways see of the changes since the last call.
+    /// Changes since the last call, as gateways see them.
     pub fn changes(&mut self) -> Vec<Change> {
         let changes = self.pool.changes();
         match &mut self.announcer {
@@ -130,7 +130,7 @@ impl Cache {
     }
 }
 
-/// What gateways see of the only group.
+/// A change of the only group, as gateways see it.
 fn plain(change: KvChange) -> Change {
     match change {
         KvChange::Stored { hash, parent, .. } => Change::Stored { hash, parent },

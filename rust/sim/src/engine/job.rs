@@ -1,4 +1,4 @@
-//! What an engine is given, and what it reports.
+//! Input of an engine, and its reports.
 
 use cachelb_core::ids::SequenceHash;
 
@@ -21,7 +21,7 @@ pub trait Content {
     fn blocks(&self, id: u32) -> &[SequenceHash];
 }
 
-/// What a pass brought.
+/// A result of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// A request was admitted for the first time with so many prompt tokens cached.
@@ -50,7 +50,7 @@ pub enum Output {
     },
 }
 
-/// What an engine reports of itself.
+/// Load report of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct EngineLoad {
     /// Sequences being computed.

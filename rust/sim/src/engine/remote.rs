@@ -63,7 +63,7 @@ impl Remote {
 }
 
 impl Engine {
-    /// What is to be fetched since the last call.
+    /// Fetches to start since the last call.
     pub fn fetches(&mut self) -> Vec<Fetch> {
         std::mem::take(&mut self.remote.fetches)
     }

@@ -42,7 +42,8 @@ impl Sequence {
         u64::from(self.job.prompt_tokens)
     }
 
-    /// Tokens that a pass computes which has `left` for it, if `computed` are; 0 if it has to wait for a pass with more.
+    /// Tokens that a pass computes which has `left` for it, if `computed` are; 0 if it has to wait for a pass with
+    /// more.
     pub fn chunk(&self, computed: u32, left: u64, cache: &Cache) -> u32 {
         let (total, settings) = (self.total(), &cache.settings);
         let chunk = settings.chunk(u64::from(total - computed), left);
@@ -112,7 +113,7 @@ impl Sequence {
         self.tables.release(&mut cache.pool);
         self.computed = 0;
         self.preemptions += 1;
-        // What came from elsewhere is computed here now.
+        // A prompt from elsewhere is computed here now.
         self.remote = false;
     }
 

@@ -49,7 +49,7 @@ impl<G: Gateway> Run<'_, G> {
         Ok(())
     }
 
-    /// The gateway says where a request goes.
+    /// The gateway picks the worker of a request.
     pub(super) fn decide(&mut self, id: u32, now: f64) -> Outcome<G> {
         if self.options.oracle {
             for (at, worker) in (0..).zip(&self.workers) {

@@ -1,4 +1,4 @@
-//! What happens to workers.
+//! Incidents of workers.
 
 use crate::change::Change;
 use crate::gateway::Gateway;

@@ -1,7 +1,8 @@
 //! KV events that may get lost on their way, and the follower of the router that puts them in order.
 //!
-//! Whether a message is lost depends on its worker and its number alone, so that another policy loses the same ones. All
-//! gateways miss the same messages. The engine remembers what it sent, and answers a request for a replay after a delay.
+//! Whether a message is lost depends on its worker and its number alone, so that another policy loses the same ones.
+//! All gateways miss the same messages. The engine remembers what it sent, and answers a request for a replay after a
+//! delay.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -30,9 +31,9 @@ pub(super) struct Feed {
     rng: Rng,
     life: Life,
     next: u64,
-    /// What a replay may be asked for: from the last one that was applied on.
+    /// Messages for replays: from the last one that was applied on.
     log: VecDeque<Sent>,
-    /// Blocks that the router knows by name: a store behind another one, or a removal of it, says nothing to it.
+    /// Blocks that the router knows by name: a store behind an unknown one, or its removal, is ignored.
     names: HashSet<SequenceHash>,
     follower: Follower,
     told: FeedState,
@@ -42,7 +43,7 @@ pub(super) struct Feed {
 /// Something that gateways learn of a stream.
 #[derive(Debug)]
 enum News {
-    /// What was announced is doubtful.
+    /// The announced blocks are doubtful.
     Lost,
     Changed(Vec<Change>),
     State(FeedState),
@@ -98,7 +99,7 @@ impl Feed {
 
     /// A message arrives.
     pub fn receive(&mut self, life: Life, seq: u64) {
-        // What came before a crash may arrive after the return, and nobody wants it then.
+        // A message from before a crash may arrive after the return, and is ignored.
         let Some(sent) = self.find(seq).filter(|_| self.life == life) else {
             return;
         };
@@ -190,7 +191,7 @@ impl Feed {
         self.log.get(usize::try_from(seq.checked_sub(first)?).ok()?)
     }
 
-    /// What waits is kept by its life and number.
+    /// Key of a waiting message: its life and number.
     fn held(&self, seq: u64) -> [u8; 12] {
         let mut key = [0; 12];
         key[..4].copy_from_slice(&self.life.epoch.to_le_bytes());
@@ -198,7 +199,7 @@ impl Feed {
         key
     }
 
-    /// What a router makes of changes, which knows blocks by the names that it was told.
+    /// Changes as a router takes them, which knows only blocks that were announced to it.
     fn understood(&mut self, changes: &[Change]) -> Vec<Change> {
         let names = &mut self.names;
         let mut is_understood = |change: &Change| match *change {
@@ -225,7 +226,7 @@ impl Feed {
 }
 
 impl<G: Gateway> Run<'_, G> {
-    /// A worker says what changed in its cache.
+    /// A worker publishes the changes of its cache.
     pub(super) fn publish(&mut self, worker: u32, changes: Vec<Change>, now: f64) {
         let (at, i) = (now + self.options.event_lag, worker as usize);
         self.outcomes.event_messages[i] += 1;

@@ -1,4 +1,4 @@
-//! What happens when.
+//! The queue of future steps, by time.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -32,9 +32,9 @@ pub(super) enum Kind {
     /// The blocks of a request arrive.
     Fetched(u32, Life),
     Incident(u32, Incident),
-    /// What a worker sends, and by number where messages are lost.
+    /// Changes that a worker sends; by number where messages are lost.
     Changes(u32, Vec<Change>),
-    /// What the pool of the fleet says.
+    /// Changes of the fleet's pool.
     PoolChanges(Vec<Change>),
     Message(Life, u64),
     /// From a number on.

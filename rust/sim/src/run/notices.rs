@@ -1,4 +1,4 @@
-//! What gateways hear of answers, and when: clients have them on time.
+//! Notices of answers to gateways, which may be late: clients have their answers on time.
 
 use crate::gateway::{Gateway, Notice, Placed};
 

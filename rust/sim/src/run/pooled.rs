@@ -37,7 +37,7 @@ pub(super) fn join(workers: &mut [Worker], fleet: &[WorkerSettings]) -> Result<(
 }
 
 impl<G: Gateway> Run<'_, G> {
-    /// What a worker computed goes into its pool.
+    /// Puts the blocks that a worker computed into its pool.
     pub(super) fn fill_pool(&mut self, at: u32, changes: &[Change], now: f64) {
         let worker = &self.workers[at as usize];
         let Some(member) = worker.engine.shared_pool() else {

@@ -6,10 +6,10 @@ use crate::workload::Workload;
 use super::heap::{Heap, Kind};
 use super::pairs::Half;
 
-/// What is known of a request under way.
+/// State of a request under way.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
-    /// Where it is; of a request on two workers, its half at work.
+    /// Where it is; for a request on two workers, its half at work.
     pub placed: Option<Placed>,
     /// Whether the gateway holds it.
     pub is_held: bool,

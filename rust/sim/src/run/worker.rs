@@ -33,7 +33,7 @@ impl Worker {
             });
         }
         let mut engine = settings.engine.clone();
-        // What it computes goes into its pool.
+        // Its computed blocks go into its pool.
         engine.followed |= settings.pool.is_some();
         Ok(Self {
             engine: Engine::new(engine, settings.timing.clone())?,

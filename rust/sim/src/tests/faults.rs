@@ -119,7 +119,7 @@ fn a_worker_that_comes_back_is_followed_from_its_first_message() {
             loss_seed,
             ..options.clone()
         };
-        // Never stored twice and never removed unknown, says the gateway.
+        // The gateway asserts that no block is stored twice or removed unknown.
         let (out, _) = done(&churn(), &fleet(2, 12), &options);
         assert!(out.status.iter().all(|s| *s == Status::Finished));
     }

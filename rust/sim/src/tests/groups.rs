@@ -180,8 +180,8 @@ proptest! {
         }
     }
 
-    /// Announced blocks and marks say where a prompt is resumed. Blocks beyond a place count in those of the group with the
-    /// largest: it may be less.
+    /// Announced blocks and marks say where a prompt is resumed. Blocks beyond a place count in those of the group with
+    /// the largest: it may be less.
     #[test]
     fn what_is_announced_says_where_prompts_resume(
         layout in any_layout(),
@@ -241,7 +241,8 @@ pub fn rounds_beyond(layout: &CacheLayout) -> bool {
     layout.eagle() && sizes.any(|size| size < layout.beyond())
 }
 
-/// What the group beside full attention holds, and it; a prompt; the tokens that are resumed, and that full attention holds.
+/// A layout; blocks of the group beside full attention, and of full attention; a prompt; the tokens that are resumed,
+/// and those that full attention holds.
 type Row<'a> = (&'a CacheLayout, &'a [u32], &'a [u32], u32, (u32, u32));
 
 #[test]

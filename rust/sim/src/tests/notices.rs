@@ -1,4 +1,4 @@
-//! What gateways are told of answers and loads, late or in part, and decisions that take time.
+//! Notices of answers and loads to gateways, late or in part, and decisions that take time.
 
 use super::run::{InTurn, delayed, done, fleet, workload};
 use super::*;

@@ -44,7 +44,7 @@ fn what_waited_longest_and_nothing_continues_makes_room() {
     pool.put(SequenceHash(6), None);
     assert_eq!((pool.leading(&first), pool.leading(&second)), (2, 2));
     pool.put(SequenceHash(8), Some(SequenceHash(7)));
-    assert_eq!(pool.leading(&names(&[8])), 0, "nobody could load it");
+    assert_eq!(pool.leading(&names(&[8])), 0, "no worker could load it");
 }
 
 fn engines(ms: f64, blocks: u32) -> [Engine; 2] {
@@ -92,7 +92,7 @@ fn a_worker_loads_what_another_computed_if_that_is_sooner() {
         other.end_step(&prompts, &mut out);
         assert_eq!(cached(&out, c), own + more, "{ms}");
         other.validate().unwrap();
-        // What was loaded is found from then on.
+        // Loaded blocks are found from then on.
         assert_eq!(other.look_up(prompts.blocks(c), 65).tokens, 64);
     }
 }

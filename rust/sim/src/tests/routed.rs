@@ -35,7 +35,7 @@ pub fn rule(name: &str) -> Box<dyn Rule> {
     rule_of(name, 16)
 }
 
-/// The same before an index with blocks of so many tokens.
+/// As `rule`, for an index with blocks of `block_size` tokens.
 pub fn rule_of(name: &str, block_size: u32) -> Box<dyn Rule> {
     let policy = named(name).unwrap();
     let options = (policy.declared)().into_iter().map(|option| option.default);

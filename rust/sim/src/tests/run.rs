@@ -9,7 +9,7 @@ use super::*;
 
 type Told = Result<(), Infallible>;
 
-/// Sends requests to one worker after another, and checks what it is told.
+/// Sends requests to one worker after another, and checks the notices.
 #[derive(Debug, Default)]
 pub struct InTurn {
     workers: u32,
@@ -19,11 +19,11 @@ pub struct InTurn {
     open: std::collections::BTreeMap<u64, u32>,
     tickets: u64,
     reports: u32,
-    /// What it was told of answers, and when.
+    /// Notices of answers, with their times.
     pub heard: Vec<(&'static str, f64)>,
-    /// What load reports said of queued tokens, and answers of cached ones.
+    /// Whether load reports had queued tokens, and answers cached ones.
     pub known: [std::collections::BTreeSet<bool>; 2],
-    /// What the workers are believed to hold.
+    /// Blocks of the workers by their changes.
     pub held: std::collections::BTreeMap<u32, std::collections::BTreeSet<SequenceHash>>,
     cleared: std::collections::BTreeSet<u32>,
     /// The last of the workers, which only compute prompts.

@@ -13,7 +13,7 @@ type Content = Option<(u8, SequenceHash)>;
 pub struct Naive {
     layout: CacheLayout,
     contents: Vec<Content>,
-    /// Of a content its blocks as they came; the first is found.
+    /// Blocks of each content as they came; the first is found.
     copies: BTreeMap<(u8, SequenceHash), Vec<usize>>,
     references: Vec<u32>,
     free: VecDeque<usize>,
@@ -74,7 +74,7 @@ impl Naive {
         names.get(((block + 1) * scale) as usize - 1).copied()
     }
 
-    /// Whether the groups accept `end`, of those that `counts` says.
+    /// Whether the groups that `counts` selects accept `end`.
     fn accepts(
         &self,
         names: &[SequenceHash],
@@ -271,7 +271,7 @@ fn keeps(layout: &CacheLayout, request: &Request, group: CacheGroup, block: u32)
     places.into_iter().any(within)
 }
 
-/// What a gateway makes of what is announced.
+/// A gateway's view of the announced changes.
 #[derive(Debug, Default)]
 pub struct Seen {
     held: BTreeSet<SequenceHash>,

@@ -210,7 +210,7 @@ pub enum Timing {
     Polynomial(Polynomial),
     /// From measurements.
     Table(Table),
-    /// Another one, as measurements say how fast it is.
+    /// Another one, scaled by measurements.
     Scaled(Box<Scaled>),
 }
 

@@ -158,8 +158,7 @@ impl Engine {
         let mut left = self.cache.settings.max_num_batched_tokens;
         let mut pass = Pass::default();
         let preempted = self.continue_running(content, &mut left, &mut pass);
-        // A pass without anybody would be the last: what arrives from elsewhere holds blocks that it wants to give
-        // back.
+        // An empty pass would be the last: prompts from elsewhere hold blocks until they are given back.
         if !(preempted && self.cache.settings.hold_after_preemption && pass.tokens > 0) {
             self.admit(content, &mut left, &mut pass);
         }

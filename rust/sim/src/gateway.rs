@@ -83,13 +83,13 @@ pub trait Gateway {
     /// Places a request, or `None` if no worker may be picked.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Self::Error>;
 
     /// Places a request in a fleet with workers for prefill alone. A gateway that knows no pairs sends it whole.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, Self::Error> {
         let placed = self.select(attempt)?;
         Ok(placed.map(|decode| Pair {
@@ -102,7 +102,7 @@ pub trait Gateway {
     /// called, and then.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn held(&mut self, id: u32) -> Result<Option<f64>, Self::Error> {
         let _ = id;
         Ok(None)
@@ -111,7 +111,7 @@ pub trait Gateway {
     /// Requests that were held and are to be asked for again now.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn called(&mut self, now: f64) -> Result<Vec<u32>, Self::Error> {
         let _ = now;
         Ok(Vec::new())
@@ -120,7 +120,7 @@ pub trait Gateway {
     /// A request that is held is given up.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn give_up(&mut self, id: u32) -> Result<(), Self::Error> {
         let _ = id;
         Ok(())
@@ -129,7 +129,7 @@ pub trait Gateway {
     /// Time reaches `now`, before anything happens then.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn elapse(&mut self, now: f64) -> Result<(), Self::Error> {
         let _ = now;
         Ok(())
@@ -138,7 +138,7 @@ pub trait Gateway {
     /// Messages to other gateways that wait, in order.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn publish(&mut self) -> Result<Vec<Vec<u8>>, Self::Error> {
         Ok(Vec::new())
     }
@@ -146,7 +146,7 @@ pub trait Gateway {
     /// Takes in a message of another gateway.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Self::Error> {
         let _ = (message, now);
         Ok(())
@@ -161,12 +161,12 @@ pub trait Gateway {
     /// Takes in what became of a request that it placed.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Result<(), Self::Error>;
 
     /// Takes in what is known of the workers.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn news(&mut self, news: News<'_>, now: f64) -> Result<(), Self::Error>;
 }

@@ -428,7 +428,7 @@ impl KvPool {
         self.free += 1;
     }
 
-    /// Recounts everything, given who references which blocks.
+    /// Recounts everything, given the blocks that each request references.
     ///
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.

@@ -63,9 +63,9 @@ pub struct Options {
     pub event_lag: f64,
     /// Share of the messages with KV events that are lost.
     pub event_loss: f64,
-    /// Seconds until an engine has sent what was lost again, `None` if it cannot.
+    /// Seconds until an engine has sent lost messages again, `None` if it cannot.
     pub replay_delay: Option<f64>,
-    /// Seed of what is lost: the same messages, by worker and number, whatever else happens.
+    /// Seed of the losses: they depend on worker and number of a message alone.
     pub loss_seed: u64,
     /// Seconds between load reports.
     pub scrape_interval: f64,
@@ -73,7 +73,7 @@ pub struct Options {
     pub report_lag: f64,
     /// Whether load reports have the queued tokens, which vLLM's lack.
     pub report_queued_tokens: bool,
-    /// Whether answers say how many prompt tokens were cached.
+    /// Whether answers report cached prompt tokens.
     pub report_cached_tokens: bool,
     /// Seconds that requests take to a worker, and answers back.
     pub net_delay: f64,
@@ -92,7 +92,7 @@ pub struct Options {
     pub sample_interval: f64,
     /// Seconds after which the run ends, whatever is left.
     pub until: f64,
-    /// Whether the gateway hears a worker's load, as it is at that instant, before each selection.
+    /// Whether the gateway gets every worker's load, as it is at that instant, before each selection.
     pub oracle: bool,
     /// By request: the only worker that its first attempt may go to, -1 for any. Empty for none.
     pub pinned: Vec<i32>,

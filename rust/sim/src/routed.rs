@@ -32,7 +32,7 @@ pub struct Routed<'a> {
     workload: &'a Workload,
     offers: Offers,
     ids: Vec<WorkerId>,
-    /// By worker, the cache groups that its events tell of.
+    /// By worker, the cache groups of its events.
     layouts: Vec<Option<Arc<CacheLayout>>>,
     keys: Keys<'a>,
     number: u64,
@@ -64,7 +64,7 @@ impl Wake for Call {
     }
 }
 
-/// Who may go to a worker, and how long requests are held that may not.
+/// Which requests a worker admits, and how long others are held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admission {
     /// The gate.
@@ -84,7 +84,7 @@ pub struct Keys<'a> {
     pub blind: bool,
     /// When a request goes to two workers.
     pub terms: PairTerms,
-    /// Who may go to a worker, if not everybody.
+    /// Which requests a worker admits; `None` for all.
     pub admission: Option<&'a Admission>,
 }
 

@@ -1,20 +1,20 @@
 //! The event loop: requests, engines and a gateway in simulated time.
 //!
 //! Events at one instant happen in this order: passes and transfers end, incidents, messages to the gateway arrive,
-//! load is scraped, requests arrive; equal ones in the order they were scheduled. It decides what a burst sees of
-//! itself.
+//! load is scraped, requests arrive; equal ones in the order they were scheduled. The order decides what a burst sees
+//! of itself.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `heap` | what happens when |
+//! | `heap` | the queue of future steps, by time |
 //! | `worker`, `requests` | their state |
 //! | `clients` | requests at the gateway, from their arrival to their end |
-//! | `notices` | what gateways hear of answers, and when |
+//! | `notices` | notices of answers to gateways, which may be late |
 //! | `pairs` | requests whose prompt another worker computes |
-//! | `passes` | passes of engines and what they bring |
+//! | `passes` | passes of engines and their results |
 //! | `pooled` | the pool that workers share |
 //! | `feeds` | KV events that may get lost |
-//! | `faults` | what happens to workers |
+//! | `faults` | incidents of workers |
 
 #[cfg(test)]
 #[path = "tests/check.rs"]

@@ -175,7 +175,7 @@ impl ServedCache {
                 });
             }
         }
-        // Those of the commit are said in `step`.
+        // The changes of the commit are in `step`.
         drop(pool.changes());
         Some(step)
     }

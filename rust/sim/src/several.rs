@@ -1,13 +1,13 @@
-//! Several gateways before one fleet: each serves its own clients, and all hear of the workers.
+//! Several gateways before one fleet: each serves its own clients, and all receive the workers' reports.
 //!
-//! Gateways that share exchange the messages that routers make themselves; each arrives a stated time after what it
-//! tells of, none is lost and none overtakes another.
+//! Gateways that share exchange the messages that routers make themselves; each arrives a stated time after its
+//! cause, none is lost and none overtakes another.
 
 use std::collections::VecDeque;
 
 use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 
-/// Gateways that know nothing of each other, unless they share.
+/// Gateways that are independent of each other, unless they share.
 #[derive(Debug)]
 pub struct Several<'a, G> {
     gateways: Vec<G>,
@@ -22,12 +22,12 @@ struct Gossip {
     lag: f64,
     /// Up to when everything was published.
     now: f64,
-    /// By arrival: when, by which gateway, what.
+    /// By arrival: the time, the sender, the message.
     under_way: VecDeque<(f64, usize, Vec<u8>)>,
 }
 
 impl Gossip {
-    /// Sends what a gateway has to say since the last time.
+    /// Sends the messages of a gateway since the last time.
     fn publish<G: Gateway>(&mut self, from: usize, gateway: &mut G) -> Result<(), G::Error> {
         let at = self.now + self.lag;
         for message in gateway.publish()? {

@@ -186,7 +186,7 @@ impl<G: Gateway> Run<'_, G> {
         Ok(())
     }
 
-    /// The client goes away; its worker hears of it later.
+    /// The client goes away; its worker notices later.
     pub(super) fn abort(&mut self, id: u32, now: f64) -> Outcome<G> {
         let progress = &mut self.requests.all[id as usize];
         if progress.done {

@@ -43,7 +43,7 @@ pub(super) enum Kind {
     Reports(f64, Vec<EngineLoad>),
     Request(u32, Placed, Step),
     Notice(u32, Placed, Notice),
-    /// Whether a worker is ready, as it is known then.
+    /// A worker becomes ready or not for the gateway.
     Ready(u32, bool),
     Scrape,
     Sample,
@@ -53,7 +53,7 @@ pub(super) enum Kind {
     Expire(u32),
     /// A client goes away.
     Abort(u32),
-    /// The worker, the second number, hears of that.
+    /// The worker, the second number, notices that.
     Drop(u32, u32),
 }
 

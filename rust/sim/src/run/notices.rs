@@ -6,7 +6,7 @@ use super::heap::Kind;
 use super::{Outcome, Run};
 
 impl<G: Gateway> Run<'_, G> {
-    /// The gateway hears of an answer, no earlier than of its first token.
+    /// Notifies the gateway of an answer, no earlier than of its first token.
     pub(super) fn notice(
         &mut self,
         id: u32,

@@ -15,7 +15,7 @@ pub(super) struct Worker {
     pub prefill_only: bool,
     pub role: Role,
     pub link: Link,
-    /// Whether gateways hear of changes in its cache.
+    /// Whether it publishes the changes of its cache.
     pub publishes: bool,
     slowdown: Vec<(f64, f64)>,
     pub alive: bool,

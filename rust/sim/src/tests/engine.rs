@@ -153,7 +153,7 @@ fn equal_blocks_computed_side_by_side_are_two_copies() {
     engine.enqueue(job(b, 16, 1));
     drain(&mut engine, &prompts);
     let stored = |engine: &mut Engine| engine.changes();
-    // The second copy tells nothing new.
+    // The second copy announces nothing new.
     assert_eq!(stored(&mut engine).len(), 1);
     // Three blocks: two unused ones, and one copy.
     engine.enqueue(job(c, 48, 1));
@@ -192,7 +192,7 @@ fn settings_outside_their_range_are_named() {
 }
 
 proptest! {
-    /// Whatever comes: every request gets all its tokens, blocks never exceed the cache, and the recount agrees.
+    /// Any requests: every one gets all its tokens, blocks never exceed the cache, and the recount agrees.
     #[test]
     fn every_request_ends_once_with_all_its_tokens(
         jobs in prop::collection::vec((1_u32..200, 1_u32..40, 0_u64..4, any::<bool>()), 1..24),

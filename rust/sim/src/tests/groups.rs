@@ -180,8 +180,8 @@ proptest! {
         }
     }
 
-    /// Announced blocks and marks say where a prompt is resumed. Blocks beyond a place count in those of the group with
-    /// the largest: it may be less.
+    /// Announced blocks and marks determine where a prompt is resumed. Blocks beyond a place count in those of the
+    /// group with the largest: it may be less.
     #[test]
     fn what_is_announced_says_where_prompts_resume(
         layout in any_layout(),

@@ -163,7 +163,7 @@ fn workers_that_share_have_one_pool() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// It is never over its size, holds nothing without what is before it, and its changes tell all it holds.
+    /// It never exceeds its size, holds no block without its predecessors, and its changes announce all its blocks.
     #[test]
     fn it_is_a_bounded_tree(
         most in 1_u32..12,

@@ -1,4 +1,4 @@
-//! Several real selectors before one fleet that tell each other what they place.
+//! Several real selectors before one fleet that share their placements.
 
 use cachelb_router::Selector;
 
@@ -13,7 +13,7 @@ fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
     let w = families();
     let mut workers = fleet(NAMES.len(), 128);
     for worker in &mut workers {
-        // Its events would tell all of them.
+        // Its events would inform all of them.
         worker.engine.followed = false;
     }
     let of: Vec<u16> = (0..w.len() as u16).map(|id| id % 4).collect();

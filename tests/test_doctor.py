@@ -412,7 +412,7 @@ SECOND = told(8, tokens=[3, 4], parent=7)
         ([(0, FIRST), (1, SECOND)], "shape", "ok", "2 BlockStored"),
         ([(0, FIRST), (1, b"\xc1")], "shape", "fail", "1 messages cannot be read"),
         ([(0, encode_batch([{"type": "BlockMoved"}], ts=1.0))], "shape", "warn", "1 are passed over"),
-        ([(0, told(7, tokens=[1, 2, 3, 4], block_size=4))], "shape", "warn", "its metrics say 2"),
+        ([(0, told(7, tokens=[1, 2, 3, 4], block_size=4))], "shape", "warn", "its metrics have 2"),
         ([(0, FIRST), (1, SECOND)], "tokens", "ok", "2 blocks with the very tokens"),
         ([(0, FIRST), (1, told(8, tokens=[3, 4], parent=9))], "tokens", "fail", "name another block"),
         ([(0, told(7, tokens=[1, 2], parent=9))], "tokens", "fail", "1 of 1 events name another block"),

@@ -93,7 +93,7 @@ class Decision(Generic[_W]):
         """Prompt tokens the worker is expected to have in its cache."""
     @property
     def match_basis(self) -> MatchBasis:
-        """On what ground `matched_tokens` is expected.
+        """Basis of `matched_tokens`.
 
         "tokens" are token ids or block hashes; "certain" is text that engines render alike whatever their template;
         "learned" and "likely" are layouts of a chat (`RequestBodies`), the first confirmed by the cached tokens that
@@ -116,9 +116,9 @@ class Decision(Generic[_W]):
     def is_open(self) -> bool:
         """Whether the request has not ended yet."""
     def on_first_token(self) -> None:
-        """Tell that the first output token arrived: the worker's prefill load ends, its decode load begins."""
+        """Report the first output token: the worker's prefill load ends, its decode load begins."""
     def on_tokens(self, n: int) -> None:
-        """Tell that `n` more output tokens arrived.
+        """Report `n` more output tokens.
 
         Raises:
             TypeError: `n` is not an int.
@@ -132,7 +132,7 @@ class Decision(Generic[_W]):
         output_tokens: int | None = None,
         output_ids: Tokens | None = None,
     ) -> None:
-        """Tell that the request finished, which releases its load.
+        """Report that the request finished, which releases its load.
 
         Args:
             cached_tokens: Prompt tokens the engine took from its cache, as it reports them.
@@ -153,7 +153,7 @@ class Decision(Generic[_W]):
             64
         """
     def on_response(self, response_id: str) -> None:
-        """Tell the id of a response that the worker stores, before `on_complete`; `track` does it by itself.
+        """Report the id of a response that the worker stores, before `on_complete`; `track` does it by itself.
 
         A request with that `previous_response_id` goes to the same worker, the only one that can answer it. Nothing
         happens for requests that were not selected with `body=` and the path of the responses API.
@@ -164,7 +164,7 @@ class Decision(Generic[_W]):
     @property
     def _stores_response(self) -> bool: ...
     def on_error(self, error_or_status: BaseException | int, *, retry_after_s: float | None = None) -> Outcome:
-        """Tell that the request failed, which releases its load.
+        """Report that the request failed, which releases its load.
 
         An exception counts by its status, or that of its `response`, if it has one. Without, it is a failure of the
         worker if a transport raised it: an `OSError`, which timeouts are, and what HTTP clients and gRPC raise, or an
@@ -184,7 +184,7 @@ class Decision(Generic[_W]):
         """
     def _unread(self) -> None: ...
     def cancel(self) -> None:
-        """Tell that the request was given up, which releases its load."""
+        """Report that the request was given up, which releases its load."""
     def retry(self) -> Decision[_W]:
         """Book another worker, none of those tried so far, and release this one.
 
@@ -258,7 +258,7 @@ class Decision(Generic[_W]):
             True
         """
     def explain(self) -> Explanation:
-        """Tell what every worker of the list looked like when this one was picked."""
+        """Return the state of every worker of the list when this one was picked."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
@@ -300,7 +300,7 @@ class RequestView:
         """Hash of the session's key; without one, of the prompt's head if the policy needs "session"; else None."""
     @property
     def tenant(self) -> str | None:
-        """Who asks."""
+        """Tenant of the request."""
     @property
     def priority(self) -> int:
         """Higher is served first where requests wait."""
@@ -321,7 +321,7 @@ class RequestView:
         """How often this request was tried before."""
     @property
     def dry_run(self) -> bool:
-        """Whether nothing will be booked. Whoever keeps a state leaves it as it is then."""
+        """Whether nothing will be booked. A policy with state must not change it then."""
     def random(self) -> float:
         """Draw a number in [0, 1) from the router's generator: equal seeds and calls give equal draws."""
     def randrange(self, n: int) -> int:
@@ -370,7 +370,7 @@ class FleetView:
     """Names of the columns."""
 
     def column(self, name: str) -> NDArray[Any]:
-        """Give a column as a read-only array on the view's own memory; it stays valid as long as somebody has it.
+        """Give a column as a read-only array on the view's own memory; it stays valid as long as it is referenced.
 
         Args:
             name: Name of the column.
@@ -430,7 +430,7 @@ class Policy:
             workers: Your workers, in any order; each key once.
             tokens: Token ids of the prompt: a buffer of uint32 costs nothing to read, a list of int 1.5 ns a token.
             text: The prompt as text. Its token counts are estimates: 4 bytes a token, until engines count.
-            messages: The prompt as chat messages, which a router reads as the default `RequestBodies` say.
+            messages: The prompt as chat messages, read with the default `RequestBodies`.
             blocks: Chained hashes of the prompt's full blocks, as `hash_blocks` returns them with the policy's block
                 size and `hash_seed`.
             boundaries: Where the prompt's messages end, for policies that learn there: in tokens, or in characters of
@@ -443,7 +443,7 @@ class Policy:
             exclude: Workers or keys to leave out.
             by_load: Pick by load if there is no prompt, which is an error otherwise. Policies that need a `session` or
                 `prompt_tokens` take these in its place.
-            dry_run: Tell what the next call would pick, and change nothing.
+            dry_run: Return the next pick, and change nothing.
 
         Returns:
             The decision, which owns the booked load.
@@ -577,7 +577,7 @@ class Router(Generic[_W]):
             cache_salt: Salt; caches of different salts never match.
             mm: Multimodal objects as (hash, first token, number of tokens).
             session: Key of the conversation.
-            tenant: Who asks, for policies of your own.
+            tenant: Tenant of the request, for policies of your own.
             priority: Higher is served first where requests wait.
             max_output_tokens: Output tokens at most.
             expected_output_tokens: Output tokens to expect.
@@ -587,7 +587,7 @@ class Router(Generic[_W]):
             exclude: Workers or keys to leave out.
             by_load: Pick by load if there is no prompt, which is an error otherwise. Policies that need a `session` or
                 `prompt_tokens` take these in its place.
-            dry_run: Tell what the next call would pick, and change nothing.
+            dry_run: Return the next pick, and change nothing.
 
         Returns:
             The decision, which owns the booked load.
@@ -819,7 +819,7 @@ class RouterFleet:
 
 @final
 class AdmissionGate(Generic[_W]):
-    """Who may go to a worker now, and who waits, by the bookings of a router."""
+    """Admits requests to workers or holds them, by the bookings of a router."""
 
     def __new__(cls, router: Router[_W], settings: dict[str, Any]) -> Self: ...
     def acquire_nowait(self, **arguments: object) -> Decision[_W]: ...
@@ -923,7 +923,7 @@ def worker_name(text: str) -> str:
     """Name of a worker with key `text`: without credentials, and without the slash at the end of a URL."""
 
 def message_origin(message: bytes) -> tuple[int, int | None]:
-    """Tell which router wrote a message of shared state, and of a heartbeat when, in microseconds of its own clock."""
+    """Return the sender of a message of shared state, and the time of a heartbeat in microseconds of its clock."""
 
 @final
 class Namespace:
@@ -954,7 +954,7 @@ class Namespace:
     def __hash__(self) -> int: ...
 
 def decode_kv_events(payload: Buffer, /) -> tuple[float, int | None, list[dict[str, Any]]]:
-    """Decode a message in which an engine tells what became of its KV cache.
+    """Decode a message of KV events.
 
     Messages of all versions of vLLM, of SGLang and of TensorRT-LLM come out in one form. An event is a dict with a
     `type`:
@@ -1055,7 +1055,7 @@ def hash_blocks(
         seed: Seed of all hashes; instances that share hashes must share it. None is made from `secret`, or 1337.
         mm: Multimodal objects as (hash, first token, number of tokens); blocks that overlap one hash it too.
         secret: That of a router whose `blocks=` these are to be. Without one, namespaces are made by Dynamo's published
-            rule: the same everywhere, and easily forged. They tell adapters apart, and no tenants.
+            rule: the same everywhere, and easily forged. They separate adapters, but not tenants.
 
     Returns:
         One hash per full block.
@@ -1232,7 +1232,7 @@ class LearnedModel:
     def outside(
         self, features: ArrayLike | Mapping[str, ArrayLike], gpus: Sequence[str | None] | None = None
     ) -> list[str | None]:
-        """Tell which rows are unlike everything the model was trained on.
+        """Find the rows outside the range of the training data.
 
         Args:
             features: As in `fit`.
@@ -1728,7 +1728,7 @@ class BlockTracker:
 
 @final
 class PrefixMatch:
-    """The longest prefix that anybody holds. Unpacks like a tuple.
+    """The longest prefix that a worker holds. Unpacks like a tuple.
 
     Example:
         >>> from cachelb import RadixTree
@@ -1749,7 +1749,7 @@ class PrefixMatch:
         """Characters or tokens of the key."""
     @property
     def workers(self) -> tuple[str, ...]:
-        """Who holds all that is matched; empty if nothing is."""
+        """Workers that hold the whole match; empty without a match."""
     def __iter__(self) -> Iterator[Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -1839,14 +1839,14 @@ class RadixTree:
             (4, 2)
         """
     def match_prefix(self, key: str | Tokens, *, among: Iterable[str] | None = None) -> PrefixMatch:
-        """Find the longest prefix that anybody holds, and who holds it. Changes nothing.
+        """Find the longest cached prefix of a key and its holders. Changes nothing.
 
         Args:
             key: Text or token ids.
             among: Names to choose from; unknown ones are ignored. All workers if None.
 
         Returns:
-            How much of the key is held, and by whom.
+            The length of the prefix, and its holders.
 
         Raises:
             TypeError: An argument has the wrong type, or the key is of another kind than those held.

@@ -112,7 +112,7 @@ class AdmissionPreview:
     why: str
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return a summary of one line."""
         if not self.held:
             return "goes at once"
         return f"queued behind {self.requests_before}, about {self.expected_wait_s:.1f} s"
@@ -307,13 +307,13 @@ class Admission(Generic[W]):
         return decision
 
     def explain(self, **request: Unpack[RequestArguments]) -> AdmissionPreview:
-        """Tell what the next request of these arguments would meet, and change nothing.
+        """Return the prospects of a request with these arguments, and change nothing.
 
         Args:
             **request: As for `Router.select_worker`.
 
         Returns:
-            Whether it would be held, and behind whom.
+            Whether it would be held, and behind which requests.
 
         Raises:
             TypeError: An argument has the wrong type.
@@ -346,7 +346,7 @@ class Admission(Generic[W]):
         return self._gate.waiting()[0]
 
     def close(self) -> None:
-        """Refuse newcomers from now on; who waits is still served. Idempotent, from any thread."""
+        """Refuse new requests from now on; waiting ones are still served. Idempotent, from any thread."""
         self._gate.close()
 
     def __repr__(self) -> str:

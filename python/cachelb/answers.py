@@ -129,7 +129,7 @@ def read_usage(tail: bytes) -> Usage:
 
 
 class ResponseId:
-    """Finds the id of a stored response in an answer that passes, and tells its decision.
+    """Finds the id of a stored response in an answer that passes, and reports it to the decision.
 
     `Decision.track` has one of its own; this is for gateways that call `on_first_token` and the like themselves.
 

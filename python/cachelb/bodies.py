@@ -72,8 +72,7 @@ class RequestBodies:
     """How a router reads request bodies, and how its engines render them.
 
     By default chats are matched by the layout that their template most likely has, and what is left at None is learned
-    for each model from the cached tokens that engines report. `Decision.match_basis` tells on what ground a prompt
-    matched.
+    for each model from the cached tokens that engines report. `Decision.match_basis` is the basis of a match.
 
     Attributes:
         match: "likely" matches what the engine is expected to share. "certain" matches only what it shares whatever its
@@ -94,7 +93,7 @@ class RequestBodies:
         session_headers: Headers of your own that name a session, before all conventions.
         renderer: Function from a body and its path to its token ids, for chats and texts without images whose prompt is
             the only one, unless the call has a prompt of its own. It is called in every selection, dry runs and retries
-            among them, by the thread that selects. Whatever it raises is counted, and the text is matched.
+            among them, by the thread that selects. Its exceptions are counted, and the text is matched.
         renderer_min_bytes: Shorter bodies are not rendered.
 
     Example:

@@ -33,7 +33,7 @@ class Certificate:
     """PEM file with its key."""
 
     client_ca_path: str | os.PathLike[str] | None = None
-    """PEM file with those who sign the certificates of clients; None asks clients for none."""
+    """PEM file with the authorities of clients' certificates; None requires no certificates of clients."""
 
     min_version: Literal["1.2", "1.3"] = "1.2"
     """The lowest version of TLS that is spoken."""

@@ -1,4 +1,4 @@
-"""Results as a table: for data frames, CSV, Parquet, and whatever reads Arrow."""
+"""Results as a table: for data frames, CSV, Parquet, and readers of Arrow."""
 
 from __future__ import annotations
 

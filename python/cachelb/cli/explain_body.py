@@ -140,7 +140,7 @@ def _shown(value: object) -> str:
 
 
 def _sentence(shared: SharedPrompt) -> str:
-    """Say what two bodies share."""
+    """Describe the shared part of two bodies."""
     if shared.where is None:
         return f"the prompts are the same: {shared.blocks:,} whole blocks, {shared.tokens:,} tokens"
     place = _PLACES.get(shared.where, f"message {shared.message} of the second")

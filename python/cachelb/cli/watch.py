@@ -159,7 +159,7 @@ async def _looks(address: Address, interval_s: float, count: int | None) -> Asyn
 
 
 async def _fetch(client: PageClient) -> tuple[Figures | None, str | None]:
-    """Fetch and read the page, or say what is wrong. The URL is not repeated: it may hold a password."""
+    """Fetch and read the page, or return the problem. The URL is not repeated: it may hold a password."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             page = await client.get()
@@ -188,7 +188,7 @@ async def _print_tables(looks: AsyncIterator[_Look]) -> None:
     shown: RenderableType = Text("")
     with Live(console=out, auto_refresh=False) as live:
         async for look in looks:
-            # A page that cannot be had leaves the last figures on the screen, with the problem above them.
+            # A page that cannot be fetched leaves the last figures on the screen, with the problem above them.
             shown = _drawn(look) if look.figures is not None else Group(_problem(look), *_last(shown))
             live.update(shown, refresh=True)
 
@@ -217,7 +217,7 @@ def _problem(look: _Look) -> Text:
 
 
 def _summary(look: _Look, figures: Figures) -> Text:
-    """Say in a few lines what holds for the whole router."""
+    """Summarize the whole router in a few lines."""
     rate = "" if look.decisions_per_s is None else f" ({look.decisions_per_s:,.1f}/s)"
     totals = figures.totals
     counts = (
@@ -288,7 +288,7 @@ class _Workers:
 
 
 def _shared(look: _Look, sharing: SharingFigures) -> str:
-    """Say in a line how sharing goes."""
+    """Summarize sharing in a line."""
     parts = [f"shared: {sharing.start}", f"{len(sharing.peers)} peers"]
     for way, count in sharing.counts.items():
         if way in _DIRECTIONS:

@@ -79,7 +79,7 @@ class WorkerSource(ABC):
     Args:
         name: Its name in statistics and log.
         drop_wait_s: Seconds that the loss of more than half of the workers waits to be confirmed, 3600 at most; 0
-            believes it at once.
+            accepts it at once.
         worker_options: Options of `Router.add_worker` for each new worker, such as `role` and `models`.
 
     Raises:

@@ -134,7 +134,7 @@ class Stream:
         size = self._facts.block_size
         if size is not None and sizes and sizes != [size]:
             fix = f"use block_size={sizes[0]} in the router"
-            return Check("shape", "warn", f"{seen}; blocks of {sizes} tokens, its metrics say {size}", fix)
+            return Check("shape", "warn", f"{seen}; blocks of {sizes} tokens, its metrics have {size}", fix)
         return Check("shape", "ok", f"{seen}; media {', '.join(sorted(received.media)) or 'none'}")
 
     def _replay(self, rank: int | None, notes: StreamNotes) -> Check:

@@ -75,7 +75,7 @@ class Discovery:
 
 
 def page_url(key: str) -> str:
-    """Return where an engine tells of its event sources: beside the API.
+    """Return the URL of an engine's page of event sources: beside the API.
 
     Args:
         key: Key of the worker.

@@ -39,8 +39,8 @@ class Policy(Protocol):
     reason `policy-error`, and each class of error is logged once. `KeyboardInterrupt` and its like pass through.
 
     A good policy keeps no state, or at most a bounded one, and draws ties from the request, as `lowest` does: then
-    equal seeds give equal picks, and `dry_run` tells the next one. `cachelb.testing.assert_policy_contract` checks all
-    of this.
+    equal seeds give equal picks, and `dry_run` returns the next one. `cachelb.testing.assert_policy_contract` checks
+    all of this.
 
     Example:
         >>> from cachelb import Router
@@ -126,7 +126,7 @@ _KEPT_CLASSES = 64
 
 
 class Watched:
-    """A policy of somebody else's, whose failures are logged.
+    """A caller's policy, whose failures are logged.
 
     Attributes:
         policy: The policy.

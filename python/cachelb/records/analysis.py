@@ -205,7 +205,7 @@ def _in_engine_tokens(record: DecisionRecord) -> tuple[int, ...]:
     """Return prompt, best, selected, held and shared in the engine's tokens: a text's own count is an estimate."""
     own, matched = record.prompt_tokens, record.matched_tokens
     prompt = own if record.engine_prompt_tokens is None else record.engine_prompt_tokens
-    # Older records do not say what is held.
+    # Older records lack the held tokens.
     held = max(matched, record.held_tokens or 0)
     parts = (record.best_matched_tokens, matched, held, record.shared_tokens or 0)
     return prompt, *(part if own in (0, prompt) else part * prompt // own for part in parts)

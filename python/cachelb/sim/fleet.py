@@ -304,7 +304,7 @@ class FleetSpec:
 
     @property
     def pool(self) -> tuple[PoolSpec, list[str]] | None:
-        """Return the pool that workers share and who they are; None if there is none."""
+        """Return the pool that workers share, with its workers; None if there is none."""
         members = [(worker.pool, name) for worker, name in zip(self.workers, self.names, strict=True) if worker.pool]
         return (members[0][0], [name for _, name in members]) if members else None
 

@@ -45,11 +45,11 @@ class Gateway(Protocol):
         ...
 
     def first_token(self, ticket: int, now: float) -> None:
-        """Hear of a request's first token."""
+        """Process a request's first token."""
         ...
 
     def tokens(self, ticket: int, count: int, now: float) -> None:
-        """Hear of more tokens."""
+        """Process more tokens."""
         ...
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
@@ -60,22 +60,22 @@ class Gateway(Protocol):
         ...
 
     def failed(self, ticket: int, now: float) -> None:
-        """Hear that its worker failed a request."""
+        """Process the failure of a request at its worker."""
         ...
 
     def cancelled(self, ticket: int, now: float) -> None:
-        """Hear that a request is given up: its client went away, or the other half of its pair failed."""
+        """Process the end of a request that is given up: its client went away, or the other half of its pair failed."""
         ...
 
     def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
-        """Hear of a worker's running and waiting requests, queued prompt tokens and share of KV in use.
+        """Process a load report: a worker's running and waiting requests, queued prompt tokens and share of KV in use.
 
         Queued tokens are None where the engine does not report them.
         """
         ...
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
-        """Hear of a cache: ``("stored", hash, parent)``, ``("removed", hash)``, ``("cleared",)``.
+        """Process changes of a cache: ``("stored", hash, parent)``, ``("removed", hash)``, ``("cleared",)``.
 
         For hybrid models also ``("marked", hash)`` and ``("unmarked", hash)``: whether groups without full attention
         can resume behind a block.
@@ -83,7 +83,7 @@ class Gateway(Protocol):
         ...
 
     def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position
-        """Hear that a worker is there, or not."""
+        """Process that a worker is ready, or not."""
         ...
 
 
@@ -152,7 +152,7 @@ class RouterGateway:
         return called
 
     def give_up(self, request: int) -> None:
-        """Hear that a request that is held is given up."""
+        """Process that a held request is given up."""
         self._held.pop(request)[0].give_up()
 
     def select_pair(

@@ -51,7 +51,7 @@ class SimResult(Tabular):
     Attributes:
         policy: Name of the policy.
         seed: Seed of the router.
-        workload: The requests; columns below are by its rows unless they say otherwise.
+        workload: The requests; columns below are by its rows unless stated otherwise.
         fleet: The fleet in words.
         workers: Names of the workers.
         status: `Status` values.

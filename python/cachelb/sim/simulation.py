@@ -46,7 +46,7 @@ class Signals:
 
     Attributes:
         kv_events: Whether engines publish KV events; None publishes them for policies that use them.
-        pool_known: Whether gateways know the pool of a fleet: who shares it, and from its events what it holds.
+        pool_known: Whether gateways know the pool of a fleet: its workers, and from its events its blocks.
         event_lag_s: From the end of a pass to the arrival of its events.
         event_loss: Share of their messages that is lost: of each worker the same ones by number,
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own

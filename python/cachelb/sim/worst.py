@@ -35,7 +35,7 @@ class WorstRequest:
     cached_tokens: int  # found in the cache
     queued_before_tokens: int  # uncomputed prompt tokens of earlier requests at its worker
     least_queued_before_tokens: int  # the same at the worker that had fewest
-    why: tuple[str, ...]  # most telling first
+    why: tuple[str, ...]  # most significant first
 
 
 def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:

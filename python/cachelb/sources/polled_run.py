@@ -25,7 +25,7 @@ class Polls(Protocol):
 
     @property
     def failures(self) -> int:
-        """Pages that could not be had or read."""
+        """Pages that could not be fetched or read."""
         ...
 
 

@@ -152,7 +152,7 @@ class Poller:
         return True
 
     def _report_health(self, took_s: float, *, is_answered: bool, is_restarted: bool = False) -> None:
-        """Tell the router whether the worker answers, unless that is no news."""
+        """Report to the router whether the worker answers, unless that is no change."""
         if is_answered and not (self._is_silent or is_restarted or took_s >= _SLOW_S):
             return
         self._is_silent = not is_answered
@@ -164,7 +164,7 @@ class Poller:
             self._refuse(error)
 
     def _report(self, page: MetricsPage, sent_s: float, now_s: float) -> None:
-        """Tell the router."""
+        """Report the load to the router."""
         prefill_tps, gen_tps = self._throughput.observe(page, now_s=sent_s)
         load = page.load
         try:
@@ -235,7 +235,7 @@ def pause_s(interval_s: float, took_s: float, failures: int) -> float:
         failures: Failures in a row.
 
     Returns:
-        The rest of the interval, or longer for a page that is slow or cannot be had.
+        The rest of the interval, or longer for a page that is slow or cannot be fetched.
     """
     if failures == 0:
         return max(interval_s - took_s, took_s)

@@ -32,7 +32,7 @@ _MOST_TOKENS = 1 << 31
 
 _RANK_LABELS = (b"engine", b"dp_rank")
 _OWNER_LABELS = (b"model_name", b"model", b"server", b"instance", b"pod", b"WorkerId", b"ReplicaId")
-"""Labels that tell engines apart on one page; those of a rank's parts, such as `tp_rank`, repeat its figures."""
+"""Labels that separate engines on one page; those of a rank's parts, such as `tp_rank`, repeat its figures."""
 
 _MOST_ENGINES = 4096
 _MOST_SAMPLES = 1 << 15
@@ -44,7 +44,7 @@ class Totals:
     """Counters of a page, summed over its ranks; None where the page has none.
 
     Attributes:
-        prompt_tokens: Prompt tokens computed (where the engine tells computed from cached, else all).
+        prompt_tokens: Prompt tokens computed (where the engine separates them from cached ones, else all).
         output_tokens: Tokens generated.
         prefill_tokens: Prompt tokens computed by the requests that have finished.
         prefill_seconds: Seconds from scheduling to first token of the requests that have finished.
@@ -99,7 +99,7 @@ class _Sample:
 
 
 def _by(label: bytes, **fields: str) -> _Sample:
-    """Read a metric whose label tells the field."""
+    """Read a metric whose label names the field."""
     return _Sample(label=label, by_value=fields)
 
 

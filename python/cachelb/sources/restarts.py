@@ -15,7 +15,7 @@ _PAGES = 2
 
 
 class Restarts:
-    r"""Tells the pages of a new process from those of the one before.
+    r"""Recognises the pages of a new process.
 
     The start time of the process decides where the page has one, else counters that fell.
 

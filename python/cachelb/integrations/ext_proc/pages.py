@@ -44,7 +44,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def handle_error(self, request: _Connection, client_address: object) -> None:
-        """Say nothing of clients that send nothing, or that leave."""
+        """Log nothing about clients that send nothing, or that leave."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

@@ -51,13 +51,13 @@ def _configured(deployment: Mapping[str, Any]) -> float | None:
 
 
 def _asks_for_long(messages: object, request: Mapping[str, Any]) -> bool:
-    """Return whether a request has cached blocks and all of them say "1h"."""
+    """Return whether a request has cached blocks and all of them ask for "1h"."""
     marks = [mark for holder in _holders(messages, request) if (mark := holder.get("cache_control")) is not None]
     return bool(marks) and all(isinstance(mark, Mapping) and mark.get("ttl") == "1h" for mark in marks)
 
 
 def _holders(messages: object, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what may have a `cache_control`: messages, their parts, the system prompt's parts, tools."""
+    """Yield the objects that may have a `cache_control`: messages, their parts, the system prompt's parts, tools."""
     for message in _mappings(messages):
         yield message
         yield from _mappings(message.get("content"))

@@ -199,7 +199,7 @@ class Bookings:
         return arguments
 
     def ended(self, request_id: str, key: str) -> None:
-        """Process the end of an attempt at a replica, in whatever way."""
+        """Process the end of an attempt at a replica, of any kind."""
         bookings = self._open.get(request_id, ())
         for booking in bookings:
             if owed := booking.owed.get(key, 0):

@@ -94,9 +94,7 @@ _SWITCHES = (
     ),
     Realism("slow-decisions", "a gateway is busy 1 ms with each decision", Signals(decision_s=0.001)),
     Realism("gateways-4", "four gateways that share nothing", gateways=4),
-    Realism(
-        "gateways-4-sharing", "four gateways that tell each other what they place, 5 ms late", gateways=4, sharing=True
-    ),
+    Realism("gateways-4-sharing", "four gateways that share their placements, 5 ms late", gateways=4, sharing=True),
     Realism(
         "crash",
         "a worker crashes after a third of the run and is back, empty, after two",

@@ -1,6 +1,6 @@
 """Drafts of workloads: a prompt is a run of named pieces, each of some tokens and a message of its own.
 
-Two prompts share exactly the leading tokens that their pieces say they share, whatever the block
+Two prompts share exactly the leading tokens of the pieces that they have in common, with any block
 size: the hash of a block is that of the pieces before its end and of its place in the last one.
 """
 
@@ -77,7 +77,7 @@ class Draft:
     """A workload being written.
 
     Chance has one generator per concern, all from the plan's seed: another arrival process changes
-    no prompt, and other lengths do not change who shares what.
+    no prompt, and other lengths do not change shared prefixes.
 
     Args:
         name: Name of the workload.
@@ -86,7 +86,7 @@ class Draft:
     Attributes:
         arrivals: Generator of arrival times.
         lengths: Generator of lengths.
-        prefixes: Generator of who shares what.
+        prefixes: Generator of shared prefixes.
         pauses: Generator of the pauses inside sessions.
 
     Example:

@@ -31,7 +31,7 @@ def shared_prefix(
     """Generate rounds through all prompts, each round in another order.
 
     Args:
-        plan: How many, how fast, from which seed. With ``stages`` they say how many and how fast.
+        plan: How many, how fast, from which seed. With ``stages``, those decide how many and how fast.
         groups: System prompts.
         prompts: Questions behind each of them; a question is asked again in each round.
         system_tokens: Length of a system prompt.

@@ -205,7 +205,7 @@ def _called(body: dict[str, Any]) -> Tool | None:
 
 
 def _reason(call: Call) -> str:
-    """Say why the answer ends. In vLLM the call of a tool that the request names is none of the model's."""
+    """Return why the answer ends. vLLM counts a tool that the request names as no call of the model."""
     if call.tool is None:
         return "length"
     return "stop" if call.tool.named else "tool_calls"

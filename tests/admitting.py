@@ -32,7 +32,7 @@ async def come(admission: Admission[str], count: int, **request: Any) -> asyncio
 
     task = asyncio.create_task(acquire())
     async with asyncio.timeout(LONG):
-        while len(admission) < count:  # noqa: ASYNC110 - nothing tells
+        while len(admission) < count:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     return task
 

@@ -44,7 +44,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say so."""
+    """List the folders that are collected or left out."""
     return [
         f"tests/{folder.name}: " + ("collected" if _is_named(folder, config) else f"left out, `{command}` runs it")
         for folder, command in ASKED_FOR.items()

@@ -7,7 +7,7 @@ import os
 import random
 import socket
 
-# Below what systems give to outgoing connections: a port stays free until somebody listens there, and while a killed
+# Below what systems give to outgoing connections: a port stays free until a test listens there, and while a killed
 # server is restarted. Each process of pytest-xdist has a part of its own: a router goes on calling peers that are not
 # there, and must not find one of another test.
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -123,7 +123,7 @@ class Client:
         return request, (await self.choose(request))[0][0]
 
     def give(self, request: PendingRequest, replica: FakeReplica) -> None:
-        """Have the request's future say where it goes, and send it."""
+        """Set the replica in the request's future, and send it."""
         request.future.set_result(replica)
         self.router.on_send_request(replica.replica_id)
 
@@ -140,7 +140,7 @@ class Client:
         self.accept(request, replica)
 
     def refuse(self, request: PendingRequest, replica: FakeReplica) -> None:
-        """Say that the replica is full. Its completion, which comes too, is another call."""
+        """Report that the replica is full. Its completion, which comes too, is another call."""
         self.router.on_new_queue_len_info(replica.replica_id, replica.max_ongoing_requests)
         request.reset_future()  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Admission: who is refused, against a naive model, and what is said."""
+"""Admission: refused requests, against a naive model, and the messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pending:
 
 
 def has_room(pending: list[Pending], weight: float, requests: int | None, tokens: int | None) -> bool:
-    """Say whether one more fits, the obvious way."""
+    """Return whether one more fits, the obvious way."""
     if not pending:
         return True
     few = requests is None or len(pending) < requests * weight

@@ -269,7 +269,7 @@ def test_the_fit_finds_the_speed_that_single_requests_were_made_with() -> None:
     found = fit([*SINGLES, *late, *SINGLES])
     for name in Speed.__dataclass_fields__:
         assert getattr(found, name) == pytest.approx(getattr(SPEED, name), rel=1e-6), name
-    # Tokens that all came at once tell nothing of the time between them.
+    # Tokens that all came at once have no time between them.
     at_once = [{**SINGLES[0], "whole_s": SINGLES[0]["first_s"]}, *SINGLES[1:]]
     assert fit(at_once).pass_s == pytest.approx(SPEED.pass_s, rel=1e-6)
     assert gateway_s([{"gateway_s": value} for value in (3.0, 1.0, 2.0)]) == 2.0

@@ -68,7 +68,7 @@ class Chaos:
         leave = self.random.choice(["at once", "mid-stream"]) if self.random.random() < ABORTED else ""
         body = {
             "prompt": self.random.choice(SYSTEM_PROMPTS) + f"Question {number}: {self.random.random()}. " * 4,
-            # Who leaves in the middle leaves an engine that is not done.
+            # A client that leaves in the middle leaves an engine that is not done.
             "max_tokens": 400 if leave == "mid-stream" else 9,
             "stream": self.random.random() < 0.9 or leave == "mid-stream",
             "stream_options": {"include_usage": True},
@@ -169,7 +169,7 @@ def test_books_balance_and_memory_is_flat_after_chaos(requests: int) -> None:
     ):
         fleet.set_rates(refuse=0.2, die=0.05, status={429: 0.01, 500: 0.01})
         chaos, warm, end = asyncio.run(cause_chaos(fleet, gateway, requests))
-        # An engine hears of a client that left after the gateway has ended its booking.
+        # An engine notices that a client left after the gateway has ended its booking.
         wait_until(lambda: not any(worker.counts.open for worker in (*fleet.workers, *chaos.removed)))
         counts = [worker.counts for worker in (*fleet.workers, *chaos.removed)]
         urls = set(fleet.urls)

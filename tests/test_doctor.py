@@ -264,7 +264,7 @@ def test_workers_with_other_block_sizes_and_models_are_a_matter_of_the_fleet() -
 
 
 def test_one_event_address_for_two_workers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_vain(monkeypatch, "is_covered", "has_spoken")  # whose events the second worker hears is a matter of luck
+    in_vain(monkeypatch, "is_covered", "has_spoken")  # whose events the second worker receives is a matter of luck
     with FakeFleet(2, kv_events=True) as fleet:
         port = port_of(publisher(fleet).endpoint.address)
         fleet_checks = {check.name: check for check in diagnose(*fleet.urls, events_port=port).fleet}
@@ -378,11 +378,11 @@ def test_every_rank_is_probed_and_judged(monkeypatch: pytest.MonkeyPatch) -> Non
         assert checks["stream"].seen.startswith("rank 1: connected, but nothing came")
 
 
-# --- what messages say ---
+# --- contents of messages ---
 
 
 def heard(*messages: tuple[int | None, bytes]) -> dict[str, Check]:
-    """The checks of a stream of which the doctor heard these live messages while it probed."""
+    """The checks of a stream of which the doctor received these live messages while it probed."""
     facts = Facts(endpoints={0: Endpoint("tcp://gpu0:5557")}, block_size=2)
     stream = Stream("http://gpu0:8000", facts, Settings())
     stream.tap.watch([1, 2, 3, 4])

@@ -306,7 +306,7 @@ async def test_rank_is_told_to_the_worker_and_nobody_else_is_named() -> None:
     assert {picked.headers["x-data-parallel-rank"] for picked in picks} == {"0", "1"}
 
 
-# --- what else the headers say ---
+# --- other fields of the headers ---
 
 
 class Watcher:

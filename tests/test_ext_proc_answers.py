@@ -1,4 +1,4 @@
-"""The endpoint picker and the answers of workers: who is booked, how requests end, and that nothing stays booked."""
+"""The endpoint picker and the answers of workers: bookings, ends of requests, and that nothing stays booked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def answered(
     return stream, await stream.answer_headers(*headers, **answer)
 
 
-# --- who served it ---
+# --- the worker that served it ---
 
 
 @served(expose_headers=["x-cachelb-worker"])
@@ -275,7 +275,7 @@ async def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
 async def test_client_that_stops_reading_holds_nothing_once_it_is_gone(router: Router[str], service: Service) -> None:
     stream = service.stream()
     await stream.send_headers()
-    # More than the connection's window: the picker has to wait until somebody reads.
+    # More than the connection's window: the picker has to wait for a reader.
     body = json.dumps({"prompt": "x" * 9_000_000}).encode()
     for start in range(0, len(body), 60_000):
         await stream.send_body(body[start : start + 60_000], end=start + 60_000 >= len(body))

@@ -47,7 +47,7 @@ def stalled(fleet: FakeFleet) -> Iterator[list[str]]:
 
 
 def outcome(url: str, **fields: Any) -> str:
-    """Say how a request ended for the client."""
+    """Return how a request ended for the client."""
     try:
         answer = complete(url, PROMPT, **fields)
     except ConnectionRefusedError:

@@ -363,7 +363,7 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(f"http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()
 """
-"""An engine that answers every prompt at once, and its metrics page as its arguments say: status, seconds, text."""
+"""An engine that answers every prompt at once, and its metrics page by its arguments: status, seconds, text."""
 
 PAGE = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
 SLEEPS = 'vllm:engine_sleep_state{{engine="0",sleep_state="{}"}} 1\n'

@@ -15,7 +15,7 @@ from cachelb.records import JsonlRecords, read_records
 from cachelb.records.samples import samples_of
 
 WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
-"""Devices in the order of their names, as `LearnedModel.fit` numbers them; a router does as it hears of them."""
+"""Devices in the order of their names, as `LearnedModel.fit` numbers them; a router numbers them by registration."""
 
 OPEN = 6
 LEARNED_FROM = 400
@@ -64,7 +64,7 @@ class Fleet:
         return decision
 
     def report(self) -> None:
-        """One worker reports, of another nothing was heard for long, one never does."""
+        """One worker reports, another has not for long, one never does."""
         worker = "new0" if self.random.random() < 0.9 else "old0"
         running, waiting = (int(n) for n in self.random.integers(0, 9, 2))
         usage = None if running == 3 else float(self.random.random())

@@ -1,4 +1,4 @@
-"""One long system prompt that everybody shares: it must not pull all requests to the worker that holds it."""
+"""One long system prompt that all requests share: it must not pull them to the worker that holds it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_default_policy_shares_a_common_prompt_out_and_keeps_the_hits(workload: 
     best = max(served.values(), key=lambda one: one.hit_rate)
     assert default.share <= 2, served
     assert default.hit_rate >= 0.9 * best.hit_rate, served
-    # The workload can tell: there are policies that give everything to one worker.
+    # The workload discriminates: there are policies that give everything to one worker.
     assert max(one.share for one in served.values()) == len(WORKERS)
     if workload is conversations:  # and some that ignore prefixes
         assert served["round-robin"].hit_rate < 0.9 * default.hit_rate

@@ -57,7 +57,7 @@ def decoding(policy: policies.BuiltinPolicy, worker: str, count: int) -> list[ca
 
 
 def picked(policy: policies.BuiltinPolicy, tokens: array[int] | None = PROMPT) -> tuple[str, str]:
-    """Say where the next request would go, and why."""
+    """Return where the next request would go, and why."""
     decision = policy.select_worker(PAIR, tokens=tokens, dry_run=True)
     return decision.key, decision.reason
 

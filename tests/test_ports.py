@@ -1,4 +1,4 @@
-"""Ports that are said to be free are."""
+"""Ports that `free_ports` returns are free."""
 
 from __future__ import annotations
 

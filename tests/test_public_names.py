@@ -42,7 +42,7 @@ STUB = stub_docs()
 
 
 def docs(value: object) -> str:
-    """Return what is said of a class and its public methods, or of a function."""
+    """Return the docstrings of a class and its public methods, or of a function."""
     of_methods = []
     if inspect.isclass(value):
         members = [member for name, member in vars(value).items() if not name.startswith("_") or name == "__init__"]

@@ -135,7 +135,7 @@ def cluster() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short, as Ray makes socket paths of it
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # Serve asks others when a replica does not say within a tenth of a second how long its queue is, or when one
+        # Serve asks others when a replica does not report its queue length within a tenth of a second, or when one
         # with the model takes nothing for a second: on a machine that stands still, requests went elsewhere.
         patch.setattr(request_router, "RAY_SERVE_MULTIPLEXED_MODEL_ID_MATCHING_TIMEOUT_S", 60.0)
         for name in ("queue_len_response_deadline_s", "max_queue_len_response_deadline_s"):

@@ -133,7 +133,7 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
 
 
 async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:
-    """The only replica: both ends come from it, and nothing tells which is which."""
+    """The only replica: both ends come from it, and cannot be distinguished."""
     router, client = serving(fleet(1))
     request = client.request()
     (replica,) = (await client.choose(request))[0]
@@ -364,7 +364,7 @@ async def test_unavailable_replica_is_passed_over_until_its_queue_is_known(monke
 
 
 async def test_scale_down_forgets_the_replica_with_its_load() -> None:
-    """Only `update_replicas` tells it; nothing dies."""
+    """Only `update_replicas` shows it; nothing dies."""
     replicas = fleet()
     router, client = serving(replicas)
     request = client.request()

@@ -40,7 +40,7 @@ class Feed:
         self.records += [record(len(self.records) + i) for i in range(n)]
 
     def wait_for_two_looks(self) -> None:
-        """Wait until somebody has looked here once from now on and is done with what was found."""
+        """Wait until a reader has fetched the records once from now on and has written them."""
         self.asked = threading.Semaphore(0)
         for _ in range(2):
             assert self.asked.acquire(timeout=120)

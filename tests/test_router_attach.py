@@ -1,4 +1,4 @@
-"""Sources come and go with a router, whatever they raise and whoever closes it."""
+"""Sources come and go with a router, whatever they raise and however it is closed."""
 
 from __future__ import annotations
 

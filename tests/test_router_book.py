@@ -121,7 +121,7 @@ def test_a_report_that_was_overtaken_changes_nothing() -> None:
 # --- S10, S13: placements ---
 
 
-# --- what failures say about workers ---
+# --- effects of failures on workers ---
 
 
 def break_once(router: Router[str], error: BaseException | int) -> None:

@@ -1,4 +1,4 @@
-"""How a request is tried again, and what is said once it was tried everywhere."""
+"""Retries of a request, and the error once it was tried everywhere."""
 
 from __future__ import annotations
 

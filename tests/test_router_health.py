@@ -1,4 +1,4 @@
-"""Workers that show no sign of life: what counts against them, who still gets requests, and what ends it."""
+"""Workers that show no sign of life: failures that count against them, requests that they still get, recovery."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_of_a_pair_the_worker_at_work_is_blamed(clock: ManualClock) -> None:
     assert after(computed=True) == {"d": "unreachable"}
 
 
-# --- who gets requests meanwhile ---
+# --- requests meanwhile ---
 
 
 def test_one_request_at_a_time_tries_it_after_pauses_that_double(clock: ManualClock) -> None:

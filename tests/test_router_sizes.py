@@ -19,7 +19,7 @@ SIZES = {16: (1, 4, 16, 32, 48, 128), 32: (8, 32, 64, 96), 24: (8, 48, 12)}
 
 
 class Publisher:
-    """An engine that tells what it stores and drops."""
+    """An engine that publishes the blocks it stores and drops."""
 
     def __init__(self, engine: EngineBlocks) -> None:
         self.engine = engine

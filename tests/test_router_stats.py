@@ -31,7 +31,7 @@ def test_every_sum_of_the_funnel_is_over_the_same_requests() -> None:
     assert router.stats().funnel == Funnel(1, 100, 96, 96, 90, 96, 0)
     other = "b" if holder == "a" else "a"
     serve(router, cached=0, tokens=range(100), among=[other])
-    # Whoever holds most is looked for among the candidates of the request only.
+    # The best holder is searched among the candidates of the request only.
     assert router.stats().funnel == Funnel(2, 200, 96 + 0, 96 + 0, 90, 96 + 0, 0)
 
 

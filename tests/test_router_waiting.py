@@ -32,7 +32,7 @@ def wait(router: Router[str], **request: Any) -> asyncio.Task[Decision[str]]:
 
 async def queued(router: Router[str], n: int) -> None:
     """Let the tasks run until `n` of them wait and none has anything to try."""
-    while len(router._waiting) != n:  # noqa: ASYNC110 - nothing tells
+    while len(router._waiting) != n:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)

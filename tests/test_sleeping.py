@@ -23,7 +23,7 @@ def states(router: Router[str]) -> dict[str, str]:
 
 
 def picks(router: Router[str], count: int = 12) -> set[str]:
-    """Return who serves new prompts that stay open."""
+    """Return the workers that serve new prompts, which stay open."""
     made = [router.select_worker(tokens=prompt(n)) for n in range(count)]
     names = {f"{each.worker}#{each.dp_rank}" if each.dp_rank is not None else each.worker for each in made}
     for each in made:

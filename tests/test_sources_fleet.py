@@ -1,4 +1,4 @@
-"""Load sources against the fake fleet: what engines show is what the router hears."""
+"""Load sources against the fake fleet: the router receives the load that engines show."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Page = tuple[int | None, int | None, int | None]
 
 
 def seen(*pages: Page) -> list[int]:
-    """Say which pages are those of a new process."""
+    """Return which pages are those of a new process."""
     restarts, found = Restarts(), []
     names = ("process_start_time_seconds", "vllm:prompt_tokens_total", "vllm:generation_tokens_total")
     for number, page in enumerate(pages):

@@ -200,7 +200,7 @@ class Engine:
         self._wait(self._is_healthy, deadline_s, "does not answer /health")
 
     def is_alive(self) -> bool:
-        """Say whether any process of the engine runs."""
+        """Return whether any process of the engine runs."""
         return self._process is not None and bool(_group(self._process.pid))
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """Chats with one engine whose model has several cache groups, and what is known of its cache before each request.
 
-The rules of `tests/models/grouped_engine.py` are applied to what the engine's events say it holds, and
-the cache of simulated engines is given the same requests.
+The rules of `tests/models/grouped_engine.py` are applied to the blocks in the engine's events, and
+the cache of simulated engines gets the same requests.
 """
 
 from __future__ import annotations

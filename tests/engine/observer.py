@@ -73,7 +73,7 @@ class Observer:
         return next(worker for worker in self.router.stats().workers if worker.key == key)
 
     def kv(self, number: int) -> KvEventStats:
-        """Return what events say of a worker that has sent some."""
+        """Return the event statistics of a worker that has sent some."""
         events = self.worker(number).kv_events
         assert events is not None
         return events

@@ -1,6 +1,6 @@
 """Probes for conformance tests: requests of which a prediction is compared with what a real engine reports.
 
-A random request tells little: most find nothing cached. `ProbePlanner` chooses by stratum, `Tally` counts by stratum.
+A random request shows little: most find nothing cached. `ProbePlanner` chooses by stratum, `Tally` counts by stratum.
 Nothing here talks to an engine.
 """
 

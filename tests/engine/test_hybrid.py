@@ -1,4 +1,4 @@
-"""Engines whose models have several cache groups resume prompts where the rules say, and where routers expect it."""
+"""Engines whose models have several cache groups resume prompts where the rules and the routers expect it."""
 
 from __future__ import annotations
 

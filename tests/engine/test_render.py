@@ -30,8 +30,8 @@ ENDPOINTS = {"chat": Talks, "completions": Texts, "messages": Blocks, "responses
 # These move system messages to the first.
 MERGING = ("deepseek", "last-system")
 DEVELOPER = ("gpt-oss",)
-# vLLM has the fields of a function in another order behind /v1/responses: what prints them in their order tells apart
-# calls that come through different endpoints.
+# vLLM has the fields of a function in another order behind /v1/responses: templates that print them in their order
+# separate calls that come through different endpoints.
 NAMED_CALLS = (
     "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
     "{{ m.reasoning or '' }}{{ m.content or '' }}{% for call in m.tool_calls or [] %}<call>{{ call.function.name }}"

@@ -10,7 +10,7 @@ from cachelb.events import ZmqSource, sockets
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is given up because this process stood still; tests of what is given up say how long it takes."""
+    """Nothing is given up because this process stood still; tests of such timeouts set them."""
     monkeypatch.setattr(sockets, "_OPTIONS", {**sockets._OPTIONS, zmq.HANDSHAKE_IVL: 60_000})
     monkeypatch.setattr("cachelb.events.stream._CUT_OFF_S", 60.0)
     monkeypatch.setattr("cachelb.events.subscriber._JOIN_S", 60.0)

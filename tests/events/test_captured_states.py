@@ -1,4 +1,4 @@
-"""Messages of real engines, applied one after the other: after each step the router believes what the engine held."""
+"""Messages of real engines, applied one after the other: after each step the router's view is the engine's cache."""
 
 from __future__ import annotations
 

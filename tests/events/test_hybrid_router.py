@@ -61,7 +61,7 @@ def chats(seed: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 class Engine:
-    """A router that places requests on an engine and hears its events, and what was predicted and found."""
+    """A router that places requests on an engine and receives its events, with predicted and found tokens."""
 
     def __init__(self, layout: CacheLayout, blocks: int) -> None:
         self.router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)

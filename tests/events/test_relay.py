@@ -1,4 +1,4 @@
-"""Gateways behind a relay hear what they would hear from the engines themselves."""
+"""Gateways behind a relay receive the events that they would receive from the engines themselves."""
 
 from __future__ import annotations
 

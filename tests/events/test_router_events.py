@@ -1,4 +1,4 @@
-"""KV events applied by hand: what a router believes of its workers then, and what it tells of it."""
+"""KV events applied by hand: the router's view of its workers then, and its statistics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch(*events: dict[str, Any], ts: float = 1.0, dp_rank: int | None = None) 
 
 
 def matched(routed: cachelb.Router[str], **request: Any) -> dict[str, int]:
-    """Tell the matched tokens of every worker."""
+    """Return the matched tokens of every worker."""
     seen = routed.explain(tokens=PROMPT, **request)
     return {worker.key: int(worker.matched_tokens) for worker in seen.candidates}
 
@@ -77,7 +77,7 @@ def test_a_worker_without_events_is_approximated_beside_one_with_events() -> Non
 
 
 def doubt(routed: cachelb.Router[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Tell the blocks of the prompt on the first worker that are confirmed, and those that are doubtful."""
+    """Count the confirmed blocks of the prompt on the first worker, and the doubtful ones."""
     view = routed.explain(tokens=PROMPT).candidates[0]
     return view.confirmed_blocks, view.doubtful_blocks
 

@@ -1,4 +1,4 @@
-"""Events that cannot be true: a router notices from engines' reports, starts over, and logs why."""
+"""Events that cannot be true: a router notices from engines' reports, resets the worker, and logs why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fleet:
         return self.now_s + 1000
 
     def say(self, *events: dict[str, Any]) -> None:
-        """Let the engine say something a second later."""
+        """Let the engine publish events a second later."""
         self.now_s += 1
         self.router.apply_kv_events("a", encode_batch(events, ts=self.ts, dp_rank=None), seq=self._seq)
         self._seq += 1
@@ -48,7 +48,7 @@ class Fleet:
             )
 
     def learn(self) -> None:
-        """Let the engine say that it holds the prompt, and find it."""
+        """Let the engine publish that it holds the prompt, and find it."""
         self.say(blocks(0, 6))
         self.answer(REUSABLE)
 

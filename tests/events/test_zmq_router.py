@@ -1,4 +1,4 @@
-"""Engines, sockets, a relay and routers: what they believe is what the engines hold, behind the relay or beside it."""
+"""Engines, sockets, a relay and routers: their views are the engines' caches, behind the relay or beside it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gateways(fleet: FakeFleet, *sources: ZmqSource) -> Iterator[list[Router[str]
 
 
 def held(worker: FakeWorker, prompt: list[int]) -> int:
-    """Tell how many leading tokens of a prompt an engine holds."""
+    """Return how many leading tokens of a prompt an engine holds."""
     tokens = np.array(prompt, dtype=np.uint32)
     cache = worker._replica.engine._cache
     # The token behind it is the one that is always computed.
@@ -42,7 +42,7 @@ def held(worker: FakeWorker, prompt: list[int]) -> int:
 
 
 def believed(router: Router[str], prompt: list[int]) -> dict[str, int]:
-    """Tell how many leading tokens of a prompt the router believes every worker holds; nothing is ever routed here."""
+    """Return how many leading tokens of a prompt every worker holds by the router; nothing is ever routed here."""
     return {candidate.key: BLOCK * candidate.overlap_blocks for candidate in router.explain(tokens=prompt).candidates}
 
 

@@ -28,7 +28,7 @@ Follow = Callable[[EventPublisher], contextlib.AbstractContextManager[tuple[Reco
 
 @pytest.fixture(params=[connected, through_a_relay], ids=["direct", "relayed"])
 def follow(request: pytest.FixtureRequest) -> Follow:
-    """The way to a worker's events: a gateway behind a relay hears what one at the engine does."""
+    """The way to a worker's events: a gateway behind a relay receives what one at the engine does."""
     found: Follow = request.param
     return found
 

@@ -17,7 +17,7 @@ def port_of(address: str) -> int:
 
 @contextmanager
 def behind_proxies(workers: Sequence[str]) -> Iterator[tuple[list[RouterProcess], list[CuttingProxy]]]:
-    """Start two routers that hear each other through proxies."""
+    """Start two routers that are connected through proxies."""
     own = free_addresses(4)
     with ExitStack() as stack:
         proxies = [CuttingProxy(port_of(own[2 + at]), port_of(own[at])) for at in range(2)]

@@ -1,4 +1,4 @@
-"""Routers in processes of their own, as whoever started them sees them."""
+"""Routers in processes of their own, as the parent sees them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class RouterProcess:
     def __exit__(self, *_: object) -> None:
         if not self._ended:
             self.resume()
-            with contextlib.suppress(BrokenPipeError):  # It has failed, and said so.
+            with contextlib.suppress(BrokenPipeError):  # It has failed, and reported it.
                 self.tell("end")
             self._process.join(ANSWER_S)
         self.kill()
 
     def tell(self, what: str, *given: object) -> None:
-        """Say something that has no answer, or whose answer is read from the connection."""
+        """Send a command that has no answer, or whose answer is read from the connection."""
         self.connection.send((what, *given))
 
     def ask(self, what: str, *given: object) -> Any:
@@ -92,7 +92,7 @@ def herd(
     specials: Mapping[int, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> Iterator[list[RouterProcess]]:
-    """Start routers that hear each other.
+    """Start routers that share state.
 
     Args:
         count: How many.
@@ -105,7 +105,7 @@ def herd(
         **options: Those of the routers.
 
     Yields:
-        The routers, once each hears all others.
+        The routers, once each receives from all others.
     """
     addresses = free_addresses(count)
     with ExitStack() as stack:

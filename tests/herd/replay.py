@@ -71,7 +71,7 @@ def play(workload: Workload, routers: Sequence[RouterProcess], workers: TrueWork
     Args:
         workload: Requests with their times, or with the requests that they follow.
         routers: They take turns.
-        workers: Who serves them.
+        workers: The workers.
         factor: How much faster than it was.
 
     Returns:

@@ -149,7 +149,7 @@ class _Gateway:
         return "answer", None
 
     def report(self) -> tuple[str, Notes]:
-        """Tell what was noted; nothing is noted any more."""
+        """Return the notes, and stop taking them."""
         self._looking = False
         self.notes.cpu_s += time.process_time()
         return "answer", self.notes

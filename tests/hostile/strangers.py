@@ -21,7 +21,7 @@ def place(address: str, *, above: int = 0) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def silent_connections(count: int, *places: tuple[str, int]) -> Iterator[list[socket.socket]]:
-    """Connections that never say anything, so many to each place."""
+    """Connections that never send anything, so many to each place."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(socket.create_connection(where, _TIMEOUT_S)) for where in places for _ in range(count)

@@ -9,7 +9,7 @@ BLOCK = 4
 
 @dataclass
 class Route:
-    """A prefix, who served it when, and when it was last used."""
+    """A prefix, the workers that served it with the times, and its last use."""
 
     prefix: tuple[int, ...]
     used: int = 0
@@ -36,7 +36,7 @@ class SlowRoutes:
         return {worker for worker, at in route.served_at.items() if now - at < self.ttl_s}
 
     def holders(self, tokens: tuple[int, ...], workers: set[str], now: float) -> tuple[set[str], int]:
-        """Return who of `workers` serves the deepest route of a prompt, and its length."""
+        """Return those of `workers` that serve the deepest route of a prompt, and its length."""
         for length in range(len(tokens), 0, -1):
             route = self.routes.get(tokens[:length])
             if route is not None and (holders := self._holders(route, now) & workers):

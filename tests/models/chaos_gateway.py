@@ -33,13 +33,13 @@ class Crashes(logging.Handler):
 
 
 def _resident_bytes() -> int:
-    """Memory of this process, 0 where the system does not say."""
+    """Memory of this process, 0 where the system does not report it."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * _PAGE_BYTES if statm.exists() else 0
 
 
 def report(router: Router[str], crashes: Crashes) -> dict[str, Any]:
-    """Say everything that the test compares."""
+    """Return everything that the test compares."""
     gc.collect()  # decisions that were dropped in a cycle
     router.validate()
     stats = router.stats()

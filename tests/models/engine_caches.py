@@ -1,4 +1,4 @@
-"""The prefix caches of a fleet of engines: what a worker really holds, not what a policy believes."""
+"""The prefix caches of a fleet of engines: the true contents, not a policy's view of them."""
 
 from __future__ import annotations
 

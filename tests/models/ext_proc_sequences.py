@@ -110,7 +110,7 @@ class Sequence:
         return made
 
     def chance(self, probability: float) -> bool:
-        """Say yes with a probability."""
+        """Return True with a probability."""
         return self.random.random() < probability
 
     def request(self) -> None:

@@ -38,7 +38,7 @@ class GuardModel:
 
 
 class UnionModel:
-    """The workers of a router by who wants them: sources, or the user."""
+    """The workers of a router by their owners: sources, or the user."""
 
     def __init__(self) -> None:
         self.by_hand: set[str] = set()
@@ -50,7 +50,7 @@ class UnionModel:
 
     def finds(self, source: int, found: Iterable[str]) -> None:
         before = self.keys()
-        # Who registered a worker first has it.
+        # The first that registered a worker owns it.
         own = {w for w in found if w not in self.by_hand or w not in before}
         self.by_source[source] = own
         self.left -= own

@@ -39,7 +39,7 @@ def as_map(event: Any) -> dict[str, Any]:
 
 
 def meaning(batch: Any) -> tuple[float, int | None, list[dict[str, Any]]]:
-    """Say what `decode_kv_events` must give for a message without malformed events."""
+    """Return the expected result of `decode_kv_events` for a message without malformed events."""
     time, events, rank = batch[0], batch[1], batch[2] if len(batch) > 2 else None
     maps = [as_map(event) for event in events]
     told = [_TYPES[event["type"]](event) for event in maps if event["type"] in _TYPES]

@@ -1,4 +1,4 @@
-"""A router as event streams see it: keeps what it hears, and orders messages in the simplest way."""
+"""A router as event streams see it: keeps its calls, and orders messages in the simplest way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Heard:
 
 
 class RecordingSink:
-    """Keeps what it hears; the workers are those of `workers`, with their ranks."""
+    """Keeps its calls; the workers are those of `workers`, with their ranks."""
 
     def __init__(self, workers: Mapping[str, int]) -> None:
         self.workers = dict(workers)
@@ -56,7 +56,7 @@ class RecordingSink:
         return self.streams.setdefault((key, rank), Heard())
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait until a condition on what was heard holds."""
+        """Wait until a condition on the calls holds."""
         with self._changed:
             assert self._changed.wait_for(condition, DEADLINE_S), self.streams
 
@@ -133,7 +133,7 @@ class RecordingSink:
 
     @contextlib.contextmanager
     def _heard(self, key: str, rank: int | None, told: str | None = None) -> Iterator[Heard]:
-        """One call of the seam: refuses unknown workers, and tells those who wait when it is over."""
+        """One call of the seam: refuses unknown workers, and notifies waiting tests at its end."""
         with self._changed:
             self.threads.add(threading.get_ident())
             heard = self.of(key, rank)

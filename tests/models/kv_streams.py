@@ -87,12 +87,12 @@ def nothing_left() -> Iterator[None]:
 
 
 def open_sockets() -> set[int]:
-    """Tell open sockets and contexts by their identity."""
+    """Return the identities of open sockets and contexts."""
     return {id(each) for each in gc.get_objects() if isinstance(each, zmq.Socket | zmq.Context) and not each.closed}
 
 
 def open_files() -> int:
-    """Count the files of this process, where the system tells."""
+    """Count the files of this process, where the system reports them."""
     folder = Path("/proc/self/fd")
     return len(list(folder.iterdir())) if folder.is_dir() else 0
 

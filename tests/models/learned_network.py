@@ -28,7 +28,7 @@ class NaiveModel:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> NaiveModel:
-        """Read a file; its checksum is somebody else's job."""
+        """Read a file; its checksum is tested elsewhere."""
         at = 8 + 4 + 2 + 8
         columns = 9 if data[13] else 7
         (count,) = struct.unpack_from("<I", data, at)

@@ -1,4 +1,4 @@
-"""A gateway of a simulated fleet that hears everything and does nothing: others say what they care for."""
+"""A gateway of a simulated fleet that ignores everything: subclasses override what they need."""
 
 from __future__ import annotations
 

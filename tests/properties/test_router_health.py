@@ -67,7 +67,7 @@ class Log:
         return self.since("failed", _LIFE) >= FAILURES
 
     def silent_since(self) -> float:
-        """Say when it showed the last sign of life."""
+        """Return the time of its last sign of life."""
         for number in range(len(self.events), 0, -1):
             at, kind = self.events[number - 1]
             if kind in _LIFE or (kind == "answered" and self.pages(number - 1) >= 3):

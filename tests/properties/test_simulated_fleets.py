@@ -1,4 +1,4 @@
-"""Whatever arrives at whatever fleet, whoever routes and whatever breaks: nothing is lost, doubled or out of order."""
+"""Any requests, fleet, policy and faults: nothing is lost, doubled or out of order."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_every_request_ends_exactly_once(
 
 
 class Anywhere(QuietGateway):
-    """A gateway that picks blindly and writes down what it hears."""
+    """A gateway that picks blindly and records its calls."""
 
     def __init__(self, workers: int) -> None:
         self._random = random.Random(3)

@@ -16,9 +16,9 @@ SEEDS = range(1000)
 # Upper points of the chi-square distribution that chance passes once in a thousand, by degrees of freedom.
 CRITICAL = {1: 10.83, 4: 18.47}
 
-# By what a request carries, who finds equals: hashing policies draw by key, `length-bucket` by length.
+# Policies that break ties by the request: hashing policies draw by key, `length-bucket` by length.
 KEYED = {"rendezvous", "consistent-hash", "prefix-hash", "boundary-learning", "session"}
-# These do not look at the prompt, so its holders are no better than anybody.
+# These do not look at the prompt, so its holders are no better than others.
 BLIND = {"least-loaded", "power-of-two", "round-robin", "random", "queue-over-throughput", "length-bucket"}
 PLACING = sorted(set(policies.POLICIES) - KEYED - BLIND)
 

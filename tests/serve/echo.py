@@ -1,4 +1,4 @@
-"""Workers that answer as a test tells them."""
+"""Workers whose answers a test sets."""
 
 from __future__ import annotations
 

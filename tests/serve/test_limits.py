@@ -228,7 +228,7 @@ def test_prompts_that_wait_for_a_worker_do_not_fall_upon_the_first_that_joins() 
         wait_until(lambda: none_open(served, router))
 
 
-# --- who leaves, and who does nothing ---
+# --- clients that leave, and clients that do nothing ---
 
 
 @pytest.mark.parametrize("after_chunks", [0, 3])

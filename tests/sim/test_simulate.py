@@ -1,4 +1,4 @@
-"""Runs from Python: routers before one fleet, what they hear late or never, clients that go away, workers that fail."""
+"""Runs from Python: routers before one fleet, reports that are late or lost, clients that leave, workers that fail."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_tree_of_tokens_has_none_to_compare(chats: Workload) -> None:
 
 
 class Listener(QuietGateway):
-    """Goes round and notes what it hears."""
+    """Picks in turn and records its calls."""
 
     def __init__(self) -> None:
         self.placed: list[float] = []

@@ -1,7 +1,7 @@
 """Against Figure 5 of Mooncake (FAST '25): mean TTFT of four ways to place the prefill of the conversation trace.
 
 Published for 16 nodes of eight A800 and a LLaMA3-70B with dummy weights: at random 19.65 s, by load 5.27, by load and
-local caches 3.58. How many nodes computed prompts is not said; eight are taken here: ratios count, seconds do not.
+local caches 3.58. The number of prefill nodes is not published; eight are taken here: ratios count, seconds do not.
 """
 
 from __future__ import annotations

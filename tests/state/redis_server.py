@@ -34,7 +34,7 @@ def program() -> tuple[str, dict[str, str]]:
 
 
 class RedisServer:
-    """A server of its own on a free port of the loopback, without persistence unless the options say so."""
+    """A server of its own on a free port of the loopback, without persistence unless the options set it."""
 
     def __init__(self, folder: Path, *options: str, password: str | None = None) -> None:
         self.folder = folder

@@ -18,7 +18,7 @@ def nonce(number: int) -> bytes:
 
 
 def frames(count: int, of: int) -> list[bytes]:
-    """All parts of an answer, as those who asked see them."""
+    """All parts of an answer, as the asking routers see them."""
     answers = Answers()
     answers.begin(INBOX, nonce(of), [bytes([of, part]) for part in range(count)], 0.0)
     found = []

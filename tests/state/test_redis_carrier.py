@@ -1,4 +1,4 @@
-"""One stream for all: everybody reads what was written, in its order, and answers only what it is asked."""
+"""One stream for all: every router reads it in order, and answers only questions to itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEYS = Secret(SECRET)
 
 
 def fresh(count: int) -> list[Seal]:
-    """So many that believe each other."""
+    """Make `count` seals that trust each other."""
     found = [Seal([KEYS], "") for _ in range(count)]
     for reader in found:
         for writer in found:
@@ -58,7 +58,7 @@ def carriers(fleet: RedisFleet, *seals: Seal) -> Iterator[list[RedisCarrier]]:
 
 
 def receive(carrier: RedisCarrier, count: int) -> list[Received | Asked | Refused]:
-    """So many of what others said, at least."""
+    """Receive at least `count` messages of others."""
     found: list[Received | Asked | Refused] = []
 
     def enough() -> bool:

@@ -93,12 +93,12 @@ def test_who_does_not_read_costs_a_bounded_amount_of_memory() -> None:
         with peers[0] as listener, peers[1] as asking:
             listener.connect(address)
             listener.send(b"")
-            assert listener.poll(60_000), "it hears the router"
+            assert listener.poll(60_000), "it receives from the router"
             told: StateStats = router.ask("stats")
             router.ask("flood", 12_000, 128, 3)
 
             def is_flooded() -> bool:
-                # Some of the 12 MB may be dropped before they are sent, which `dropped` tells.
+                # Some of the 12 MB may be dropped before they are sent, which `dropped` counts.
                 news: StateStats = router.ask("stats")
                 enough = news.sent_bytes - told.sent_bytes > 4e6  # far more than may wait
                 if not enough:
@@ -135,7 +135,7 @@ class HandDriven:
             self._listeners.send(b"", [message])
 
     def wait_until_asked(self) -> bytes:
-        """Beat until somebody asks. Returns who."""
+        """Send heartbeats until a peer asks, and return it."""
 
         def is_asked() -> bool:
             self.publish([self.router._fleet.heartbeat(7) or b""])

@@ -22,7 +22,7 @@ def ask(router: Router[str], tokens: list[int] = STORY, ends: list[int] = ENDS, 
 
 
 def trusted(router: Router[str]) -> tuple[int, int]:
-    """Routes learned here and heard."""
+    """Count the routes learned here and those received."""
     router.validate()
     stats = router.stats()
     return stats.routes - stats.remote_routes, stats.remote_routes
@@ -36,7 +36,7 @@ def test_others_follow_a_route_and_have_learned_it_once_they_did() -> None:
         decision.on_first_token()
         wait_until(lambda: trusted(other) == trusted(third) == (0, 3))
         decision.on_complete()
-        # Not three exactly: the answer of a peer to "tell me all" may come late and tell them once more.
+        # Not three exactly: the answer of a peer to "tell me all" may come late and repeat them.
         assert other_mesh.stats().routes >= 3
         assert trusted(router) == (3, 0)
         # Another question behind the same system prompt, at another router.

@@ -1,4 +1,4 @@
-"""Frames: whoever changes, moves or repeats one is found out."""
+"""Frames: a changed, moved or repeated one is refused."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_first_tokens_and_ends_wait_for_a_booking() -> None:
     decision.on_first_token()
     decision.on_complete()
     assert not router._fleet.is_urgent()
-    assert router._fleet.heartbeat(7) is None, "it would tell of entries that were not sent"
+    assert router._fleet.heartbeat(7) is None, "it would announce entries that were not sent"
     router.select_worker(tokens=range(100)).on_complete()
     assert router._fleet.is_urgent()
     assert len(router._fleet.publish()) == 1

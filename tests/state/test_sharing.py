@@ -83,7 +83,7 @@ def test_who_does_not_know_the_secret_hears_and_tells_nothing(fleet: Fleet) -> N
 
 
 def test_a_fleet_changes_its_secret_one_router_after_the_other(fleet: Fleet) -> None:
-    """Load is heard across every step, in both directions; blocks where both make their hashes with one secret."""
+    """Load is shared across every step, in both directions; blocks where both make their hashes with one secret."""
     later = "known to them since today"
     steps: list[tuple[list[str], list[str]]] = [([SECRET], [SECRET, later]), ([SECRET, later], [later, SECRET])]
     for one, two in steps:
@@ -195,7 +195,7 @@ def test_children_of_a_fork_are_routers_of_their_own(redis_fleet: RedisFleet) ->
             def child() -> None:
                 os.close(writing)
                 decisions = [each.select_worker(tokens=[at, *STORY]) for at, (each, _) in enumerate(found, 1)]
-                # Both routers were forked; each hears the other, and both of the parent.
+                # Both routers were forked; each receives from the other, and both from the parent.
                 wait_until(lambda: len(state.stats().peers) == 3)
                 assert {peer.origin for peer in state.stats().peers} > origins
                 assert state.stats().origin not in origins

@@ -21,7 +21,7 @@ WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
 SECRET, OTHER = "known to all gateways", "known to others only"
 PATIENT: dict[str, Any] = {"peer_timeout_s": 60.0}
-"""No peer is taken for gone because this process stood still; tests of those that are gone say how long it takes."""
+"""No peer is taken for gone because this process stood still; tests of lost peers set the timeout."""
 
 
 State: TypeAlias = ZmqMesh | RedisState
@@ -37,7 +37,7 @@ class FleetOf(Protocol[S_co]):
         ...
 
     def cut_off(self, **options: Any) -> tuple[S_co, CuttingProxy]:
-        """One more, that hears the first member through a proxy only."""
+        """One more, that receives from the first member through a proxy only."""
         ...
 
 
@@ -87,7 +87,7 @@ def make_router(**options: Any) -> Router[str]:
 def routers(
     fleet: FleetOf[S], count: int, *, make: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[list[tuple[Router[str], S]]]:
-    """Routers that hear each other, made with options."""
+    """Routers that share state, made with options."""
     with ExitStack() as stack:
         found = []
         for _ in range(count):

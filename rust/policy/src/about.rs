@@ -1,11 +1,11 @@
-//! What a policy is called, what it takes, and what its rule needs.
+//! The name of a policy, the options it takes, and the needs of its rule.
 
 use cachelb_core::hashing::DEFAULT_SEED;
 
 use super::gate::{Margin, SpillGate};
 use super::rule::Rule;
 
-/// What a rule needs of a request's prompt, beside its length.
+/// The data of a request's prompt that a rule needs, beside its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Need {
     /// The hash of the first tokens, at most this many, for requests without a session.
@@ -51,7 +51,7 @@ impl Need {
         }
     }
 
-    /// What both need.
+    /// The union of both needs.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Need {
 pub struct Ruled {
     /// The rule.
     pub rule: Box<dyn Rule>,
-    /// What it needs of a prompt.
+    /// The data of a prompt that it needs.
     pub need: Need,
 }
 
@@ -82,7 +82,7 @@ impl Ruled {
     }
 }
 
-/// What a rule is made with, beside its own options.
+/// The settings that a rule is built with, beside its own options.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// Seed given to the policy itself, which counts for what routers need not agree on.
@@ -127,7 +127,7 @@ pub enum Level {
     Placed,
 }
 
-/// What a policy is called and what it takes.
+/// The name of a policy and the options it takes.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
     /// Name in configurations.

@@ -65,11 +65,11 @@ options! {
     /// The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
     ///
     /// The cost is an estimate in milliseconds: the prefill that waits on the worker and that of the request's own uncached
-    /// tokens; what these push out of the cache; what they delay those that run there; all but the wait the dearer the less
-    /// room the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed;
-    /// and the wait until there is room.
-    /// Nothing must be set: without `kv_blocks` KV use is what load reports say, without those it does not count; without
-    /// first tokens all workers are equally fast. Weights other than 1 take the place of measured speeds.
+    /// tokens; the blocks that these evict from the cache; the delay of the requests that run there; all but the wait
+    /// cost more the less free KV memory the worker has (`kv_blocks` of `Router.add_worker`), divided by the speed that
+    /// first tokens showed; and the wait until there is room. Nothing must be set: without `kv_blocks` KV use is taken
+    /// from load reports, and without those it does not count; without first tokens all workers are equally fast.
+    /// Weights other than 1 take the place of measured speeds.
     ///
     /// Example:
     ///     >>> policy = Adaptive(seed=1)
@@ -79,7 +79,7 @@ options! {
     ///     >>> again.worker == first.worker, again.reason
     ///     (True, 'prefix')
     pub struct AdaptiveOptions {
-        /// What is to be short: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that fewer
+        /// The time to minimise: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that fewer
         /// prompts are computed beside those that generate; ``balanced``, the lowest geometric mean of the ratios of
         /// median, mean and P99 TTFT and of whole answers to the best of any policy.
         objective: Objective = Objective::Balanced;
@@ -119,7 +119,7 @@ impl Configure for AdaptiveOptions {
     }
 }
 
-/// What is to be short.
+/// The time to minimise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objective {
     /// The time to first tokens and that of whole answers.
@@ -132,7 +132,7 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// What a token of prefill costs each request that generates meanwhile.
+    /// The cost of a token of prefill to each request that generates meanwhile.
     fn running_weight(self) -> f64 {
         match self {
             Self::Balanced => 0.3,
@@ -142,13 +142,13 @@ impl Objective {
     }
 }
 
-/// How often what a prompt pushes out of a cache is asked for again.
+/// How often a prefix that a prompt evicts from a cache is requested again.
 const ASKED_AGAIN: f64 = 1.5;
-/// For each child of a conversation that waits on a worker, so many more will wait there: agents begin several at once.
+/// More children that will wait on a worker for each one that waits there: agents start several at once.
 const SIBLINGS: f64 = 3.0;
-/// How steeply the cost rises with KV use: twice at the end of the room.
+/// How steeply the cost rises with KV use: it doubles when the memory is full.
 const PRESSURE: f64 = 0.5;
-/// What runs and this request may be more than there is; so much more costs no more.
+/// Upper bound of the factor for KV use, since running requests and this one may exceed the memory.
 const MOST_PRESSURE: f64 = 20.0;
 /// How often the wait for room counts: for this request and for those behind it.
 const WAITS_FOR_ROOM: f64 = 10.0;
@@ -163,7 +163,7 @@ pub struct Adaptive {
     branches: Branches,
 }
 
-/// What all rows of a view have in common.
+/// The terms that all rows of a view have in common.
 struct Common<'a> {
     speeds: Speeds,
     /// By how much a token takes longer per token of context.
@@ -174,7 +174,7 @@ struct Common<'a> {
     rows: &'a [Candidate],
     /// Blocks of a worker whose own number is not known: the mean of the others, 0 without any. Read by such rows alone.
     usual_blocks: OnceCell<f64>,
-    /// Leading tokens that requests of late share with it, and what a copy of them costs this one of them.
+    /// Leading tokens that recent requests share with it, and its share of the cost of one more copy of them.
     popular: f64,
     copy_share: f64,
     /// Output tokens that it is expected to have.
@@ -194,7 +194,7 @@ impl Adaptive {
         }
     }
 
-    /// The same where loading is known to take so long.
+    /// Sets the times that loading takes.
     #[must_use]
     pub fn with_loads(self, loads: Loads) -> Self {
         Self { loads, ..self }
@@ -288,17 +288,17 @@ fn room(
     (factor(used, all), room_ms)
 }
 
-/// Apart, so that the rows that do without, which most do, wait for no division.
+/// A function of its own, so that the rows that need no division, which are most, do not wait for one.
 #[cold]
 fn share(part: f64, whole: f64) -> f64 {
     part / whole
 }
 
-/// What the cost of a row is made of, in tokens.
+/// The parts of a row's cost, in tokens.
 struct Parts {
     waiting: f64,
     own: f64,
-    /// The same, without most of what is computed for others too.
+    /// As `own`, without most of the tokens that are computed for others too.
     copied: f64,
     /// Requests that wait for their first token.
     queued: f64,
@@ -306,7 +306,7 @@ struct Parts {
     followers: f64,
     /// The others, by what they count.
     running: f64,
-    /// What its own output tokens delay all of them.
+    /// The delay of all of them by its own output tokens.
     beside: f64,
     /// By how much all but waiting costs more the less room there is.
     memory_factor: f64,
@@ -367,8 +367,9 @@ fn total(parts: &Parts, row: &Candidate) -> f64 {
     per_weight(ms, row.weight).min(f64::MAX)
 }
 
-/// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Of equal ones that which has fewer
-/// requests; of those its home; of those that hold nothing, that which was longest without a new prompt.
+/// Index of the lowest of the rows' costs, infinite for a row that is not to be picked. Ties go to the row with fewer
+/// requests, then to the home of the request, then, among rows that hold nothing, to the one longest without a new
+/// prompt.
 fn cheapest(view: &View<'_>, costs: &[f64], rng: &mut Rng) -> Option<usize> {
     let rows = view.rows;
     let lesser = |lowest, &cost: &f64| if cost < lowest { cost } else { lowest };

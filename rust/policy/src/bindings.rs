@@ -111,7 +111,7 @@ struct Open {
     backs: Option<u64>,
 }
 
-/// What the table knows of a key.
+/// The state of a key in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     /// Workers to try, in order.
@@ -156,7 +156,7 @@ impl Bindings {
         binding.open == 0 && now.0.saturating_sub(binding.at.0) > self.limits.idle_ms
     }
 
-    /// What is known of `key` at `now`; `None` for a new one.
+    /// The state of `key` at `now`; `None` for a new one.
     pub fn find(&self, key: Key, now: Millis) -> Option<Known> {
         let binding = self.table.get(&key).filter(|b| !self.is_over(b, now))?;
         let [first, second, proposed] = binding.workers();
@@ -226,7 +226,7 @@ impl Bindings {
         }
     }
 
-    /// Drops what nobody used for too long, and the idlest if there is no room for one more.
+    /// Drops bindings that were unused for too long, and the idlest if there is no room for one more.
     fn make_room(&mut self, now: Millis, for_new: bool) {
         while let Some((_, &key)) = self.idle.first_key_value() {
             if !self.table.get(&key).is_some_and(|b| self.is_over(b, now)) {
@@ -242,8 +242,8 @@ impl Bindings {
         }
     }
 
-    /// A request of `key` was booked as `booking` on the worker registered as `order`. `placed` says that no worker the
-    /// key prefers could serve.
+    /// A request of `key` was booked as `booking` on the worker registered as `order`. `placed` is set if no
+    /// worker that the key prefers could serve.
     pub fn used(&mut self, key: Key, order: u64, placed: bool, booking: BookingId, now: Millis) {
         self.make_room(now, false);
         if !self.table.contains_key(&key) {
@@ -455,7 +455,7 @@ impl Bindings {
         }
     }
 
-    /// Every booking is closed, and nobody knows how.
+    /// Every booking is closed, with unknown outcomes.
     pub(super) fn ended_all(&mut self) {
         let all: Vec<BookingId> = self.open.keys().copied().collect();
         for booking in all {

@@ -11,8 +11,8 @@
 //! served: every key becomes a route to the worker, or only the first
 //! ```
 //!
-//! Of the workers of a route, the least loaded counts; a route all of whose workers are away is passed over for the next
-//! shallower one. What fails before its first token teaches nothing.
+//! A route with several workers names the least loaded; a route all of whose workers are away is passed over for the
+//! next shallower one. A request that fails before its first token teaches nothing.
 
 mod options;
 
@@ -38,7 +38,7 @@ use super::view::{Candidate, View, cold_spread, lowest};
 /// Requests over the bound of `load_imbalance_factor`, of all routers.
 const LOAD_IMBALANCE_FLOOR: f64 = 2.0;
 
-/// Whom a diverted request teaches.
+/// The worker whose route a diverted request makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Teaches {
     /// The worker that served it, which becomes a holder beside the one of the route.
@@ -47,7 +47,7 @@ pub enum Teaches {
     Original,
 }
 
-/// What a request teaches once it is answered.
+/// The routes that a request makes once it is answered.
 #[derive(Debug)]
 struct Lesson {
     order: u64,
@@ -67,7 +67,7 @@ pub struct BoundaryLearning {
     open: HashMap<BookingId, Lesson>,
 }
 
-/// What a route says of a request.
+/// The route that begins a request's prompt.
 struct Match {
     /// The least loaded holder.
     row: usize,
@@ -93,7 +93,7 @@ impl BoundaryLearning {
         }
     }
 
-    /// What a lesson teaches, the deepest first: it is the first to go.
+    /// The claims of a lesson, the deepest first: it is the first to go.
     fn claims(&self, lesson: &Lesson, now: Millis) -> impl Iterator<Item = Claim> {
         lesson.keys.iter().rev().map(move |&(hash, depth)| Claim {
             order: lesson.order,

@@ -16,7 +16,7 @@ pub struct Choice {
     pub cold: bool,
     /// Milliseconds of prefill this request adds to the worker's queue, 0 for rules that do not estimate it.
     pub estimate_ms: f64,
-    /// Whether the request must not be served at all; the reason says why.
+    /// Whether the request must not be served at all; `reason` holds the cause.
     pub refused: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Credited tokens: what blocks outside device memory are worth.
+//! Credited tokens: the credit of blocks outside device memory.
 //!
 //! A prompt's prefix counts as its run in device memory plus one continuation in another medium, which must start no
 //! later than where that run ends. Loading a block costs time, so a continuation counts by the credit of its medium. A
@@ -10,14 +10,14 @@ use super::view::Media;
 /// Which continuation counts if several media continue the device run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Continuation {
-    /// The longest one, which is what engines load; among equals the one of the higher credit.
+    /// The longest one, which engines load; among equals the one of the higher credit.
     #[default]
     Longest,
     /// The one worth most.
     BestCredit,
 }
 
-/// What one block is worth by where it lies, 1 for a block that costs nothing to use.
+/// The credit of one block by its medium, 1 for a block that costs nothing to use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Credits {
     /// In device memory.
@@ -33,7 +33,7 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// What vllm-router counts.
+    /// The credits of vllm-router.
     pub const DEFAULT: Self = Self {
         gpu: 1.0,
         cpu: 0.8,

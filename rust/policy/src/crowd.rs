@@ -1,9 +1,10 @@
-//! What a request costs those behind it.
+//! The cost of a request to those that wait behind it.
 //!
-//! Whoever minimises the time of the request alone sends it, once holders of its prefix are busy, to workers that compute
-//! all of it again. That is the least for this request and more work for the fleet: near saturation it makes queues that
-//! make more of it. So what a request adds to the work of a worker counts once more for each request that waits there: as
-//! many as the work waiting per worker is times that of a usual request, which is 0 on an idle fleet.
+//! A rule that minimises the time of the request alone sends it, once holders of its prefix are busy, to workers that
+//! compute all of it again. That is the least for this request and more work for the fleet: near saturation it makes
+//! queues that make more of it. So the work that a request adds to a worker counts once more for each request that
+//! waits there. Their number is the waiting work per worker divided by that of a usual request, which is 0 on an idle
+//! fleet.
 
 use super::view::{Candidate, View};
 
@@ -11,12 +12,12 @@ use super::view::{Candidate, View};
 const NEWEST: f64 = 0.01;
 /// Requests until the weights are those of an average over all.
 const FIRST: u32 = 100;
-/// Behind more than so many, nobody counts any more.
+/// Most waiting requests that count.
 const MOST: f64 = 20.0;
 /// Fewer than that do not count.
 const LEAST: f64 = 0.02;
 
-/// What requests usually have workers compute.
+/// The tokens that a usual request has a worker compute.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Crowd {
     usual_tokens: f64,

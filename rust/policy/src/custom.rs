@@ -1,5 +1,4 @@
-//! The caller's own policy, which decides outside: see `router::survey`. What runs here is what takes its place when it
-//! fails.
+//! The caller's own policy, which decides outside: see `router::survey`. The rule here takes its place when it fails.
 
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
@@ -14,9 +13,9 @@ use super::rule::{Properties, Rule};
 use super::view::View;
 
 options! {
-    /// What a policy of the caller's own looks at, and how its placements are remembered.
+    /// The inputs of a policy of the caller's own, and how its placements are remembered.
     pub struct CustomOptions {
-        /// What the workers hold of the prompt.
+        /// The tokens of the prompt that the workers hold.
         tokens: bool = false;
         /// The session, or the first tokens of the prompt.
         session: bool = false;
@@ -46,7 +45,7 @@ impl Configure for CustomOptions {
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Custom {
-    /// Whether the policy looks at what the workers hold of the prompt.
+    /// Whether the policy reads the overlap of the workers with the prompt.
     pub tokens: bool,
 }
 
@@ -66,7 +65,7 @@ impl Rule for Custom {
     }
 }
 
-/// A key as a number that says nothing about its text. Routers that must agree share the seed.
+/// A key as a number that does not reveal its text. Routers that must agree share the seed.
 #[must_use]
 pub fn key_hash(key: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(key, seed)

@@ -1,6 +1,6 @@
 //! The spill gate: whether a holder is so loaded that its prefix should gain another holder.
 //!
-//! Only the chosen candidate's own load is asked, against the mean: a queue at somebody else never breaks affinity. Both
+//! Only the load of the chosen candidate is compared with the mean: a queue elsewhere never breaks affinity. Both
 //! margins are needed: the relative one alone fires on noise at low load, the absolute one alone is blind at high load.
 
 use cachelb_core::rng::Rng;
@@ -12,7 +12,7 @@ use super::view::{Candidate, lowest, mean_load};
 pub enum Margin {
     /// `min(32, max(4, 2 * sqrt(mean)))`: two standard deviations of a Poisson load, within bounds.
     Auto,
-    /// The same for one of that many routers, which sees its share of the load only.
+    /// As `Auto`, for one of that many routers, which sees its share of the load only.
     AutoAmong(f64),
     /// A fixed number of requests per unit of weight.
     Fixed(f64),

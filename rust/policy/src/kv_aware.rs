@@ -32,7 +32,7 @@ options! {
     /// Blocks in host memory, in a shared store or on disk count by their credit. A placement counts at once
     /// (`enable_speculative`) and for `speculative_ttl_ms` more unless an event confirms it. Without events the policy goes
     /// by its own placements, as `cache-aware` does; and so it does for text, of which events do not speak (`text-only`).
-    /// Where the picked worker's stream is behind, what it confirmed is doubtful (`stale-events`).
+    /// If the picked worker's event stream is behind, its confirmed blocks are doubtful (`stale-events`).
     ///
     /// Example:
     ///     >>> policy = KvAware(seed=1)
@@ -45,7 +45,7 @@ options! {
         enable_speculative: bool = true;
         /// Milliseconds it counts without one.
         speculative_ttl_ms: u64 = 2000, (1, 1 << 40);
-        /// What a block is worth by medium, 0 to 1: "gpu" 1.0, "cpu" 0.8, "external" 0.6 and "disk" 0.3 unless given.
+        /// The credit of a block by medium, 0 to 1: "gpu" 1.0, "cpu" 0.8, "external" 0.6 and "disk" 0.3 unless given.
         credits: Option<MediumCredits> = None;
         /// Which medium continues the device's prefix if several do: the longest, which engines load, or the one worth
         /// most.
@@ -85,7 +85,7 @@ impl Configure for KvAwareOptions {
     }
 }
 
-/// What ranks the candidates.
+/// The score that ranks the candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scoring {
     /// Matched tokens.
@@ -98,15 +98,15 @@ pub enum Scoring {
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvAware {
-    /// What ranks the candidates.
+    /// The score that ranks the candidates.
     pub scoring: Scoring,
-    /// What blocks are worth by where they lie.
+    /// The credit of blocks by medium.
     pub credits: Credits,
     /// When a holder is too loaded.
     pub gate: SpillGate,
     /// Softmax temperature in the unit of the cost; 0 takes the best.
     pub router_temperature: f64,
-    /// How long a placement is believed on a worker whose events have not confirmed it; `None` records none there.
+    /// How long a placement counts on a worker whose events have not confirmed it; `None` records none there.
     pub speculative_ttl_ms: Option<u64>,
 }
 

@@ -4,21 +4,21 @@
 //! h <- the fallback's choice; it stands when the model cannot be asked, with the reason why:
 //!     no model yet                                           -> cold-start
 //!     the model is off, too old, of other units, too slow    -> model-drift, model-stale, normaliser-mismatch, model-timeout
-//!     h lies where the model cannot tell                     -> stale-load, ood, model-drift
+//!     h lies where the model cannot predict                  -> stale-load, ood, model-drift
 //!     it gives no number                                     -> model-error
-//! a draw below epsilon                                       -> anybody (explore)
-//! C <- the workers of which the model can tell;  t_i <- what the request is expected to cost on them
+//! a draw below epsilon                                       -> any worker (explore)
+//! C <- the workers that the model can predict;  t_i <- the expected cost of the request on them
 //! the cache is full and a hit is worth it                    -> K <- k rendezvous choices of the prompt's group
 //!     else, and where they cost far more than the others     -> K <- C
 //! s_i = t_i + crowding * L * w_i                             L requests per worker wait; w_i is t_i if the worker were idle
 //! N <- those of K with s_i <= (1 + delta) * min over K       -> one of N (learned, learned-tie; k-filter if the best of C is not in K)
 //! ```
 //!
-//! The model cannot tell of a worker whose report is too old, that has a number outside all that it was trained on, or on
-//! which it is off lately. Such a worker is left to the fallback: a worker more loaded than any before is avoided, and one
-//! that the fallback prefers is used, and learned from.
+//! The model cannot predict a worker whose report is too old, that has a feature outside the training data, or whose
+//! recent predictions were off. Such a worker is left to the fallback: a worker more loaded than any before is avoided,
+//! and one that the fallback prefers is used, and learned from.
 //!
-//! What was known of the worker that serves a request is kept until the request is answered, and becomes a sample.
+//! The features of the worker that serves a request are kept until the request is answered, and become a sample.
 
 mod columns;
 mod distinct;
@@ -235,7 +235,7 @@ impl Learned {
         Ok(self.best(view, &few, work, rng))
     }
 
-    /// What row `at` is expected to cost; `None` without a model, and where it was not trained.
+    /// The expected cost of row `at`; `None` without a model, and where it was not trained.
     fn expected(&self, view: &View<'_>, at: usize, row: &Row) -> Option<f32> {
         let model = self.trainer.model()?;
         let work = &mut *self.work.borrow_mut();
@@ -252,7 +252,7 @@ impl Learned {
         cost.pop().filter(|cost| cost.is_finite())
     }
 
-    /// Keeps what is known of row `at`, which serves the request, until it is answered.
+    /// Keeps the features of row `at`, which serves the request, until it is answered.
     fn keep(&mut self, view: &View<'_>, at: usize, booking: BookingId) {
         let row = row(view, &view.rows[at], &self.gpus);
         let pending = Pending {
@@ -271,7 +271,7 @@ impl Learned {
             self.groups.add(group);
         }
         self.crowd.add(view, &view.rows[at]);
-        // Of a worker that says nothing any more, what is known is not what was.
+        // The features of a worker whose report is stale are not those it had.
         if !view.is_stale(&view.rows[at]) {
             self.pending.open(booking, pending);
         }
@@ -338,7 +338,7 @@ impl Rule for Learned {
         self.keep(view, served, booking);
     }
 
-    /// What the request is expected to cost; unknown where the model cannot tell.
+    /// The expected cost of the request; unknown where the model cannot predict.
     fn score(&self, view: &View<'_>, at: usize) -> Option<f64> {
         let row = row(view, &view.rows[at], &self.gpus);
         let work = self.work.borrow();

@@ -26,7 +26,7 @@ options! {
     ///     >>> for decision in decisions:
     ///     ...     decision.on_complete()
     pub struct LeastLoaded {
-        /// What counts as load: requests in flight, uncached prompt tokens without a first token, or blocks held by
+        /// The measure of load: requests in flight, uncached prompt tokens without a first token, or blocks held by
         /// requests past it.
         load: LoadUnit = LoadUnit::Inflight;
     }
@@ -44,7 +44,7 @@ impl Configure for LeastLoaded {
     }
 }
 
-/// What counts as load. All are divided by the worker's weight.
+/// The measure of load. All are divided by the worker's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadUnit {
     /// Requests in flight.

@@ -39,7 +39,7 @@ impl Length {
         tokens.min(self.tokens.saturating_sub(1).into()) as u64
     }
 
-    /// The same of a part that credits cut.
+    /// As `tokens_of`, for a part that credits scaled.
     #[must_use]
     pub fn tokens_within(self, units: f64) -> f64 {
         if self.units == self.tokens {

@@ -43,7 +43,7 @@ pub fn millis(seconds: f64) -> u64 {
     millis
 }
 
-/// What an option accepts.
+/// The values that an option accepts.
 #[derive(Debug, Clone)]
 pub enum Kind {
     /// True or False.
@@ -58,7 +58,7 @@ pub enum Kind {
     WordOrNumber(&'static str, Range),
     /// Nothing, or something else.
     Optional(Box<Kind>),
-    /// Three numbers of 0 or more, which the text says more of.
+    /// Three numbers of 0 or more, described by the text.
     Three(&'static str),
     /// Whole numbers in a range.
     Integers(u64, u64),
@@ -77,7 +77,7 @@ pub enum Kind {
 pub enum Value {
     /// None.
     Nothing,
-    /// Of [`Kind::Flag`].
+    /// A value of [`Kind::Flag`].
     Flag(bool),
     /// A whole number.
     Integer(u64),
@@ -104,9 +104,9 @@ pub enum Value {
 pub enum Bound {
     /// None: the type has its own.
     Any,
-    /// Of a number.
+    /// The range of a number.
     Range(Range),
-    /// Of a whole number, both ends included.
+    /// The range of a whole number, both ends included.
     Span(u64, u64),
 }
 
@@ -140,7 +140,7 @@ impl From<(u64, u64)> for Bound {
 
 /// The type of an option.
 pub trait Field: Sized {
-    /// What it accepts within `bound`.
+    /// The values that it accepts within `bound`.
     fn kind(bound: Bound) -> Kind;
     /// A value of that kind; `None` if it is of another.
     fn from_value(value: Value) -> Option<Self>;
@@ -210,7 +210,7 @@ impl Field for Seconds {
 pub struct Declared {
     /// Keyword.
     pub name: &'static str,
-    /// What it accepts.
+    /// The values that it accepts.
     pub kind: Kind,
     /// Its value unless given.
     pub default: Value,
@@ -364,7 +364,7 @@ options! {
         hash_seed: u64 = DEFAULT_SEED, (0, u64::MAX);
         /// Blocks one worker's cache holds; the least recently used leave first.
         max_blocks_per_worker: u32 = 100_000, (1, u64::from(u32::MAX));
-        /// Seconds a placement is believed, None until evicted.
+        /// Seconds a placement counts as cached, None until evicted.
         ttl_s: Option<Seconds> = None;
     }
 }

@@ -1,11 +1,11 @@
-//! What a rule sees that decides both halves of a request at once, and what it returns.
+//! The view of a rule that decides both halves of a request at once, and its choice.
 
 use cachelb_core::load::Known;
 
 use super::choice::Choice;
 use super::view::{Candidate, View};
 
-/// What it takes to hand a computed prompt to another worker.
+/// The time to hand a computed prompt to another worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Handover {
     /// Milliseconds, however long the prompt is: messages, and the pass in which the other worker joins in.
@@ -48,7 +48,7 @@ pub struct Pairing<'a> {
     pub decode: View<'a>,
     /// Who may compute the prompt for a decode worker.
     pub prefiller: &'a dyn Fn(&Candidate) -> Prefiller,
-    /// What it takes from one to the other.
+    /// The time to hand the prompt from one to the other.
     pub handover: Handover,
 }
 
@@ -66,8 +66,8 @@ pub struct PairChoice {
     pub prefill: Option<Choice>,
     /// Among the rows that decode.
     pub decode: Choice,
-    /// What each row that prefills was ranked by.
+    /// The scores of the rows that prefill.
     pub prefill_scores: Vec<Known>,
-    /// What each row that decodes was ranked by, with the prompt, wherever it is computed.
+    /// The scores of the rows that decode, with the prompt, wherever it is computed.
     pub decode_scores: Vec<Known>,
 }

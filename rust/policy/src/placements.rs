@@ -13,12 +13,12 @@ pub struct Placements {
     pub scheme: Scheme,
     /// How prefixes are searched.
     pub matcher: Matcher,
-    /// How long a recorded placement is believed, `None` for until evicted.
+    /// How long a recorded placement counts as cached, `None` for until evicted.
     pub ttl_ms: Option<u64>,
 }
 
 impl Placements {
-    /// Until when one that is recorded now is believed.
+    /// The time until which a placement recorded now counts as cached.
     #[must_use]
     pub fn until(&self, now: Millis) -> Option<Millis> {
         self.ttl_ms.map(|ttl| Millis(now.0.saturating_add(ttl)))

@@ -51,7 +51,7 @@ pub enum Compare {
     ExpectedWait,
 }
 
-/// Of an unknown request: its own work is the same everywhere.
+/// The wait of an unknown request, whose own work is the same everywhere.
 fn expected_wait_s(view: &View<'_>, row: &Candidate) -> Option<f64> {
     wait::seconds(view, row, 0.0, wait::KV_PRESSURE_WEIGHT)
 }
@@ -66,7 +66,7 @@ impl Rule for PowerOfTwo {
                 .collect(),
             Compare::Inflight => None,
         };
-        // One unit for the whole sample: a worker without a report demotes everybody to requests.
+        // One unit for the whole sample: one worker without a report makes all compare by requests.
         let costs = waits.unwrap_or_else(|| sample.iter().map(|&i| view.rows[i].load()).collect());
         let low = costs.iter().copied().fold(f64::INFINITY, f64::min);
         let ties: Vec<usize> = sample

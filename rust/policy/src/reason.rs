@@ -9,7 +9,7 @@ cachelb_core::named! {
         Prefix = "prefix",
         /// The holder was overloaded; the least loaded worker becomes a holder too.
         Spill = "spill",
-        /// Nobody holds enough of the prompt.
+        /// No worker holds enough of the prompt.
         Cold = "cold",
         /// The least loaded worker, by the policy's own rule.
         LeastLoaded = "least-loaded",

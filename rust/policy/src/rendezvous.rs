@@ -93,7 +93,7 @@ impl<'a> Draws<'a> {
         }
     }
 
-    /// What the worker called `name` draws, higher is better.
+    /// The draw of the worker `name`, higher is better.
     fn score(&mut self, name: &str, weight: f64) -> f64 {
         // Within (0, 1): both ends are kept away so that the logarithm is finite and negative.
         let unit = (self.hash(name) as f64 + 0.5) / 18_446_744_073_709_551_616.0;

@@ -2,12 +2,12 @@
 //!
 //! The key of a route is the chained hash of a prefix, hashed once more with the seed of the fleet, so the routes that
 //! begin a prompt are found by its own hashes, deepest first. Only depths at which there is a route are looked up: a short
-//! table costs nothing, a full one a probe a block. Routers with one seed tell each other their keys; the hashes may be
-//! the caller's, whom nobody asked for a seed, and must not be told.
+//! table costs nothing, a full one a probe a block. Routers with one seed publish their keys to each other, but never
+//! the hashes: those may be the caller's, made without a seed.
 //!
-//! Every worker of a route has a claim that ends a time after it last served the prefix. At the cap, routes heard from
-//! others go before own ones, and of one rank the least recently used. Whoever uses a route uses its ancestors after
-//! it, so of an idle conversation the deepest goes first.
+//! Every worker of a route has a claim that ends a time after it last served the prefix. At the cap, remote routes go
+//! before local ones, and within one rank the least recently used. A use of a route uses its ancestors after it, so the
+//! deepest route of an idle conversation goes first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -34,14 +34,14 @@ pub struct Claim {
     pub depth: u32,
 }
 
-/// How far routes were published: those behind it are left.
+/// How far routes were published: those after it are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RoutePosition(Option<(Rank, u64)>);
 
 /// Whose observation a route is. The lower one goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Heard from another router.
+    /// Received from another router.
     Remote,
     /// Seen here.
     Local,
@@ -51,7 +51,7 @@ pub enum Rank {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holder {
     order: u64,
-    /// Believed until then. Clocks of routers begin at different times: what another saw may be older than the clock.
+    /// End of the claim. Clocks of routers begin at different times: a remote observation may be older than the clock.
     until: Millis,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Route {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     pub routes: usize,
-    /// From then on a worker that served a prefix is no longer believed to hold it.
+    /// Time after which a worker that served a prefix is no longer assumed to hold it.
     pub ttl_ms: u64,
 }
 
@@ -179,7 +179,7 @@ impl Routes {
         }
     }
 
-    /// A worker served a prefix. What others say never changes what was seen here. Returns whether it was taken in.
+    /// A worker served a prefix. A remote claim never changes a local one. Returns whether it was taken in.
     pub fn learn(&mut self, claim: Claim, rank: Rank, now: Millis) -> bool {
         let Claim {
             order,
@@ -253,7 +253,7 @@ impl Routes {
         last.map(|at| RoutePosition(Some(at)))
     }
 
-    /// Drops routes beyond the cap, and from the old ends of the queue those that nobody holds any more.
+    /// Drops routes beyond the cap, and from the old ends of the queue those that no worker holds any more.
     fn shrink(&mut self, now: Millis) {
         while self.table.len() > self.limits.routes {
             let Some((_, &victim)) = self.queue.first_key_value() else {

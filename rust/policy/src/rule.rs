@@ -1,4 +1,4 @@
-//! What a rule is.
+//! The trait of selection rules, and their properties.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use super::routes::{Claim, RoutePosition};
 use super::tiers::Loads;
 use super::view::View;
 
-/// What is the same for all requests of a rule.
+/// Properties of a rule, the same for all requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -39,7 +39,7 @@ pub struct Properties {
     pub weighs_pairs: bool,
     /// Credits of blocks outside device memory.
     pub credits: Credits,
-    /// What loading such blocks takes, for a rule that credits them by that.
+    /// The time to load such blocks, for a rule that credits them by that.
     pub loads: Option<Loads>,
     /// How long a placement is trusted on a worker with KV events until one confirms it; 0 records nothing there. `None`
     /// trusts it as long as any other.

@@ -5,12 +5,12 @@
 //! hash:   the worker that draws highest           -> hash
 //! else:   the first worker of the key's binding   -> session
 //!         none of them is among the rows          -> a new worker (session-moved); refused if hard
-//!         a new key                               -> a new worker, with the reason of whoever placed it
+//!         a new key                               -> a new worker, with the reason of its placement
 //! soft:   that worker is over the spill gate      -> least loaded, for this request only (spill)
 //! ```
 //!
-//! A new worker is what the base policy picks. Without one, `sticky` takes the worker with the fewest sessions, ties by
-//! rendezvous, and `manual` what its assignment says. `sticky` binds a moved session to its new worker; `manual` keeps
+//! The base policy picks a new worker. Without one, `sticky` takes the worker with the fewest sessions, ties by
+//! rendezvous, and `manual` follows its assignment. `sticky` binds a moved session to its new worker; `manual` keeps
 //! two, and the older one serves again when it is back.
 
 mod options;
@@ -31,7 +31,7 @@ use super::rendezvous::Rendezvous;
 use super::rule::{Properties, Rule, each_score};
 use super::view::{Candidate, View, cold_spread, draw, lowest};
 
-/// What binds a session to a worker.
+/// How a session is bound to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionMode {
     /// Nothing: every request draws by rendezvous.
@@ -56,7 +56,7 @@ pub enum Assignment {
 /// Settings of the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sessions {
-    /// What binds a session.
+    /// How a session is bound.
     pub mode: SessionMode,
     /// Never serve a session elsewhere while its worker is registered.
     pub hard: bool,
@@ -78,7 +78,7 @@ pub struct Session {
     base: Option<Box<dyn Rule>>,
 }
 
-/// Where a request stands with the bindings.
+/// The binding of a request's session.
 enum Bound {
     New,
     /// Bound to the worker of that row.
@@ -89,7 +89,7 @@ enum Bound {
     },
 }
 
-/// What ranks the workers of a new session.
+/// How the workers of a new session are ranked.
 enum Placing<'a> {
     /// A draw by rendezvous.
     Draw,
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// What it remembers.
+    /// The bindings it remembers.
     #[cfg(test)]
     pub(super) fn bindings(&self) -> &Bindings {
         &self.bindings
@@ -182,7 +182,7 @@ impl Session {
         Choice::warm(row.unwrap_or(0), Reason::LeastLoaded)
     }
 
-    /// Row `row` for `reason`, unless the gate says otherwise.
+    /// Row `row` for `reason`, unless the gate spills it.
     fn keep(&self, view: &View<'_>, row: usize, reason: Reason, rng: &mut Rng) -> Choice {
         let gate = &self.settings.gate;
         let spilled = (!self.settings.hard).then(|| gate.spill(view.rows, row, rng));

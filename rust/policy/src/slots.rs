@@ -1,14 +1,14 @@
-//! Where a rule keeps what it knows of a worker: an index by the slot of the worker's columns.
+//! Per-worker state of a rule, indexed by the slot of the worker's columns.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::view::Candidate;
 
-/// What a rule keeps by the order of a worker.
+/// State of a rule by the registration order of a worker.
 pub(super) type ByOrder<V> = HashMap<u64, V, BuildHasherDefault<Multiply>>;
 
-/// Hashes registration orders, which nobody outside chooses: rules ask for every row.
+/// A fast hash of registration orders, which no input chooses: rules look up every row.
 #[derive(Debug, Default)]
 pub(super) struct Multiply(u64);
 

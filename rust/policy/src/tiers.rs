@@ -1,4 +1,4 @@
-//! Credited tokens by what loading takes: a block is worth the part of its computing that loading it saves.
+//! Credited tokens by loading time: the credit of a block is the part of its computing that loading it saves.
 //!
 //! ```text
 //! credit = gpu + max over orders of some media of  sum (blocks * c - startup)
@@ -19,7 +19,7 @@ use super::view::Media;
 /// Blocks `[start, end)`.
 pub type Segment = (u32, u32);
 
-/// What loading from one medium takes.
+/// The time to load from one medium.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Loading {
     /// Milliseconds per prompt token; `None` if not measured: blocks then count by the credit of their medium.
@@ -28,7 +28,7 @@ pub struct Loading {
     pub startup_ms: f64,
 }
 
-/// What loading takes on every worker, by medium.
+/// The time to load on every worker, by medium.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Loads {
     /// From host memory.
@@ -37,12 +37,12 @@ pub struct Loads {
     pub disk: Loading,
 }
 
-/// Blocks that shared caches hold of a prompt, and what loading them takes.
+/// Blocks that shared caches hold of a prompt, and the time to load them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SharedBlocks<'a> {
     /// Where they lie in the prompt: rising, with gaps between.
     pub held: &'a [Segment],
-    /// What loading takes.
+    /// The time to load them.
     pub loading: Loading,
 }
 
@@ -61,9 +61,9 @@ pub struct Prompt {
 #[derive(Debug, Clone, Copy)]
 struct Tier<'a> {
     held: &'a [Segment],
-    /// What a block is worth.
+    /// The credit of a block.
     credit: f64,
-    /// What the first costs, in blocks.
+    /// The cost of the first one, in blocks.
     startup: f64,
 }
 
@@ -100,15 +100,15 @@ impl Loads {
         disk: Loading::UNKNOWN,
     };
 
-    /// Tokens of a prompt that a worker need not compute, loads counted by what they save: never fewer than by device
-    /// memory alone.
+    /// Tokens of a prompt that a worker need not compute, loads counted by the time they save: never fewer than by
+    /// device memory alone.
     #[must_use]
     pub fn matched(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt) -> f64 {
         self.chained(media, shared, prompt, 0)
     }
 
-    /// The same if the worker resumes nowhere but behind the last block of `prompt.most`: of chains that end elsewhere
-    /// nothing can be used. `media` is what it holds for its layers that attend to the whole prefix.
+    /// As `matched`, if the worker resumes nowhere but behind the last block of `prompt.most`: chains that end
+    /// elsewhere cannot be used. `media` holds the blocks of its layers that attend to the whole prefix.
     #[must_use]
     pub fn matched_at(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt) -> f64 {
         self.chained(media, shared, prompt, prompt.most).max(0.0)
@@ -118,7 +118,7 @@ impl Loads {
     fn chained(&self, media: &Media, shared: SharedBlocks<'_>, prompt: Prompt, least: u32) -> f64 {
         let (cpu, disk) = ([media.cpu], [media.disk]);
         let usual = Credits::DEFAULT;
-        // What must be loaded may cost more than it saves.
+        // Blocks that must be loaded may cost more than they save.
         let floor = if least > 0 { f64::NEG_INFINITY } else { 0.0 };
         let tiers = [
             prompt.tier(&cpu, self.cpu, (usual.cpu, floor)),
@@ -153,7 +153,7 @@ fn credited(gpu: u32, wanted: (u32, u32), tiers: &[Tier<'_>]) -> f64 {
     f64::from(gpu) + beyond(gpu, wanted, tiers, (1 << tiers.len()) - 1)
 }
 
-/// What the best chain of the tiers in the set `left` adds behind `end`.
+/// The gain of the best chain of the tiers in the set `left` behind `end`.
 fn beyond(end: u32, wanted: (u32, u32), tiers: &[Tier<'_>], left: u32) -> f64 {
     let (least, most) = wanted;
     let mut best: f64 = if end < least { f64::NEG_INFINITY } else { 0.0 };

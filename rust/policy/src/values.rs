@@ -54,7 +54,7 @@ Value::Word(_) => Some(Self::Auto), Value::Number(requests) => Some(Self::Fixed(
 /// Prefill throughput: measured on each worker, or one number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Peak {
-    /// What each worker was seen to do.
+    /// The throughput observed on each worker.
     Observed,
     /// Tokens per second of every worker.
     Fixed(f64),
@@ -130,9 +130,9 @@ impl Field for MediumCredits {
 /// Milliseconds by medium beside device memory; those left out are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TierTimes {
-    /// Of host memory.
+    /// Milliseconds for host memory.
     pub cpu: Option<f64>,
-    /// Of disk.
+    /// Milliseconds for disk.
     pub disk: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a rule sees: one row per eligible candidate, and the picks every rule shares.
+//! The input of a rule: one row per eligible candidate, and the picks every rule shares.
 
 use std::cell::RefCell;
 
@@ -25,7 +25,7 @@ pub struct Candidate {
     pub pending_prefill_tokens: u64,
     /// Position in the caller's list.
     pub offer: u32,
-    /// Slot of its columns in [`View::loads`], [`Candidate::NO_SLOT`] for a worker nobody has seen yet.
+    /// Slot of its columns in [`View::loads`], [`Candidate::NO_SLOT`] for a worker that has none yet.
     pub slot: u32,
     /// Leading blocks of the request it holds, wherever they lie.
     pub overlap: u32,
@@ -146,7 +146,7 @@ pub struct View<'a> {
     pub apart: &'a [u32],
     /// How the time of prompts grows with their context.
     pub pace: Pace,
-    /// What requests in flight hold, if anybody counts it.
+    /// The blocks that requests in flight hold, if they are counted.
     pub active: Option<Active<'a>>,
     /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
     pub media: &'a [Media],
@@ -156,17 +156,17 @@ pub struct View<'a> {
     pub blocks: Option<&'a [SequenceHash]>,
     /// The prompt itself, for rules that compare more than blocks.
     pub content: Content<'a>,
-    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    /// Identity of the adapter, salt or model, which keeps its content apart from that of all others; 0 for none.
     pub identity: u32,
-    /// Where the prompt's messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    /// Where the prompt's messages end, in full blocks: rising, from 1 to the number of blocks; empty if unknown.
     pub boundaries: &'a [u32],
     /// Tokens per block.
     pub block_size: u32,
     /// Length of the prompt, 0 if unknown.
     pub prompt_tokens: u64,
-    /// The same as its blocks count it, if those are of text; 0 for as many.
+    /// Length of the prompt in the units of its blocks, if those are of text; 0 for as many as tokens.
     pub prompt_units: u64,
-    /// What hashing policies hash, `None` if the request has no key.
+    /// The key that hashing policies hash, `None` if the request has none.
     pub key: Option<&'a [u8]>,
     /// Whether [`View::key`] is a session the caller named, not the head of the prompt.
     pub key_is_session: bool,
@@ -178,9 +178,9 @@ pub struct View<'a> {
     pub expected_output_tokens: Option<u64>,
     /// The current time.
     pub now: Millis,
-    /// Reports older than this say nothing about the present.
+    /// Reports older than this are stale.
     pub max_report_age_ms: u64,
-    /// Takes the scores that the rows were ranked by, `None` if nobody asks.
+    /// Takes the scores that the rows were ranked by, `None` if they are not wanted.
     pub scores: Option<&'a Scores>,
 }
 
@@ -189,7 +189,7 @@ pub struct View<'a> {
 pub struct Scores(RefCell<Vec<Known>>);
 
 impl Scores {
-    /// What was left since the last call, `None` for nothing.
+    /// The scores left since the last call, `None` without any.
     #[must_use]
     pub fn take(&self) -> Option<Vec<Known>> {
         Some(self.0.take()).filter(|scores| !scores.is_empty())
@@ -208,7 +208,7 @@ pub struct Active<'a> {
 }
 
 impl View<'_> {
-    /// The same for a rule inside another, which ranks the rows by something else.
+    /// The view for a rule inside another, which ranks the rows by something else.
     pub(crate) fn unscored(&self) -> Self {
         Self {
             scores: None,
@@ -268,7 +268,7 @@ impl View<'_> {
         (self.rows, self.loads)
     }
 
-    /// The engine report of a row, or one that says nothing if it is too old.
+    /// The engine report of a row, or an empty one if it is too old.
     #[must_use]
     pub fn report(&self, row: &Candidate) -> &Report {
         static NONE: Report = Report::NONE;
@@ -276,7 +276,7 @@ impl View<'_> {
         if self.is_fresh(report) { report } else { &NONE }
     }
 
-    /// Whether a row's report says something that is too old to use.
+    /// Whether a row has a report that is too old to use.
     #[must_use]
     pub fn is_stale(&self, row: &Candidate) -> bool {
         let report = &self.load(row).report;

@@ -122,7 +122,7 @@ impl Scene {
     }
 }
 
-/// What a rule answers to everything it can be asked.
+/// The results of all methods of a rule.
 #[derive(Debug, PartialEq)]
 struct Answers {
     row: usize,
@@ -178,7 +178,7 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
     }
 }
 
-/// The same requests for a rule and its wrapped twin.
+/// Drives a rule and its wrapped twin with the same requests.
 fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dyn Rule) {
     let mut rng = Rng::new(11);
     let scores_differ = wrapper.contains("learned") || name == "learned";
@@ -190,12 +190,12 @@ fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dy
         let latest = booking(step.saturating_sub(1));
         let [one, other] = [&*bare, &*twin].map(|rule| {
             let mut answers = answers(rule, &view, &rng, latest);
-            // What all rows have in common is not computed again for each row that is explained.
+            // The terms common to all rows are not computed again for each row that is explained.
             let ranks = ["adaptive", "overlap-cost", "estimated-ttft"].contains(&name);
             assert!(answers.left || !ranks || scores_differ, "{name}");
             if scores_differ {
                 answers.left = false;
-                // A model ranks by what it expects, which is better when lower.
+                // A model ranks by expected cost, which is better when lower.
                 answers.scores = (Vec::new(), Vec::new());
                 answers.terms = Vec::new();
                 answers.flags[0] = false;

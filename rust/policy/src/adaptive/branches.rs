@@ -10,7 +10,7 @@ use crate::view::View;
 
 /// A count is halved in so long: about as long as a copy must be asked for again to stay in a full cache.
 const HALF_LIFE_MS: f64 = 60_000.0;
-/// Blocks that are told apart: those of the models' few common prompts.
+/// Blocks that are counted separately: those of the models' few common prompts.
 const SLOTS: usize = 1_024;
 
 #[derive(Debug, Clone, Copy, Default)]

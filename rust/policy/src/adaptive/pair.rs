@@ -11,9 +11,9 @@
 //!
 //! - A prompt alone delays nothing by its output; an answer alone costs nothing but that.
 //! - Requests whose prompt another worker computes do not wait for prompts here: they count as running.
-//! - What delays those that generate is told more finely. A step computes some tokens of a prompt beside its own for
-//!   nothing, as it waits for memory. And it takes longer the more context it reads: that of the others delays this
-//!   answer, that of this one the others.
+//! - The delay of requests that generate is modelled more finely. A step computes some tokens of a prompt beside its
+//!   own for free, as it waits for memory. And it takes longer the more context it reads: the context of the others
+//!   delays this answer, and its context delays theirs.
 //!
 //! The terms of p and d are apart, so the cheapest p is that of every d unless both are one worker: O(P + D).
 
@@ -27,13 +27,13 @@ use crate::view::{Candidate, View, known};
 use super::speeds::Speeds;
 use super::{Adaptive, Common, Parts, cheapest, parts, total};
 
-/// Tokens of a prompt that a step computes beside its own for nothing. Devices of today break even at 150 to 300.
+/// Tokens of a prompt that a step computes beside its own for free. Devices of today break even at 150 to 300.
 const HIDDEN: f64 = 128.0;
-/// What a step takes longer per token of context that it reads, in tokens of prefill. Models of 8 to 70 billion
+/// The time a step takes per token of context that it reads, in tokens of prefill. Models of 8 to 70 billion
 /// parameters are at 0.0005 to 0.002.
 const READ: f64 = 0.001;
 
-/// What a request costs on a decode worker.
+/// The cost of a request on a decode worker.
 #[derive(Clone, Copy)]
 struct Cost {
     ms: f64,
@@ -114,7 +114,7 @@ pub(super) fn choose(rule: &Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> O
             ms: prompts[other] + answer,
             prefill: Some(other),
         });
-        // Without anyone who prefills, only one that is told to does it itself.
+        // Without a prefill worker, only a row set to `Itself` computes the prompt itself.
         match (pairing.prefiller)(row) {
             Prefiller::Itself => Some(itself),
             Prefiller::Another => another.or(first.map(|_| itself)),

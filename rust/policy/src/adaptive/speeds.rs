@@ -4,15 +4,15 @@ use cachelb_core::load::{Load, Speed};
 
 use crate::view::{Candidate, Workers, load_of};
 
-/// First tokens of a worker's kind count as so many times its own: what slows prompts down for a while says little.
+/// Weight of the first tokens of a worker's kind against its own: a prompt may be slow for passing reasons.
 const KIND_WEIGHT: f64 = 6.0;
-/// As for first tokens, of the tokens after them: how long those take is how full the worker's batch is, which lasts.
+/// As for first tokens, of the tokens after them: their time depends on the size of the worker's batch, which lasts.
 const DECODE_KIND_WEIGHT: f64 = 0.3;
-/// What the fleet observed counts as so many times what a kind did.
+/// Weight of the observations of the fleet against those of a kind.
 const FLEET_WEIGHT: f64 = 0.2;
 /// Before any first token: only explanations show it, as it is the same for all.
 const FIRST_TOKEN_MS: f64 = 0.1;
-/// Kinds of GPU that are told apart; more count as one.
+/// Kinds of GPU that are kept apart; more count as one.
 const KINDS: usize = 8;
 
 /// Observations of several workers.
@@ -38,7 +38,7 @@ impl Sum {
         self.workers += other.workers;
     }
 
-    /// What one of them observed, in the mean, if all were as fast as `speed` says.
+    /// The mean observation of one of them, if all were as fast as `speed`.
     fn mean(&self, speed: Speed) -> Speed {
         let products = self.sum.products / self.workers;
         Speed {
@@ -47,7 +47,7 @@ impl Sum {
         }
     }
 
-    /// What one of these observed, in the mean, with what all did.
+    /// The mean observation of one of these, blended with that of `all`.
     fn corrected(&self, all: &Self) -> Speed {
         let fleet = all.mean(all.sum);
         if self.workers > 0.0 {
@@ -119,18 +119,18 @@ pub struct Speeds {
     len: usize,
     /// Milliseconds of a token of the fleet.
     prefill_ms: f64,
-    /// The same of an output token, 0 if it is not known.
+    /// Milliseconds of an output token, 0 if it is not known.
     step_ms: f64,
     /// A first token is known.
     pub(crate) known: bool,
-    /// None is, or weights say how fast workers are.
+    /// None is, or weights set the speeds of workers.
     equal: bool,
-    /// The same of output tokens.
+    /// As `equal`, for output tokens.
     equal_steps: bool,
 }
 
 impl Speeds {
-    /// Of the workers of some rows.
+    /// The speeds of the workers of some rows.
     #[must_use]
     #[expect(
         clippy::float_cmp,
@@ -146,7 +146,7 @@ impl Speeds {
             let mut run = Kind::default();
             for row in rows {
                 let load = load_of(loads, row);
-                // Of most rows one look is enough, and it is at what is at hand.
+                // For most rows the first check decides, and it reads the row at hand.
                 weighted |= row.weight != 1.0 && load.weight != 1.0;
                 if row.kind != run.id {
                     kinds.join(&run);

@@ -16,18 +16,18 @@ options! {
     ///
     /// When a request is answered, a route is learned at the end of each of its messages: this prefix lies on that worker.
     /// The deepest route that begins a later prompt decides (`prefix`): the next turn finds the whole conversation, a
-    /// conversation that branches finds its last common message, a new one its system prompt. What was never seen goes to
-    /// a hash ring with bounded loads, by its first message (`hash`, `hash-bounded`). A worker whose load is above
-    /// `load_imbalance_factor` times the lower median plus 2 is left for the least loaded one
-    /// (`diverted`), which then is a holder too.
+    /// conversation that branches finds its last common message, a new one its system prompt. A prompt without a
+    /// route goes to a hash ring with bounded loads, by its first message (`hash`, `hash-bounded`). A worker whose load
+    /// is above `load_imbalance_factor` times the lower median plus 2 is left for the least loaded one (`diverted`),
+    /// which then is a holder too.
     ///
-    /// Where messages end is `boundaries=`; `cachelb.boundaries.message_boundaries` finds that of tokens, and of
-    /// `messages=` it is known. Of a prompt without boundaries, the first `prefix_token_length` tokens are its only route.
-    /// Ends are rounded down to whole blocks, since an engine's cache shares nothing less.
+    /// `boundaries=` gives the ends of messages; `cachelb.boundaries.message_boundaries` finds them in tokens, and for
+    /// `messages=` they are known. The only route of a prompt without boundaries is its first `prefix_token_length`
+    /// tokens. Ends are rounded down to whole blocks, since an engine's cache shares nothing less.
     ///
     /// A route is lost when it was not served for `ttl_s`, when its worker leaves or its cache is reset, and when there are
-    /// more than `max_routes`: then the least recently used goes first, and of one conversation the deepest. A request
-    /// that fails before its first token teaches nothing. `stats()["routes"]` counts them.
+    /// more than `max_routes`: then the least recently used goes first, and within one conversation the deepest. A
+    /// request that fails before its first token teaches nothing. `stats()["routes"]` counts them.
     ///
     /// Example:
     ///     >>> policy, workers = BoundaryLearning(), ["gpu0", "gpu1", "gpu2"]
@@ -40,7 +40,7 @@ options! {
     pub struct BoundaryLearningOptions {
         /// Routes remembered; as many conversations as times their messages. One takes about 200 bytes.
         max_routes: usize = 100_000, (1, MAX_ROUTES);
-        /// Seconds after which a worker that served a prefix is no longer believed to hold it, None for ever.
+        /// Seconds after which a worker that served a prefix is no longer assumed to hold it, None for ever.
         ttl_s: Option<Seconds> = Some(Seconds::of(3_600));
         /// Tokens that a prompt without boundaries is known by.
         prefix_token_length: u64 = 128, (1, MAX_TOKENS);
@@ -52,8 +52,8 @@ options! {
         epsilon: Option<f64> = Some(0.25), NOT_NEGATIVE;
         /// Learn at every boundary, not only at the first.
         multi_depth: bool = true;
-        /// Whose route a diverted request makes: that of the worker that served it, which becomes a holder beside the
-        /// other, or of the one it was diverted from.
+        /// The worker whose route a diverted request makes: the one that served it, which becomes a holder beside the
+        /// other, or the one it was diverted from.
         learn: Teaches = Teaches::Served;
     }
 }

@@ -11,7 +11,7 @@ use crate::options::{AT_LEAST_ONE, Configure, Policy, Seconds, options};
 use crate::placements::Placements;
 use crate::values::words;
 
-/// What prompts are compared in.
+/// The index in which prompts are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
     /// Blocks.
@@ -57,8 +57,8 @@ options! {
         /// Cached tokens that make a hit whatever their share.
         min_matched_tokens: Option<u64> = None, (1, u64::MAX);
         /// "radix" compares prompts page by page in a tree instead of block by block: for engines that reuse parts of
-        /// blocks, such as those of `SGLang`. `block_size` says nothing then. With pages of one token it takes tokens, text and
-        /// messages, but no `blocks=` and no KV events.
+        /// blocks, such as those of `SGLang`. `block_size` has no effect then. With pages of one token it takes tokens,
+        /// text and messages, but no `blocks=` and no KV events.
         index: Index = Index::Blocks;
         /// Tokens per page of the tree.
         page_size: u32 = 1, (1, 1024);

@@ -1,4 +1,4 @@
-//! What a model is asked: one row of numbers per worker.
+//! The input of a model: one row of numbers per worker.
 
 use cachelb_core::rng::Rng;
 use cachelb_learned::Row;
@@ -12,7 +12,7 @@ const MAX_GPUS: usize = 64;
 /// Which device every worker has.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gpus {
-    /// In the order in which they were heard of: a model names those it knows by position.
+    /// In order of first report: a model names those it knows by position.
     pub names: Vec<String>,
     workers: ByOrder<u16>,
 }
@@ -50,8 +50,8 @@ impl Gpus {
     }
 }
 
-/// What is known of the request on a worker. What that does not report counts as nothing; what was booked here is known
-/// of every worker.
+/// The features of the request on a worker. Values that the worker does not report are 0; bookings made here are known
+/// for every worker.
 pub(super) fn row(view: &View<'_>, candidate: &Candidate, gpus: &Gpus) -> Row {
     let (load, report) = (view.load(candidate), view.report(candidate));
     let prompt = view.prompt_tokens as f64;

@@ -14,7 +14,7 @@ use crate::options::{
 };
 use crate::values::{Within, words};
 
-/// What is learned.
+/// The outcome that is learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RewardFor {
     /// The time to the first token.
@@ -39,14 +39,14 @@ const MAX_SAMPLES: u64 = 1_000_000;
 options! {
     /// Send a request where a model expects the shortest time to its first token; the model learns from every answer.
     ///
-    /// After Lodestar (Lim et al., 2026). What is known of a request and of a worker when it is routed (how much of the
-    /// prompt is cached there, what runs and waits, tokens in flight, KV use, the GPU) and the time that its first token
-    /// then took are a sample. After `n_min` of them a small network is trained, in a thread of its own, and again after
+    /// After Lodestar (Lim et al., 2026). A sample is the state of a request and a worker when it is routed (cached
+    /// share of the prompt, running and waiting requests, tokens in flight, KV use, the GPU) and the time that its
+    /// first token then took. After `n_min` of them a small network is trained, in a thread of its own, and again after
     /// every `theta`. From then on a request goes to one of the workers that are within `delta` of the least expected
     /// time (`learned`, `learned-tie`); a share of `epsilon` goes anywhere, to be learned from (`explore`).
     ///
-    /// As long as there is no model (`cold-start`), and wherever it cannot be trusted, `fallback` decides, and the reason
-    /// says why: `ood` for numbers outside all that it was trained on, `stale-load` for reports that are too old,
+    /// As long as there is no model (`cold-start`), and wherever it cannot be trusted, `fallback` decides, with a
+    /// reason of its own: `ood` for values outside its training data, `stale-load` for reports that are too old,
     /// `model-drift` when its errors grew, `model-stale`, `model-timeout`, `model-error`, `normaliser-mismatch`. While the
     /// KV caches are full, prompts that begin alike are kept to `k` workers (`k-filter` where that made the difference).
     ///
@@ -70,12 +70,12 @@ options! {
         epsilon: f64 = 0.01, FRACTION;
         /// Workers whose expected time is within this share of the least are as good.
         delta: f64 = 0.1, NOT_NEGATIVE;
-        /// Which of them serves: "cached" one that holds most of the prompt, since what is not computed again keeps
-        /// nobody waiting, or a "random" one, as published.
+        /// Which of them serves: "cached" one that holds most of the prompt, since tokens that are not computed again
+        /// delay no other request, or a "random" one, as published.
         tie: Tie = Tie::Cached;
-        /// How much those count that a request keeps waiting: what it would take on the same worker, idle, counts as
-        /// often as requests wait per worker, times this. 0 minds the request alone, as published; then requests spread
-        /// as the load grows, are computed again, and make more of it.
+        /// Weight of the requests that wait behind this one: its expected time on the same worker, idle, is added once
+        /// for each request that waits per worker, times this. 0 counts the request alone, as published; then requests
+        /// spread as the load grows, are computed again, and add to it.
         crowding: f64 = 1.0, NOT_NEGATIVE;
         /// Workers that prompts which begin alike are kept to while the caches are full, or as many as their share of
         /// the requests needs; 0 keeps them to none.
@@ -89,13 +89,13 @@ options! {
         tau_ben: f64 = 100.0, NOT_NEGATIVE;
         /// Leading tokens by which prompts begin alike, of those without boundaries.
         prefix_token_length: u64 = 128, (1, MAX_TOKENS);
-        /// Of more workers, those that hold most and a sample of the others are scored, so many in all.
+        /// Most workers that are scored: those that hold most of the prompt, and a sample of the others.
         max_scored: usize = 256, (2, u64::from(u32::MAX));
         /// The policy that decides where the model cannot: a name, or a policy whose options are taken. How placements
         /// are remembered is this policy's own matter.
         fallback: Within = Within::Name("prefix-cache-and-load");
-        /// What happens where the model was not trained: "worker" leaves the workers concerned to the fallback, "fleet"
-        /// leaves it the whole decision as soon as there is one such worker, as published, and "ignore" asks the model
+        /// How workers outside the training data are treated: "worker" leaves those workers to the fallback, "fleet"
+        /// leaves it the whole decision as soon as there is one such worker, as published, and "ignore" uses the model
         /// anyway.
         outside: Outside = Outside::Worker;
         /// Notice a model that is off, too old, or of other units. False is for experiments.
@@ -106,10 +106,10 @@ options! {
         /// Seconds after which a model is not used if samples came since; None is no limit. A model is stale in any
         /// case when five rounds of training are due.
         max_model_age_s: Option<Seconds> = None;
-        /// What is learned: "ttft" the time to the first token; "e2e" the time to the end, of an output as long as the
-        /// caller expects if it says so; "slo" whether the first token took longer than `slo_ttft_ms`.
+        /// The outcome that is learned: "ttft" the time to the first token; "e2e" the time to the end, for an output of
+        /// the length that the caller expects, if given; "slo" whether the first token took longer than `slo_ttft_ms`.
         reward: RewardFor = RewardFor::Ttft;
-        /// See there.
+        /// Objective of `reward="slo"` in milliseconds.
         slo_ttft_ms: Option<f64> = None, ABOVE_ZERO;
         /// Longer times to a first token count as this.
         clip_ttft_s: f64 = 15.0, ABOVE_ZERO;
@@ -130,7 +130,7 @@ options! {
         training: Training = Training::Background;
         /// "mlp" is Lodestar's network; "linear" and "trees" are lighter.
         model_kind: Kind = Kind::Mlp;
-        /// "paper" leaves out uncached tokens and requests in flight, which follow from what a router knows.
+        /// "paper" leaves out uncached tokens and requests in flight, which the router counts itself.
         features: FeatureSet = FeatureSet::Extended;
         /// A model to begin with: one that was trained, a saved one, or the path of that.
         model: Option<Arc<Model>> = None;

@@ -9,7 +9,7 @@ const LOADS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 /// that they hold computed again elsewhere.
 const REACH: f32 = 2.0;
 
-/// What would be known of the request on the same worker, idle; as idle as any that was seen.
+/// The features of the request on the same worker when idle; as idle as the idlest in the training data.
 pub(super) fn at_rest(row: &Row, model: &Model) -> Row {
     let (low, _) = model.bounds();
     let mut rest = *row;

@@ -1,4 +1,4 @@
-//! What the model expects of every candidate, and which of them that makes the best.
+//! The cost that the model expects on every candidate, and the best of them.
 
 use std::time::Instant;
 

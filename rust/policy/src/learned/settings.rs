@@ -1,26 +1,26 @@
-//! What a learned policy is made of.
+//! Settings of a learned policy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cachelb_learned::{Model, Reward, Schedule};
 
-/// What happens where the model was not trained.
+/// How workers outside the model's training data are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Outside {
     /// The workers concerned are left to the fallback.
     #[default]
     Worker,
-    /// One such worker, and the fallback decides alone, as published.
+    /// The fallback decides alone if there is one such worker, as published.
     Fleet,
-    /// Nothing.
+    /// The model is used anyway.
     Ignored,
 }
 
-/// Who of the workers that are as good serves.
+/// Which of equally good workers serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tie {
-    /// One that holds most of the prompt: what it need not compute, the others behind it need not wait for.
+    /// One that holds most of the prompt: cached tokens delay no request behind it.
     #[default]
     Cached,
     /// Any of them, as published.
@@ -36,7 +36,7 @@ pub struct Learning {
     pub delta: f32,
     /// Which of those.
     pub tie: Tie,
-    /// How much the requests that wait behind count, 1 each; 0 minds nobody else, as published.
+    /// Weight of each request that waits behind this one; 0 counts the request alone, as published.
     pub crowding: f32,
     /// Workers that a prompt's group is kept to while the cache is full; 0 keeps it to none.
     pub k: usize,
@@ -48,7 +48,7 @@ pub struct Learning {
     pub tau_ben: f64,
     /// Leading tokens that make the group of a prompt without boundaries.
     pub prefix_tokens: u64,
-    /// Of more workers, a sample of so many is scored.
+    /// Most workers that are scored; of more, a sample.
     pub max_scored: usize,
     /// Where the model was not trained.
     pub outside: Outside,
@@ -58,7 +58,7 @@ pub struct Learning {
     pub timeout: Option<Duration>,
     /// A model older than this is not used if samples came since.
     pub max_model_age_ms: Option<u64>,
-    /// What is learned.
+    /// The outcome that is learned.
     pub reward: Reward,
     /// Times to a first token are cut to so many seconds.
     pub clip_s: f64,

@@ -1,4 +1,4 @@
-//! What the latest decision computed, kept for whoever asks about it: explanations, and the booking that follows.
+//! The scores of the latest decision, kept for explanations and for the booking that follows.
 
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_learned::{Model, Row, Scratch};
@@ -21,13 +21,13 @@ struct Stamp {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     stamp: Stamp,
-    /// Positions in the view's rows, rising, what was known of them, and what they are expected to cost.
+    /// Positions in the view's rows, rising, their features, and their expected costs.
     pub at: Vec<u32>,
     pub rows: Vec<Row>,
     pub costs: Vec<f32>,
-    /// What the request adds to the time of others there; empty where nobody waits.
+    /// The time that the request adds to those waiting there; empty if none wait.
     pub added: Vec<f32>,
-    /// What every row costs and adds, by position, and the positions of those that are as good as the best.
+    /// The sum of cost and added time of every row, by position, and the positions of those as good as the best.
     pub scores: Vec<(usize, f32)>,
     pub near: Vec<usize>,
     /// The rows that the model is asked about, which of them the rows and the same on idle workers are, and the answers.
@@ -50,9 +50,9 @@ impl Work {
         self.flat = None;
     }
 
-    /// Fills in what the rows are expected to cost, and what the request adds to the time of `waiting` others there.
+    /// Fills in the expected costs of the rows, and the time that the request adds to `waiting` others there.
     ///
-    /// One question: the products behind it take as long for one row as for four.
+    /// One call of the model: its matrix products take as long for one row as for four.
     pub fn ask(&mut self, model: &Model, waiting: f32) {
         let Self {
             rows,
@@ -86,7 +86,7 @@ impl Work {
         self.stamp == stamp(view, version)
     }
 
-    /// What row `at`, of which `row` is known, is expected to cost; `None` if it was not asked.
+    /// The expected cost of row `at` with the features `row`; `None` if it was not scored.
     pub fn cost(&self, at: usize, row: &Row) -> Option<f32> {
         let found = self.at.binary_search(&(at as u32)).ok()?;
         let cost = self.costs.get(found)?;

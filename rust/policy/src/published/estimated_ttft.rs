@@ -1,13 +1,13 @@
 //! The earliest first token by estimate: Mooncake's Algorithm 1.
 //!
 //! ```text
-//! somebody else holds more than `kvcache_balancing_threshold` times as much, and blocks can be sent:
+//! another worker holds more than `kvcache_balancing_threshold` times as much, and blocks can be sent:
 //!      ttft = transfer of the difference + queue + prefill(prompt - best prefix)
 //! else ttft = queue + prefill(prompt - own prefix)
 //! argmin ttft; over an objective: on_slo
 //! ```
 //!
-//! A prefill takes as long as the caller's parabola says, or as first tokens showed. A queue is the sum of the same
+//! A prefill takes as long as the caller's parabola gives, or as first tokens showed. A queue is the sum of the same
 //! estimate over bookings without a first token, less the time its head has been computing. Decoding does not show in it,
 //! so an overloaded winner is left by the spill gate.
 
@@ -33,7 +33,7 @@ options! {
     ///
     /// A worker's queue is the sum of the estimates of its requests without a first token, less the time the first of them
     /// has been computing: report first tokens (`on_first_token`). If blocks can be sent between workers, one that holds
-    /// little may fetch them. If nobody meets an objective, the earliest worker is taken (`slo-unattainable`) or nobody is.
+    /// little may fetch them. If no worker meets an objective, the earliest is taken (`slo-unattainable`) or none.
     ///
     /// Example:
     ///     >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40, prefill=(4.2e-7, 0.0152, 16.5))
@@ -55,7 +55,7 @@ options! {
         ttft_slo_ms: Option<f64> = None, ABOVE_ZERO;
         /// Longest time between two tokens, by what engines report, None for any.
         tbt_slo_ms: Option<f64> = None, ABOVE_ZERO;
-        /// What to do if nobody meets them: "route" to the earliest, or "reject".
+        /// The action if no worker meets them: "route" to the earliest, or "reject".
         on_slo: OnSlo = OnSlo::Route;
         /// Whether a worker with far more requests than the mean is left for the least loaded (`spill`): decoding does
         /// not show in the estimate. False is the published rule.
@@ -77,10 +77,10 @@ impl Configure for EstimatedTtftOptions {
     }
 }
 
-/// What to do if no worker meets the objectives.
+/// The action if no worker meets the objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnSlo {
-    /// Take the earliest anyway and say so.
+    /// Take the earliest anyway, with the reason `slo-unattainable`.
     #[default]
     Route,
     /// Refuse the request.
@@ -92,14 +92,14 @@ pub enum OnSlo {
 pub struct EstimatedTtft {
     /// Its options but for the gate.
     pub options: EstimatedTtftOptions,
-    /// When a worker is too loaded; `None` never asks, as the paper does.
+    /// When a worker is too loaded; `None` never checks, as in the paper.
     pub gate: Option<SpillGate>,
 }
 
-/// What one row would take.
+/// The estimate for one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Estimate {
-    /// Sending and computing: what the request adds to the queue.
+    /// Sending and computing, which the request adds to the queue.
     own_ms: f64,
     queue_ms: f64,
 }
@@ -110,7 +110,7 @@ impl Estimate {
     }
 }
 
-/// What the estimates of all rows have in common.
+/// The terms that the estimates of all rows have in common.
 struct Common {
     /// The longest prefix that a worker holds, 0 unless blocks can be sent.
     longest: f64,
@@ -222,7 +222,7 @@ impl Rule for EstimatedTtft {
         let meeting = self.earliest(view, rng, &ttfts_ms, true).filter(meets);
         let mut choice = if let Some(row) = meeting {
             let spilled = self.gate.and_then(|gate| gate.spill(view.rows, row, rng));
-            // Nobody is sent past an objective to even out the load.
+            // No request is moved past an objective to even out the load.
             let spilled = spilled.filter(meets);
             Choice::by_cost(view, spilled.unwrap_or(row))
         } else {

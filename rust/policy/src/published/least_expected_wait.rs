@@ -70,7 +70,7 @@ impl LeastExpectedWait {
         )
     }
 
-    /// Seconds for a row whose queue nobody reported.
+    /// Seconds for a row whose queue was not reported.
     fn guessed_s(&self, view: &View<'_>, row: &Candidate, mean_tps: f64) -> f64 {
         let queued = f64::from(row.inflight) * wait::MEAN_PREFILL_TOKENS;
         let tokens = queued + self.extra_tokens(view, row);
@@ -82,7 +82,7 @@ impl LeastExpectedWait {
         most > 0 && waiting.is_some_and(|n| n >= most as f64)
     }
 
-    /// A rule that looks at the cache says so if there is nothing to look for.
+    /// `NoKey` from a cache-aware rule if the request has no blocks to look up.
     fn reason(&self, view: &View<'_>) -> Reason {
         if self.cache_aware && view.blocks.is_none() {
             Reason::NoKey

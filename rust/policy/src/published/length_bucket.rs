@@ -128,7 +128,7 @@ pub struct LengthBucket {
     buckets: Buckets,
     window: VecDeque<Sent>,
     last_cut: Millis,
-    /// Tokens per worker in the window that the latest cut saw; 0 for ranges nobody's prompts have shaped.
+    /// Tokens per worker in the window of the latest cut; 0 for ranges that no prompts have shaped.
     cut_load: f64,
 }
 

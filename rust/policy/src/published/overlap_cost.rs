@@ -1,4 +1,4 @@
-//! Dynamo's cost in blocks: prefill to do, less what is cached, plus what requests hold.
+//! Dynamo's cost in blocks: prefill to do, less the cached blocks, plus the blocks that requests hold.
 //!
 //! ```text
 //! decay  = 1 / (1 + overlap_score_credit_decay * (active prefill - min active prefill) / request)
@@ -8,13 +8,13 @@
 //!          + decode_active_request_weight * requests in flight
 //! ```
 //!
-//! Active are the blocks of the prompts in flight, also of those that wait for their first token, but not those of outputs,
-//! which Dynamo counts only if told to. Those that several requests share count once, and those that this request shares
-//! not at all: Dynamo adds the request's own blocks unless they are among the active ones, which is the same but for the
-//! length of the request. Requests without a prompt count the blocks they would fill.
+//! Active are the blocks of the prompts in flight, also of those that wait for their first token, but not those of
+//! outputs, which Dynamo counts only as an option. Blocks that several requests share count once, and those that this
+//! request shares not at all: Dynamo adds the request's own blocks unless they are among the active ones, which is the
+//! same but for the length of the request. Requests without a prompt count the blocks they would fill.
 //!
-//! On workers that publish events, blocks are cached once an event says so. Placements before that are credited only if
-//! told how long, as Dynamo does.
+//! On workers that publish events, blocks are cached once an event reports them. Placements before that are credited
+//! only for `router_predicted_ttl_secs`, if given, as in Dynamo.
 //!
 //! A temperature draws by softmax over costs scaled to 0..1, which gives up locality quickly: measured on a
 //! conversation trace, 0.5 was slower than round robin.
@@ -32,17 +32,17 @@ use crate::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::placements::Placements;
 use crate::view::{Candidate, Media, View, cheapest, draw_at, known, per_weight};
 
-/// How long Dynamo believes a placement.
+/// How long a placement counts as cached in Dynamo.
 const TTL_MS: u64 = 120_000;
 
 options! {
     /// Dynamo's cost function, with its option names and defaults.
     ///
-    /// Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks of the
+    /// Per worker, in blocks: the prefill queued there and of this request, less the cached blocks, plus those of the
     /// prompts in flight, those that several of them share counted once and those of this request not at all. Report first
     /// tokens (`on_first_token`), or every request counts as prefill until it ends.
     ///
-    /// A placement is believed for 120 seconds unless `ttl_s` says otherwise.
+    /// A placement counts as cached for 120 seconds unless `ttl_s` is given.
     ///
     /// Measured on a conversation trace, a `router_temperature` of 0.5 was slower than round robin: it gives up locality.
     ///
@@ -54,23 +54,24 @@ options! {
     ///     >>> again.reason, again.worker == first.worker
     ///     ('prefix', True)
     pub struct OverlapCost {
-        /// What a block in device memory saves; above 1 favours holders further.
+        /// Blocks of prefill saved per block in device memory; above 1 favours holders further.
         overlap_score_credit: f64 = 1.0, NOT_NEGATIVE;
         /// How fast prefill queued beyond the least anywhere, in units of the request, devalues device blocks.
         overlap_score_credit_decay: f64 = 0.0, NOT_NEGATIVE;
-        /// What a block of prefill costs.
+        /// Cost of a block of prefill.
         prefill_load_scale: f64 = 1.0, NOT_NEGATIVE;
-        /// What a request in flight costs.
+        /// Cost of a request in flight.
         decode_active_request_weight: f64 = 0.0, NOT_NEGATIVE;
-        /// What a block in host memory saves.
+        /// Blocks of prefill saved per block in host memory.
         host_cache_hit_weight: f64 = 0.75, NOT_NEGATIVE;
-        /// What a block on disk saves.
+        /// Blocks of prefill saved per block on disk.
         disk_cache_hit_weight: f64 = 0.25, NOT_NEGATIVE;
-        /// What a block in a shared store saves; 0.5 is usual where there is one.
+        /// Blocks of prefill saved per block in a shared store; 0.5 is usual where there is one.
         shared_cache_multiplier: f64 = 0.0, NOT_NEGATIVE;
         /// Above 0, workers are drawn by softmax over their costs, scaled to between 0 and 1.
         router_temperature: f64 = 0.0, NOT_NEGATIVE;
-        /// The same on workers that publish events; None credits nothing there before an event confirms it.
+        /// Seconds a placement counts as cached on workers that publish events; None credits nothing there before an
+        /// event confirms it.
         router_predicted_ttl_secs: Option<Seconds> = None;
     }
 }

@@ -73,12 +73,12 @@ pub struct PrefillTimesBatch {
     crowd: Crowd,
 }
 
-/// What all rows of a view have in common.
+/// The terms that all rows of a view have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Common {
     /// Times that a token of the request counts.
     times: f64,
-    /// Requests that everybody has beside their own and this one.
+    /// Requests that every worker has beside its own and this one.
     batch: f64,
 }
 

@@ -51,7 +51,7 @@ options! {
         load_factor: f64 = 1.25, AT_LEAST_ONE;
         /// A worker is overloaded only above the average load plus this many requests.
         balance_abs_threshold: f64 = 10.0, NOT_NEGATIVE;
-        /// Lengths in tokens at which prompts are told apart, such as the ends of the system prompts; each is rounded
+        /// Lengths in tokens at which prompts are hashed, such as the ends of the system prompts; each is rounded
         /// down to whole blocks.
         cache_boundaries: Vec<u64> = Vec::new(), (1, u64::from(u32::MAX));
     }

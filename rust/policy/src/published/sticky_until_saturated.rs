@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! sticky = rows that hold `affinity_threshold` of the prompt's blocks, or `min_matched_tokens` of its tokens
-//! none, or a random draw below `exploration_probability`              -> everybody takes part (cold, explore)
-//! the best sticky one is `max_ttft_penalty_ms` later than the best other -> everybody takes part (sticky-broken)
+//! none, or a random draw below `exploration_probability`              -> all take part (cold, explore)
+//! the best sticky one is `max_ttft_penalty_ms` later than the best other -> all take part (sticky-broken)
 //! else only the sticky ones take part (sticky)
-//! of those who take part: fewest prompt tokens waiting, then lowest load
+//! among those that take part: fewest prompt tokens waiting, then lowest load
 //! ```
 //!
-//! Tokens waiting say nothing about decoding, so an overloaded winner is left by the spill gate too.
+//! Waiting tokens do not show decoding, so an overloaded winner is left by the spill gate too.
 
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
@@ -27,8 +27,8 @@ options! {
     /// The workers that hold most of the prompt, as long as they answer soon enough; llm-d's affinity filter.
     ///
     /// Only workers that hold `affinity_threshold` of the prompt take part (`sticky`), unless the first token would come
-    /// `max_ttft_penalty_ms` later there than elsewhere (`sticky-broken`). Of those who take part, the one with the fewest
-    /// prompt tokens waiting is picked.
+    /// `max_ttft_penalty_ms` later there than elsewhere (`sticky-broken`). The one of those that take part with the
+    /// fewest prompt tokens waiting is picked.
     ///
     /// The penalty is only as good as the throughput: calibrate `peak_prefill_throughput`, or let it be observed.
     ///

@@ -8,7 +8,7 @@ use crate::gate::Margin;
 use crate::options::{AT_LEAST_ONE, Configure, Configured, Policy, Seconds, conflict, options};
 use crate::values::{Within, words};
 
-/// What binds a session to a worker.
+/// How a session is bound to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The worker that served it last.
@@ -32,7 +32,7 @@ options! {
     ///     sticky: A new session goes to the worker with the fewest (`least-loaded`) and is bound to it (`session`). If
     ///         that worker is not available, the session moves and stays where it moved (`session-moved`).
     ///     manual: As before, but a session keeps two workers, and returns to the older one when that is back. A new one
-    ///         goes where `assignment` says.
+    ///         is placed by `assignment`.
     ///     hash: Nothing is remembered; every router with the same seed picks the same worker (`hash`).
     ///
     /// A binding is provisional until the worker answers; a request that fails before takes it back. A retry elsewhere
@@ -50,13 +50,13 @@ options! {
     ///     >>> policy.finish_session("chat-17")
     ///     True
     pub struct SessionOptions {
-        /// What binds a session to a worker.
+        /// How a session is bound to a worker.
         mode: Mode = Mode::Sticky;
-        /// Never serve a session elsewhere while its worker is registered: if that is not available, nobody is
-        /// (`NoWorkerAvailable`). Otherwise an overloaded worker is left for one request (`spill`).
+        /// Never serve a session elsewhere while its worker is registered: if that is not available, no worker
+        /// is (`NoWorkerAvailable`). Otherwise an overloaded worker is left for one request (`spill`).
         hard: bool = false;
         /// The policy that places new and moved sessions: a name, or a policy whose options are taken, its block size
-        /// among them. None places as the mode says.
+        /// among them. None places by the mode.
         base: Option<Within> = None;
         /// Seconds without a request after which a session is forgotten, None for ever.
         ttl_s: Option<Seconds> = Some(Seconds::of(7_200));

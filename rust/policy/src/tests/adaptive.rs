@@ -33,12 +33,12 @@ pub(in crate::adaptive) struct Plain {
     pub prompt_blocks: f64,
     pub waiting_share: f64,
     pub output_blocks: f64,
-    /// Of a report that is fresh.
+    /// KV use of a fresh report.
     pub kv_usage: Option<f64>,
     pub kind: u32,
     /// Sums of work squared and of work times milliseconds.
     pub speed: Option<(f64, f64)>,
-    /// The same of output tokens.
+    /// As `speed`, for output tokens.
     pub decode: Option<(f64, f64)>,
     pub weight: f64,
 }
@@ -52,8 +52,8 @@ pub(in crate::adaptive) fn model_usual(fleet: &[Plain]) -> f64 {
     known.clone().sum::<f64>() / f64::max(known.count() as f64, 1.0)
 }
 
-/// What a request of so many blocks, computed after `wait_ms` and answered within `answer_ms`, pays for memory: a factor of
-/// all but its wait, and milliseconds.
+/// The memory cost of a request of so many blocks, computed after `wait_ms` and answered within `answer_ms`: a factor
+/// of all but its wait, and milliseconds.
 pub(in crate::adaptive) fn model_room(
     worker: &Plain,
     (blocks, usual): (f64, f64),
@@ -82,7 +82,7 @@ pub(in crate::adaptive) fn model_room(
     (1.0 / f64::max(1.0 - 0.5 * running, 0.05), ms)
 }
 
-/// What a request of `prompt` tokens in `blocks` blocks, with `output` tokens to come, costs on every worker.
+/// The cost on every worker of a request of `prompt` tokens in `blocks` blocks, with `output` tokens to come.
 fn model(
     fleet: &[Plain],
     (prompt, blocks, output): (f64, f64, f64),
@@ -115,7 +115,7 @@ fn sum(speeds: &[(f64, f64)]) -> (f64, f64) {
     })
 }
 
-/// Of every worker, tokens of prompts per millisecond and milliseconds per output token.
+/// Prompt tokens per millisecond and milliseconds per output token, for every worker.
 pub(in crate::adaptive) fn model_speeds(fleet: &[Plain]) -> Vec<(f64, f64)> {
     let prefill = model_rates(fleet, |worker| worker.speed, 6.0);
     let decode = model_rates(fleet, |worker| worker.decode, 0.3);
@@ -225,7 +225,7 @@ pub(in crate::adaptive) fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
 }
 
-/// What memory adds, and the sum of all terms.
+/// The share of memory, and the sum of all terms.
 fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
     let names: Vec<&str> = terms.iter().map(|(name, _)| *name).collect();
     let expected = [

@@ -19,7 +19,7 @@ fn half<'a>(scene: &'a Scene, rows: &'a [Candidate]) -> View<'a> {
     }
 }
 
-/// Those rows of a scene that `wanted` says.
+/// The rows of a scene that `wanted` selects.
 fn rows(scene: &Scene, wanted: impl Fn(usize) -> bool) -> Vec<Candidate> {
     let all = scene.rows.iter().enumerate();
     let some = all.filter(|(at, _)| wanted(*at));
@@ -28,7 +28,7 @@ fn rows(scene: &Scene, wanted: impl Fn(usize) -> bool) -> Vec<Candidate> {
 
 // === the model ===
 
-/// What a worker may do, and what is told of it for pairs.
+/// The roles of a worker, and its inputs for pairs.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     prefills: bool,
@@ -90,7 +90,7 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     ]
 }
 
-/// Of every worker that decodes, the least that a request costs with it, and whether by itself: `None` if it may not.
+/// The least cost of a request with every worker that decodes, and whether by itself: `None` if it may not.
 fn cheapest(costs: &[[f64; 3]], parts: &[Part]) -> Vec<Option<(f64, bool)>> {
     let workers = 0..parts.len();
     let nobody = !parts.iter().any(|part| part.prefills);

@@ -303,7 +303,7 @@ fn what_others_saw_goes_first_and_never_overwrites() {
     hear(&mut rule, heard[19], 20, 2, Millis(9));
     let of_others = scene(&[0; 4], heard.clone(), &[20]);
     assert_eq!(pick(&rule, &of_others), (2, Reason::Prefix));
-    // There is room for three: another one of others makes room for nobody but its like.
+    // There is room for three: another remote route evicts a remote one only.
     hear(&mut rule, path(0, 0, 6, 20)[19], 20, 2, Millis(10));
     assert_eq!((rule.routes(), rule.remote_routes()), (3, 1));
     assert_eq!(pick(&rule, &own), (0, Reason::Prefix));

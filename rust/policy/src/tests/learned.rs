@@ -306,7 +306,7 @@ fn a_worker_more_loaded_than_any_before_is_scored_within_reach() {
         let picked = waiting(&counts).choose(&rule, 1);
         assert_eq!(picked, (1, Reason::Learned), "{counts:?}");
     }
-    // What a prompt is like has no such reach.
+    // Features of the prompt have no such reach.
     let long = waiting(&[5.0, 9.0]).tokens(1_009);
     assert_eq!(long.choose(&rule, 1).1, Reason::Ood);
 }

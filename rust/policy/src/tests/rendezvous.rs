@@ -37,7 +37,7 @@ fn shares_follow_weights() {
     }
 }
 
-/// What worker `name` draws for `key`, by the definition.
+/// The draw of worker `name` for `key`, by the definition.
 fn draw(key: &str, name: &str, weight: f64) -> f64 {
     let text = [key, "\0", name].concat();
     let hash = xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), 1337);

@@ -20,7 +20,7 @@ const MANUAL: Sessions = Sessions {
     ..STICKY
 };
 
-/// A rule and the bookings it was told of.
+/// A rule and the number of its bookings.
 struct Desk {
     rule: Session,
     next: u32,
@@ -64,7 +64,7 @@ impl Desk {
         self.route(&at(key, workers, ms))
     }
 
-    /// The same, and the worker serves it.
+    /// As `start`, and the worker serves it.
     fn serve(&mut self, key: &str, workers: &[u32], ms: u64) -> (u32, Reason) {
         let routed = self.start(key, workers, ms);
         self.rule.proven(routed.booking, None);

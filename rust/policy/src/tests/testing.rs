@@ -179,7 +179,7 @@ impl Scene {
         Self { blocks, ..self }.tokens(tokens)
     }
 
-    /// A prompt of that length, as [`Scene::blocks`] says.
+    /// A prompt of that length; matched tokens as in [`Scene::blocks`].
     pub fn tokens(mut self, tokens: u64) -> Self {
         self.prompt_tokens = tokens;
         for row in &mut self.rows {

@@ -72,7 +72,7 @@ fn ruled(name: &str, changes: &[(&str, Value)]) -> Box<dyn Rule> {
     (policy.read)(values).unwrap().ruled(&setup).unwrap().rule
 }
 
-/// What differs from the defaults.
+/// Options that differ from the defaults.
 fn changes(name: &str) -> Vec<(&'static str, Value)> {
     match name {
         "custom" => vec![("tokens", Value::Flag(true))],

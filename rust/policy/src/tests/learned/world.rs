@@ -38,7 +38,7 @@ pub struct World {
     service_ms: u64,
 }
 
-/// What a queue so long costs, changed, as a model learns it.
+/// A model of the cost by queue length, passed through `change`.
 pub fn model(change: fn(f32) -> f32) -> Arc<Model> {
     let mut rng = Rng::new(3);
     let samples: Vec<Sample> = (0..4_000)

@@ -1,4 +1,4 @@
-"""What boundary learning is worth: the tables of docs/boundary-learning.md.
+"""The gain of boundary learning: the tables of docs/boundary-learning.md.
 
     python benches/boundary_learning.py            # three tables: some minutes on two cores
     python benches/boundary_learning.py depth      # one of depth, diversion, estimate, speed
@@ -126,17 +126,17 @@ SHARED: dict[str, Callable[[int], Workload]] = {
 
 
 def as_it_is(workload: Workload, _seed: int) -> Workload:
-    """Everybody knows where messages end."""
+    """The ends of messages are known."""
     return workload
 
 
 def unknown(workload: Workload) -> Workload:
-    """Nobody knows where messages end."""
+    """The ends of messages are unknown."""
     return replace(workload, boundaries=None, boundary_offsets=None)
 
 
 def only_last(workload: Workload) -> Workload:
-    """Of the messages of each prompt only the end of the last is known."""
+    """Only the end of the last message of each prompt is known."""
     assert workload.boundaries is not None
     assert workload.boundary_offsets is not None
     last = workload.boundary_offsets[1:].astype(np.int64) - 1
@@ -145,7 +145,7 @@ def only_last(workload: Workload) -> Workload:
 
 
 def as_estimated(workload: Workload, seed: int) -> Workload:
-    """Ends are off as those of an estimate are: mostly by 10 tokens, the more the further from both ends."""
+    """Ends are off as in an estimate: mostly by 10 tokens, and more in the middle of a prompt."""
     assert workload.boundaries is not None
     assert workload.boundary_offsets is not None
     rng = np.random.default_rng(seed)

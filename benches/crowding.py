@@ -1,4 +1,4 @@
-"""What `crowding` is worth to `prefill-times-batch`: over the cells of Lodestar's grid, a table on standard output.
+"""The gain of `crowding` for `prefill-times-batch`: over the cells of Lodestar's grid, a table on standard output.
 
 Every run is kept in a file, so a stopped run goes on where it was.
 

@@ -1,9 +1,9 @@
-"""Dynamo's router over KV events, with its own books (ai-dynamo-runtime 1.6.1, defaults): what its simulator routes by.
+"""Dynamo's router over KV events, with its own load book (ai-dynamo-runtime 1.6.1, defaults), as in its simulator.
 
     cost = (active prefill + prompt) / block size - cached blocks + blocks of all requests in flight with this one
 
-Blocks of requests in flight count once, however many requests of a worker share them; placements are not taken to be
-cached before an event says so. Equal costs are drawn.
+Blocks of requests in flight count once, however many requests of a worker share them; placements do not count as
+cached before an event reports them. Equal costs are drawn.
 """
 
 # ruff: noqa: ARG002 - the protocol of gateways

@@ -1,4 +1,4 @@
-"""What a selection costs while engines announce blocks, beside what it costs when they do not.
+"""The cost of a selection while engines announce blocks, beside the cost while they do not.
 
 python benches/fed_selection.py
 
@@ -50,7 +50,7 @@ def steps() -> list[tuple[str, bytes]]:
 
 
 def announce(router: Router[str], messages: list[tuple[str, bytes]], until: threading.Event) -> tuple[int, float]:
-    """Apply messages at the rate until told to stop. Returns the blocks applied and the seconds they took."""
+    """Apply messages at the rate until stopped. Returns the blocks applied and the seconds they took."""
     begin = time.perf_counter()
     blocks = 0
     while not until.is_set():

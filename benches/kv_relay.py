@@ -1,8 +1,9 @@
-"""What a relay adds to a message, and how many messages its thread takes.
+"""The delay that a relay adds to a message, and how many messages its thread takes.
 
 python -m benches.kv_relay [MESSAGES]
 
-A publisher, a relay in a process of its own, and gateways that count what they hear. Prints JSON lines for `report.py`.
+A publisher, a relay in a process of its own, and gateways that count received messages. Prints JSON lines for
+`report.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GATEWAYS = (1, 2, 8)
 
 
 def relay(engine: str, pipe: Connection) -> None:
-    """Relay one engine until told to end; say what it cost when asked."""
+    """Relay one engine until the pipe sends false; answer each request with the processor time so far."""
     with Relay("tcp://127.0.0.1:*", workers=[KEY], endpoints={KEY: Endpoint(engine)}) as running:
         pipe.send(running.address)
         while pipe.recv():

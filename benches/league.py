@@ -5,7 +5,7 @@
     python -m benches.league --part develop --again cache-aware    # the policy has changed: make its runs again
     python -m benches.league --part report --seeds 3           # once, when a policy is done
 
-What is in it: real chats and agents, an agent benchmark, and generators; three fleets each, one of them mixed; five
+Contents: real chats and agents, an agent benchmark, and generators; three fleets each, one of them mixed; five
 loads; then every fault and delay at two loads. Cells of the develop half are there to look at while a policy is made;
 those of the report half are not.
 """

@@ -1,4 +1,4 @@
-"""What parts of the learned policy are worth: the last section of docs/learned-grid.md.
+"""The gain of parts of the learned policy: the last section of docs/learned-grid.md.
 
 Every run is kept in a file, as those of the grid are.
 
@@ -81,7 +81,7 @@ def _section(store: Store, seeds: int) -> Iterator[str]:
         if done:
             yield from _table(store, done)
     yield ""
-    yield "### What a round of training costs"
+    yield "### Cost of a round of training"
     yield ""
     for name, options in TRAINING.items():
         if _rounds(name) not in store:

@@ -1,4 +1,4 @@
-"""What training costs: seconds of a round, and decisions beside one.
+"""The cost of training: seconds of a round, and decisions beside one.
 
 python -m benches.learned_training [KIND]
 

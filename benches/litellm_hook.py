@@ -1,4 +1,4 @@
-"""What the LiteLLM callback adds to a request: its hook alone, and LiteLLM's selection with and without it.
+"""The time that the LiteLLM callback adds to a request: its hook alone, and LiteLLM's selection with and without it.
 
 Run `python benches/litellm_hook.py`. Deployments are never contacted. CPU time,
 medians of interleaved rounds.

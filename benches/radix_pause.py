@@ -31,7 +31,7 @@ LIMIT_US = 1000.0
 
 @dataclasses.dataclass
 class Probe(threading.Thread):
-    """Times every call until it is told to stop."""
+    """Times every call until it is stopped."""
 
     tree: RadixTree
     prompts: list[str]

@@ -1,10 +1,10 @@
-"""What routing through Ray Serve costs a request: Serve's default, cachelb, and Ray's own prefix router, taking turns.
+"""The cost of routing through Ray Serve per request: Serve's default, cachelb, and Ray's prefix router, in turns.
 
 python -m benches.ray_latency [REQUESTS]
 
 A Ray cluster on this machine, three replicas per router that answer at once. One client sends `REQUESTS` (300) requests
 of 1,000 and of 32,000 characters per router, one after the other, the routers in turn and in an order that is drawn
-anew each time, so that whatever else the machine does meets all of them. One of four prompts is new, the others are
+anew each time, so that other work of the machine slows all of them. One of four prompts is new, the others are
 known. Prints a row of JSON per length and router: the median and the 90th percentile in milliseconds, and the median of
 the differences to the default within the same turn.
 """

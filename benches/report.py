@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
 PYTHON = ".venv/bin/python"
-"""Of a checkout that `make build` and `make bench` prepared."""
+"""Interpreter of a checkout that `make build` and `make bench` prepared."""
 CORE_BENCHES = ("body", "decode", "events", "hashing", "index", "fed", "feeds", "learned", "memory", "radix")
 IMPORTS = 21
 IMPORT_TIMER = "import time; start = time.perf_counter(); import cachelb; print((time.perf_counter() - start) * 1e3)"

@@ -1,11 +1,11 @@
-"""Several routers in processes of their own behind round robin: what sharing gives, what it costs, what faults do.
+"""Several routers in processes of their own behind round robin: gain and cost of sharing, and the effect of faults.
 
     python -m benches.several_routers [--requests 2000] [--factor 20] [--counts 2,4,8] [--conversations 6000]
         [--out docs/several-routers.md]
 
 Replays Mooncake's conversation trace in compressed real time: requests stay open as long as a worker would need for
-them, divided by the same factor, so as many are open at a time as were then. Every worker has a true LRU cache. What
-each router sees of the load is noted every 50 ms and compared with the truth of all. Then routers are killed, stopped
+them, divided by the same factor, so as many are open at a time as were then. Every worker has a true LRU cache. The
+load in each router's book is noted every 50 ms and compared with the true load. Then routers are killed, stopped
 and cut off from each other under requests. Last, eight of them and 240 workers serve generated conversations, in
 processes and in the simulator. Prints the page and writes it to --out.
 """

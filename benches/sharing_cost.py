@@ -1,4 +1,4 @@
-"""What sharing costs a selection, and what goes over the wire: a router alone and with a peer, taking turns.
+"""The cost of sharing per selection, and the bytes on the wire: a router alone and with a peer, taking turns.
 
 python -m benches.sharing_cost [SECONDS]
 
@@ -139,7 +139,7 @@ def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: in
 
 
 def idle(transport: str, client: redis.Redis, states: list[RedisState], seconds: float) -> None:
-    """Count what a fleet says that has nothing to say."""
+    """Count the messages of an idle fleet."""
     routers = [make_router() for _ in states]
     for router, state in zip(routers, states, strict=True):
         router.attach(state)

@@ -1,8 +1,8 @@
-"""What learned routes take on the wire and in memory: as they are learned, and told to a router that starts.
+"""The size of learned routes on the wire and in memory: as they are learned, and sent to a router that starts.
 
 python -m benches.sharing_routes [ROUTES]
 
-Conversations of ten messages at one router; another is told. Sizes only: they do not depend on the machine.
+Conversations of ten messages at one router; another receives its routes. Sizes only: they do not depend on the machine.
 """
 
 # ruff: noqa: SLF001 - what a transport would carry is measured without one
@@ -43,9 +43,9 @@ def main(routes: int) -> None:
         late._fleet.receive(message)
     heard = late.stats().remote_routes
     figures = {
-        "learned": (told / one.stats().routes, "bytes of everything told of a request, by its ten routes"),
+        "learned": (told / one.stats().routes, "bytes published for a request, by its ten routes"),
         "snapshot": (sum(map(len, messages)) / heard, f"{len(messages)} messages"),
-        "memory": ((late.memory_bytes - before) / heard, f"{heard} heard routes"),
+        "memory": ((late.memory_bytes - before) / heard, f"{heard} received routes"),
     }
     for name, (value, note) in figures.items():
         line = {"id": f"python/sharing/routes/{name}", "unit": "bytes/route", "p50": value, "n": heard, "note": note}

@@ -4,7 +4,7 @@ python benches/sim_speed.py --trace conversation_trace.jsonl.xz --requests 10000
 
 A row is a whole process: start, imports, reading or generating, the run with policy `cache-aware` over eight A100,
 16-token blocks. `cpu s` is its processor time, which other work on the machine changes least; memory is the most that
-was resident. `us/request`, of processor time in the run alone, says whether it grows with the number of requests.
+was resident. `us/request`, of processor time in the run alone, shows whether it grows with the number of requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the simulator says beside what others measured: the rows of docs/simulator.md. Not part of the checks.
+"""Figures of the simulator beside published measurements: the rows of docs/simulator.md. Not part of the checks.
 
 python benches/sim_validation.py --traces ../shared/traces
 

@@ -1,4 +1,4 @@
-"""What snapshots of a million blocks cost: kept for the next start, on disk, and told to a peer.
+"""The cost of snapshots of a million blocks: kept for the next start, on disk, and sent to a peer.
 
 python -m benches.snapshots [BLOCKS]
 
@@ -115,7 +115,7 @@ def waits_line(name: str, values: list[float], note: str) -> None:
 
 
 def peer_messages(router: Router[str]) -> list[bytes]:
-    """All that a peer is told."""
+    """All messages that a peer receives."""
     router._fleet.share(1, 3600.0, 1 << 24)
     try:
         return router._fleet.publish_all()
@@ -124,7 +124,7 @@ def peer_messages(router: Router[str]) -> list[bytes]:
 
 
 def hear(messages: list[bytes], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Tell a new router. Returns milliseconds."""
+    """Apply them at a new router. Returns milliseconds."""
     with make_router() as peer:
         peer._fleet.share(2, 3600.0, 1 << 24)
         return timed(lambda: [peer._fleet.receive(message) for message in messages], clock)
@@ -152,7 +152,7 @@ def main(blocks: int) -> None:
     line("peer-tell", [timed(lambda: peer_messages(router)) for _ in range(ROUNDS)], "ms", what)
     line("peer-hear", [hear(messages) for _ in range(ROUNDS)], "ms", f"{what}; {len(messages)} messages")
     line("peer-hear-cpu", [hear(messages, cpu) for _ in range(ROUNDS)], "ms", f"{what}; processor time")
-    # Selections beside add blocks, so all that is told of `held` blocks comes before them.
+    # Selections beside add blocks, so all lines that state `held` blocks come before them.
     with tempfile.TemporaryDirectory() as folder:
         keeper = FileKeeper(router, f"{folder}/router.snapshot", 60.0)
         line("write-file", [timed(keeper.write) for _ in range(ROUNDS)], "ms", f"{what}; with fsync")

@@ -1,13 +1,13 @@
-"""What a selection costs by every policy, while the machine is at its full speed.
+"""The cost of a selection by every policy, while the machine is at its full speed.
 
 python -m benches.steady_router [SECONDS] [PART OF A NAME]
 
 The policies take turns for `SECONDS` (60), 2,000 selections each: all of them with 64 workers, and `learned` with
 trained models and more or fewer, as far as their names contain the second argument. Between stretches of 40, or of 4
 where a selection takes long, a yardstick is timed: a fixed piece of work of the interpreter. A stretch counts as steady
-if the yardstick took no longer than 1.15 of its fastest percent before and after it: the others say how busy or how
-throttled the machine was, not what a selection costs. Prints a row of JSON per policy, with the median of all stretches
-beside that of the steady ones.
+if the yardstick took no longer than 1.15 of its fastest percent before and after it: the others show how busy or how
+throttled the machine was, not the cost of a selection. Prints a row of JSON per policy, with the median of all
+stretches beside that of the steady ones.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Row:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the client names its session and agent by."""
+        """The headers that name the client's session and agent."""
         names = {"x-claude-code-session-id": str(self.session)}
         return names if self.agent is None else names | {"x-claude-code-agent-id": self.agent}
 

@@ -1,4 +1,4 @@
-"""What was aimed at and what was reached, in one table: writes docs/targets.md.
+"""The targets and the figures reached, in one table: writes docs/targets.md.
 
     make bench && python -m benches.compare && python -m benches.targets
 
@@ -44,9 +44,9 @@ def page(known: dict[str, Any], bench: dict[str, Any], compare: dict[str, Any]) 
     """Write the page.
 
     Args:
-        known: What targets.toml says: a `head`, and `group`s with a `title` and `row`s.
-        bench: What `make bench` wrote.
-        compare: What `python -m benches.compare` wrote.
+        known: The contents of targets.toml: a `head`, and `group`s with a `title` and `row`s.
+        bench: Output of `make bench`.
+        compare: Output of `python -m benches.compare`.
 
     Returns:
         Markdown.
@@ -95,7 +95,7 @@ def _beside(task: str, rows: list[dict[str, Any]]) -> str:
     others = {name: time for name, time in times.items() if not name.startswith("cachelb")}
     if own is None or not others:
         raise ValueError(
-            f"the comparison has nobody to compare at {task!r}; it knows {sorted({r['task'] for r in rows})}"
+            f"the comparison has no contenders at {task!r}; its tasks are {sorted({r['task'] for r in rows})}"
         )
     best = min(others, key=lambda name: others[name])
     return f"{best}: {others[best] / own:.1f}x"

@@ -1,4 +1,4 @@
-"""What an admission costs: a request that need not wait, a release while 100,000 wait, and what their loop feels."""
+"""The cost of an admission: a request that need not wait, a release while 100,000 wait, and the delay of their loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def router() -> Router[str]:
 @pytest.mark.parametrize("how", ["select_worker", "acquire_nowait", "acquire_sync"])
 def test_nobody_waits(benchmark: BenchmarkFixture, how: str) -> None:
     """Select and end, with and without an admission."""
-    label(benchmark, f"idle/{how}", f"{PROMPT}-token buffer, {WORKERS} workers, nobody waits")
+    label(benchmark, f"idle/{how}", f"{PROMPT}-token buffer, {WORKERS} workers, none waiting")
     admission = Admission(router(), max_pending_requests=1000)
     select = getattr(admission if how.startswith("acquire") else admission.router, how)
     tokens = prompt(0)

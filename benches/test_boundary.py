@@ -1,4 +1,4 @@
-"""What one call from Python costs. Each call is timed alone (`iterations=1`); medians are read by `report.py`."""
+"""The cost of one call from Python. Each call is timed alone (`iterations=1`); medians are read by `report.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision of a trained model costs, features included. Each call is timed alone, as in `test_router.py`."""
+"""The cost of a decision of a trained model, features included. Each call is timed alone, as in `test_router.py`."""
 
 from __future__ import annotations
 

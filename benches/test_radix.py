@@ -1,4 +1,4 @@
-"""What one call of the radix tree costs from Python. How long an eviction makes others wait: `radix_pause.py`."""
+"""The cost of one call of the radix tree from Python. How long an eviction makes others wait: `radix_pause.py`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def match_and_insert(tree: RadixTree, prompt: Prompt) -> PrefixMatch:
 @pytest.mark.parametrize("draw", [texts, tokens])
 @pytest.mark.parametrize("state", ["known", "first", "growing"])
 def test_match_and_insert(benchmark: BenchmarkFixture, draw: Draw, state: str) -> None:
-    """Match and insert a prompt that worker 0 holds, or one that nobody does.
+    """Match and insert a prompt that worker 0 holds, or one that no worker does.
 
     `first` evicts as much as it adds, as a tree does once its budget is used up; `growing` has no budget and pays for
     memory that the process never touched before. A new prompt is warm in the cache, as if it had just been made.

@@ -1,4 +1,4 @@
-"""What one call of the router costs. Each call is timed alone; medians are read by `report.py`."""
+"""The cost of one call of the router. Each call is timed alone; medians are read by `report.py`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _HEAD = """# Beside the alternatives
 `make wheel && python -m benches.compare` installs the alternatives, measures all of them in turns within one run and
 writes this page. `python -m benches.compare --here` prints it for the alternatives that are installed where you are;
 `python -m benches.structures` measures cachelb alone. Medians of single calls, with 64 workers and blocks of 16 tokens;
-from Python, prompts are lists of token ids unless it says otherwise. "x" is the cost as a multiple of cachelb's: 2.0 is
+from Python, prompts are lists of token ids unless stated otherwise. "x" is the cost as a multiple of cachelb's: 2.0 is
 twice as slow or twice as large, 0.5 is half; of rates, the inverse. Every answer of a timed call was also compared with
 that of a model: the right number of leading blocks, and no worker named that does not hold them.
 
@@ -82,7 +82,7 @@ events with an `Ingest` per worker over one `BlockIndex` behind a lock, as its r
 """
 _CRATE_ABOUT = {
     "match": "Among a million blocks; three quarters of every prompt are shared by 16 families.\n\n",
-    "events": "The same messages as above, decoded. Hashing of the tokens is timed for all.\n\n",
+    "events": "The messages as above, decoded. Hashing of the tokens is timed for all.\n\n",
     "threads": "Concurrent lookups of one unchanging index. On 16 cores: [locks](design/block-index.md#locks).\n\n",
 }
 

@@ -57,7 +57,7 @@ fn tools(bytes: usize) -> String {
     )
 }
 
-/// What is timed, in turns.
+/// The timed tasks, in turns.
 const TASKS: [&str; 6] = [
     "check",
     "read",
@@ -67,7 +67,7 @@ const TASKS: [&str; 6] = [
     "check-sonic-rs",
 ];
 
-/// Does a task, and whether the body was fine.
+/// Runs a task; returns whether the body was fine.
 struct Tasks {
     reader: BodyReader,
     hasher: Hasher,

@@ -18,11 +18,11 @@ use timing::{Samples, clock_cost};
 const BLOCK: usize = 16;
 const VOCABULARY: u32 = 128_000;
 
-/// Messages that take turns, so that no branch is foreseen because its message was read before.
+/// Messages that take turns, so that no branch is predicted from an earlier read of its message.
 const MESSAGES: usize = 2_000;
 const ROUNDS: usize = 10;
 
-/// What a message holds.
+/// The contents of a message.
 #[derive(Clone, Copy)]
 struct Shape {
     id: &'static str,

@@ -1,9 +1,9 @@
-//! What 64 engines announce at once, from the bytes of their messages to the selector of a router, to drain, on one core.
+//! The events of 64 engines at once, from the bytes of their messages to a router's selector, to drain, on one core.
 //!
 //! As in a router: a budget of bytes, each worker's streams behind their locks, the selector locked for a slice at a time.
 //! Payloads are those of vLLM 0.24: maps, one removal per evicted block before the store that took its place. `decode`
 //! extends 16 prompts by a block per message, `prefill` a prompt by 64 blocks. Workers take turns message by message, so
-//! that nobody's tables are in cache. The clock stops when a look-up sees the last block.
+//! that no worker's tables are in cache. The clock stops when a look-up sees the last block.
 
 mod messages;
 mod random;

@@ -1,4 +1,4 @@
-//! A fleet of workers: its index, and beside it a plain model that says what every answer must be.
+//! A fleet of workers: its index, and beside it a plain model that gives the right answers.
 //!
 //! The model knows disjoint chains only, each recorded in full or deeper than before, which makes leaf LRU a queue of
 //! chains trimmed from their ends. It shares no code with the index: a wrong answer or count aborts the run.
@@ -24,7 +24,7 @@ pub struct Setup {
     /// Workers are full, so that every store evicts, and one in ten holds holes.
     pub churned: bool,
     /// Per cent of every path that engines have not confirmed yet, in a fleet with room whose engines announce the rest
-    /// and whose workers each expect a chain that nobody asks for. `None`: recorded by the router.
+    /// and whose workers each expect a chain that is never looked up. `None`: recorded by the router.
     pub speculative: Option<u32>,
 }
 
@@ -129,7 +129,7 @@ impl Fleet {
                 let hashes = &fleet.chains[&chain].hashes;
                 let id = fleet.workers[slot as usize].id;
                 let held = fleet.index.expect(id, hashes, 0, None, None);
-                assert_eq!(held.ok(), Some(hashes.len() as u32), "nobody knows it yet");
+                assert_eq!(held.ok(), Some(hashes.len() as u32), "not held yet");
             }
         }
         if churned {
@@ -140,7 +140,7 @@ impl Fleet {
         fleet
     }
 
-    /// Records a new chain on its holders, as the setup says.
+    /// Records a new chain on its holders, by the setup.
     pub fn spread_new_chain(&mut self) {
         let chain = self.new_chain(self.setup.chain);
         let first = self.random.below(self.setup.workers);
@@ -157,7 +157,7 @@ impl Fleet {
         }
     }
 
-    /// Creates a chain of fresh hashes that nobody holds yet.
+    /// Creates a chain of fresh hashes that no worker holds yet.
     pub fn new_chain(&mut self, blocks: u32) -> u32 {
         let hashes = (0..blocks)
             .map(|_| SequenceHash(self.random.bits()))

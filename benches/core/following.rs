@@ -1,4 +1,5 @@
-//! What a stage of following events costs per block, stored and removed, from the bytes of a message to a router's selector.
+//! The cost per block of each stage of following events, stored and removed, from the bytes of a message to a router's
+//! selector.
 //!
 //! The stream is that of the comparison with other crates: eight engines, each prompt on two of them, 64 blocks a message, and
 //! the oldest prompt goes from its end once an engine is full. Stores and removals come as messages of their own. Each stage
@@ -38,9 +39,9 @@ const CHAIN: usize = 512;
 const HELD: usize = 32;
 const TURNS: usize = 96;
 const ROUNDS: usize = 5;
-const SOUND: &str = "what the bench writes is well-formed";
+const SOUND: &str = "the bench writes well-formed messages";
 
-/// What one engine says, and whether blocks went.
+/// A message of one engine, and whether it removes blocks.
 struct Message {
     worker: usize,
     removes: bool,

@@ -97,7 +97,7 @@ fn measure_touch(setup: Setup, fleets: &mut [Fleet]) -> Result<()> {
         let turn = nth % fleets.len();
         let fleet = &mut fleets[turn];
         let (slot, chain) = fleet.any_held();
-        // What eviction or a partial holder left out is stored again first, so that the timed call only touches.
+        // Blocks left out by eviction or a partial holder are stored again first, so that the timed call only touches.
         fleet.record(slot, chain, setup.chain);
         let worker = fleet.id(slot);
         let hashes = fleet.hashes(chain).to_vec();

@@ -75,7 +75,7 @@ fn measure_fill(chain: usize) -> Result<()> {
     let filled = live_bytes();
     emit("one-holder/fill", chain, filled - empty, &index, blocks)?;
 
-    // The same chains again, each on the next worker.
+    // Each chain again, on the next worker.
     fill(&mut index, 7, &mut hashes, BLOCKS, 1);
     assert_eq!(index.len(), blocks, "a further holder adds no block");
     let further = live_bytes() - filled;
@@ -101,7 +101,7 @@ fn measure_churn(chain: usize) -> Result<()> {
     emit("one-holder/churn-10x", chain, bytes, &index, index.len())
 }
 
-/// What following an engine's events costs: the index, and the names the engine gives its blocks.
+/// The memory for following an engine's events: the index, and the names the engine gives its blocks.
 fn measure_events(wide: bool) -> Result<()> {
     const BLOCK: usize = 16;
     const STORE: usize = 64;
@@ -152,7 +152,7 @@ fn measure_events(wide: bool) -> Result<()> {
         p99: per_block,
         n: blocks as usize,
         note: format!(
-            "counting allocator, index and names; memory_bytes() says {} and {}",
+            "counting allocator, index and names; memory_bytes() reports {} and {}",
             to.0.memory_bytes(),
             ingest.memory_bytes()
         ),
@@ -160,7 +160,7 @@ fn measure_events(wide: bool) -> Result<()> {
     .emit()
 }
 
-/// What a concurrent map per block costs instead: block -> (worker -> last use), one holder each.
+/// The memory of a concurrent map per block instead: block -> (worker -> last use), one holder each.
 fn measure_map_of_maps() -> Result<()> {
     let blocks = BLOCKS / 10;
     let mut random = Random(9);
@@ -192,7 +192,7 @@ fn emit(what: &str, chain: usize, bytes: usize, index: &BlockIndex, blocks: u64)
         p99: per_block,
         n: blocks as usize,
         note: format!(
-            "counting allocator; memory_bytes() says {}",
+            "counting allocator; memory_bytes() reports {}",
             index.memory_bytes()
         ),
     }

@@ -26,7 +26,7 @@ fn worker(slot: u32) -> WorkerId {
     }
 }
 
-/// A short prompt, 50 to 100 characters of which nobody shares more than the first few.
+/// A short prompt, 50 to 100 characters, that shares no more than the first few with any other.
 fn prompt(random: &mut Random) -> String {
     let words = 5 + random.below(6);
     let each = (0..words).map(|_| format!("{:09x} ", random.bits() >> 28));

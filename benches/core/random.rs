@@ -1,6 +1,6 @@
 //! A `SplitMix64` generator: seeded, one line of state, good enough to scatter accesses.
 
-/// Generator of the benches. The same seed gives the same workload.
+/// Generator of the benches. Equal seeds give equal workloads.
 #[derive(Debug)]
 pub struct Random(pub u64);
 

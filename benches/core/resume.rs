@@ -1,4 +1,4 @@
-//! What the depths cost at which workers with several cache groups can resume, beside the match of full attention.
+//! The cost of the depths at which workers with several cache groups can resume, beside the match of full attention.
 //!
 //! 64 workers hold the same path of 512 blocks, of one or of many. A match, and a match that is refined, take turns call by
 //! call; the figure is the median over rounds of the ratio of their medians, the other one the worst round.

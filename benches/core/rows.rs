@@ -5,7 +5,7 @@ use std::io::{Result, Write, stdout};
 /// One measured figure.
 #[derive(Debug)]
 pub struct Row {
-    /// What was measured, sizes included: `match/64w/2048/cold`.
+    /// The name of the measurement, sizes included: `match/64w/2048/cold`.
     pub id: String,
     /// `us`, `ns/block`, `bytes/block`.
     pub unit: &'static str,
@@ -15,7 +15,7 @@ pub struct Row {
     pub p99: f64,
     /// Calls timed one by one, or things counted.
     pub n: usize,
-    /// What the figure depends on: residents, holders, clock cost.
+    /// Conditions of the figure: residents, holders, clock cost.
     pub note: String,
 }
 

@@ -31,7 +31,7 @@ impl Samples {
     }
 }
 
-/// What timing an empty call reports, in nanoseconds.
+/// The time of an empty call, in nanoseconds.
 pub fn clock_cost() -> f64 {
     let mut samples = Samples::default();
     for _ in 0..10_000 {

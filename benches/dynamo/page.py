@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 DEFAULTS = ("adaptive+events", "adaptive")
-"""What the lists of losses are about."""
+"""The policies of the lists of losses."""
 _COLUMNS = {
     "ttft_mean_s": ("TTFT mean, ms", 1e3, ",.0f"),
     "ttft_p99_s": ("p99, ms", 1e3, ",.0f"),
@@ -41,7 +41,7 @@ the wheel into an environment of its own, writes this page, and keeps every run 
   Round robin is played with their turns by the clock: where turns wait, arrivals that differ by a millisecond change
   its mean TTFT by up to a tenth, in one simulator as between two. No prompt finds the answer before it in a cache.
   The slowest hundredth of the conversation at x1 are its longest prompts, with either router: 2.06 of the 2.23 s in the
-  median are their own prefill, so that p99 says little about routing there.
+  median are their own prefill, so that p99 depends little on routing there.
 - **Means**: of {runs} runs of Dynamo, which draws equal costs without a seed, and of {seeds} seeds of cachelb. Dynamo
   has its default settings. Hits are cached tokens of prompts when they were first admitted.
 
@@ -52,8 +52,8 @@ def page(rows: Rows, router: str, checks: Sequence[tuple[dict[str, Any], dict[st
     """Write the page.
 
     Args:
-        rows: As a store has them, by cell.
-        router: What tables call Dynamo's router.
+        rows: Rows of a store, by cell.
+        router: Name of Dynamo's router in tables.
         checks: Round robin here and in Dynamo, by cell.
         machine: Where it was run.
     """

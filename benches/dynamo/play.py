@@ -35,7 +35,7 @@ WORKERS = 8
 BUDGET, SEQS = 8_192, 256
 """Tokens and sequences of a pass: DynoSim's defaults."""
 KV_TOKENS = 16_384 * 64
-"""Of a worker: DynoSim's default."""
+"""Cache of a worker in tokens: DynoSim's default."""
 AT_ONCE = Signals(event_lag_s=0.0, net_delay_s=0.0, scrape_interval_s=float("inf"))
 """As DynoSim: routing takes no time, events come with the end of a pass, and no load is reported."""
 TOLERANCE = {"ttft_mean_s": 0.02, "ttft_p99_s": 0.02, "tpot_mean_s": 0.02, "e2e_mean_s": 0.02}
@@ -48,8 +48,8 @@ class Setting:
 
     Attributes:
         trace: As the league takes it.
-        kv_tokens: What the cache of a worker holds.
-        unit: What arrival times are divided by at x1.
+        kv_tokens: Capacity of a worker's cache.
+        unit: Speed at x1: the divisor of arrival times.
         loads: Multiples of that.
     """
 
@@ -68,7 +68,7 @@ class Cell:
 
     @property
     def speed(self) -> float:
-        """What arrival times are divided by."""
+        """The divisor of arrival times."""
         return self.setting.unit * self.load
 
     @property
@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def by_the_clock(self) -> Cell:
-        """The same with turns that wait for no answer.
+        """The cell with turns that wait for no answer.
 
         Where they do, round robin places all that follow one late answer elsewhere: arrivals that differ by a
         millisecond change its mean TTFT by up to a tenth, in one simulator as between two.
@@ -100,7 +100,7 @@ class Cell:
 
     @property
     def engine(self) -> dict[str, Any]:
-        """The same for Dynamo."""
+        """The options of Dynamo's engine."""
         block_size = self.workload.block_size
         return {
             "backend": "vllm",
@@ -112,11 +112,11 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What tells its runs from all others."""
+        """The key of its runs in a store."""
         return digest([_fingerprint(self.setting.trace), self.fleet.native(), self.speed])
 
     def facts(self) -> dict[str, Any]:
-        """Return what tables say of it, as `cachelb.sim.league.Cell.facts` does."""
+        """Return its columns in tables, as `cachelb.sim.league.Cell.facts` does."""
         return {
             "trace": Trace.parse(self.setting.trace).label,
             "part": "all",

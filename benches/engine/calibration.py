@@ -35,11 +35,11 @@ _FEWEST = 6  # one for each constant
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What takes how long in an engine, in seconds.
+    """The times of an engine's work, in seconds.
 
     Attributes:
         request_s: HTTP and the like, once per request.
-        prompt_s: The same for each token of the prompt, cached or not.
+        prompt_s: Each token of the prompt, cached or not.
         pass_s: A pass, whatever is in it.
         token_s: Each new token of a prompt, and each decode.
         pair_s: Each pair of tokens that the attention of a prompt compares.
@@ -89,11 +89,11 @@ class Speed:
         return FleetSpec((worker,) * engines)
 
     def signals(self, gateway_s: float, prompt_tokens: float) -> Signals:
-        """Return what a gateway has notice of, without load reports.
+        """Return the signals of a gateway without load reports.
 
         Args:
-            gateway_s: What it adds to a request itself.
-            prompt_tokens: Of a prompt on average: the delay of a request is the same for all of them in simulations.
+            gateway_s: Time that it adds to a request itself.
+            prompt_tokens: Mean length of a prompt: the delay of a request is the same for all of them in simulations.
         """
         delay_s = self.request_s + self.prompt_s * prompt_tokens + gateway_s
         return Signals(net_delay_s=delay_s / 2, scrape_interval_s=float("inf"))
@@ -113,7 +113,7 @@ def shaken(fleet: FleetSpec, seed: int) -> FleetSpec:
 def fit(singles: Sequence[Mapping[str, Any]]) -> Speed:
     """Find the speed of an engine from requests that had it to themselves.
 
-    Of requests with equal numbers of tokens the median counts. Times between tokens and times to the first token are
+    Requests with equal numbers of tokens count by their median. Times between tokens and times to the first token are
     solved for all constants at once, by least squares of the relative errors; none is below 0.
 
     Raises:

@@ -73,7 +73,7 @@ def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
     Returns:
         `requests`, in the order they ended, with the seconds from the start at which each was sent and the tokens of
         its answer: with `plan` they give all prompts; `wall_s`, what the engines' counters and the router's funnel say,
-        and what of the machine others took. It is plain data, for JSON.
+        and the share of the machine that other processes took. It is plain data, for JSON.
 
     Raises:
         RuntimeError: An engine found something in its cache after it was emptied.
@@ -176,7 +176,7 @@ class _Driver:
 
     @contextlib.contextmanager
     def _ending_all(self) -> Iterator[None]:
-        """Let nothing more be sent after a failure, or when this process is told to end."""
+        """Let nothing more be sent after a failure, or when this process is terminated."""
         try:
             yield
         except BaseException:

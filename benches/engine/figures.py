@@ -14,7 +14,7 @@ Episode = dict[str, Any]
 Rounds = list[dict[str, Episode]]
 BASE = "round-robin"
 EVEN = 0.1
-"""Times of a round count if what others took of the machine differs by no more than this between its episodes."""
+"""Times of a round count if the share of other processes differs by no more than this between its episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ MEASURES: dict[str, Callable[[Episode], float]] = {
     "possible": lambda episode: _share(episode, "possible"),
     "others": lambda episode: float(episode["others"]),
 }
-"""What is computed of an episode."""
+"""The figures of an episode."""
 
 
 def _share(episode: Episode, what: str) -> float:

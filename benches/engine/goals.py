@@ -1,4 +1,4 @@
-"""What the rounds are held against: the goals of routing, and the simulator's word on the same rounds."""
+"""The checks of the rounds: the goals of routing, and the simulator's figures for them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def cached(rounds: Rounds, policy: str) -> float:
 
 
 def of_unbounded(rounds: Rounds, policy: str) -> float:
-    """Return what was cached of what one cache without bounds would have, the mean over rounds."""
+    """Return the cached share of the tokens that one unbounded cache would have held, the mean over rounds."""
     return fmean(MEASURES["cached"](each[policy]) / MEASURES["possible"](each[policy]) for each in rounds)
 
 
@@ -75,7 +75,7 @@ def goals(rounds: Rounds, simulated: Sequence[Rounds]) -> str:
 
     Args:
         rounds: As they were measured.
-        simulated: The same rounds in simulated time, each a few times.
+        simulated: Those rounds in simulated time, each a few times.
     """
     at = even_numbers(rounds)
     timed, same = [rounds[number] for number in at], _joined(simulated[number] for number in at)

@@ -24,7 +24,7 @@ cached tokens are the engine's own count (`usage.prompt_tokens_details`).
 
 The machine is small, virtual and not equally fast all the time, so seconds are worth little and ratios more:
 policies took turns within each round, with the same chats, and every figure is the median over the rounds, with the
-least and the most of a round in brackets. Times of a round count if what others took of the machine differed by no more
+least and the most of a round in brackets. Times of a round count if the share of other processes differed by no more
 than ten points between its episodes; cached tokens always do.
 
 Ratios in the tables of goals and of the simulator are geometric means over the rounds; the spread is half of their 95 %
@@ -33,7 +33,7 @@ interval, as a factor.
 _SIMULATED = f"""
 ## Simulated
 
-The same chats with the same draws, closed loop included, in simulated time: the routers are real, each a new one that
+Equal chats with equal draws, closed loop included, in simulated time: the routers are real, each a new one that
 is given nothing but names of workers, before two [simulated engines](simulator.md) with passes of at most
 {PASS_TOKENS:,} tokens and {SEQUENCES} requests. They are calibrated with the single requests of the table below, one at
 each engine at the same moment, because the engines slow each other down; no episode has a part in it. Each round is
@@ -65,9 +65,9 @@ def page(
 
     Args:
         run: Settings, machine and versions.
-        sessions: What `alone.measure` found at each start of the engines.
+        sessions: Results of `alone.measure` at each start of the engines.
         rounds: Complete rounds: an episode for each policy.
-        simulated: The same rounds in simulated time, each a few times.
+        simulated: Those rounds in simulated time, each a few times.
         image: Where the picture is, from the page.
 
     Raises:
@@ -75,12 +75,12 @@ def page(
     """
     timed = even(rounds)
     if not timed:
-        raise ValueError("others took more of the machine from one policy than from another in every round: play more")
+        raise ValueError("other processes slowed one policy more than another in every round: play more")
     parts = [_HEAD, "\n", goals(rounds, simulated), "\n", _times(timed), "\n", _against_base(timed), "\n"]
     parts.append(f"![Share of requests whose first token came within so many seconds]({image})\n")
     parts += ["\n## Cached tokens\n\n", _tokens(rounds), "\n", _believed(rounds)]
     parts += [_SIMULATED, predictions(rounds, simulated), "\n", _calibration(run["settings"], sessions)]
-    parts += ["\n## What was measured\n\n", _setting(run["settings"]), "\n", _machine(run, rounds)]
+    parts += ["\n## Setting\n\n", _setting(run["settings"]), "\n", _machine(run, rounds)]
     return "".join(parts)
 
 
@@ -112,7 +112,7 @@ def _tokens(rounds: Rounds) -> str:
 
 
 def _believed(rounds: Rounds) -> str:
-    """Compare what the routers expected, and what the engines' counters say, with what the answers say."""
+    """Compare the cached tokens that routers expected, and the engines' counters, with those of the answers."""
     lines = []
     for policy in rounds[0]:
         episodes = [each[policy] for each in rounds]
@@ -142,7 +142,7 @@ def _setting(settings: Mapping[str, Any]) -> str:
 
 
 def _calibration(settings: Mapping[str, Any], sessions: Sequence[Mapping[str, Any]]) -> str:
-    """Show the single requests beside what the fit says of them, and what it says of requests that meet others."""
+    """Show the single requests beside their fitted times, and requests that meet others beside predicted times."""
     singles = [row for session in sessions for row in session["singles"]]
     speed = fit(singles)
     lines = [
@@ -189,7 +189,7 @@ def _machine(run: Mapping[str, Any], rounds: Rounds) -> str:
     return (
         f"{run['cpu']}, {run['cores']} cores, vLLM {run['vllm']} on CPU, Python {run['python']}, cachelb at"
         f" {run['commit']}, {times[0]} to {times[-1]} UTC.\n{len(rounds)} rounds of {count} requests per policy;"
-        f" times are of {len(even(rounds))} of them. Of {count} requests, p99 is the slowest.\n{apart}\n"
+        f" times are of {len(even(rounds))} of them. With {count} requests, p99 is the slowest.\n{apart}\n"
         f"*Others*: processes that do not belong to the measurement took {min(others):.0%} to {max(others):.0%} of all"
         f" cores\nin the rounds with times, {median(others):.0%} in the median episode. Load averages at the ends of"
         f" episodes were {min(loads):.0f} to {max(loads):.0f}.\n"

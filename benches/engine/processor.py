@@ -1,4 +1,4 @@
-"""What of the processors went to others while something was measured: Linux only."""
+"""The share of the processors that other processes took during a measurement: Linux only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUSY = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal; guests ar
 
 
 class Processors:
-    """Measures from its making on.
+    """Measures from its creation on.
 
     Args:
         groups: Process groups that belong to the measurement, besides this process.

@@ -1,4 +1,4 @@
-"""The same episodes in simulated time: the closed loop of the clients, the router itself, and simulated engines."""
+"""The episodes in simulated time: the closed loop of the clients, the router itself, and simulated engines."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def replay(fleet: FleetSpec, signals: Signals, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
     """Play all chats of an episode under a policy.
 
-    A client sends its next request when its last one has ended, and which chat goes on is drawn as `episode` does. What
-    is sent later changes nothing before, so the run is repeated with one request more until all are sent.
+    A client sends its next request when its last one has ended, and which chat goes on is drawn as `episode` does. A
+    later request changes nothing before it, so the run is repeated with one request more until all are sent.
 
     Returns:
         `requests`, in the order they were sent, and `wall_s`, as `episode.play` returns them.

@@ -12,7 +12,7 @@ from cachelb import hash_blocks
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the chats are like.
+    """The shape of the chats.
 
     Attributes:
         chats: How many there are.
@@ -91,14 +91,14 @@ def plan(shape: Shape, seed: int) -> list[list[list[int]]]:
 
 
 class Known:
-    """What one cache without bounds would hold of prompts: what routing can find cached, but for requests in a race."""
+    """One unbounded cache: the most that routing can find cached, but for requests in a race."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._hashes: set[int] = set()
 
     def possible(self, prompt: list[int]) -> int:
-        """Return how many tokens of a prompt it would have; the last token is always computed."""
+        """Return how many tokens of a prompt it would hold; the last token is always computed."""
         found = 0
         for each in hash_blocks(prompt[:-1], self._block_size).tolist():
             if each not in self._hashes:

@@ -1,4 +1,4 @@
-"""What parts of the learned policy are worth: variants of it at places where the paper says that they matter."""
+"""The gain of parts of the learned policy: variants of it at places where they matter by the paper."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Ablation:
     """Variants of the policy at one place.
 
     Attributes:
-        title: What is asked.
+        title: The question.
         place: Where.
-        variants: Options by name; the first is what the others are compared with.
+        variants: Options by name; the others are compared with the first.
         since: After which part of the requests TTFT counts.
-        expected: What the paper says.
+        expected: The result of the paper.
         offline: Where the models of variants were learned that begin with one.
         watched: Whether errors of predictions are measured.
-        change: What becomes of the devices when the part begins that counts.
+        change: Change of the devices when the part begins that counts.
     """
 
     title: str
@@ -51,7 +51,7 @@ def ablations(seed: int) -> list[Ablation]:
     """Return all of them.
 
     Args:
-        seed: Of the places.
+        seed: Seed of the places.
 
     Returns:
         The ablations.

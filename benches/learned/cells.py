@@ -42,18 +42,18 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "queue-over-throughput": ("queue-over-throughput", {}),
     "round-robin": ("round-robin", {}),
 }
-"""By the name in the tables. All go by what they placed and by load reports every 100 ms; none hears of KV events."""
+"""By the name in the tables. All go by their placements and by load reports every 100 ms; none receives KV events."""
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """What all policies are run on.
+    """A workload and a fleet that all policies are run on.
 
     Attributes:
         workload: One of the workloads.
         fleet: One of the fleets.
-        load: Part of what the baseline can take.
-        seed: Of requests, arrivals and ties.
+        load: Part of the baseline's capacity.
+        seed: Seed of requests, arrivals and ties.
         count: Least number of requests.
     """
 
@@ -64,7 +64,7 @@ class Place:
     count: int = COUNT
 
     def key(self, policy: str) -> str:
-        """Return what a run is kept under."""
+        """Return the key of a run in the store."""
         return "/".join(map(str, (self.workload, self.fleet, self.load, policy, self.seed, self.count)))
 
     @property
@@ -88,8 +88,8 @@ def run(
         place: Where.
         policy: One of `POLICIES`.
         requests: Those of the place.
-        prepared: The same in the engine model's form.
-        options: Of the policy, over those of `POLICIES`.
+        prepared: The requests in the engine model's form.
+        options: Options of the policy, over those of `POLICIES`.
 
     Returns:
         JSON values.

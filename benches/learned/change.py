@@ -40,7 +40,7 @@ class Change:
             at_s: When.
 
         Returns:
-            The same workers, some of them with a `slowdown`.
+            Its workers, some of them with a `slowdown`.
         """
         factors = ((0.0, self.before), (at_s, self.after))
         changed = (replace(each, slowdown=factors) if each.gpu.name == self.gpu else each for each in fleet)
@@ -49,13 +49,13 @@ class Change:
     def periods(
         self, result: SimResult, fleet: FleetSpec, first: int, error: npt.NDArray[np.float64]
     ) -> list[dict[str, float]]:
-        """Return what each of `PERIODS` was like.
+        """Return the figures of each of `PERIODS`.
 
         Args:
             result: The run.
             fleet: Its workers.
             first: The first request after the change.
-            error: By how many seconds each request was misjudged; NaN where nobody judged.
+            error: Error of each prediction in seconds; NaN without one.
 
         Returns:
             Mean TTFT and error in seconds, and the share of the requests that went to devices that change.

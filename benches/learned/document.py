@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEARNED = "learned"
 ABLATIONS = "<!-- ablations -->"
-"""What stands behind it is not of the grid."""
+"""The text after it is not of the grid."""
 
 _NAMED = 8
 
@@ -235,7 +235,7 @@ def document(grid: Grid, head: str) -> str:
 
     Args:
         grid: The runs.
-        head: What stands above the tables.
+        head: The text above the tables.
 
     Returns:
         Markdown.

@@ -1,4 +1,4 @@
-"""Runs whose model is looked at: what it is in the end, and how wrong it was about every request."""
+"""Runs whose model is inspected: its final state, and its error for every request."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def learn(requests: Workload, fleet: FleetSpec, *, seed: int) -> bytes:
     """Return the model that `learned` has at the end of a run.
 
     Args:
-        requests: What it learns from.
+        requests: The requests it learns from.
         fleet: The workers.
-        seed: Of ties and of the training.
+        seed: Seed of ties and of the training.
 
     Returns:
         A saved model.
@@ -47,13 +47,13 @@ def watch(
     seed: int,
     **options: Any,  # noqa: ANN401 - the policy's
 ) -> tuple[SimResult, npt.NDArray[np.float64]]:
-    """Run `learned`, and ask of every decision what it expects.
+    """Run `learned`, and read the prediction of every decision.
 
     Args:
         requests: The requests.
         fleet: The workers.
-        seed: Of ties and of the training.
-        **options: Of the policy.
+        seed: Seed of ties and of the training.
+        **options: Options of the policy.
 
     Returns:
         The run, and the seconds to the first token that the model expected of each request on the worker that served

@@ -1,4 +1,4 @@
-"""What rounds of training cost as samples pile up, by what is kept of them."""
+"""The cost of rounds of training as samples pile up, by the samples that are kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def rounds(options: dict[str, Any], seed: int) -> Iterator[tuple[int, int, float
     """Feed a router samples whose times follow from queues and hits, and watch it train.
 
     Args:
-        options: Of the policy.
-        seed: Of all that is drawn.
+        options: Options of the policy.
+        seed: Seed of all draws.
 
     Yields:
         Samples so far, samples that the latest round was trained on, and the seconds it took.

@@ -99,7 +99,7 @@ def _conversation(count: int, seed: int) -> Workload:
     start = (seed - 1) * ROWS_PER_SEED % len(trace)
     while count > 0:
         lap = trace.slice(start, start + count)
-        # Nobody comes back with the same conversation after the hour.
+        # No conversation comes back after the hour.
         salt = np.uint64((len(laps) * 0x9E3779B97F4A7C15) % 2**64)
         laps.append(replace(lap, hashes=mix(lap.hashes ^ salt), arrival_s=np.arange(len(lap), dtype=np.float64)))
         count, start = count - len(lap), 0

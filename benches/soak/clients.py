@@ -32,7 +32,7 @@ Leaving = Literal["", "at once", "mid-stream"]
 
 @dataclass
 class Seen:
-    """What clients saw.
+    """Outcomes at the clients.
 
     Attributes:
         outcomes: Requests by how they ended: a status, "torn", "left at once", "left mid-stream", "disconnected".
@@ -47,8 +47,8 @@ class Clients:
     """Sends requests to the gateways that take some.
 
     Args:
-        gateways: Who.
-        seed: Of everything that is drawn.
+        gateways: The gateways.
+        seed: Seed of all draws.
     """
 
     def __init__(self, gateways: Sequence[Gateway], *, seed: int = 1) -> None:

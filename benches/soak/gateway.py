@@ -38,10 +38,10 @@ Kind: TypeAlias = Literal["starlette", "serve"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 EXPOSED = ["x-cachelb-worker"]
-"""By which a client knows a whole answer."""
+"""The header by which a client recognises a whole answer."""
 
 ADMISSION = AdmissionOptions(max_pending_tokens=512, max_wait_s=60.0)
-"""Of `cachelb serve`: tight, so that some requests wait, and patient, so that none is refused."""
+"""Options of `cachelb serve`: tight, so that some requests wait, and patient, so that none is refused."""
 
 _IDLE_S = 600
 """Until an idle connection is closed; a client that writes at that very moment would see an error."""
@@ -57,7 +57,7 @@ class Spec:
         bind: Where its mesh publishes.
         peers: Where all do.
         port: Where it listens; 0 takes a free port.
-        warm_start_s: How long to wait for the others to tell what the fleet holds.
+        warm_start_s: How long to wait for the fleet's state from the others.
     """
 
     kind: Kind
@@ -70,20 +70,20 @@ class Spec:
 
 @dataclass(frozen=True)
 class Report:
-    """How it goes.
+    """The state of a gateway.
 
     Attributes:
         resident_bytes: Memory of the process.
-        descriptors: Files and sockets that it has open, 0 where the system does not say.
-        malloc_bytes: What the C library has handed out of that and not got back, 0 where it does not say.
-        python_blocks: Pieces of memory that the interpreter has handed out of its own and not got back.
+        descriptors: Files and sockets that it has open, 0 where the system does not report them.
+        malloc_bytes: Bytes in use of the C library's allocator, 0 where it does not report them.
+        python_blocks: Blocks in use of the interpreter's allocator.
         cpu_s: Processor time since it began.
         bookings: Own decisions that have not ended.
         open_requests: Requests booked and not ended, those of peers too.
-        load: In-flight requests, prompt tokens and blocks that all workers are believed to have; 0 at rest.
+        load: In-flight requests, prompt tokens and blocks of all workers in its book; 0 at rest.
         decisions: Decisions since it began.
         endings: How requests ended.
-        abandoned: Decisions that nobody ended.
+        abandoned: Decisions that were never ended.
         waited: Requests that an admission released after they had waited.
         waiting: Requests that wait in one.
         held: Blocks that each worker is known to hold, of all cache groups.
@@ -93,7 +93,7 @@ class Report:
         peers: Bookings, silence and lag of each peer.
         mesh: Counters of the mesh.
         crashes: Exceptions that the application did not catch, and panics of the native gateway.
-        complaints: What was logged as a warning or worse, by logger and message.
+        complaints: Counts of logged warnings and errors, by logger and message.
         select_ns: Duration of each selection since the last report.
         yardstick_ns: Duration of the same piece of work, done after each.
     """
@@ -175,7 +175,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def malloc_bytes() -> int:
-    """Ask the C library what it has handed out; only glibc says so."""
+    """Return the bytes in use of the C library's allocator; only glibc reports them."""
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if ask is None:
         return 0
@@ -185,12 +185,12 @@ def malloc_bytes() -> int:
 
 
 def report(router: TimedRouter, crashes: int, complaints: dict[str, int], *, thorough: bool) -> Report:
-    """Say how it goes.
+    """Report the state of a gateway.
 
     Args:
-        router: Of whom.
+        router: Its router.
         crashes: How many there were.
-        complaints: What was logged.
+        complaints: Logged warnings and errors.
         thorough: Collect garbage and recount everything first.
     """
     if thorough:

@@ -28,10 +28,10 @@ _PATIENCE_S: Final = 60.0
 
 
 async def attack(port: int, kind: str) -> str:
-    """Be such a client.
+    """Run such a client.
 
     Args:
-        port: Of the gateway, on the loopback.
+        port: Port of the gateway, on the loopback.
         kind: One of `KINDS`.
 
     Returns:

@@ -33,7 +33,7 @@ _FOOT = """
 Booked is what the gateway has in its book, open what clients had open there just before it was asked; while a request
 is on its way to the gateway, or a client has just left, the two differ. Lag is that of KV cache events.
 
-## What grows
+## Growth of memory
 
 Resident memory moves in steps: when other work takes the machine for seconds, dozens of requests are open at once, and
 neither malloc nor the interpreter gives back the pages that they took then. In use is no more than before: in a run
@@ -54,7 +54,7 @@ def write_page(found: dict[str, Any], path: Path) -> None:
     """Write the page, and the image beside it.
 
     Args:
-        found: What `benches.soak.verdict.figures` returned.
+        found: Result of `benches.soak.verdict.figures`.
         path: Where.
     """
     plan, faults = found["plan"], found["faults"]
@@ -131,7 +131,7 @@ def _draw(looks: Sequence[dict[str, Any]], path: Path) -> None:
     mpl.use("svg")
     from matplotlib import pyplot as plt
 
-    # The same figures give the same file, and text is text.
+    # Equal figures give equal files, and text is text.
     plt.rcParams.update({"svg.hashsalt": "cachelb", "svg.fonttype": "none"})
     figure, (memory, times, flight) = plt.subplots(3, sharex=True, figsize=(8, 8), layout="constrained")
     for name, life in sorted({(look["name"], look["life"]) for look in looks}):

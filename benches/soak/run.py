@@ -36,15 +36,15 @@ ABORTED = 0.06
 HOSTILE_S = 0.5
 """Pause between two hostile clients."""
 LATEST_S = 1.0
-"""A rate is borne if 99 of 100 answers begin within it of when they were due, and no client finds too many open."""
+"""Gateways keep up if 99 of 100 answers begin within it of when they were due, and no client finds too many open."""
 HYBRID = CacheLayout([CacheGroup("sliding_window", 16, window=256), CacheGroup("full_attention", 16)])
 _BALANCER_S = 0.5
-"""From when clients are sent elsewhere until a gateway is told to end."""
+"""From the move of clients to the other gateway until a gateway is terminated."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do.
+    """Settings of a run.
 
     Attributes:
         minutes: How long, the ramp not counted.
@@ -76,14 +76,14 @@ class Look:
     Attributes:
         at_s: When, from the begin of the load.
         name: Which gateway.
-        life: Which life of it.
-        report: What it says.
+        life: How often it had been started.
+        report: Its report.
         open_before: Requests that clients had open there when it was asked.
-        open_after: The same when it had answered.
+        open_after: Requests that they had open there when it had answered.
         open_at_workers: Requests of all gateways that workers had open.
         driver_bytes: Memory of the process with the clients and the fleet.
         machine_load: Processes that wanted to run, over the last minute.
-        outcomes: What clients saw so far.
+        outcomes: Outcomes at the clients so far.
         first_p99_s: Ninety-ninth percentile of seconds to the first byte since the look before.
     """
 
@@ -102,14 +102,14 @@ class Look:
 
 @dataclass
 class Result:
-    """What came of it.
+    """The result of a run.
 
     Attributes:
-        plan: What was done.
+        plan: Its settings.
         rate: Requests per second.
-        probes: Rates of the ramp: seconds to the first byte (p99), and whether that was borne.
-        looks: What was seen when.
-        outcomes: What clients saw, the ramp not counted.
+        probes: Rates of the ramp: seconds to the first byte (p99), and whether the gateways kept up.
+        looks: Observations, in order of time.
+        outcomes: Outcomes at the clients, the ramp not counted.
         faults: Faults that struck, likewise; "restart" are those of a worker, "gateway" those of a gateway.
         hostile: Hostile clients of `cachelb serve`, by kind and the answer they got.
         failed: Requests that ended by a fault or with a worker.
@@ -134,10 +134,10 @@ class Result:
 
 
 def soak(plan: Plan, say: Callable[[str], object] = print) -> Result:
-    """Do it.
+    """Run the soak.
 
     Args:
-        plan: What.
+        plan: Its settings.
         say: Takes a line of progress.
     """
     binds = free_addresses(2)
@@ -195,7 +195,7 @@ class _Soak:
         result.failed = self.failed() - self.failed_before
         for worker in self.fleet.workers:
             result.faults.update(worker.counts.faults)
-        with contextlib.suppress(TimeoutError):  # the verdict says it
+        with contextlib.suppress(TimeoutError):  # the verdict reports it
             self.wait_until(lambda reports: not any(r.bookings or r.open_requests or r.load for r in reports))
         with contextlib.suppress(TimeoutError):
             self.wait_until(lambda reports: all(self.knows_all(report) for report in reports))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SLOPE = 0.01
 """Memory may grow by this part of itself in ten minutes."""
 RATIO = 1.5
-"""The p99 of selections may grow by so much, beyond what the yardstick's did."""
+"""The p99 of selections may grow by so much, beyond the growth of the yardstick's."""
 WARM = 1 / 6
 """Part of the time after which the first third begins that is compared with the last one."""
 GROWTH, GROWTH_BYTES = 0.1, 8 << 20
 """Memory of a life's last third may exceed that of its second by the larger of both, open files by the former."""
 LONG_S = 600.0
-"""In less time nothing settles: memory and times are told, not judged."""
+"""In less time nothing settles: memory and times are reported, not judged."""
 _LEFT = ("left at once", "left mid-stream")
 
 
@@ -35,9 +35,9 @@ class Point:
     """One thing that must hold.
 
     Attributes:
-        what: It.
-        found: What was found.
-        holds: Whether it does.
+        what: The claim.
+        found: The figures found.
+        holds: Whether it holds.
     """
 
     what: str
@@ -60,7 +60,7 @@ def _lives(result: Result) -> dict[tuple[str, int], list[Look]]:
 def slope_per_10_min(looks: Sequence[Look], what: str = "resident_bytes") -> float:
     """Return the growth of memory in ten minutes, in parts of itself: the median over all pairs of looks.
 
-    Of the last two thirds of a life, as what comes before is filling up.
+    Only the last two thirds of a life count: before that, memory fills up.
 
     Args:
         looks: At one life of a gateway.

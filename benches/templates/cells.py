@@ -18,7 +18,7 @@ from cachelb.descriptions import BodyDescription, describe_body
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of one prompt: what it shares with the best earlier one, in parts of its length, and what is claimed of it."""
+    """Shares of one prompt with the best earlier one, true and claimed, in parts of its length."""
 
     true: float
     claimed: float

@@ -21,7 +21,7 @@ Truths = dict[Cell, list[tuple[float, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is measured."""
+    """The settings of a run."""
 
     engines: list[Engine]
     agents: list[Agent]

@@ -19,7 +19,7 @@ class Foreign(Index, Protocol):
     """An index of another system.
 
     Attributes:
-        package: What to install for it.
+        package: The package to install for it.
         module: The module that is then importable.
     """
 

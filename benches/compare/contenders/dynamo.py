@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def stored(number: int, parent: int | None, blocks: list[tuple[int, int]]) -> bytes:
-    """Make the event that says that blocks were stored.
+    """Make the event for stored blocks.
 
     Args:
         number: Number of the event.
@@ -27,7 +27,7 @@ def stored(number: int, parent: int | None, blocks: list[tuple[int, int]]) -> by
 
 
 def removed(number: int, hashes: list[int]) -> bytes:
-    """Make the event that says that blocks were removed.
+    """Make the event for removed blocks.
 
     Args:
         number: Number of the event.

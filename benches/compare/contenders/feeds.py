@@ -20,7 +20,7 @@ class Feed(Protocol):
     """An index that events are fed to; a new one is empty.
 
     Attributes:
-        name: What it is called in tables.
+        name: Its name in tables.
         note: Conditions of the figures.
         module: The module that must be importable.
     """

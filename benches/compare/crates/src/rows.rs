@@ -44,7 +44,7 @@ impl Row {
         }
     }
 
-    /// The same, with how many of its answers were wrong.
+    /// Sets how many of its answers were wrong.
     pub fn answered(mut self, wrong: usize, answers: usize) -> Self {
         self.answered = Some((wrong, answers));
         self

@@ -1,5 +1,5 @@
-//! What is measured. Contenders take turns; where a round is timed as a whole, the fastest counts: what else the machine
-//! does only slows.
+//! The measured tasks. Contenders take turns; where a round is timed as a whole, the fastest counts: other work of the
+//! machine only slows it.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -119,7 +119,7 @@ pub fn matching(calls: usize) -> Vec<Row> {
     rows
 }
 
-/// Prompts to ask for, by turns: one that leaves a held one halfway, one that nobody knows, two that are held.
+/// Prompts to ask for, by turns: one that leaves a held one halfway, one that no worker holds, two that are held.
 fn questions(prompts: &Prompts, held: u32) -> (Vec<Vec<u32>>, Vec<Vec<u64>>) {
     let mut random = Random(3);
     let ask = |nth: u32| {
@@ -227,7 +227,7 @@ pub fn memory() -> Vec<Row> {
     rows
 }
 
-/// Lookups per second of several threads on one index that nobody changes.
+/// Lookups per second of several threads on one unchanging index.
 pub fn threads(calls: usize) -> Vec<Row> {
     let prompts = Prompts {
         blocks: 128,

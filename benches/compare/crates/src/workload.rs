@@ -8,7 +8,7 @@ use crate::random::Random;
 const FAMILIES: u32 = 16;
 const VOCABULARY: u32 = 128_000;
 
-/// What one engine says.
+/// One event of an engine.
 pub struct Said {
     pub worker: u32,
     pub parent: Option<u64>,
@@ -79,7 +79,7 @@ impl Truth {
     }
 }
 
-/// What engines say that take prompts in turns and say of a beginning only once that they hold it.
+/// The events of engines that take prompts in turns and store a shared beginning only once.
 pub fn fill(prompts: &Prompts, count: u32, workers: u32) -> Vec<Said> {
     let mut held = HashSet::new();
     let said = (0..count).map(|nth| {
@@ -101,7 +101,7 @@ pub fn fill(prompts: &Prompts, count: u32, workers: u32) -> Vec<Said> {
     said.collect()
 }
 
-/// What engines say that have room for `room` prompts: a step at a time, each of which takes the place of the oldest
+/// The events of engines with room for `room` prompts: a step at a time, each of which takes the place of the oldest
 /// prompt's end. Every prompt comes to two workers.
 pub fn churn(prompts: &Prompts, steps: u32, step: u32, workers: u32, room: u32) -> Vec<Said> {
     let parts = prompts.blocks / step;

@@ -114,7 +114,7 @@ impl Contender for Radix {
     }
 
     fn store(&mut self, worker: u32, parent: Option<u64>, names: &[u64], tokens: &[u32]) {
-        // An event that is refused is the contender's answer: what it then says is compared.
+        // A refused event counts as handled: the lookups after it are compared.
         let _ = self.tree.apply_event(stored(worker, parent, names, tokens));
     }
 

@@ -68,7 +68,7 @@ impl Contender for Chains {
             });
         let blocks: Vec<StoredBlock> = blocks.collect();
         let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
-        // What is refused is its answer.
+        // A refused event counts as handled: the lookups after it are compared.
         let _ = self
             .index
             .apply_stored(id, &blocks, parent.map(SequenceHash), map);

@@ -1,4 +1,4 @@
-//! Who takes part: one file per project.
+//! The contenders: one file per project.
 
 mod cachelb;
 mod dynamo;
@@ -16,14 +16,14 @@ use crossbeam_utils::sync::ShardedLock;
 
 /// Tokens of a block.
 pub const BLOCK: usize = 16;
-const SOUND: &str = "nobody panics under the lock";
+const SOUND: &str = "no thread panics under the lock";
 
 /// A block index that follows engines' events. A new one is empty.
 pub trait Contender {
-    /// What it is called in tables.
+    /// Its name in tables.
     fn name(&self) -> &'static str;
 
-    /// What is to be known of its figures.
+    /// A note on its figures.
     fn note(&self) -> &'static str {
         ""
     }
@@ -34,16 +34,16 @@ pub trait Contender {
     /// Hashes the prompts that will be asked for.
     fn prepare(&mut self, prompts: &[Vec<u32>]);
 
-    /// Asks who holds how many leading blocks of the prepared prompt `nth`.
+    /// Looks up how many leading blocks of the prepared prompt `nth` each worker holds.
     fn ask(&mut self, nth: usize, out: &mut Vec<(u32, u32)>);
 
-    /// An engine says that it stored blocks: their names, which follow `parent`, and their tokens.
+    /// An engine stored blocks: their names, which follow `parent`, and their tokens.
     fn store(&mut self, worker: u32, parent: Option<u64>, names: &[u64], tokens: &[u32]);
 
-    /// An engine says that blocks went.
+    /// An engine removed blocks.
     fn remove(&mut self, worker: u32, names: &[u64]);
 
-    /// Returns once everything that was said is visible to [`Self::ask`].
+    /// Returns once all events are visible to [`Self::ask`].
     fn flush(&mut self) {}
 
     /// Something with which a thread asks for prepared prompts beside others, unless the structure is for one thread.
@@ -56,14 +56,14 @@ pub trait Contender {
 /// that another thread made beside each other would share cache lines.
 pub type Reader = Box<dyn FnOnce() -> Box<dyn FnMut(usize) -> usize> + Send>;
 
-/// What is behind a lock for the sake of readers, while there are none: finding that out costs what a mutex does, which is
-/// what a router has around its index.
+/// Data behind a lock that readers need, while there are none: the check costs as much as the mutex that a router has
+/// around its index.
 fn alone<T>(shared: &mut Arc<ShardedLock<T>>) -> &mut T {
     let lock = Arc::get_mut(shared).expect("readers are gone");
     lock.get_mut().expect(SOUND)
 }
 
-/// Makes one of everybody.
+/// Makes one of each contender.
 pub fn all(workers: u32) -> Vec<Box<dyn Contender>> {
     vec![
         Box::new(Cachelb::new(workers)),

@@ -74,7 +74,7 @@ impl Contender for Smg {
         self.blocks.clear();
         self.blocks
             .extend(names.iter().copied().zip(hashes(tokens)));
-        // What is refused is its answer.
+        // A refused event counts as handled: the lookups after it are compared.
         let _ = alone(&mut self.tree).store(self.holders[worker as usize], parent, &self.blocks);
     }
 

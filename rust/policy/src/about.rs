@@ -63,7 +63,7 @@ impl Need {
     }
 }
 
-/// A rule and what it needs.
+/// A rule and its needs.
 #[derive(Debug)]
 pub struct Ruled {
     /// The rule.
@@ -85,7 +85,7 @@ impl Ruled {
 /// The settings that a rule is built with, beside its own options.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// Seed given to the policy itself, which counts for what routers need not agree on.
+    /// Seed given to the policy itself, for draws on which routers need not agree.
     pub own_seed: Option<u64>,
     /// Seed of ties, samples and of rules that hash.
     pub seed: u64,

@@ -6,18 +6,18 @@
 //!          / (1 - 0.5 * kv use);  argmin
 //! ```
 //!
-//! | term | what it is | where from |
+//! | term | meaning | source |
 //! |---|---|---|
 //! | waiting | prefill that waits on the worker, which the request waits for | bookings |
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
-//! | copied | the same, where tokens that requests share of late count by the number of these per copy, this one included: as many follow | index, `adaptive/branches.rs` |
-//! | 1.5 copied | what these tokens push out of the cache and others compute again: the second copy has a price | constant |
-//! | own * queued | what it delays those behind: about as many come while it waits as wait now, of sub-agents three times as many | bookings |
-//! | own * running | what it delays those that generate; the weight `w` is the objective | bookings |
-//! | output * all | what its own tokens delay them, as each is computed together with one of theirs | caller, else those that ended |
-//! | output * step | how long its own tokens take there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
-//! | kv use | blocks of requests that run and of this one, shared ones once, in those there are: what does not fit pushes others out | bookings, `kv_blocks`, else their mean on other workers; without, a fresh report |
-//! | lack | blocks of all in flight and of this one beyond those there are, in these: it waits until so many are freed, and so do those behind | bookings, `kv_blocks` |
+//! | copied | as `own`, but tokens that recent requests share count by the requests per copy, this one included: as many follow | index, `adaptive/branches.rs` |
+//! | 1.5 copied | the tokens that these evict from the cache and others compute again: the second copy has a price | constant |
+//! | own * queued | the delay of those behind: about as many come while it waits as wait now, three times as many of sub-agents | bookings |
+//! | own * running | the delay of those that generate; the objective sets the weight `w` | bookings |
+//! | output * all | the delay of all by its output tokens, as each is computed together with one of theirs | caller, else those that ended |
+//! | output * step | the time of its own tokens there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
+//! | kv use | blocks of requests that run and of this one, shared ones once, as a share of those there are: blocks that do not fit evict others | bookings, `kv_blocks`, else their mean on other workers; without, a fresh report |
+//! | lack | blocks of all in flight and of this one beyond those there are, as a share of these: it waits until so many are freed, and so do those behind | bookings, `kv_blocks` |
 //! | speed | prefill per millisecond | first tokens |
 //!
 //! A request that is computed after a wait longer than answers take finds only those that began in between: the blocks of
@@ -25,11 +25,11 @@
 //!
 //! Prefill is counted in tokens, each of which takes longer the more context it attends to; by how much is learned from
 //! first tokens (`load/pace.rs`). Speeds are those of the worker's GPU kind, corrected by its own: a worker whose answers
-//! come later than its queue explains, whatever the reason, gets less. Weights that the caller set take the
+//! come later than its queue explains, for any reason, gets less. Weights that the caller set take the
 //! place of speeds.
 //!
-//! Whatever is not known falls out: without `kv_blocks` and reports the division by what is free, without first tokens the
-//! speeds, without output tokens how long those take, without a prompt all but the requests.
+//! Unknown terms fall out: without `kv_blocks` and reports the division by free memory, without first tokens the
+//! speeds, without output tokens their time, without a prompt all but the requests.
 //!
 //! Pairs of a prefill and a decode worker are weighed in `adaptive/pair.rs`.
 
@@ -304,7 +304,7 @@ struct Parts {
     queued: f64,
     /// Requests that will wait behind this one for each of them.
     followers: f64,
-    /// The others, by what they count.
+    /// The others, times their weight.
     running: f64,
     /// The delay of all of them by its own output tokens.
     beside: f64,
@@ -314,7 +314,7 @@ struct Parts {
     room_ms: f64,
     /// Milliseconds of a token of prefill.
     token_ms: f64,
-    /// Milliseconds of its own tokens after the first, by what they count.
+    /// Milliseconds of its own tokens after the first, times their weight.
     decoding: f64,
 }
 

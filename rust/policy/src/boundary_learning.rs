@@ -213,7 +213,7 @@ impl Rule for BoundaryLearning {
         let Some(path) = view.blocks else { return };
         let mut order = view.rows[choice.row].order;
         if matches!(choice.reason, Reason::Prefix | Reason::Diverted)
-            // Draws from another generator: of a match, only what no tie decides is used.
+            // Draws from another generator: only the fields of a match that no tie decides are used.
             && let Some(found) = self.find(view, &mut Rng::new(0))
         {
             self.routes.touch(&path[..found.depth as usize]);

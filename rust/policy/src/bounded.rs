@@ -1,6 +1,6 @@
 //! Bounded load for policies that hash: no worker takes more than its share of the requests in flight, times a slack.
 //!
-//! The capacities always sum to more than what is in flight, so some worker has room for the next request.
+//! The capacities always sum to more than the requests in flight, so some worker has room for the next request.
 
 use super::choice::Choice;
 use super::reason::Reason;

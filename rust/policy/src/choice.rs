@@ -58,7 +58,7 @@ impl Choice {
         }
     }
 
-    /// The row a cost preferred. The reason tells whether it holds any of the prompt, or whoever does was passed over.
+    /// The row a cost preferred. The reason tells whether it holds any of the prompt, or a holder was passed over.
     pub(super) fn by_cost(view: &View<'_>, row: usize) -> Self {
         match view.unmatchable() {
             Some(reason) => Self::cold(row, reason),

@@ -3,7 +3,7 @@
 //! A prompt's prefix counts as its run in device memory plus one continuation in another medium, which must start no
 //! later than where that run ends. Loading a block costs time, so a continuation counts by the credit of its medium. A
 //! block in several media is listed for the fastest alone, so a slower medium that goes on where a faster one ends counts
-//! as if it held what lies before: a further copy never lowers the credit.
+//! as if it held the blocks before: a further copy never lowers the credit.
 
 use super::view::Media;
 

@@ -1,7 +1,7 @@
-//! Longest prefix by what engines say they hold, loads second; blocks outside device memory count by their credit.
+//! Longest prefix by the engines' events, loads second; blocks outside device memory count by their credit.
 //!
 //! ```text
-//! scoring prefix: most matched tokens, then lowest load, then the spill gate; nobody holds any -> cold spread
+//! scoring prefix: most matched tokens, then lowest load, then the spill gate; none holds any -> cold spread
 //! scoring cost:   lowest (uncached + pending prefill tokens) * (requests in flight + 1), then fewest requests
 //! ```
 //!
@@ -31,7 +31,7 @@ options! {
     ///
     /// Blocks in host memory, in a shared store or on disk count by their credit. A placement counts at once
     /// (`enable_speculative`) and for `speculative_ttl_ms` more unless an event confirms it. Without events the policy goes
-    /// by its own placements, as `cache-aware` does; and so it does for text, of which events do not speak (`text-only`).
+    /// by its own placements, as `cache-aware` does; and so it does for text, which events do not cover (`text-only`).
     /// If the picked worker's event stream is behind, its confirmed blocks are doubtful (`stale-events`).
     ///
     /// Example:

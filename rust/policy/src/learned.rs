@@ -1,4 +1,4 @@
-//! Where a request is expected to cost least, by a model that learns what requests cost: Algorithms 3 and 4 of Lodestar.
+//! The least expected cost, by a model that learns the costs of requests: Algorithms 3 and 4 of Lodestar.
 //!
 //! ```text
 //! h <- the fallback's choice; it stands when the model cannot be asked, with the reason why:

@@ -35,7 +35,7 @@ pub const ANY_NUMBER: Range = ("a number, 0 or more", |v| v >= 0.0);
 /// Over 30,000 years: no sum of two times overflows.
 pub const LONGEST_S: f64 = 1e12;
 
-/// Seconds that are positive and finite, in milliseconds: what is longer than [`LONGEST_S`] lasts that long.
+/// Seconds that are positive and finite, in milliseconds, at most [`LONGEST_S`].
 #[must_use]
 pub fn millis(seconds: f64) -> u64 {
     #[expect(clippy::cast_sign_loss, reason = "checked to be positive")]
@@ -302,7 +302,7 @@ pub trait Configure: Debug + Send + Sync {
         None
     }
 
-    /// How placements are remembered, from what was given.
+    /// How placements are remembered, from the given options.
     ///
     /// # Errors
     /// Options that do not go together, by name.
@@ -376,7 +376,7 @@ options! {
         max_memory_mb: Option<f64> = Some(256.0), AT_LEAST_ONE;
         /// Failures in a row after which a worker is passed over, 0 for never.
         breaker_failures: u32 = 5;
-        /// Seconds for which it is.
+        /// Seconds for which it is passed over.
         breaker_cooldown_s: Seconds = Seconds::of(5);
         /// Routers that serve the same fleet.
         replicas: u32 = 1, (1, u64::from(u32::MAX));
@@ -390,9 +390,9 @@ pub struct Configured {
     pub policy: &'static Policy,
     /// Its own options.
     pub options: Arc<dyn Configure>,
-    /// Those it shares; what it does not take has the default.
+    /// Shared options; those that it does not take have the default.
     pub shared: Shared,
-    /// It was given by name, so that what it stands in for knows better what they share.
+    /// It was given by name, so that it inherits the shared options of the policy around it.
     pub by_name: bool,
 }
 

@@ -28,7 +28,7 @@ impl Default for Handover {
     }
 }
 
-/// Who may compute the prompt of a request that a worker decodes.
+/// The workers that may compute the prompt of a request that a worker decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefiller {
     /// The one that costs less.
@@ -46,7 +46,7 @@ pub struct Pairing<'a> {
     pub prefill: View<'a>,
     /// The workers that may generate.
     pub decode: View<'a>,
-    /// Who may compute the prompt for a decode worker.
+    /// The workers that may compute the prompt for a decode worker.
     pub prefiller: &'a dyn Fn(&Candidate) -> Prefiller,
     /// The time to hand the prompt from one to the other.
     pub handover: Handover,

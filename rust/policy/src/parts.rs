@@ -66,12 +66,12 @@ pub trait State {
         None
     }
 
-    /// Heap bytes of what can grow.
+    /// Heap bytes of the parts that can grow.
     fn memory_bytes(&self) -> usize {
         0
     }
 
-    /// Recounts what is counted.
+    /// Recounts all counters.
     ///
     /// # Errors
     /// [`cachelb_core::Error::Invariant`] naming the first disagreement.

@@ -21,7 +21,7 @@ cachelb_core::named! {
         Session = "session",
         /// The session's worker was not available.
         SessionMoved = "session-moved",
-        /// The worker that remembers what the request continues.
+        /// The worker that stored the response that the request continues.
         Continuation = "continuation",
         /// Chosen by hash of the key.
         Hash = "hash",
@@ -45,7 +45,7 @@ cachelb_core::named! {
         KFilter = "k-filter",
         /// The model has too few samples.
         ColdStart = "cold-start",
-        /// The request lies outside what the model has seen.
+        /// The request lies outside the model's training data.
         Ood = "ood",
         /// The model failed.
         ModelError = "model-error",
@@ -57,9 +57,9 @@ cachelb_core::named! {
         ModelDrift = "model-drift",
         /// The model's normaliser belongs to another model.
         NormaliserMismatch = "normaliser-mismatch",
-        /// The event stream is behind: by what is confirmed alone.
+        /// The event stream is behind: by confirmed blocks alone.
         StaleEvents = "stale-events",
-        /// Only text came, of which events do not speak: by what was sent where.
+        /// Only text came, which events do not cover: by the router's own placements.
         TextOnly = "text-only",
         /// The load reports are too old.
         StaleLoad = "stale-load",

@@ -1,7 +1,7 @@
 //! A hash ring over worker names: every worker owns the arcs that end at its points.
 //!
 //! The ring holds every worker seen and not forgotten. One that is not among the rows is skipped, and its arcs are intact
-//! when it returns, so readiness never rebuilds the ring: what a walk yields depends on the rows alone.
+//! when it returns, so readiness never rebuilds the ring: the result of a walk depends on the rows alone.
 //! A key is found in O(log points); a rebuild is O(points * log points) and happens when a name or a weight changes.
 
 use std::borrow::Cow;

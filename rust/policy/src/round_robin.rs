@@ -41,7 +41,7 @@ options! {
     ///     >>> [policy.select_worker(["gpu0", "gpu1", "gpu2"], by_load=True).worker for _ in range(4)]
     ///     ['gpu0', 'gpu1', 'gpu2', 'gpu0']
     pub struct RoundRobinOptions {
-        /// Who is first: drawn, so that several routers do not begin alike, or the first registered.
+        /// The first worker: drawn, so that several routers do not begin alike, or the first registered.
         start: Start = Start::Seeded;
     }
 }

@@ -108,7 +108,7 @@ pub(super) struct Routes {
     table: HashMap<RouteKey, Route, Mix>,
     /// By rank and last use: the first goes first.
     queue: BTreeMap<(Rank, u64), RouteKey>,
-    /// Routes heard from others.
+    /// Routes received from other routers.
     remote: usize,
     /// Routes by depth.
     depths: BTreeMap<u32, u32>,
@@ -133,7 +133,7 @@ impl Routes {
         self.table.len()
     }
 
-    /// How many of them were heard from others.
+    /// How many of them were received from other routers.
     pub fn remote(&self) -> usize {
         self.remote
     }

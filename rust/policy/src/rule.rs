@@ -65,7 +65,7 @@ impl Properties {
         records_placement: true,
         ..Self::PLAIN
     };
-    /// A rule of placements that ranks by what is cached.
+    /// A rule of placements that ranks by cached tokens.
     pub const CACHED: Self = Self {
         higher_is_better: true,
         ..Self::PLACED

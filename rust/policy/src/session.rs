@@ -232,7 +232,7 @@ impl Rule for Session {
         }
     }
 
-    /// Sessions per weight, or what places new sessions ranks by.
+    /// Sessions per weight, or the score by which new sessions are placed.
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
         match self.placing() {
             Placing::Draw => self.rendezvous().score(view, row),

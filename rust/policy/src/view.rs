@@ -364,8 +364,8 @@ pub(super) fn cheapest(
 
 /// As [`lowest`], by index: the one of `0..n` with the lowest `cost`, leaving out those without any.
 ///
-/// Costs are kept, and ties counted apart from the search: where many rows cost the same, whether the next one does is
-/// what a processor guesses wrong.
+/// Costs are kept, and ties counted apart from the search: where many rows cost the same, a branch on each is often
+/// mispredicted.
 pub(super) fn lowest_at<K: PartialOrd + Copy>(
     n: usize,
     rng: &mut Rng,

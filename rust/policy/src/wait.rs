@@ -1,4 +1,4 @@
-//! Seconds until a worker would start a new request, from what its engine reports.
+//! Seconds until a worker would start a new request, from reports of its engine.
 
 use super::view::{Candidate, View};
 
@@ -23,7 +23,7 @@ pub(super) fn pressure_s(view: &View<'_>, row: &Candidate, weight: f64) -> f64 {
     weight * usage / (1.0 - usage)
 }
 
-/// Seconds of queued work, of what was sent since the report and of `extra_tokens`, plus the pressure on the KV cache.
+/// Seconds of queued work, of requests sent since the report and of `extra_tokens`, plus the pressure on the KV cache.
 /// `None` without a report of the queue.
 pub(super) fn seconds(
     view: &View<'_>,

@@ -41,7 +41,7 @@ struct Cost {
     prefill: Option<usize>,
 }
 
-/// Both halves and what they have in common.
+/// Both halves and their common terms.
 struct Scales<'a> {
     pairing: &'a Pairing<'a>,
     common: Common<'a>,
@@ -72,7 +72,7 @@ impl Scales<'_> {
         total(&parts, row)
     }
 
-    /// Milliseconds of the whole on a row that decodes, and what they would be of the answer alone, with the handover.
+    /// Milliseconds of the whole on a row that decodes, and of the answer alone with the handover.
     fn whole_and_answer(&self, row: &Candidate) -> (f64, f64) {
         let mut parts = self.parts(&self.pairing.decode, row);
         let handover = self.pairing.handover;

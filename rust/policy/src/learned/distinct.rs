@@ -46,7 +46,7 @@ impl Distinct {
     }
 }
 
-/// Not meant to withstand anybody: whoever could choose rows chooses prompts, and there are few rows.
+/// Not hardened against collisions: rows follow from prompts only, and there are few rows.
 fn hash(row: &Row) -> usize {
     let mix =
         |hash: u64, value: u64| (hash.rotate_left(23) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -50,11 +50,11 @@ options! {
     /// `model-drift` when its errors grew, `model-stale`, `model-timeout`, `model-error`, `normaliser-mismatch`. While the
     /// KV caches are full, prompts that begin alike are kept to `k` workers (`k-filter` where that made the difference).
     ///
-    /// It is no better than what it has seen: in simulations it was 10 times behind the best rule on agents new to it.
+    /// It is no better than its training data: in simulations it was 10 times behind the best rule on agents new to it.
     ///
     /// Only first tokens teach: call `Decision.on_first_token`, or `on_tokens`. Requests that fail teach nothing. Give GPU
     /// models with `Router.add_worker(gpu=)` where workers differ, and load reports (`Router.update_load`): without them
-    /// the model sees only what was booked here.
+    /// the model sees only bookings made here.
     ///
     /// Example:
     ///     >>> policy = Learned(n_min=200, theta=200, training="inline", model_kind="linear", seed=1)

@@ -2,11 +2,11 @@
 
 use cachelb_learned::{Model, Row};
 
-/// Positions of what is about the worker's load in [`cachelb_learned::FEATURES`].
+/// Positions of the load features in [`cachelb_learned::FEATURES`].
 const LOADS: [usize; 6] = [1, 2, 3, 4, 5, 8];
-/// A worker may be so many times as loaded as any before: a model that knows what some load costs knows that more costs more.
-/// Left to the fallback at the first request beyond, the holders of a prefix would be avoided when they are busiest, and all
-/// that they hold computed again elsewhere.
+/// A worker may be so many times as loaded as any in the training data: the model has learned that more load costs
+/// more. Left to the fallback at the first request beyond, the holders of a prefix would be avoided when they are
+/// busiest, and their prefixes computed again elsewhere.
 const REACH: f32 = 2.0;
 
 /// The features of the request on the same worker when idle; as idle as the idlest in the training data.

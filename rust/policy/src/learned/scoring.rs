@@ -16,7 +16,7 @@ use super::work::Work;
 use super::{IMPOSSIBLE, Learned, PAUSE};
 
 impl Learned {
-    /// Fills in what the rows of `work` are expected to cost.
+    /// Fills in the expected costs of the rows of `work`.
     pub(super) fn predict(
         &self,
         model: &Model,

@@ -53,7 +53,7 @@ options! {
         kvcache_balancing_threshold: f64 = 2.0, NOT_NEGATIVE;
         /// Longest time to the first token, None for any; without `prefill` it applies once a first token has come.
         ttft_slo_ms: Option<f64> = None, ABOVE_ZERO;
-        /// Longest time between two tokens, by what engines report, None for any.
+        /// Longest time between two tokens, by reports of engines, None for any.
         tbt_slo_ms: Option<f64> = None, ABOVE_ZERO;
         /// The action if no worker meets them: "route" to the earliest, or "reject".
         on_slo: OnSlo = OnSlo::Route;

@@ -1,4 +1,4 @@
-//! The shortest wait in seconds, from engine reports and what was sent since: for fleets of unlike workers.
+//! The shortest wait in seconds, from engine reports and the requests sent since: for fleets of unlike workers.
 //!
 //! ```text
 //! score = (queued tokens + sent since the report + uncached tokens) / tokens per second
@@ -20,7 +20,7 @@ use crate::view::{Candidate, View, lowest};
 use crate::wait;
 
 options! {
-    /// The worker that would start the request soonest, by its engine's report and what was sent since.
+    /// The worker that would start the request soonest, by its engine's report and the requests sent since.
     ///
     /// Feed it with `update_load`: queued tokens (or waiting requests), prompt tokens per second and KV use. Waits are in
     /// seconds, so workers of unlike speed compare. A worker without a report is judged by its requests in flight; without

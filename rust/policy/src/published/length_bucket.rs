@@ -188,7 +188,7 @@ impl LengthBucket {
 
     fn cut(&mut self) {
         let n = self.buckets.members.len();
-        // Fewer prompts than workers say nothing about lengths.
+        // Fewer prompts than workers are too few to cut by.
         if self.window.len() < n {
             return;
         }

@@ -7,8 +7,9 @@
 //! A zero on either side would erase the other: hence the 1, and at least one uncached token, the last.
 //!
 //! Near saturation holders of a prefix are busy, so the product leaves them, and workers that hold nothing of it compute
-//! all of it again: more work, which makes more of them busy. `crowding` counts what a request adds once more for each
-//! request that waits per worker, and puts the mean batch into every batch, so that differences between them weigh less.
+//! all of it again: more work, which makes more of them busy. `crowding` counts the work of a request once more for
+//! each request that waits per worker, and puts the mean batch into every batch, so that differences between them weigh
+//! less.
 //!
 //! ```text
 //! cost = (pending + uncached * (1 + crowding * L)) * (requests + 1 + crowding * mean requests) / weight
@@ -44,7 +45,7 @@ options! {
     ///     >>> policy.select_worker(["gpu0", "gpu1"], tokens=range(1600)).worker == first.worker
     ///     True
     pub struct PrefillTimesBatchOptions {
-        /// How much those count that a request keeps waiting: what it adds to a worker's tokens counts so many times
+        /// Weight of the requests that wait behind this one: the tokens that it adds to a worker count so many times
         /// more for each request that waits per worker, and every batch is larger by so many times the mean one. 0 is
         /// the rule as published.
         crowding: f64 = 0.0, NOT_NEGATIVE;
@@ -83,7 +84,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// As published: nothing but what concerns the worker itself.
+    /// As published: only the terms of the worker itself.
     pub(crate) const ALONE: Self = Self {
         times: 1.0,
         batch: 0.0,

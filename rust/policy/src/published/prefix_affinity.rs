@@ -39,11 +39,11 @@ options! {
     /// Ray Serve's prefix cache affinity: the longest match in a tree of texts, unless queues are too unlike.
     ///
     /// If the longest queue is more than `imbalanced_threshold` requests longer than the shortest, two random workers are
-    /// compared (`imbalance`). Else the tree is asked who saw the longest beginning of the prompt, to the character. If
-    /// that is `match_rate_threshold` of the prompt or more, the worker with the shortest queue among those that saw it
-    /// serves (`prefix`), else the one of which the tree knows the least text (`cold`). A worker far above the mean load is
-    /// left for the least loaded one (`spill`), which holds the prompt from then on. Requests without a prompt go to the
-    /// better of two random workers (`no-key`, `short-prompt`).
+    /// compared (`imbalance`). Else the tree gives the workers that saw the longest beginning of the prompt, to the
+    /// character. If that is `match_rate_threshold` of the prompt or more, the worker with the shortest queue among
+    /// those that saw it serves (`prefix`), else the one of which the tree knows the least text (`cold`). A worker far
+    /// above the mean load is left for the least loaded one (`spill`), which holds the prompt from then on. Requests
+    /// without a prompt go to the better of two random workers (`no-key`, `short-prompt`).
     ///
     /// Prompts given as tokens are compared to the token, prompts given as hashes to the block; sizes count four characters
     /// a token then. `compat="ray"` is Ray's own behaviour: no queue is too long, no gate, and nothing is ever evicted.

@@ -21,8 +21,8 @@ use crate::view::{Candidate, View, cold_spread, lowest};
 options! {
     /// The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.
     ///
-    /// Above `tau` load has no say: every request with a popular prefix goes to the same worker. `cache-aware` is this
-    /// policy with a remedy; so is `gate=True` here.
+    /// Above `tau` load does not count: every request with a popular prefix goes to the same worker. `cache-aware` is
+    /// this policy with a remedy; so is `gate=True` here.
     ///
     /// Example:
     ///     >>> policy = PrefixCache(seed=1)

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! max load - min load > threshold                             -> least loaded (imbalance)
-//! else the first of (m desc, load asc) with load <= mean + k * sigma -> prefix, spill, or cold if nobody holds anything
+//! else the first of (m desc, load asc) with load <= mean + k * sigma -> prefix, spill, or cold if none holds any
 //! ```
 //!
-//! The first line lets one busy worker drop affinity for everybody; [`Scope::Candidate`] asks the chosen one instead.
+//! The first line lets one busy worker drop affinity for all; [`Scope::Candidate`] checks the chosen one instead.
 
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;

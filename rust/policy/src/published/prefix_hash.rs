@@ -31,7 +31,7 @@ options! {
     /// Nothing is remembered about prompts, so routers with the same seed agree without sharing state. The key is the
     /// session, else the longest of the `cache_boundaries` that the prompt reaches, else its first tokens. The key's
     /// worker serves (`hash`) unless its load is over both margins. Then the next shorter boundary's worker is tried,
-    /// then the least loaded one (`hash-bounded`). If everybody is as busy, the request stays. Requests without a key go
+    /// then the least loaded one (`hash-bounded`). If all are as busy, the request stays. Requests without a key go
     /// to the least loaded worker (`no-key`).
     ///
     /// If every prompt begins with one system prompt longer than `prefix_token_count`, all of them have the same key: set

@@ -37,7 +37,7 @@ pub(super) struct Prompts {
     text: RadixTree<u8>,
     tokens: RadixTree<u32>,
     blocks: RadixTree<u32>,
-    /// Who waits for what of each tree, along its own labels.
+    /// Placements of each tree that wait for a first token, along its own labels.
     waiting: (Owners<u8>, Owners<u32>, Owners<u32>),
     /// Workers by their order.
     workers: ByOrder<WorkerId>,
@@ -91,7 +91,7 @@ impl<U, K: Key<U> + ?Sized> Key<U> for Within<'_, K> {
     }
 }
 
-/// Text as a tree takes it: what is no UTF-8, which halves of surrogate pairs are not, becomes a mark.
+/// Text as a tree takes it: invalid UTF-8, such as halves of surrogate pairs, becomes a mark.
 fn readable(text: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(text)
 }
@@ -117,7 +117,7 @@ fn depths<U: Unit, K: Key<U> + ?Sized>(
     }
 }
 
-/// Records a key for a worker; what it lacked waits for the first token of the booking.
+/// Records a key for a worker; the part it lacked waits for the first token of the booking.
 fn record<U: Unit + Hash, K: Key<U> + ?Sized>(
     tree: &mut RadixTree<U>,
     waiting: &mut Owners<U>,
@@ -176,7 +176,7 @@ impl Prompts {
         }
     }
 
-    /// `booking` failed before it was answered: what its worker was sent for its sake only is taken back.
+    /// `booking` failed before it was answered: the parts that only it sent to its worker are taken back.
     pub fn failed(&mut self, booking: BookingId) {
         let (text, tokens, blocks) = &mut self.waiting;
         // A worker that left was forgotten with all that it was sent.

@@ -1,4 +1,4 @@
-//! Requests over a fixed throughput: what the Lodestar paper calls Mooncake, kept to compare against.
+//! Requests over a fixed throughput, which the Lodestar paper calls Mooncake; kept to compare against.
 //!
 //! ```text
 //! cost = (requests in flight + 1) / (throughput * weight);  argmin

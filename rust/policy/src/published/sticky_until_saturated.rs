@@ -47,7 +47,7 @@ options! {
         exploration_probability: f64 = 0.0, FRACTION;
         /// How much later than elsewhere the first token may come; 0 always stays.
         max_ttft_penalty_ms: f64 = 18_000.0, NOT_NEGATIVE;
-        /// Prompt tokens per second of every worker; "observed" uses what each was seen to do. The default is a 32B
+        /// Prompt tokens per second of every worker; "observed" uses the measured rate of each. The default is a 32B
         /// model on two H100.
         peak_prefill_throughput: Peak = Peak::Fixed(15928.0);
         /// Whether a holder with far more requests than the mean is left too (`sticky-broken`); False is llm-d's rule.

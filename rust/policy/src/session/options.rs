@@ -31,8 +31,8 @@ options! {
     /// The session is `session=`, else the first tokens of the prompt. Three modes:
     ///     sticky: A new session goes to the worker with the fewest (`least-loaded`) and is bound to it (`session`). If
     ///         that worker is not available, the session moves and stays where it moved (`session-moved`).
-    ///     manual: As before, but a session keeps two workers, and returns to the older one when that is back. A new one
-    ///         is placed by `assignment`.
+    ///     manual: As `sticky`, but a session keeps two workers, and returns to the older one when that is back. A new
+    ///         one is placed by `assignment`.
     ///     hash: Nothing is remembered; every router with the same seed picks the same worker (`hash`).
     ///
     /// A binding is provisional until the worker answers; a request that fails before takes it back. A retry elsewhere

@@ -128,8 +128,8 @@ pub(in crate::adaptive) fn model_speeds(fleet: &[Plain]) -> Vec<(f64, f64)> {
     (0..fleet.len()).map(both).collect()
 }
 
-/// Tokens per millisecond of every worker: what it showed, with `times` more of the mean of its kind, which in turn is what
-/// its workers showed with a fifth of one of the fleet. `None` if no worker showed any.
+/// Tokens per millisecond of every worker: its own observations, with `times` more of the mean of its kind, which in
+/// turn is that of its workers with a fifth of one of the fleet. `None` if no worker has any.
 fn model_rates(
     fleet: &[Plain],
     shown: impl Fn(&Plain) -> Option<(f64, f64)>,
@@ -249,7 +249,7 @@ pub(in crate::adaptive) fn speed(rate: f64, tokens: f64) -> Speed {
     }
 }
 
-/// One worker: what differs from others, in order of the columns.
+/// One worker: its own values, in order of the columns.
 fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
     let queue = (0_u64..200_000, 0_u64..1 << 34, (0_u32..200, 0_u32..20));
     let cache = (

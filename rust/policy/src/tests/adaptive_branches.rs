@@ -1,4 +1,4 @@
-//! Counts of branches against a list of all requests, and what they are for.
+//! Counts of branches against a list of all requests, and their effect.
 
 use proptest::prelude::*;
 

@@ -52,7 +52,7 @@ fn part() -> impl Strategy<Value = Part> {
     })
 }
 
-/// The request, and what holds for all workers.
+/// The request, and the terms of all workers.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     prompt: f64,

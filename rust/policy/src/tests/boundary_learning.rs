@@ -1,4 +1,4 @@
-//! Routes at the ends of messages: what is learned, what is found, when it is left.
+//! Routes at the ends of messages: how they are learned, found and left.
 
 use cachelb_core::ids::{Millis, SequenceHash};
 

@@ -1,4 +1,4 @@
-//! The policy that learns what requests cost.
+//! The policy that learns the costs of requests.
 
 mod world;
 
@@ -197,7 +197,7 @@ fn kept(scene: &Scene, k: usize) -> Vec<usize> {
     rendezvous.first(&scene.view(), &first.0.to_le_bytes(), k)
 }
 
-/// Four workers, the fourth of whom has the least to do; caches full to `usage`, and somebody holds `tokens` of 1,000.
+/// Four workers, the fourth of which is the least busy; caches full to `usage`, and one holds `tokens` of 1,000.
 fn saturated(usage: f64, tokens: f64) -> Scene {
     let mut scene = waiting(&[5.0, 5.0, 5.0, 5.0]).tokens(1_000);
     for load in &mut scene.loads {
@@ -476,7 +476,7 @@ fn rounds_in_the_background_swap_models_and_end_with_the_rule() {
     let mut versions = Vec::new();
     for i in 0..200_u64 {
         teach_many(&mut rule, 100);
-        // The pick, what is kept of it and what is said of it are of one version.
+        // The pick, its kept features and its scores are of one version.
         let before = rule.learned().unwrap().version;
         let choice = scene.pick(&rule, i);
         assert_eq!(rule.learned().unwrap().version, before);

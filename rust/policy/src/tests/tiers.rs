@@ -1,4 +1,4 @@
-//! Measured loads: the published rows, and what holds for any media and times.
+//! Measured loads: the published rows, and properties for any media and times.
 
 use proptest::prelude::*;
 
@@ -265,7 +265,7 @@ fn naive(gpu: u32, most: u32, media: &[Held]) -> f64 {
     best
 }
 
-/// Media by falling worth, each used if it gains: what the rule is without start-ups and gaps.
+/// Media by falling credit, each used if it gains: the rule without start-ups and gaps.
 fn greedy(gpu: u32, most: u32, media: &[Held]) -> f64 {
     let mut sorted = media.to_vec();
     sorted.sort_by(|a, b| b.credit.total_cmp(&a.credit));

@@ -117,7 +117,7 @@ fn a_much_longer_prefix_is_fetched_if_it_can_be() {
     // Twice as long is not more than twice as long.
     let half = scene(&[(6_000, 500.0), (3_000, 0.0)]);
     assert_eq!(estimates(&fetching, &half), estimates(&RULE, &half));
-    // A threshold below 1 sends nothing to who holds most.
+    // A threshold below 1 sends nothing to the worker that holds most.
     let eager = with(EstimatedTtftOptions {
         transfer_ms_per_token: LINK,
         kvcache_balancing_threshold: 0.5,

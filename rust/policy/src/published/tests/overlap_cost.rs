@@ -118,7 +118,7 @@ fn queued_prefill_devalues_what_a_worker_holds() {
     assert_eq!(both.choose(&plain(), 1), (0, Reason::Prefix));
     assert_eq!(costs(&decaying, &both), [26.7, 22.0]);
     assert_eq!(both.choose(&decaying, 1), (1, Reason::Spill));
-    // Half of what it holds counts at 20 blocks over the least, for a request of 20.
+    // Half of its held blocks count at 20 blocks over the least, for a request of 20.
     let least = At {
         prefill: 10,
         ..At::default()

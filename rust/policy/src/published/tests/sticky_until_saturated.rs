@@ -1,4 +1,4 @@
-//! Affinity until saturation: who takes part, and when it ends.
+//! Affinity until saturation: the workers that take part, and when it ends.
 
 use super::*;
 use crate::testing::{GATE, Scene};

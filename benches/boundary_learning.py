@@ -87,7 +87,7 @@ def _turn(
     think_s: float,
     new_tokens: int = 130,
 ) -> int:
-    """Append a turn to a history; what comes of it is the last of the histories."""
+    """Append a turn to a history; the result is the last of the histories."""
     prompt = [*history, draft.piece(around(draft.lengths, new_tokens))]
     answer = draft.piece(around(draft.lengths, 180))
     pause_s = around(draft.pauses, think_s * 1000) / 1000 if parent >= 0 else 0.0
@@ -258,7 +258,7 @@ def _chat(rng: np.random.Generator, texts: list[str], paragraphs: int) -> list[s
 
 
 def speed() -> Iterator[str]:
-    """Time what a request pays: finding boundaries, and a selection on a full table."""
+    """Time the cost of a request: finding boundaries, and a selection on a full table."""
     yield "| step | time |"
     yield "|---|---|"
     for size in (2_048, 32_768):

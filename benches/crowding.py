@@ -37,7 +37,7 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Run what is missing, then print the table."""
+    """Run missing cells, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--count", type=int, default=COUNT, help="requests per cell")

@@ -81,7 +81,7 @@ async def play(port: int, pid: int) -> None:
             stream.call.cancel()
         await asyncio.sleep(1)
 
-        # In a process of its own, at low priority: what such a client does with its bodies would hold up the others.
+        # In a process of its own, at low priority: its work on bodies would hold up the other clients.
         for ending in ("served", "left"):
             words = ["nice", "-n", "19", sys.executable, "-m", "benches.ext_proc_load", str(port), ending]
             with subprocess.Popen(words) as busy:  # noqa: ASYNC220 - it starts at once

@@ -32,7 +32,7 @@ STEPS = int(2 * STRETCHES * SELECTIONS * (PAUSE_S + 200e-6) * RATE / (GROWING + 
 
 
 def steps() -> list[tuple[str, bytes]]:
-    """Encode what engines announce, a step of each in turn."""
+    """Encode the events of engines, a step of each in turn."""
     random = np.random.default_rng(3)
     names = itertools.count(1)
     growing: dict[str, list[int | None]] = {worker: [None] * GROWING for worker in WORKERS}

@@ -77,7 +77,7 @@ WORKLOADS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Install what is missing, run everything, print a table."""
+    """Install missing tools, run everything, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, help="a checkout of inference-perf; only for the first run")
     parser.add_argument("--python", default="python3.12", help="an interpreter of 3.12 or later; for the first run")

@@ -58,7 +58,7 @@ def heard(socket: Any) -> None:  # noqa: ANN401
 
 
 def spent(publish: Callable[[int], None], behind: list[Any], pipe: Connection, messages: int) -> dict[str, float]:
-    """Publish to gateways. Returns what the relay spent."""
+    """Publish to gateways. Returns the processor time of the relay."""
     pipe.send(True)  # noqa: FBT003 - go on
     before_s, before = pipe.recv()
     begun = time.perf_counter()

@@ -70,7 +70,7 @@ def leagues(part: str, seeds: range) -> dict[str, League]:
 
 
 def main() -> None:
-    """Run what is missing, then write the tables."""
+    """Run missing cells, then write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS[1:], required=True)
     parser.add_argument("--only", help="names of settings, by commas: " + ", ".join(leagues("develop", range(1, 2))))

@@ -27,7 +27,7 @@ TRAINING = {"two pools": {}, "newest only": {"replay": "none"}, "all": {"replay"
 
 
 def main() -> None:
-    """Run what is missing, then write the section."""
+    """Run missing variants, then write the section."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)

@@ -32,7 +32,7 @@ HEAD = Path(__file__).parent / "learned" / "head.md"
 
 
 def main() -> None:
-    """Run what is missing, then write the page."""
+    """Run missing cells, then write the page."""
     given = _arguments()
     policies = [policy for policy in given.policies.split(",") if POLICIES[policy][0] in KNOWN]
     workloads, fleets = given.workloads.split(","), given.fleets.split(",")
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    """Return what is asked for."""
+    """Return the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a grid of minutes; other options still count")
     parser.add_argument("--workloads")
@@ -97,7 +97,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _runs(work: tuple[Place, list[str]], store: Store) -> tuple[Place, int]:
-    """Run some policies at one place and keep what they did."""
+    """Run some policies at one place and store their figures."""
     place, policies = work
     requests = place.requests
     prepared = prepare(requests)
@@ -107,7 +107,7 @@ def _runs(work: tuple[Place, list[str]], store: Store) -> tuple[Place, int]:
 
 
 def _head(grid: Grid, given: argparse.Namespace) -> str:
-    """Return what stands above the tables."""
+    """Return the text above the tables."""
     text = HEAD.read_text(encoding="utf-8")
     whole = len(WORKLOADS) * len(FLEETS) * len(LOADS)
     return text.format(

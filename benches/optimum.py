@@ -206,7 +206,7 @@ def placements(excerpt: Excerpt, policies: Sequence[str]) -> dict[str, Pinned]:
 
 
 def excerpt_of(cell: Cell, after: int, count: int) -> Excerpt:
-    """Return the window of a cell, at its share of what the fleet keeps up with."""
+    """Return the window of a cell, at its share of the rate that the fleet keeps up with."""
     label, part = cell.trace.label, cell.part
     first = cell.trace.requests(FIRST_SEED, part)
     fleet = cell.workers(first.block_size)

@@ -1,4 +1,4 @@
-"""How long others wait while a tree of 200,000 leaves is evicted to half, and what a short prompt takes.
+"""How long others wait while a tree of 200,000 leaves is evicted to half, and the time of a short prompt.
 
 Run as `python -m benches.radix_pause`; prints JSON lines for `report.py`. A probe thread matches and inserts all the
 time. How long the machine itself keeps a process from running that shares nothing with anybody is the row beside it:

@@ -109,7 +109,7 @@ def traffic(client: redis.Redis) -> tuple[int, int]:
 
 
 def wire(transport: str, client: redis.Redis, states: list[RedisState], rate: int, seconds: float) -> None:
-    """Count bytes at a steady rate: what the router sends per block, and what each router reads of it."""
+    """Count bytes at a steady rate: those that the router sends per block, and those that each router reads."""
     dice = random.Random(2)
     with make_router() as router, make_router() as peer:
         router.attach(states[0])

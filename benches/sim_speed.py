@@ -1,4 +1,4 @@
-"""How long simulated runs take and what memory they need, each in a process of its own. Not part of the checks.
+"""Time and memory of simulated runs, each in a process of its own. Not part of the checks.
 
 python benches/sim_speed.py --trace conversation_trace.jsonl.xz --requests 100000 1000000
 
@@ -22,7 +22,7 @@ POLICY = "cache-aware"
 
 
 def run(trace: Path | None, generator: str, requests: int) -> None:
-    """Read or generate, simulate, and print what it took as JSON."""
+    """Read or generate, simulate, and print time and memory as JSON."""
     from cachelb.sim import FleetSpec, build, prepare, simulate
     from cachelb.sim.workloads import read_workload
 

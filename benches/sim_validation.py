@@ -98,7 +98,7 @@ def print_mooncake(traces: Path) -> None:
 
 
 def print_kernels(traces: Path) -> None:
-    """Print what the cost model charges by what kernels take."""
+    """Print the times of the cost model beside measured times of kernels."""
     print("kernels: charged / measured at least, at most")
     for gpu in kernels.NAMES:
         measured = kernels.read_kernels(traces)

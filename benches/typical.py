@@ -170,7 +170,7 @@ class Bench:
     def each(
         self, kind: str, name: str, policies: Sequence[str], do: Callable[[Cell, str], dict[str, Any]]
     ) -> dict[tuple[tuple[Any, ...], str], list[dict[str, Any]]]:
-        """Run what no league runs, in the cells of a set; return figures by cell, seeds together, and policy."""
+        """Run policies outside the leagues in the cells of a set; return figures by cell, seeds together and policy."""
         say(f"{name}: {kind}")
         tasks = list(product(chain.from_iterable(league.cells() for league in self.leagues[name]), policies))
 
@@ -380,7 +380,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Run what is missing, then write the page."""
+    """Run missing cells, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SETS), help="sets by commas: " + ", ".join(SETS))
     parser.add_argument("--seeds", type=int, default=3)

@@ -5,7 +5,7 @@
     python -m benches.compare --task matching     # one task; the others keep the figures of the last run
     python -m benches.compare --crates            # the Rust crates instead; builds them first
     python -m benches.compare --write             # write the page of the last run again
-    python -m benches.compare --here              # install nothing, print the page of what is installed here; --json
+    python -m benches.compare --here              # install nothing, print the page of installed ones; --json
 
 Traces through Dynamo's simulator are a command of their own: `python -m benches.dynamo`.
 
@@ -34,7 +34,7 @@ CRATES = ROOT / "bench-results" / "compare-crates.json"
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Run the comparison that the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--task", action="append", default=[], choices=TASKS, help="as of benches.structures")
@@ -88,7 +88,7 @@ def _measure(calls: int, tasks: list[str]) -> None:
 
 
 def _measure_crates() -> None:
-    """Build what compares crates, and run it."""
+    """Build the comparison of crates, and run it."""
     manifest = Path(__file__).parent / "crates" / "Cargo.toml"
     target = ROOT / "target" / "compare"
     command = ["cargo", "run", "--release", "--locked", "--manifest-path", str(manifest), "--target-dir", str(target)]

@@ -88,7 +88,7 @@ _CRATE_ABOUT = {
 
 
 def page(report: dict[str, Any], crates: dict[str, Any] | None) -> str:
-    """Write the page; what was not run is left out."""
+    """Write the page; measurements that were not run are left out."""
     load = f"{report['load']}\n\n" if report.get("load") else ""
     parts = [
         _HEAD.format(load=load),

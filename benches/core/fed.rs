@@ -1,4 +1,4 @@
-//! The block index of workers whose engines say what they hold: lookups over announced and speculative blocks, beside
+//! The block index of workers with KV events: lookups over announced and speculative blocks, beside
 //! the same fleet fed by placements alone, and announcements.
 //!
 //! Cold as in the `index` bench. Every 64th lookup is checked.

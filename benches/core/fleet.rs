@@ -58,7 +58,7 @@ struct Worker {
     held: HashMap<u32, Held>,
 }
 
-/// The index under test and the model of what it must hold.
+/// The index under test and the model of its contents.
 #[derive(Debug)]
 pub struct Fleet {
     /// The index under test.
@@ -206,7 +206,7 @@ impl Fleet {
         }
     }
 
-    /// Aborts unless `answer` is what a block-by-block look at the model gives.
+    /// Aborts unless `answer` equals that of a block-by-block look at the model.
     pub fn check(&self, query: &Query, answer: &Overlaps) {
         let expected: Vec<(u32, u32)> = self
             .workers
@@ -237,7 +237,7 @@ impl Fleet {
         self.recorded(slot, chain, depth, stored.ok());
     }
 
-    /// Does in the model what the index did, and aborts unless it stored as many blocks.
+    /// Repeats in the model the last change of the index, and aborts unless it stored as many blocks.
     pub fn recorded(&mut self, slot: u32, chain: u32, depth: u32, stored: Option<u32>) {
         let worker = &mut self.workers[slot as usize];
         let depth = depth.min(worker.capacity);

@@ -167,7 +167,7 @@ fn in_batch() -> Stage {
     })
 }
 
-/// Decodes a message, and applies it to what `holdings` makes for its worker.
+/// Decodes a message, and applies it to the holdings that `holdings` makes for its worker.
 fn applied(mut to: impl FnMut(usize, &mut dyn FnMut(&mut dyn Holdings)) + 'static) -> Stage {
     let mut batch = Batch::default();
     let mut ingests: Vec<Ingest> = (0..WORKERS)

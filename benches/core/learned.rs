@@ -1,4 +1,4 @@
-//! Learned routing: asking a model about the workers of a fleet, training one, and choosing what the next is trained on.
+//! Learned routing: predictions for the workers of a fleet, training, and the choice of samples for the next training.
 
 mod random;
 mod rows;

@@ -1,4 +1,4 @@
-//! Bytes per block: one holder, a further holder, after a fill and after tenfold churn, and what is left at the end.
+//! Bytes per block: one holder, a further holder, after a fill and after tenfold churn, and bytes left at the end.
 
 mod counting;
 mod indexed;

@@ -1,7 +1,7 @@
 //! Messages of KV events, for the benches that read them.
 #![allow(dead_code, reason = "each bench writes what it reads")]
 
-/// A msgpack writer of what events need.
+/// A msgpack writer of the types that events need.
 #[derive(Debug, Default)]
 pub struct Writer(pub Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! The radix tree: how long the parts of a long eviction hold the lock, and what matching a short prompt costs meanwhile.
+//! The radix tree: how long the parts of a long eviction hold the lock, and the time of matching a prompt meanwhile.
 
 mod random;
 mod rows;

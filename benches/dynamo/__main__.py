@@ -54,7 +54,7 @@ ROUND_ROBIN = ("round-robin", "round_robin")
 
 
 def main() -> None:
-    """Run what is missing, then write the page."""
+    """Run missing cells, then write the page."""
     given = _arguments()
     if given.trace:
         loads = tuple(float(speed) for speed in given.speeds.split(","))

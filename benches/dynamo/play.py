@@ -151,7 +151,7 @@ def _fingerprint(trace: str) -> str:
 
 
 def play_ours(store: Store, cell: Cell, policy: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Run a policy of cachelb once per seed, or return what is kept of it."""
+    """Run a policy of cachelb once per seed, or return its stored figures."""
     known = store.get("run", f"{cell.key}/{policy}")
     if known is None or known["runs"] < len(seeds):
         requests, fleet = cell.workload.speed_up(cell.speed), cell.fleet
@@ -166,7 +166,7 @@ def play_ours(store: Store, cell: Cell, policy: str, seeds: Sequence[int]) -> di
 
 
 def play_theirs(store: Store, cell: Cell, router: str, runs: int) -> dict[str, Any]:
-    """Run a router of Dynamo, which draws without a seed, some times, or return what is kept of it."""
+    """Run a router of Dynamo, which draws without a seed, some times, or return its stored figures."""
     name = dynamo_name(router)
     known = store.get("run", f"{cell.key}/{name}")
     if known is None or known["runs"] < runs:
@@ -192,7 +192,7 @@ def play_theirs(store: Store, cell: Cell, router: str, runs: int) -> dict[str, A
 
 
 def dynamo_name(router: str) -> str:
-    """Return what tables call a router of Dynamo."""
+    """Return the name of a router of Dynamo in tables."""
     return f"Dynamo {router}"
 
 

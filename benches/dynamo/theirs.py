@@ -1,4 +1,4 @@
-"""A trace through Dynamo's simulator: what to play comes as JSON on standard input, a line of JSON per run goes out.
+"""A trace through Dynamo's simulator: settings come as JSON on standard input, a line of JSON per run goes out.
 
 Runs in an environment of its own, which has Dynamo and no cachelb; see play.py.
 """
@@ -15,10 +15,10 @@ FIGURES = {
     "ttft_p99_s": ("p99_ttft_ms", 1e-3),
     "tpot_mean_s": ("mean_tpot_ms", 1e-3),
     "e2e_mean_s": ("mean_e2e_latency_ms", 1e-3),
-    # As cachelb counts: of a request that was preempted, when it was admitted first.
+    # As cachelb counts: a preempted request counts at its first admission.
     "hit_rate": ("first_admission_prefix_cache_reused_ratio", 1.0),
 }
-"""Figures of a league by Dynamo's names, and what a unit of theirs is."""
+"""Figures of a league by Dynamo's names, and the size of its units."""
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ DTYPE = "float32"
 
 
 def main() -> None:
-    """Play what is missing, then write the page."""
+    """Play missing rounds, then write the page."""
     given = _arguments()
     shape = replace(Shape(vocabulary=VOCABULARY), chats=given.chats, turns=given.turns)
     settings: dict[str, Any] = {"size": given.size, "dtype": DTYPE, "tokens_per_cache": given.cache_tokens}

@@ -52,7 +52,7 @@ class Single:
 
 
 def measure(fleet: Fleet) -> dict[str, Any]:
-    """Time single requests, what a gateway adds, and then requests that the calibration does not use.
+    """Time single requests, the overhead of a gateway, and then requests that the calibration does not use.
 
     Engines on one machine slow each other down, and in an episode all of them are at work. So the requests that
     calibrate go to all engines at the same moment, one to each.
@@ -107,7 +107,7 @@ def _singles(fleet: Fleet, engine: int, repeat: int, start: Barrier) -> list[Sin
 
 
 def _gateway_s(fleet: Fleet) -> float:
-    """Return what a gateway adds, by the medians of a repeated prompt with and without."""
+    """Return the overhead of a gateway, by the medians of a repeated prompt with and without."""
     fleet.reset()
     prompt = _prompt(1, 2048)
     with (

@@ -23,7 +23,7 @@ PASS_TOKENS = 2048
 SEQUENCES = 8
 """`max_num_seqs` of `tests.engine.engine`."""
 UNEVEN = 0.05
-"""A little more or less time decides who is next, and so all that follows; the figures should not hang on it."""
+"""A little more or less time decides the next client, and so all that follows; figures should not depend on it."""
 _SHAKEN_S = 120
 # Constants of which only products with the rates below count.
 _BODY, _ATTENTION_SHARE, _KV_BYTES = 1e9, 0.5, 10**12
@@ -136,7 +136,7 @@ def fit(singles: Sequence[Mapping[str, Any]]) -> Speed:
 
 
 def gateway_s(sessions: Sequence[Mapping[str, Any]]) -> float:
-    """Return what a gateway adds to a request, the median over the starts of the engines."""
+    """Return the overhead of a gateway per request, the median over the starts of the engines."""
     return float(median(session["gateway_s"] for session in sessions))
 
 

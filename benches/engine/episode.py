@@ -88,7 +88,7 @@ def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
         router = stack.enter_context(made)
         if hears_events(given):
             router.attach(ZmqSource(endpoints=fleet.endpoints))
-            # An engine may not know of the subscription yet; what it sends until then would be missed.
+            # An engine may not know of the subscription yet; events sent until then would be missed.
             _wait(router, _is_live)
         # `cachelb serve` has the admission, the example has none.
         served = GATEWAYS["serve"](router, admission=AdmissionOptions(**admission)) if admission else None
@@ -100,7 +100,7 @@ def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
         began = time.perf_counter()
         requests = _Driver(gateway, plan(shape, seed), Known(fleet.block_size), shape, seed).run()
         wall_s = time.perf_counter() - began
-        # The gateway tells its router of an end after the client has read it.
+        # The gateway reports an end to its router after the client has read it.
         wait_until(lambda: not router.stats().open_requests, timeout_s=DEADLINE_S)
         funnel = router.stats().funnel
         return {
@@ -136,7 +136,7 @@ def _is_live(worker: WorkerStats) -> bool:
 
 
 def _knows_warm_up(worker: WorkerStats) -> bool:
-    """Say whether the index holds what the engine holds."""
+    """Return whether the index holds the blocks that the engine holds."""
     return _is_live(worker) and worker.index_blocks == {"gpu": WARM_UP_BLOCKS}
 
 

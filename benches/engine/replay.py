@@ -136,7 +136,7 @@ class _Loop:
         return self._send(row)
 
     def workload(self) -> Workload:
-        """Return what was sent so far."""
+        """Return the requests sent so far."""
         size = self._block_size
         hashes = [hash_blocks(prompt, size) for prompt in self._prompts]
         # The last token of an answer is in no cache.

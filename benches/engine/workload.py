@@ -62,13 +62,13 @@ class Shape:
 
     @property
     def distinct(self) -> int:
-        """Tokens of all chats together, on average, what several begin with counted once."""
+        """Tokens of all chats together, on average, shared beginnings counted once."""
         systems = self.shared + self.chats - self.shared * self.sharing
         return systems * self.system_tokens + self.requests * (sum(self.turn_tokens) // 2 + self.answer_tokens)
 
 
 def plan(shape: Shape, seed: int) -> list[list[list[int]]]:
-    """Make the chats: for each, what every turn adds to the history; the first begins with the system prompt.
+    """Make the chats: for each, the tokens that every turn adds to the history; the first begins with a system prompt.
 
     Raises:
         ValueError: More chats share a system prompt than there are.

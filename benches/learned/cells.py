@@ -1,4 +1,4 @@
-"""The grid: what is run, and the figures that are kept of a run."""
+"""The grid: its runs, and the figures that are kept of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cachelb.sim import SimResult, Workload
 
 LOADS = (0.6, 0.8, 0.95)
-"""Medium to saturated, as parts of what `prefix-cache-and-load` can take."""
+"""Medium to saturated, as parts of the capacity under `prefix-cache-and-load`."""
 COUNT = 20_000
 SETTLED_S = 300.0
 """The first five minutes, in which a model has to be found."""
@@ -101,7 +101,7 @@ def run(
 
 
 def figures(result: SimResult, since_s: float = SETTLED_S) -> dict[str, Any]:
-    """Return what the tables show of a run.
+    """Return the figures of a run in the tables.
 
     Args:
         result: The run.
@@ -128,7 +128,7 @@ def figures(result: SimResult, since_s: float = SETTLED_S) -> dict[str, Any]:
 
 
 def _spread(seconds: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Return what times are like."""
+    """Return mean and percentiles of times."""
     p50, p99 = (float(each) for each in np.percentile(seconds, [50, 99]))
     return {"mean": float(seconds.mean()), "p50": p50, "p99": p99}
 

@@ -1,4 +1,4 @@
-"""Devices that change their speed in the middle of a run: what a request costs is another thing from then on."""
+"""Devices that change their speed in the middle of a run: the costs of requests change with it."""
 
 from __future__ import annotations
 

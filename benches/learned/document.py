@@ -1,4 +1,4 @@
-"""docs/learned-grid.md: what the runs say."""
+"""docs/learned-grid.md: the tables of the runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Grid:
         ]
 
     def name(self, policy: str) -> str:
-        """Return what a policy is called in the tables: with its seeds, if others have more."""
+        """Return the name of a policy in the tables: with its seeds, if others have more."""
         own = len(self.seeds[policy])
         return policy if own == self.most_seeds else f"{policy}, {own} seed{'s' if own > 1 else ''}"
 
@@ -69,7 +69,7 @@ class Grid:
         return float((run[span] or run["all"])[figure])
 
     def ratio(self, place: Place, policy: str, figure: str, span: str = "later") -> float:
-        """Return by what the baseline takes longer, with the same seeds."""
+        """Return the ratio of the baseline's time, with the same seeds."""
         return self.figure(place, BASELINE, figure, span, policy) / self.figure(place, policy, figure, span)
 
     def best(self, place: Place, figure: str, span: str = "later") -> str:
@@ -78,7 +78,7 @@ class Grid:
         return max(classical, key=lambda policy: self.ratio(place, policy, figure, span))
 
     def closest(self, place: Place, figure: str) -> tuple[float, str]:
-        """Return the policy that comes closest to the learned one or beats it most, with its seeds, and by what."""
+        """Return the policy that comes closest to the learned one or beats it most, with its seeds, and the ratio."""
         others = [policy for policy in self.policies if not policy.startswith(LEARNED)]
         return min(
             (self.figure(place, policy, figure) / self.figure(place, LEARNED, figure, of=policy), policy)
@@ -197,7 +197,7 @@ def _ratios(grid: Grid, place: Place, policy: str) -> str:
 
 
 def shares(grid: Grid) -> Iterator[str]:
-    """Yield a table of who decided once there was a model, averaged over the seeds."""
+    """Yield a table of the reasons once there was a model, averaged over the seeds."""
     yield "| workload | fleet | load | first model | `learned*` of what was in distribution | all reasons since |"
     yield "|---" * 6 + "|"
     for place in grid.places:

@@ -85,7 +85,7 @@ class _Watching(RouterGateway):
 def _maker(
     requests: Workload, fleet: FleetSpec, seed: int, options: dict[str, Any]
 ) -> Callable[[Callable[[], float]], Router[str]]:
-    """Return what makes a router over the workers."""
+    """Return a function that makes a router over the workers."""
 
     def make(clock: Callable[[], float]) -> Router[str]:
         router: Router[str] = Router(

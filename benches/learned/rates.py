@@ -21,7 +21,7 @@ COUNT = 6_000
 PROBES = 6
 
 _MEASURED_AS = {"rate-shift": "prefix-mixed", "prefix-shift": "prefix-05", "recurring": "prefix-05"}
-"""The harder part of a workload that changes decides what a fleet can take."""
+"""The harder part of a workload that changes sets the capacity of a fleet."""
 
 CAPACITY: dict[tuple[str, str], float] = {
     ("conversation", "8xa30"): 17.8,
@@ -63,7 +63,7 @@ def rate(workload: str, fleet: str, load: float) -> float:
     Args:
         workload: One of the workloads.
         fleet: One of `FLEETS`.
-        load: Part of what the baseline can take.
+        load: Part of the baseline's capacity.
 
     Returns:
         The rate; of `rate-shift` after the shift.
@@ -77,7 +77,7 @@ def capacity(workload: str, fleet: str, policy: str = BASELINE) -> float:
     Args:
         workload: One of the workloads.
         fleet: One of the fleets.
-        policy: Who routes.
+        policy: The policy that routes.
 
     Returns:
         Requests per second, to 3 %.

@@ -21,7 +21,7 @@ from cachelb.sim.workloads import Poisson, Steps, read_mooncake
 
 TRACE = "traces/mooncake/conversation_trace.jsonl.xz"
 RATE_SHIFT = 2.2
-"""By what the rate of `rate-shift` grows half way: from 10 to 22 arrivals per second."""
+"""Factor by which the rate of `rate-shift` grows half way: from 10 to 22 arrivals per second."""
 ROWS_PER_SEED = 2_000
 
 WORKLOADS = (
@@ -52,7 +52,7 @@ def make(name: str, *, rate: float, count: int, seed: int) -> Workload:
         name: One of `WORKLOADS`, or `recurring`.
         rate: Arrivals per second; of `recurring`, in its first phase.
         count: Requests.
-        seed: Seed of what they are and of when they come.
+        seed: Seed of the requests and their arrivals.
 
     Returns:
         The workload; no request waits for another.
@@ -73,7 +73,7 @@ def make(name: str, *, rate: float, count: int, seed: int) -> Workload:
 
 @lru_cache(maxsize=2)
 def _contents(name: str, count: int, seed: int) -> Workload:
-    """Return what is asked, in order."""
+    """Return the requests, in order."""
     if name == "conversation":
         return _conversation(count, seed)
     if name == "prefill-only":

@@ -1,4 +1,4 @@
-"""Everything at once for half an hour: two gateways that share, engines with events, faults, and what it costs.
+"""Everything at once for half an hour: two gateways that share, engines with events, faults, and the cost.
 
     python -m benches.soak [--minutes 30] [--rate 0] [--out docs/soak.md]
 

@@ -1,4 +1,4 @@
-"""The clients: conversations that arrive at random times, some of which leave early, and what they saw."""
+"""The clients: conversations that arrive at random times, some of which leave early, and their outcomes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from benches.soak.processes import Gateway
 
 MOST_OPEN = 800
-"""Requests open at once; who arrives beyond that is not sent, and counted. When something else takes the machine
-for a minute, those who came meanwhile would keep the gateways from ever catching up."""
+"""Requests open at once; requests beyond that are not sent, but counted. When something else takes the machine
+for a minute, requests that came meanwhile would keep the gateways from ever catching up."""
 OUTPUT_TOKENS = 24
 _VOCABULARY = 128_000
 _TEMPLATES, _TEMPLATE_TOKENS = 20, 512

@@ -144,7 +144,7 @@ class TimedRouter(Router[str]):
 
 
 class Complaints(logging.Handler):
-    """Counts what is logged, and exceptions by themselves. Answers that are torn on purpose are errors to servers."""
+    """Counts log records, and exceptions by themselves. Answers that are torn on purpose are errors to servers."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -162,7 +162,7 @@ def resident_bytes() -> int:
 
 
 def descriptors() -> int:
-    """Count what this process has open."""
+    """Count the open files and sockets of this process."""
     found = Path("/proc/self/fd")
     return sum(1 for _ in found.iterdir()) if found.exists() else 0
 
@@ -242,7 +242,7 @@ def held_blocks(worker: WorkerStats) -> int:
 
 
 def run(connection: Connection, spec: Spec) -> None:
-    """Serve until SIGTERM, or until whoever started it is gone."""
+    """Serve until SIGTERM, or until the parent process is gone."""
     complaints = Complaints()
     logging.getLogger().addHandler(complaints)
     router = TimedRouter(spec.workers, secret="known to all gateways")  # noqa: S106 - of this bench

@@ -1,4 +1,4 @@
-"""The gateways, as whoever started them sees them."""
+"""The gateways, as the process that started them sees them."""
 
 from __future__ import annotations
 

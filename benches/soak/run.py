@@ -52,7 +52,7 @@ class Plan:
         hybrid: Those of them whose model has sliding windows.
         every_s: Seconds between two looks.
         restart_s: Seconds between two restarts of a worker.
-        rate: Requests per second; None for `share` of what the ramp finds.
+        rate: Requests per second; None for `share` of the rate that the ramp finds.
         share: Part of the capacity.
         probe_s: Seconds at each rate of the ramp.
         first_rate: Where the ramp begins.
@@ -243,7 +243,7 @@ class _Soak:
         self.result.seconds = time.monotonic() - self.begin_s
         self.fleet.heal()
         await self.clients.settle()
-        # A worker that came back and computed nothing since has nothing to tell: its events begin with its next prompt.
+        # A worker that came back and computed nothing since has no events: they begin with its next prompt.
         await asyncio.gather(*map(self.clients.wake, self.fleet.urls))
 
     async def pause(self, until_s: float) -> bool:
@@ -338,7 +338,7 @@ class _Soak:
         return {worker.url: worker.cached_blocks for worker in self.fleet.workers}
 
     def knows_all(self, report: Report) -> bool:
-        """Tell whether a gateway hears the other one and every worker, and knows what these hold."""
+        """Return whether a gateway receives from the other one and every worker, and holds the state of all."""
         return len(report.peers) == 1 and report.events.get("fed") == self.plan.workers and report.held == self.cached()
 
     def wait_until(self, condition: Callable[[list[Report]], bool], seconds: float = 60.0) -> None:

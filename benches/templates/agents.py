@@ -11,7 +11,7 @@ from benches.templates import anthropic, chats, responses
 from benches.templates.words import Body, Words
 
 Sessions = list[list[Body]]
-"""Bodies of each session; each holds the one before it, but for what a client changes."""
+"""Bodies of each session; each holds the one before it, but for changes of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A client and what it sends."""
+    """A client and its requests."""
 
     name: str
     path: str

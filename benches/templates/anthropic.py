@@ -14,7 +14,7 @@ Sessions = list[list[Body]]
 
 @dataclass(slots=True)
 class _Client:
-    """A client: its head, and what its turns have.
+    """A client: its head, and the contents of its turns.
 
     `reminds` puts a system message into every turn, `notes` a text behind some results.
     """

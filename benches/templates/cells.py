@@ -82,7 +82,7 @@ class Prompts:
 
 
 def true_shares(engine: Engine, requests: Sequence[Request]) -> list[tuple[float, int]]:
-    """Render all requests; return what each shares with the best earlier one, and its length. Raises RefusedError."""
+    """Render all requests; return the share of each with the best earlier one, and its length. Raises RefusedError."""
     cache = Prompts()
     found = []
     for request in requests:
@@ -99,7 +99,7 @@ def described(requests: Iterable[Request], options: Options, model: str) -> list
 
 
 def claimed_shares(requests: Sequence[Request], options: Options, model: str) -> list[float]:
-    """Return what a reader takes each request to share with the best earlier one."""
+    """Return the share of each request with the best earlier one, as claimed by a reader."""
     read = described(requests, options, model)
     return [
         max((earlier.shared_with(this, block_size=1).share for earlier in read[:number]), default=0.0)

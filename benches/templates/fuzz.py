@@ -1,4 +1,4 @@
-"""Random dialogues in pairs, to find claims beyond what a template renders equally."""
+"""Random dialogues in pairs, to find claims beyond the text that a template renders equally."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Talks:
         return other
 
     def _turn(self, tools: list[Body]) -> list[Body]:
-        """Make an answer and what follows it."""
+        """Make an answer and the messages after it."""
         luck = self._luck
         answer = message("assistant", self._text())
         if luck.random() < 0.5:

@@ -42,7 +42,7 @@ _BYTES: Final = 4
 
 @dataclass(slots=True)
 class Played:
-    """Sums by phase and agent, and what a decision gave as its ground, by phase."""
+    """Sums by phase and agent, and reasons of decisions, by phase."""
 
     sums: dict[tuple[str, str], Sum] = field(default_factory=lambda: defaultdict(Sum))
     grounds: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))

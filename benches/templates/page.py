@@ -50,7 +50,7 @@ def figures(sums: Sequence[Sum]) -> list[str]:
 
 
 def cell_rows(cells: dict[Cell, tuple[Sum, Sum]]) -> list[list[str]]:
-    """List cells: what is true and found of next turns and first requests, and what is false; the worst first."""
+    """List cells: true and found shares of next turns and first requests, and false ones; the worst first."""
     rows = [["cell", "turns: true", "found", "false", "firsts: true", "found", "false"]]
     order = sorted(cells, key=lambda cell: min(cells[cell][0].found_share, 1 - cells[cell][0].false_share))
     for agent, template in order:

@@ -34,7 +34,7 @@ def fill(make: type[Index]) -> None:
     """Fill one index and print its memory per block. Runs in a process of its own."""
     index = make()
     given = prompts(_PROMPTS, _LENGTH, seed=4, share=0.0)
-    # The first call allocates what belongs to no block, and memory freed before counts as the blocks' once reused.
+    # The first call allocates memory of no block, and memory freed before counts as the blocks' once reused.
     index.record(Prompt([1] * _LENGTH), 0)
     for prompt in given:
         _ = prompt.array, prompt.text

@@ -67,7 +67,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Plays every case on a contender of its own: how many there are, and what was answered wrongly.
+/// Plays every case on a contender of its own: how many there are, and the wrong answers.
 pub fn play(make: impl Fn() -> Box<dyn Contender>) -> (usize, Vec<String>) {
     let wrong = CASES.iter().filter_map(|case| {
         let mut contender = make();

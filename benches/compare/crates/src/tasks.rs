@@ -70,7 +70,7 @@ pub fn hashing(calls: usize) -> Vec<Row> {
     rows
 }
 
-/// Who holds how much of a prompt, among a million blocks.
+/// Leading blocks of a prompt that each worker holds, among a million blocks.
 pub fn matching(calls: usize) -> Vec<Row> {
     let mut rows = Vec::new();
     for blocks in [32, 128, 512] {

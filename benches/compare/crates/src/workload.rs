@@ -1,4 +1,4 @@
-//! Prompts that share beginnings, the events that engines publish of them, and the truth about who holds what.
+//! Prompts that share beginnings, the events that engines publish of them, and the blocks that each worker truly holds.
 
 use std::collections::HashSet;
 

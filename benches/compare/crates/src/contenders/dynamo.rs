@@ -123,7 +123,7 @@ impl Contender for Radix {
     }
 }
 
-/// An index with a writer thread of its own; what is said goes through a queue.
+/// An index with a writer thread of its own; events go through a queue.
 pub struct Pooled<T: SyncIndexer> {
     name: &'static str,
     index: Arc<T>,

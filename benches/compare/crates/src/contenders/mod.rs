@@ -52,8 +52,8 @@ pub trait Contender {
     }
 }
 
-/// Makes, in the thread that asks, what it asks with: returns how many workers hold the first block of prompt `nth`. Buffers
-/// that another thread made beside each other would share cache lines.
+/// Makes, in the thread that calls it, a lookup: it returns how many workers hold the first block of prompt `nth`.
+/// Buffers that another thread made beside each other would share cache lines.
 pub type Reader = Box<dyn FnOnce() -> Box<dyn FnMut(usize) -> usize> + Send>;
 
 /// Data behind a lock that readers need, while there are none: the check costs as much as the mutex that a router has

@@ -115,7 +115,7 @@ class PlacedOptions(HashedOptions, total=False):
     max_blocks_per_worker: int
     """Blocks one worker's cache holds; the least recently used leave first."""
     ttl_s: float | None
-    """Seconds a placement is believed, None until evicted."""
+    """Seconds a placement counts as cached, None until evicted."""
 
 @type_check_only
 class PolicyOptions(TypedDict, total=False):
@@ -227,11 +227,11 @@ class Adaptive(BuiltinPolicy):
     """The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
 
     The cost is an estimate in milliseconds: the prefill that waits on the worker and that of the request's own uncached
-    tokens; what these push out of the cache; what they delay those that run there; all but the wait the dearer the less
-    room the worker's KV memory has (`kv_blocks` of `Router.add_worker`), divided by the speed that first tokens showed;
-    and the wait until there is room.
-    Nothing must be set: without `kv_blocks` KV use is what load reports say, without those it does not count; without
-    first tokens all workers are equally fast. Weights other than 1 take the place of measured speeds.
+    tokens; the blocks that these evict from the cache; the delay of the requests that run there; all but the wait
+    cost more the less free KV memory the worker has (`kv_blocks` of `Router.add_worker`), divided by the speed that
+    first tokens showed; and the wait until there is room. Nothing must be set: without `kv_blocks` KV use is taken
+    from load reports, and without those it does not count; without first tokens all workers are equally fast.
+    Weights other than 1 take the place of measured speeds.
 
     Example:
         >>> policy = Adaptive(seed=1)
@@ -253,7 +253,7 @@ class Adaptive(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            objective: What is to be short: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that
+            objective: The time to minimise: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that
                 fewer prompts are computed beside those that generate; ``balanced``, the lowest geometric mean of the
                 ratios of median, mean and P99 TTFT and of whole answers to the best of any policy.
             load_ms_per_token: Milliseconds that loading takes per prompt token, by medium: ``{"cpu": 0.003, "disk":
@@ -317,7 +317,7 @@ class CacheAware(BuiltinPolicy):
                 two standard deviations, from 4 to 32.
             min_matched_tokens: Cached tokens that make a hit whatever their share.
             index: "radix" compares prompts page by page in a tree instead of block by block: for engines that reuse
-                parts of blocks, such as those of `SGLang`. `block_size` says nothing then. With pages of one token it
+                parts of blocks, such as those of `SGLang`. `block_size` has no effect then. With pages of one token it
                 takes tokens, text and messages, but no `blocks=` and no KV events.
             page_size: Tokens per page of the tree.
             matcher: How prefixes are searched; all give the same answer.
@@ -351,7 +351,7 @@ class LeastLoaded(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            load: What counts as load: requests in flight, uncached prompt tokens without a first token, or blocks held
+            load: The measure of load: requests in flight, uncached prompt tokens without a first token, or blocks held
                 by requests past it.
             **shared: Those of `KeyedOptions`.
 
@@ -483,7 +483,7 @@ class PrefixHash(BuiltinPolicy):
     Nothing is remembered about prompts, so routers with the same seed agree without sharing state. The key is the
     session, else the longest of the `cache_boundaries` that the prompt reaches, else its first tokens. The key's
     worker serves (`hash`) unless its load is over both margins. Then the next shorter boundary's worker is tried,
-    then the least loaded one (`hash-bounded`). If everybody is as busy, the request stays. Requests without a key go
+    then the least loaded one (`hash-bounded`). If all are as busy, the request stays. Requests without a key go
     to the least loaded worker (`no-key`).
 
     If every prompt begins with one system prompt longer than `prefix_token_count`, all of them have the same key: set
@@ -513,7 +513,7 @@ class PrefixHash(BuiltinPolicy):
             prefix_token_count: Leading tokens that make the key of a prompt that reaches no boundary.
             load_factor: A worker is overloaded only above this many times the average load.
             balance_abs_threshold: A worker is overloaded only above the average load plus this many requests.
-            cache_boundaries: Lengths in tokens at which prompts are told apart, such as the ends of the system prompts;
+            cache_boundaries: Lengths in tokens at which prompts are hashed, such as the ends of the system prompts;
                 each is rounded down to whole blocks.
             **shared: Those of `HashedOptions`.
 
@@ -530,18 +530,18 @@ class BoundaryLearning(BuiltinPolicy):
 
     When a request is answered, a route is learned at the end of each of its messages: this prefix lies on that worker.
     The deepest route that begins a later prompt decides (`prefix`): the next turn finds the whole conversation, a
-    conversation that branches finds its last common message, a new one its system prompt. What was never seen goes to
-    a hash ring with bounded loads, by its first message (`hash`, `hash-bounded`). A worker whose load is above
-    `load_imbalance_factor` times the lower median plus 2 is left for the least loaded one
-    (`diverted`), which then is a holder too.
+    conversation that branches finds its last common message, a new one its system prompt. A prompt without a
+    route goes to a hash ring with bounded loads, by its first message (`hash`, `hash-bounded`). A worker whose load
+    is above `load_imbalance_factor` times the lower median plus 2 is left for the least loaded one (`diverted`),
+    which then is a holder too.
 
-    Where messages end is `boundaries=`; `cachelb.boundaries.message_boundaries` finds that of tokens, and of
-    `messages=` it is known. Of a prompt without boundaries, the first `prefix_token_length` tokens are its only route.
-    Ends are rounded down to whole blocks, since an engine's cache shares nothing less.
+    `boundaries=` gives the ends of messages; `cachelb.boundaries.message_boundaries` finds them in tokens, and for
+    `messages=` they are known. The only route of a prompt without boundaries is its first `prefix_token_length`
+    tokens. Ends are rounded down to whole blocks, since an engine's cache shares nothing less.
 
     A route is lost when it was not served for `ttl_s`, when its worker leaves or its cache is reset, and when there are
-    more than `max_routes`: then the least recently used goes first, and of one conversation the deepest. A request
-    that fails before its first token teaches nothing. `stats()["routes"]` counts them.
+    more than `max_routes`: then the least recently used goes first, and within one conversation the deepest. A
+    request that fails before its first token teaches nothing. `stats()["routes"]` counts them.
 
     Example:
         >>> policy, workers = BoundaryLearning(), ["gpu0", "gpu1", "gpu2"]
@@ -570,15 +570,15 @@ class BoundaryLearning(BuiltinPolicy):
 
         Args:
             max_routes: Routes remembered; as many conversations as times their messages. One takes about 200 bytes.
-            ttl_s: Seconds after which a worker that served a prefix is no longer believed to hold it, None for ever.
+            ttl_s: Seconds after which a worker that served a prefix is no longer assumed to hold it, None for ever.
             prefix_token_length: Tokens that a prompt without boundaries is known by.
             min_prefix_boundary_tokens: Boundaries before that, in whole blocks, are left out.
             load_imbalance_factor: A worker is left only above this many times the lower median load plus 2; None never
                 leaves it.
             epsilon: Slack of the hash ring over the fair share of requests in flight; None never looks at the load.
             multi_depth: Learn at every boundary, not only at the first.
-            learn: Whose route a diverted request makes: that of the worker that served it, which becomes a holder
-                beside the other, or of the one it was diverted from.
+            learn: The worker whose route a diverted request makes: the one that served it, which becomes a holder
+                beside the other, or the one it was diverted from.
             **shared: Those of `HashedOptions`.
 
         Returns:
@@ -638,8 +638,8 @@ class Session(BuiltinPolicy):
     The session is `session=`, else the first tokens of the prompt. Three modes:
         sticky: A new session goes to the worker with the fewest (`least-loaded`) and is bound to it (`session`). If
             that worker is not available, the session moves and stays where it moved (`session-moved`).
-        manual: As before, but a session keeps two workers, and returns to the older one when that is back. A new one
-            goes where `assignment` says.
+        manual: As `sticky`, but a session keeps two workers, and returns to the older one when that is back. A new
+            one is placed by `assignment`.
         hash: Nothing is remembered; every router with the same seed picks the same worker (`hash`).
 
     A binding is provisional until the worker answers; a request that fails before takes it back. A retry elsewhere
@@ -675,11 +675,11 @@ class Session(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            mode: What binds a session to a worker.
-            hard: Never serve a session elsewhere while its worker is registered: if that is not available, nobody is
+            mode: How a session is bound to a worker.
+            hard: Never serve a session elsewhere while its worker is registered: if that is not available, no worker is
                 (`NoWorkerAvailable`). Otherwise an overloaded worker is left for one request (`spill`).
             base: The policy that places new and moved sessions: a name, or a policy whose options are taken, its block
-                size among them. None places as the mode says.
+                size among them. None places by the mode.
             ttl_s: Seconds without a request after which a session is forgotten, None for ever.
             assignment: How mode "manual" places new sessions: at random, by the fewest requests in flight, or by the
                 fewest sessions.
@@ -714,7 +714,7 @@ class RoundRobin(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            start: Who is first: drawn, so that several routers do not begin alike, or the first registered.
+            start: The first worker: drawn, so that several routers do not begin alike, or the first registered.
             **shared: Those of `SharedOptions`.
 
         Returns:
@@ -752,11 +752,11 @@ class PrefixAffinity(BuiltinPolicy):
     """Ray Serve's prefix cache affinity: the longest match in a tree of texts, unless queues are too unlike.
 
     If the longest queue is more than `imbalanced_threshold` requests longer than the shortest, two random workers are
-    compared (`imbalance`). Else the tree is asked who saw the longest beginning of the prompt, to the character. If
-    that is `match_rate_threshold` of the prompt or more, the worker with the shortest queue among those that saw it
-    serves (`prefix`), else the one of which the tree knows the least text (`cold`). A worker far above the mean load is
-    left for the least loaded one (`spill`), which holds the prompt from then on. Requests without a prompt go to the
-    better of two random workers (`no-key`, `short-prompt`).
+    compared (`imbalance`). Else the tree gives the workers that saw the longest beginning of the prompt, to the
+    character. If that is `match_rate_threshold` of the prompt or more, the worker with the shortest queue among
+    those that saw it serves (`prefix`), else the one of which the tree knows the least text (`cold`). A worker far
+    above the mean load is left for the least loaded one (`spill`), which holds the prompt from then on. Requests
+    without a prompt go to the better of two random workers (`no-key`, `short-prompt`).
 
     Prompts given as tokens are compared to the token, prompts given as hashes to the block; sizes count four characters
     a token then. `compat="ray"` is Ray's own behaviour: no queue is too long, no gate, and nothing is ever evicted.
@@ -810,8 +810,8 @@ class PrefixAffinity(BuiltinPolicy):
 class PrefixCache(BuiltinPolicy):
     """The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.
 
-    Above `tau` load has no say: every request with a popular prefix goes to the same worker. `cache-aware` is this
-    policy with a remedy; so is `gate=True` here.
+    Above `tau` load does not count: every request with a popular prefix goes to the same worker. `cache-aware` is
+    this policy with a remedy; so is `gate=True` here.
 
     Example:
         >>> policy = PrefixCache(seed=1)
@@ -882,11 +882,11 @@ class PrefixCacheAndLoad(BuiltinPolicy):
 class OverlapCost(BuiltinPolicy):
     """Dynamo's cost function, with its option names and defaults.
 
-    Per worker, in blocks: the prefill queued there and of this request, less what is cached, plus the blocks of the
+    Per worker, in blocks: the prefill queued there and of this request, less the cached blocks, plus those of the
     prompts in flight, those that several of them share counted once and those of this request not at all. Report first
     tokens (`on_first_token`), or every request counts as prefill until it ends.
 
-    A placement is believed for 120 seconds unless `ttl_s` says otherwise.
+    A placement counts as cached for 120 seconds unless `ttl_s` is given.
 
     Measured on a conversation trace, a `router_temperature` of 0.5 was slower than round robin: it gives up locality.
 
@@ -916,17 +916,18 @@ class OverlapCost(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            overlap_score_credit: What a block in device memory saves; above 1 favours holders further.
+            overlap_score_credit: Blocks of prefill saved per block in device memory; above 1 favours holders further.
             overlap_score_credit_decay: How fast prefill queued beyond the least anywhere, in units of the request,
                 devalues device blocks.
-            prefill_load_scale: What a block of prefill costs.
-            decode_active_request_weight: What a request in flight costs.
-            host_cache_hit_weight: What a block in host memory saves.
-            disk_cache_hit_weight: What a block on disk saves.
-            shared_cache_multiplier: What a block in a shared store saves; 0.5 is usual where there is one.
+            prefill_load_scale: Cost of a block of prefill.
+            decode_active_request_weight: Cost of a request in flight.
+            host_cache_hit_weight: Blocks of prefill saved per block in host memory.
+            disk_cache_hit_weight: Blocks of prefill saved per block on disk.
+            shared_cache_multiplier: Blocks of prefill saved per block in a shared store; 0.5 is usual where there is
+                one.
             router_temperature: Above 0, workers are drawn by softmax over their costs, scaled to between 0 and 1.
-            router_predicted_ttl_secs: The same on workers that publish events; None credits nothing there before an
-                event confirms it.
+            router_predicted_ttl_secs: Seconds a placement counts as cached on workers that publish events; None credits
+                nothing there before an event confirms it.
             **shared: Those of `PlacedOptions`.
 
         Returns:
@@ -960,7 +961,7 @@ class PrefillTimesBatch(BuiltinPolicy):
         """Build the policy.
 
         Args:
-            crowding: How much those count that a request keeps waiting: what it adds to a worker's tokens counts so
+            crowding: Weight of the requests that wait behind this one: the tokens that it adds to a worker count so
                 many times more for each request that waits per worker, and every batch is larger by so many times the
                 mean one. 0 is the rule as published.
             **shared: Those of `PlacedOptions`.
@@ -977,8 +978,8 @@ class StickyUntilSaturated(BuiltinPolicy):
     """The workers that hold most of the prompt, as long as they answer soon enough; llm-d's affinity filter.
 
     Only workers that hold `affinity_threshold` of the prompt take part (`sticky`), unless the first token would come
-    `max_ttft_penalty_ms` later there than elsewhere (`sticky-broken`). Of those who take part, the one with the fewest
-    prompt tokens waiting is picked.
+    `max_ttft_penalty_ms` later there than elsewhere (`sticky-broken`). The one of those that take part with the
+    fewest prompt tokens waiting is picked.
 
     The penalty is only as good as the throughput: calibrate `peak_prefill_throughput`, or let it be observed.
 
@@ -1008,8 +1009,8 @@ class StickyUntilSaturated(BuiltinPolicy):
             min_matched_tokens: Cached tokens that suffice whatever their share, for long prompts with a shared head.
             exploration_probability: How often every worker takes part all the same (`explore`).
             max_ttft_penalty_ms: How much later than elsewhere the first token may come; 0 always stays.
-            peak_prefill_throughput: Prompt tokens per second of every worker; "observed" uses what each was seen to do.
-                The default is a 32B model on two H100.
+            peak_prefill_throughput: Prompt tokens per second of every worker; "observed" uses the measured rate of
+                each. The default is a 32B model on two H100.
             gate: Whether a holder with far more requests than the mean is left too (`sticky-broken`); False is llm-d's
                 rule.
             **shared: Those of `PlacedOptions`.
@@ -1023,7 +1024,7 @@ class StickyUntilSaturated(BuiltinPolicy):
         """
 
 class LeastExpectedWait(BuiltinPolicy):
-    """The worker that would start the request soonest, by its engine's report and what was sent since.
+    """The worker that would start the request soonest, by its engine's report and the requests sent since.
 
     Feed it with `update_load`: queued tokens (or waiting requests), prompt tokens per second and KV use. Waits are in
     seconds, so workers of unlike speed compare. A worker without a report is judged by its requests in flight; without
@@ -1095,7 +1096,7 @@ class EstimatedTtft(BuiltinPolicy):
 
     A worker's queue is the sum of the estimates of its requests without a first token, less the time the first of them
     has been computing: report first tokens (`on_first_token`). If blocks can be sent between workers, one that holds
-    little may fetch them. If nobody meets an objective, the earliest worker is taken (`slo-unattainable`) or nobody is.
+    little may fetch them. If no worker meets an objective, the earliest is taken (`slo-unattainable`) or none.
 
     Example:
         >>> policy = EstimatedTtft(seed=1, ttft_slo_ms=40, prefill=(4.2e-7, 0.0152, 16.5))
@@ -1128,8 +1129,8 @@ class EstimatedTtft(BuiltinPolicy):
             kvcache_balancing_threshold: How many times longer the best prefix must be to be fetched.
             ttft_slo_ms: Longest time to the first token, None for any; without `prefill` it applies once a first token
                 has come.
-            tbt_slo_ms: Longest time between two tokens, by what engines report, None for any.
-            on_slo: What to do if nobody meets them: "route" to the earliest, or "reject".
+            tbt_slo_ms: Longest time between two tokens, by reports of engines, None for any.
+            on_slo: The action if no worker meets them: "route" to the earliest, or "reject".
             gate: Whether a worker with far more requests than the mean is left for the least loaded (`spill`): decoding
                 does not show in the estimate. False is the published rule.
             **shared: Those of `PlacedOptions`.
@@ -1143,15 +1144,15 @@ class EstimatedTtft(BuiltinPolicy):
         """
 
 class ExploitExplore(BuiltinPolicy):
-    """Preble's E2 (Srivatsa et al., ICLR 2025): exploit what is cached, or explore the cheapest worker.
+    """Preble's E2 (Srivatsa et al., ICLR 2025): exploit a cached prefix, or explore the cheapest worker.
 
     The cost of a worker is the seconds of prefill that it was sent lately, plus the seconds of decoding that its
     requests in flight are expected to take. If more of the prompt is cached than not, the cheapest of the workers that
     hold most of it serves (`prefix`); once it costs far more than the cheapest of all, that one does and is a holder
     too (`imbalance`). Other requests go to the cheapest worker (`cold`, `short-prompt`, `no-key`). A research baseline.
 
-    It differs from the published code where that is tied to one model and GPU: prefill times come from `prefill`, what
-    was missing is counted request by request instead of by miss rates of tree nodes, what a cache would evict has no
+    It differs from the published code where that is tied to one model and GPU: prefill times come from `prefill`,
+    missing tokens are counted request by request instead of by miss rates of tree nodes, evicted blocks have no
     price, and a hot prefix gains holders through the gate (`spill`), not through times to the first token.
 
     Example:
@@ -1195,8 +1196,8 @@ class KvAware(BuiltinPolicy):
 
     Blocks in host memory, in a shared store or on disk count by their credit. A placement counts at once
     (`enable_speculative`) and for `speculative_ttl_ms` more unless an event confirms it. Without events the policy goes
-    by its own placements, as `cache-aware` does; and so it does for text, of which events do not speak (`text-only`).
-    Where the picked worker's stream is behind, what it confirmed is doubtful (`stale-events`).
+    by its own placements, as `cache-aware` does; and so it does for text, which events do not cover (`text-only`).
+    If the picked worker's event stream is behind, its confirmed blocks are doubtful (`stale-events`).
 
     Example:
         >>> policy = KvAware(seed=1)
@@ -1224,7 +1225,7 @@ class KvAware(BuiltinPolicy):
         Args:
             enable_speculative: Whether a placement counts before an event confirms it.
             speculative_ttl_ms: Milliseconds it counts without one.
-            credits: What a block is worth by medium, 0 to 1: "gpu" 1.0, "cpu" 0.8, "external" 0.6 and "disk" 0.3 unless
+            credits: The credit of a block by medium, 0 to 1: "gpu" 1.0, "cpu" 0.8, "external" 0.6 and "disk" 0.3 unless
                 given.
             continuation: Which medium continues the device's prefix if several do: the longest, which engines load, or
                 the one worth most.
@@ -1246,22 +1247,22 @@ class KvAware(BuiltinPolicy):
 class Learned(Learner):
     """Send a request where a model expects the shortest time to its first token; the model learns from every answer.
 
-    After Lodestar (Lim et al., 2026). What is known of a request and of a worker when it is routed (how much of the
-    prompt is cached there, what runs and waits, tokens in flight, KV use, the GPU) and the time that its first token
-    then took are a sample. After `n_min` of them a small network is trained, in a thread of its own, and again after
+    After Lodestar (Lim et al., 2026). A sample is the state of a request and a worker when it is routed (cached
+    share of the prompt, running and waiting requests, tokens in flight, KV use, the GPU) and the time that its
+    first token then took. After `n_min` of them a small network is trained, in a thread of its own, and again after
     every `theta`. From then on a request goes to one of the workers that are within `delta` of the least expected
     time (`learned`, `learned-tie`); a share of `epsilon` goes anywhere, to be learned from (`explore`).
 
-    As long as there is no model (`cold-start`), and wherever it cannot be trusted, `fallback` decides, and the reason
-    says why: `ood` for numbers outside all that it was trained on, `stale-load` for reports that are too old,
+    As long as there is no model (`cold-start`), and wherever it cannot be trusted, `fallback` decides, with a
+    reason of its own: `ood` for values outside its training data, `stale-load` for reports that are too old,
     `model-drift` when its errors grew, `model-stale`, `model-timeout`, `model-error`, `normaliser-mismatch`. While the
     KV caches are full, prompts that begin alike are kept to `k` workers (`k-filter` where that made the difference).
 
-    It is no better than what it has seen: in simulations it was 10 times behind the best rule on agents new to it.
+    It is no better than its training data: in simulations it was 10 times behind the best rule on agents new to it.
 
     Only first tokens teach: call `Decision.on_first_token`, or `on_tokens`. Requests that fail teach nothing. Give GPU
     models with `Router.add_worker(gpu=)` where workers differ, and load reports (`Router.update_load`): without them
-    the model sees only what was booked here.
+    the model sees only bookings made here.
 
     Example:
         >>> policy = Learned(n_min=200, theta=200, training="inline", model_kind="linear", seed=1)
@@ -1312,11 +1313,11 @@ class Learned(Learner):
         Args:
             epsilon: Share of the requests that go to any worker.
             delta: Workers whose expected time is within this share of the least are as good.
-            tie: Which of them serves: "cached" one that holds most of the prompt, since what is not computed again
-                keeps nobody waiting, or a "random" one, as published.
-            crowding: How much those count that a request keeps waiting: what it would take on the same worker, idle,
-                counts as often as requests wait per worker, times this. 0 minds the request alone, as published; then
-                requests spread as the load grows, are computed again, and make more of it.
+            tie: Which of them serves: "cached" one that holds most of the prompt, since tokens that are not computed
+                again delay no other request, or a "random" one, as published.
+            crowding: Weight of the requests that wait behind this one: its expected time on the same worker, idle, is
+                added once for each request that waits per worker, times this. 0 counts the request alone, as published;
+                then requests spread as the load grows, are computed again, and add to it.
             k: Workers that prompts which begin alike are kept to while the caches are full, or as many as their share
                 of the requests needs; 0 keeps them to none.
             k_slack: A request leaves them where they are expected to cost more than this share above the least; None
@@ -1324,20 +1325,21 @@ class Learned(Learner):
             tau_sat: The caches are full from this mean KV use on.
             tau_ben: Prompts are kept together only if a worker holds more than so many tokens of them.
             prefix_token_length: Leading tokens by which prompts begin alike, of those without boundaries.
-            max_scored: Of more workers, those that hold most and a sample of the others are scored, so many in all.
+            max_scored: Most workers that are scored: those that hold most of the prompt, and a sample of the others.
             fallback: The policy that decides where the model cannot: a name, or a policy whose options are taken. How
                 placements are remembered is this policy's own matter.
-            outside: What happens where the model was not trained: "worker" leaves the workers concerned to the
-                fallback, "fleet" leaves it the whole decision as soon as there is one such worker, as published, and
-                "ignore" asks the model anyway.
+            outside: How workers outside the training data are treated: "worker" leaves those workers to the fallback,
+                "fleet" leaves it the whole decision as soon as there is one such worker, as published, and "ignore"
+                uses the model anyway.
             guards: Notice a model that is off, too old, or of other units. False is for experiments.
             timeout_ms: Predictions that take longer are not used, and not asked for again at once; None waits. Not with
                 training="inline", which is for runs that repeat.
             max_model_age_s: Seconds after which a model is not used if samples came since; None is no limit. A model is
                 stale in any case when five rounds of training are due.
-            reward: What is learned: "ttft" the time to the first token; "e2e" the time to the end, of an output as long
-                as the caller expects if it says so; "slo" whether the first token took longer than `slo_ttft_ms`.
-            slo_ttft_ms: See there.
+            reward: The outcome that is learned: "ttft" the time to the first token; "e2e" the time to the end, for an
+                output of the length that the caller expects, if given; "slo" whether the first token took longer than
+                `slo_ttft_ms`.
+            slo_ttft_ms: Objective of `reward="slo"` in milliseconds.
             clip_ttft_s: Longer times to a first token count as this.
             n_min: Samples before the first model.
             theta: Samples between two.
@@ -1348,7 +1350,7 @@ class Learned(Learner):
             freeze_after: Samples after which nothing is learned any more; None never stops.
             training: "background" trains in a thread, "inline" in the call that brings the last sample for it.
             model_kind: "mlp" is Lodestar's network; "linear" and "trees" are lighter.
-            features: "paper" leaves out uncached tokens and requests in flight, which follow from what a router knows.
+            features: "paper" leaves out uncached tokens and requests in flight, which the router counts itself.
             model: A model to begin with: one that was trained, a saved one, or the path of that.
             **shared: Those of `PlacedOptions`.
 

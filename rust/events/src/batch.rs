@@ -2,7 +2,7 @@
 
 use cachelb_core::ids::Medium;
 
-/// What an engine calls a block. Names mean nothing beyond one stream.
+/// An engine's name of a block, valid within one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Name {
     /// An integer; signed ones by their bits.
@@ -28,29 +28,29 @@ impl Span {
     }
 }
 
-/// Where an event says blocks lie.
+/// The place of blocks that an event states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
-    /// It does not say: device memory for a store, every medium for a removal.
+    /// Not stated: device memory for a store, every medium for a removal.
     #[default]
     Unsaid,
     /// A medium of the worker.
     In(Medium),
     /// A pool that workers share, which is not a property of this one.
     Shared,
-    /// A medium nobody here knows.
+    /// An unknown medium.
     Unknown,
 }
 
-/// What the layers of a cache group attend to.
+/// Attention of the layers of a cache group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attention {
-    /// It does not say.
+    /// Not stated.
     #[default]
     Unsaid,
     /// The whole prefix: full, MLA and sink attention.
     Full,
-    /// The last tokens, as many as the store says.
+    /// A window of the last tokens, whose length the store states.
     Sliding,
     /// A state at the end of a block, and none before it.
     Mamba,
@@ -62,7 +62,7 @@ pub enum Attention {
     Other(Span),
 }
 
-/// What a block's identity has beside its tokens: an image, or the digest of prompt embeddings.
+/// A part of a block's identity beside its tokens: an image, or the digest of prompt embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extra {
     /// Position of the block in the event.
@@ -86,7 +86,7 @@ pub struct Store {
     pub place: Place,
     /// Cache group.
     pub group: Option<u32>,
-    /// What that group attends to.
+    /// Attention of that group.
     pub attention: Attention,
     /// Its window in tokens.
     pub window: Option<u32>,
@@ -98,7 +98,7 @@ pub struct Store {
     pub extras: Span,
 }
 
-/// Blocks that went.
+/// Blocks that were removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Remove {
     /// Their names in [`Batch::names`].
@@ -114,14 +114,14 @@ pub struct Remove {
 pub enum Event {
     /// Blocks became available.
     Store(Store),
-    /// Blocks went.
+    /// Blocks were removed.
     Remove(Remove),
     /// The whole cache was dropped.
     Clear,
 }
 
 impl Event {
-    /// Where it says blocks lie, `None` of an event of the whole cache.
+    /// The place of its blocks, `None` for an event of the whole cache.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         match self {
@@ -137,7 +137,7 @@ impl Event {
 pub struct Batch {
     /// Wall-clock seconds at which the engine made it.
     pub ts: f64,
-    /// Data-parallel rank it says it comes from.
+    /// Data-parallel rank that the message states.
     pub rank: Option<u32>,
     /// Events in the order given.
     pub events: Vec<Event>,
@@ -153,7 +153,7 @@ pub struct Batch {
     pub fields: Vec<String>,
     /// Fields that were passed over.
     pub unknown_fields: u32,
-    /// Events of a type nobody here knows.
+    /// Events of an unknown type.
     pub unknown_events: u32,
     /// Events of a known type that are malformed.
     pub malformed_events: u32,

@@ -39,7 +39,7 @@ const KEPT: usize = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} (byte {at})")]
 pub struct Undecodable {
-    /// What is wrong.
+    /// Description of the error.
     pub what: &'static str,
     /// Where reading ended.
     pub at: usize,
@@ -157,7 +157,7 @@ fn event(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<()> {
     Ok(())
 }
 
-/// Reads one event; `None` if nobody knows its type.
+/// Reads one event; `None` if its type is unknown.
 fn known(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<Option<Event>> {
     let mut fields = Fields::default();
     let kind = if matches!(cursor.peek()?, 0x80..=0x8f | 0xde | 0xdf) {

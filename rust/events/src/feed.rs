@@ -11,26 +11,26 @@ use super::repair::{Fault, Finding, Heard, Pace, Repairs};
 use super::settings::{IngestSettings, Refusal};
 use super::stats::{DropReason, EventStats, GroupStats};
 
-/// What the events of a worker are worth.
+/// How far the events of a worker can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worth {
-    /// Nothing: they cannot be used.
+    /// Not at all: they cannot be used.
     Refused,
-    /// As much as the stream can be believed.
+    /// As far as the state of the stream permits.
     Believed {
-        /// How far that is.
+        /// State of the stream.
         state: FeedState,
         /// Tokens per block of the engine, once it is known.
         engine_block_size: Option<u32>,
     },
 }
 
-/// The index as a stream sees it: one worker's holdings, and a place to say what they are worth.
+/// The index as a stream sees it: one worker's holdings, and how far they can be trusted.
 pub trait Host: Holdings {
-    /// The events of the worker are worth that from now on.
+    /// The events of the worker can be trusted that far from now on.
     fn worth(&mut self, worth: Worth);
 
-    /// Some of a message is about what a shared cache holds, by [`Holdings::is_shared`].
+    /// Some events of a message concern a shared cache, by [`Holdings::is_shared`].
     fn share(&mut self, batch: &Batch, now: Millis) {
         let _ = (batch, now);
     }
@@ -39,7 +39,7 @@ pub trait Host: Holdings {
     fn heard(&mut self, heard: Heard) -> Finding;
 }
 
-/// What a feed is told once.
+/// Settings of a feed.
 #[derive(Debug, Clone, Copy)]
 pub struct FeedSettings {
     /// How blocks are hashed and counted.
@@ -57,7 +57,7 @@ pub struct Message<'a> {
     pub seq: Option<u64>,
     /// Its bytes.
     pub payload: &'a [u8],
-    /// What they say.
+    /// The events decoded from them.
     pub batch: Result<&'a Batch, Undecodable>,
 }
 
@@ -70,7 +70,7 @@ pub struct Moment {
     pub wall_s: f64,
 }
 
-/// What came of a call.
+/// Result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Events applied.
@@ -114,16 +114,16 @@ impl Received {
     }
 }
 
-/// What a stream counted, and how it is.
+/// Counters and state of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FeedStats {
-    /// How far it can be believed.
+    /// How far it can be trusted.
     pub state: FeedState,
     /// Whether a message was applied.
     pub fed: bool,
-    /// What became of events.
+    /// Counters of its events.
     pub events: EventStats,
-    /// What became of the order of messages.
+    /// Counters of the order of its messages.
     pub tally: Tally,
     /// Times it started over because what it announced could not be true, by [`Fault::ALL`].
     pub repairs: [u64; Fault::ALL.len()],
@@ -160,7 +160,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// A stream nothing is known of.
+    /// A stream without messages so far.
     #[must_use]
     pub fn new(settings: FeedSettings) -> Self {
         Self {
@@ -189,7 +189,8 @@ impl Feed {
         self.tell(host);
     }
 
-    /// A message of a source that can replay. One that nobody announced introduces itself.
+    /// A message of a source that can replay. A source that was not announced counts as connected from its first
+    /// message on.
     pub fn live(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Host) -> Progress {
         if !self.follower.is_introduced() && message.seq.is_some() {
             self.follower.connected(true);
@@ -251,7 +252,7 @@ impl Feed {
         self.progress(0, at, host)
     }
 
-    /// Applies what a worker's message says of the shared cache that this is the stream of: in places for which
+    /// Applies the events of a worker's message that concern the shared cache of this stream: those in places for which
     /// `is_shared`. Returns the events applied.
     pub fn share(
         &mut self,
@@ -267,7 +268,7 @@ impl Feed {
         applied
     }
 
-    /// The cache of the worker was dropped, and no event says so yet. The order of messages stays.
+    /// The cache of the worker was dropped, which no event has reported yet. The order of messages stays.
     pub fn reset(&mut self, host: &mut dyn Host) {
         self.ingest.clear(host);
     }
@@ -299,7 +300,7 @@ impl Feed {
         }
     }
 
-    /// How far it can be believed.
+    /// How far it can be trusted.
     #[must_use]
     pub fn state(&self) -> FeedState {
         self.follower.state()
@@ -320,7 +321,7 @@ impl Feed {
             return 0;
         }
         self.fed = true;
-        // Before the first block, so that what was believed goes first.
+        // Before the first block, so that the host drops its own assumptions first.
         self.tell(host);
         let applied = self.ingest.apply(batch, at.now, host);
         let mut places = batch.events.iter().filter_map(Event::place);
@@ -354,7 +355,7 @@ impl Feed {
         if !matches!(state, FeedState::Live | FeedState::Degraded) {
             return;
         }
-        // The first store tells the engine's block size, which the host compares with.
+        // The first store shows the engine's block size, which the host compares with.
         self.tell(host);
         let finding = host.heard(self.ingest.announced(until));
         self.ingest.set_eagle(finding.eagle, host);
@@ -366,7 +367,8 @@ impl Feed {
         }
     }
 
-    /// Applies what is due, says what the stream is worth, and passes a request for a replay on.
+    /// Applies the messages that are due, reports how far the stream can be trusted, and passes a request for a replay
+    /// on.
     fn progress(&mut self, mut applied: u32, at: Moment, host: &mut dyn Host) -> Progress {
         while let Some(due) = self.follower.due() {
             match due {

@@ -1,13 +1,13 @@
-//! The order of one stream's messages: duplicates, gaps, replays, restarts. No I/O, no clock: whoever has the sockets
-//! tells what came, and is told what to apply and what to ask for.
+//! The order of one stream's messages: duplicates, gaps, replays, restarts. No I/O, no clock: the owner of the sockets
+//! passes in the messages that came, and learns which to apply and which to request.
 //!
-//! Messages are told apart by number and time of making. Within one life of an engine numbers rise by one from 0, and so
-//! do times; nothing else tells one life from the next. So a replay is asked from the *last applied* message on: if the
-//! engine's message of that number was made at another time, it is another life.
+//! Messages are identified by number and creation time. Within one life of an engine numbers rise by one from 0, and
+//! times rise too; nothing else distinguishes one life from the next. So a replay is requested from the *last applied*
+//! message on: if the engine's message of that number has another time, it is another life.
 //!
-//! While a replay is under way, live messages wait in a bounded buffer. The replay comes first, then they, each number
-//! once. What cannot be closed is given up: the stream starts over from nothing where the messages are without a hole,
-//! and is degraded, since it misses what was announced before.
+//! While a replay is under way, live messages wait in a bounded buffer. The replay is applied first, then they are,
+//! each number once. A gap that no replay closes is given up: the stream starts over from nothing behind the gap, and
+//! is degraded, since it misses all earlier announcements.
 
 mod buffer;
 mod marks;
@@ -43,7 +43,7 @@ pub struct Follower {
     buffer: Buffer,
     replay: Replay,
     replayable: bool,
-    /// A source said that it is connected, now or earlier.
+    /// A source is or was connected.
     introduced: bool,
     /// The source lost its connection.
     cut_off: bool,
@@ -54,7 +54,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A stream nothing is known of.
+    /// A stream without messages so far.
     #[must_use]
     pub fn new(settings: FollowerSettings) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Follower {
         }
     }
 
-    /// How far it can be believed.
+    /// How far it can be trusted.
     #[must_use]
     pub fn state(&self) -> FeedState {
         if !self.started {
@@ -114,7 +114,7 @@ impl Follower {
         self.replay.wanted.take()
     }
 
-    /// A source is subscribed, for the first time or again. A replay that it asked for before is none any more.
+    /// A source is subscribed, for the first time or again. An earlier replay is void.
     pub fn connected(&mut self, replayable: bool) {
         self.replayable = replayable;
         self.introduced = true;
@@ -122,7 +122,7 @@ impl Follower {
         if replayable {
             self.cut_off = false;
             self.phase = Phase::Replaying;
-            // With all that are remembered: what came since the reconnect may be of another life already.
+            // From the oldest remembered one on: messages since the reconnect may be of another life already.
             let first = self.marks.first();
             self.replay.request(first.map_or(0, |mark| mark.seq));
         } else if self.phase == Phase::Replaying {
@@ -142,7 +142,7 @@ impl Follower {
             Relation::Stray => self.restarted_live(mark),
             _ if self.phase != Phase::Following => self.wait(mark),
             _ if self.cut_off && self.replayable => {
-                // The connection is gone, or another one that nobody told yet: its replay will show.
+                // The connection is gone, or a new one is not reported yet: its replay will show.
                 self.phase = Phase::Replaying;
                 self.wait(mark)
             }
@@ -240,7 +240,7 @@ impl Follower {
             return None;
         }
         if !complete {
-            // Nothing says what was missed.
+            // The missed messages are unknown.
             self.degraded = true;
             if self.marks.last().is_some() {
                 self.tally.resyncs += 1;
@@ -254,7 +254,7 @@ impl Follower {
         None
     }
 
-    /// What is due now; to be called until it returns nothing.
+    /// The next action that is due; to be called until it returns `None`.
     pub fn due(&mut self) -> Option<Due> {
         if self.phase != Phase::Settling {
             return None;
@@ -295,7 +295,7 @@ impl Follower {
         }
     }
 
-    /// What was announced cannot be true: it is dropped, and asked for from the first message on if that can be.
+    /// The announcements cannot be true: they are dropped, and requested again from the first message on if possible.
     pub fn start_over(&mut self) {
         self.degraded = true;
         if self.replayable && !self.cut_off {
@@ -305,7 +305,7 @@ impl Follower {
         }
     }
 
-    /// A batch that said that the whole cache was dropped was applied: everything is known again.
+    /// A batch that clears the whole cache was applied: everything is known again.
     pub fn cleared_by_engine(&mut self) {
         self.degraded = false;
     }
@@ -347,7 +347,7 @@ impl Follower {
         self.restarted(Some(mark), Fate::Hold)
     }
 
-    /// The engine restarted: its messages are asked for from the first.
+    /// The engine restarted: its messages are requested from the first on.
     fn restarted(&mut self, shown_by: Option<Mark>, fate: Fate) -> Verdict {
         self.begin_life(shown_by);
         self.begin_replay();

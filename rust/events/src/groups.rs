@@ -1,8 +1,8 @@
-//! The cache groups of a stream: what their layers attend to, and what follows for a prompt that resumes.
+//! The cache groups of a stream: the attention of their layers, and where prompts can resume.
 //!
-//! A group is learned from its first store that says its kind, and what contradicts that is refused. Engines that leave the
-//! kind out may have several groups: then those are indexed of which every store named all blocks it has tokens of, since
-//! only groups that attend to the whole prefix keep every block.
+//! A group is learned from its first store that states its kind, and stores that contradict it are refused. Engines
+//! that leave the kind out may have several groups: then a group is indexed if each of its stores named all blocks it
+//! has tokens of, since only groups that attend to the whole prefix keep every block.
 
 use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
 
@@ -13,12 +13,12 @@ const MAX_GROUPS: usize = 64;
 /// Letters kept of the name of an unknown kind.
 const MAX_NAME: usize = 64;
 
-/// What the stores of a group are good for.
+/// Use of the stores of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Its blocks are prefixes.
     Prefix,
-    /// Its blocks say behind which prefixes a prompt can resume.
+    /// Its blocks determine behind which prefixes a prompt can resume.
     Side,
     /// Nothing follows from its blocks.
     Ignored,
@@ -29,7 +29,7 @@ pub(super) enum Role {
 pub(super) struct Group {
     pub(super) id: Option<u32>,
     pub(super) attention: Attention,
-    /// Of a kind that is not known.
+    /// Name of a kind that is not known.
     name: Option<Box<str>>,
     pub(super) window: Option<u32>,
     /// Tokens per block, 0 until it is known.
@@ -52,7 +52,7 @@ impl Group {
         }
     }
 
-    /// What it attends to, if that is known.
+    /// Its attention, if that is known.
     pub(super) fn rule(&self) -> Option<GroupKind> {
         let window = self.window.filter(|window| *window > 0);
         match self.attention {
@@ -64,7 +64,7 @@ impl Group {
         }
     }
 
-    /// The same with the size of its blocks.
+    /// Its attention and block size, if both are known.
     pub(super) fn cache(&self) -> Option<CacheGroup> {
         let block_size = self.size;
         self.rule().map(|kind| CacheGroup { kind, block_size })
@@ -95,7 +95,7 @@ impl Group {
         kind || differs(window, stated) || differs(self.size, size)
     }
 
-    /// Takes over what a store says. Returns whether that is news.
+    /// Learns from a store. Returns whether anything changed.
     fn learn(&mut self, batch: &Batch, store: &Store) -> bool {
         let before = (self.attention, self.window, self.size, self.complete);
         if !self.states_kind() && states_kind(store) {
@@ -118,7 +118,7 @@ fn states_kind(store: &Store) -> bool {
     store.attention != Attention::Unsaid
 }
 
-/// What a store says its group attends to; where its name lies in the batch is left out.
+/// The attention that a store states, without the position of its name in the batch.
 fn kind(store: &Store) -> Attention {
     match store.attention {
         Attention::Other(_) => Attention::Other(super::batch::Span::default()),
@@ -146,7 +146,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Learns what a store says of its group. Returns whether that is news.
+    /// Learns about a store's group. Returns whether anything changed.
     #[inline]
     pub(super) fn learn(&mut self, batch: &Batch, store: &Store) -> bool {
         let known = self.all.iter_mut().find(|group| group.id == store.group);
@@ -173,7 +173,7 @@ impl Groups {
         true
     }
 
-    /// What a store is good for; `None` if it contradicts what is known of its group.
+    /// The use of a store; `None` if it contradicts its group.
     pub(super) fn admit(&self, store: &Store) -> Option<Role> {
         match self.find(store.group) {
             Some(group) if group.contradicts(store) => None,
@@ -184,7 +184,7 @@ impl Groups {
         }
     }
 
-    /// What a group is good for, if it is known.
+    /// The use of a group, if it is known.
     pub(super) fn role(&self, id: Option<u32>) -> Option<Role> {
         self.find(id).map(|group| self.role_of(group))
     }
@@ -226,7 +226,7 @@ impl Groups {
         self.sides().next().is_some() || self.has_riddles()
     }
 
-    /// Whether there are groups of which nothing is known although others say their kind.
+    /// Whether there are groups of unknown kind although others state theirs.
     pub(super) fn has_riddles(&self) -> bool {
         let unsaid = self.named().any(|group| !group.states_kind());
         self.overflow || unsaid && self.named().any(Group::states_kind)
@@ -243,14 +243,14 @@ impl Groups {
         self.counting().map(|group| group.size)
     }
 
-    /// The same of the first that attends to the whole prefix.
+    /// Tokens per block of the first group that attends to the whole prefix.
     pub(super) fn prefix_size(&self) -> Option<u32> {
         let mut full = self.all.iter().filter(|g| g.attention == Attention::Full);
         full.find(|group| group.size > 0).map(|group| group.size)
     }
 
-    /// Where prompts leave what resuming takes, as far as that follows from what is known; `None` without side groups, and
-    /// without drafts by EAGLE or MTP.
+    /// Where prompts leave the blocks that resuming needs, as far as that follows from the known groups; `None` without
+    /// side groups, and without drafts by EAGLE or MTP.
     pub(super) fn resuming(&self, eagle: bool) -> Option<Resuming> {
         let known = self
             .counting()

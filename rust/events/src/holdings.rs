@@ -1,4 +1,4 @@
-//! What an ingester needs of the index: one worker's blocks, by our own hashes.
+//! The part of the index that an ingester needs: one worker's blocks, by our own hashes.
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
@@ -30,12 +30,12 @@ pub trait Holdings {
     /// and what it holds elsewhere is dropped. Returns the blocks that are doubtful now and were not.
     fn doubt(&mut self) -> u64;
 
-    /// The blocks up to a known one on its path, the first at the root; none if nobody knows it.
+    /// The blocks up to a known one on its path, the first at the root; none if it is unknown.
     fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash>;
 
-    /// Whether the engine resumes only where all its groups can: then [`Self::mark`] says where. In any case it resumes only
-    /// where blocks of `above_tokens` beyond the point are held too. `rule`: where prompts leave what resuming takes, as far
-    /// as that is known.
+    /// Whether the engine resumes only where all its groups can: then [`Self::mark`] marks these places. In any case it
+    /// resumes only where blocks of `above_tokens` beyond the point are held too. `rule`: where prompts leave the
+    /// blocks that resuming needs, as far as that is known.
     fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>);
 
     /// All groups accept resuming behind `hash`, with what they hold in media up to `medium`; the faster one of two marks
@@ -49,7 +49,8 @@ pub trait Holdings {
     /// Whether the worker holds a block in a medium.
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool;
 
-    /// Whether what the engine announces in `place` is held by a cache that all workers share, and not by this one.
+    /// Whether blocks that the engine announces in `place` are in a cache that all workers share, and not in this
+    /// worker's.
     fn is_shared(&self, place: Place) -> bool {
         let _ = place;
         false

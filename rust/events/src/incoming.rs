@@ -1,4 +1,4 @@
-//! One store of blocks with tokens, wherever it is kept: in a message or among the orphans.
+//! One store of blocks with tokens, in a message or among the orphans.
 
 use cachelb_core::hashing::MmObject;
 use cachelb_core::ids::Medium;

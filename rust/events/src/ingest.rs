@@ -1,11 +1,11 @@
 //! Applies what an engine announced to the holdings of its worker.
 //!
-//! Blocks are hashed again from their tokens; the engine's hashes are names that find parents and what a removal means.
-//! Copies are counted per name, since engines keep equal blocks several times and announce each. Only vLLM repeats what is
-//! there without a new copy: where a client asks for a report of the blocks its request reuses. Such a report starts at the
-//! root, names held blocks alone, and what the request computes follows it in the same message. Once a stream has shown one,
-//! no store from the root adds copies of known names: the wrong guess gives a block up too early, never too late. Cost: one
-//! hash of the tokens and one or two table look-ups per block.
+//! Blocks are hashed again from their tokens; the engine's hashes are names that identify parents and removed blocks.
+//! Copies are counted per name, since engines keep equal blocks several times and announce each. Only vLLM repeats
+//! present blocks without a new copy: where a client asks for a report of the blocks its request reuses. Such a report
+//! starts at the root, names held blocks alone, and the computed blocks follow it in the same message. Once a stream
+//! has shown one, no store from the root adds copies of known names: a wrong guess gives a block up too early, never
+//! too late. Cost: one hash of the tokens and one or two table look-ups per block.
 
 mod aside;
 mod sender;
@@ -37,7 +37,7 @@ pub struct Ingest {
     sender: Sender,
     mirror: Mirror,
     orphans: Orphans,
-    /// What the holdings were told of how the engine resumes.
+    /// The arguments of the last [`Holdings::set_resumes`].
     resumes: (bool, u32, Option<Resuming>),
 }
 
@@ -59,7 +59,7 @@ impl Ingest {
     /// Applies a message, its events in the order given, and counts it. Returns how many events were applied; stores
     /// that wait for their parent count when they are.
     ///
-    /// What a shared cache holds, by [`Holdings::is_shared`], is left to [`Self::apply_shared`] of that cache.
+    /// Events of a shared cache, by [`Holdings::is_shared`], are left to [`Self::apply_shared`] of that cache.
     pub fn apply(&mut self, batch: &Batch, now: Millis, to: &mut dyn Holdings) -> u32 {
         let stats = &mut self.stats;
         stats.messages += 1;
@@ -172,7 +172,7 @@ impl Ingest {
         if remove.place == Place::Shared && !is_shared_cache {
             return Err(DropReason::SharedPool);
         }
-        // What is not said means everywhere: better a block too few than one the engine lacks.
+        // A place that is not stated means everywhere: better a block too few than one the engine lacks.
         let concerns = |medium: Medium, group: Option<u32>| {
             let place = match remove.place {
                 Place::In(place) => is_shared_cache || place == medium,
@@ -199,13 +199,13 @@ impl Ingest {
         Ok(())
     }
 
-    /// What became of the events.
+    /// Counters of the events.
     #[must_use]
     pub fn stats(&self) -> &EventStats {
         &self.stats
     }
 
-    /// The same, for what is counted outside.
+    /// The counters, for drops outside this type.
     pub fn stats_mut(&mut self) -> &mut EventStats {
         &mut self.stats
     }
@@ -216,14 +216,14 @@ impl Ingest {
         self.mirror.spaces.block_size()
     }
 
-    /// What is known once what the engine announced up to `until` is applied.
+    /// The state once all announcements of the engine up to `until` are applied.
     #[must_use]
     pub fn announced(&self, until: Millis) -> Heard {
         let device = || self.mirror.spaces.of_medium(Medium::Gpu);
         let tokens = device().map(Space::tokens).max().unwrap_or(0);
         Heard {
             until,
-            // An engine that never says where its blocks are may mean host memory too.
+            // An engine that never states the place of its blocks may mean host memory too.
             device_tokens: if self.sender.leaves_places_out {
                 0
             } else {

@@ -1,4 +1,4 @@
-//! KV events: what engines say about their caches, turned into holdings of the block index.
+//! KV events: announcements of engines about their caches, turned into holdings of the block index.
 //!
 //! | file | holds |
 //! |---|---|
@@ -7,13 +7,13 @@
 //! | `feed` | one stream: read, brought in order, applied |
 //! | `streams` | the streams of one worker, by rank |
 //! | `follower` | the order of a stream's messages: gaps, replays, restarts |
-//! | `holdings` | what an ingester needs of the index |
+//! | `holdings` | the part of the index that an ingester needs |
 //! | `ingest` | applies messages to a worker's holdings |
 //! | `incoming` | one store of blocks with tokens, in a message or parked |
-//! | `settings` | how events are taken, and why they may be of no use |
-//! | `mirror` | what an engine holds as far as its events say |
+//! | `settings` | how events are taken, and why they may be refused |
+//! | `mirror` | the cache of an engine as its events report it |
 //! | `space` | the names of one cache group in one medium, and the blocks they stand for |
-//! | `references` | what names refer to, counted |
+//! | `references` | counts of the references of names |
 //! | `names`, `namespaces`, `table` | what an engine's name stands for, compactly |
 //! | `lane` | how many names refer to an own block |
 //! | `pages` | engine pages smaller than an own block |
@@ -21,8 +21,8 @@
 //! | `groups` | the cache groups of a stream |
 //! | `links` | where prompts can resume, if there are several groups |
 //! | `polled` | events that are fetched as JSON, in the form of messages |
-//! | `repair` | whether what was announced can be true, and how often a stream may start over |
-//! | `stats` | what became of events and messages |
+//! | `repair` | whether announcements can be true, and how often a stream may start over |
+//! | `stats` | counters of events and messages |
 //!
 //! Engine hashes are names, never identities: blocks are hashed again from their tokens.
 

@@ -57,7 +57,7 @@ pub(super) struct Links {
     changed: Vec<u32>,
 }
 
-/// What became of a message's blocks of side groups.
+/// Outcome of a message's blocks of side groups.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Waiting {
     /// Blocks that wait.
@@ -235,7 +235,7 @@ impl Links {
                 self.spread(side, at, to);
             }
         }
-        // What needs no block is accepted at once.
+        // A link that needs no block is accepted at once.
         self.judge(at, to);
         Some(at)
     }
@@ -395,7 +395,7 @@ impl Links {
         (self.scratch, self.changed) = (stack, changed);
     }
 
-    /// Finds out whether a link is to be marked, and tells the holdings what changed.
+    /// Updates whether a link is accepted, and its mark in the holdings.
     fn judge(&mut self, at: u32, to: &mut dyn Holdings) {
         let accepted = self.accepted(at);
         let link = self.tree.get_mut(at);
@@ -422,7 +422,7 @@ impl Links {
         Some(LANES[worst])
     }
 
-    /// Marks the own block of a link that is accepted. What is doubtful itself has doubtful marks only.
+    /// Marks the own block of a link that is accepted. A doubtful block has doubtful marks only.
     fn mark(&self, at: u32, to: &mut dyn Holdings) {
         let link = self.tree.get(at);
         if let Some((medium, block)) = link.accepted.zip(link.block)

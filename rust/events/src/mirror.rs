@@ -1,4 +1,4 @@
-//! What an engine holds as far as its events say: its names for blocks, what they refer to, and the holdings that follow.
+//! The cache of an engine as its events report it: names of blocks, their references, and the resulting holdings.
 //!
 //! After a lost message no copy counted before is there for sure: it may have held removals, stores and a clear. What names
 //! stand for is still known, since they are hashes of content within one life of an engine. So the names of device memory
@@ -35,14 +35,14 @@ pub(super) struct Mirror {
     pub(super) links: Option<Box<Links>>,
     /// Why nothing of the engine can be used.
     pub(super) refused: Option<Refusal>,
-    /// Of the store at work: its blocks, or pages.
+    /// Blocks, or pages, of the current store.
     pub(super) identities: Vec<SequenceHash>,
     objects: Vec<MmObject>,
     changes: Vec<Change>,
 }
 
 impl Mirror {
-    /// One that knows of no block.
+    /// A mirror without blocks.
     pub(super) fn new(settings: &IngestSettings) -> Self {
         let scheme = settings.hasher.scheme();
         Self {
@@ -83,7 +83,7 @@ impl Mirror {
         }
     }
 
-    /// What a store follows; `None` if its parent is not known.
+    /// The position of a store; `None` if its parent is not known.
     pub(super) fn base(&mut self, store: &Incoming<'_>) -> Option<Result<Base, DropReason>> {
         if let Some(parent) = store.parent {
             let base = self.spaces.after(store, parent)?;
@@ -144,7 +144,7 @@ impl Mirror {
         self.references.count(medium, referred);
     }
 
-    /// Sees to it that the names of a store fit the bound. Returns whether they do.
+    /// Makes room for the names of a store within the bound. Returns whether they fit.
     fn make_room(&mut self, at: usize, store: &Incoming<'_>, to: &mut dyn Holdings) -> bool {
         let own = store.tokens.len() / self.hasher.block_size();
         let more = own.max(store.names.len()) as u64;
@@ -152,7 +152,7 @@ impl Mirror {
         if self.spaces.weight() + more <= most {
             return true;
         }
-        // A sender that never says what went would fill it for good.
+        // A sender without removals would fill it for good.
         if self.spaces.all[at].has_removals || store.parent.is_some() {
             return false;
         }

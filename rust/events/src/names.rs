@@ -1,4 +1,4 @@
-//! What an engine calls its blocks: name -> identity, namespace and number of copies.
+//! An engine's names of its blocks: name -> identity, namespace and number of copies.
 
 #[cfg(test)]
 use cachelb_core::error::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub(super) struct Held {
-    /// What it is, as its space says: a sequence hash, the hash of a page, or a handle.
+    /// A sequence hash, the hash of a page, or a handle, by the layout of its space.
     identity: u64,
     namespace_and_copies: u32,
 }
@@ -152,7 +152,7 @@ impl<V: Value> ByName<V> {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     held: ByName<Held>,
-    /// Of all entries.
+    /// Copies of all entries.
     copies: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Small numbers for the namespaces that named blocks are in, given back when nobody uses them.
+//! Small numbers for the namespaces of named blocks, freed with their last use.
 
 use std::collections::HashMap;
 

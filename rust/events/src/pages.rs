@@ -1,6 +1,6 @@
 //! Engine pages smaller than an own block: a block is held only while all its pages are.
 //!
-//! The pages of one own block form a tree, since prompts may part within a block: what they share are its first pages.
+//! The pages of one own block form a tree, since prompts may part within a block and share its first pages.
 //! A page is known by its own chained hash, in blocks of page size. Pages that are not held stay as long as pages behind
 //! them in the same block do, so that the block is there again when the page is. A change costs as many steps as there
 //! are pages behind it in its block, over all branches.
@@ -16,7 +16,7 @@ use super::table::Table;
 
 const NONE: u32 = u32::MAX;
 
-/// What comes before a page.
+/// Predecessor of a page.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Before {
     /// An own block, or nothing: the page begins a block.

@@ -5,8 +5,9 @@
 //! of messages, and an engine that starts over begins with message 0 again, so that all that follows is decided where it
 //! is for other engines.
 //!
-//! Partial blocks are neither published nor removed. What no event says, the size of blocks and what a window means, is
-//! learned from all events of a poll before the first is published. Where that turns out wrong the stream starts over.
+//! Partial blocks are neither published nor removed. The size of blocks and the meaning of a window are in no event:
+//! both are learned from all events of a poll before the first is published. If they turn out wrong, the stream starts
+//! over.
 //!
 //! Fields are those of TensorRT-LLM's `KVCacheEventSerializer` (`tensorrt_llm/_utils.py`), the rules those of
 //! `runtime/kv_cache_manager_v2/_event_manager.py` and `docs/source/features/kvcache.md`.
@@ -53,7 +54,7 @@ pub struct PolledSettings {
     pub ranks: u32,
     /// Tokens per block of the engine, if that is known.
     pub block_size: Option<u32>,
-    /// Whether a block is only believed to have no adapter or salt if its hash shows that.
+    /// Whether blocks count as free of adapters and salts only if their hashes show it.
     pub verify: bool,
 }
 
@@ -68,7 +69,7 @@ pub struct Published {
     pub payload: Vec<u8>,
 }
 
-/// Messages that are due, each made later than the one before: equal numbers are told apart by time.
+/// Messages that are due, each made later than the one before: messages of equal numbers differ in time.
 #[derive(Debug)]
 struct Out {
     ts: f64,
@@ -117,7 +118,7 @@ pub struct Polled {
 }
 
 impl Polled {
-    /// Of a worker nothing is known of.
+    /// A worker without events so far.
     #[must_use]
     pub fn new(settings: PolledSettings) -> Self {
         Self {
@@ -356,7 +357,7 @@ impl Stream {
         self.next = Some(id);
     }
 
-    /// What was published is void, and events are missing from now on.
+    /// All published events are void, and some are missing from now on.
     fn start_over(&mut self, out: &mut Out) {
         if self.next.is_none() {
             return;

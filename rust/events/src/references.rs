@@ -1,6 +1,6 @@
-//! What names refer to, counted: namespaces, and own blocks by medium.
+//! Counts of the references of names: to namespaces, and to own blocks by medium.
 //!
-//! Blocks that nothing refers to any more are collected before the holdings hear of them.
+//! Blocks without references are collected, and removed from the holdings in batches.
 
 #[cfg(test)]
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub(super) struct References {
     run: Vec<SequenceHash>,
 }
 
-/// What the names in one medium refer to.
+/// References of the names in one medium.
 #[derive(Debug)]
 pub(super) struct Uses<'a> {
     pub(super) namespaces: &'a mut Namespaces,
@@ -193,7 +193,7 @@ impl References {
             }
         } else if let Some((block, n)) = found.iter().find(|(_, n)| **n > 1) {
             return Err(Error::Invariant(format!(
-                "block {block:#x} in {name} has {n} references and nobody counts"
+                "block {block:#x} in {name} has {n} references, which are not counted"
             )));
         }
         match found

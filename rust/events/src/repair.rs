@@ -1,8 +1,8 @@
-//! Whether what a stream announced can be true, and how often it may start over because it is not.
+//! Whether the announcements of a stream can be true, and how often it may start over because they are not.
 //!
-//! Order and numbers of messages show losses on the way. What they cannot show is a mirror that is wrong although every
-//! message came: a removal the engine never sent, a store that was miscounted. Two things do: more blocks than the
-//! engine's memory holds, and requests that found less cached than was promised.
+//! Order and numbers of messages show losses on the way. They cannot show a mirror that is wrong although every message
+//! came: a removal the engine never sent, a store that was miscounted. Two signs do: more blocks than the engine's
+//! memory holds, and requests that found less cached than announced.
 
 use cachelb_core::ids::Millis;
 
@@ -13,7 +13,7 @@ const MAX_WAIT_MS: u64 = 3_600_000;
 const DRIFT: f64 = 1e-3;
 
 cachelb_core::named! {
-    /// Why what a stream announced cannot be true.
+    /// Why the announcements of a stream cannot be true.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     Fault {
         /// More blocks in device memory than there is room for.
@@ -23,22 +23,22 @@ cachelb_core::named! {
     }
 }
 
-/// What a feed knows once a message was applied, for whoever can compare it with something else.
+/// The state of a feed after a message, for a host that can compare it with other observations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
-    /// What the engine announced up to then is applied, by the clock of the index.
+    /// All announcements up to this time are applied, by the clock of the index.
     pub until: Millis,
-    /// Tokens in the copies of blocks in device memory; 0 if some stores do not say where they are.
+    /// Tokens in the copies of blocks in device memory; 0 if some stores do not state their place.
     pub device_tokens: u64,
     /// Whether a request resumes where the holdings say: at every leading block that was announced, or at the marks among
-    /// them. Where a cache has groups whose blocks say nothing, it may resume earlier.
+    /// them. In a cache with groups that are not followed, it may resume earlier.
     pub is_exact: bool,
 }
 
-/// What is known of it there.
+/// The host's findings about the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Finding {
-    /// Why what the engine announced cannot be true, if so.
+    /// Why the announcements cannot be true, if so.
     pub fault: Option<Fault>,
     /// Whether the engine drafts with EAGLE or MTP.
     pub eagle: bool,
@@ -87,7 +87,7 @@ pub(super) struct Repairs {
 
 impl Repairs {
     /// Whether a fault may be repaired now; then it is counted. Each repair soon after the end of the wait for it doubles
-    /// the next wait: what starting over does not repair shall not be started over all the time.
+    /// the next wait: a fault that starting over does not repair must not restart the stream all the time.
     pub fn begin(&mut self, fault: Fault, now: Millis) -> bool {
         let wait = match self.last {
             None => WAIT_MS,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use cachelb_core::hashing::{Hasher, Scheme};
 
-/// What an ingester is told once.
+/// Settings of an ingester.
 #[derive(Debug, Clone, Copy)]
 pub struct IngestSettings {
     /// Hashes own blocks.
@@ -13,8 +13,8 @@ pub struct IngestSettings {
     pub orphan_blocks: u32,
     /// For how long they wait, in milliseconds.
     pub orphan_ttl_ms: u64,
-    /// Whether a store from the root that repeats held blocks may be a report of what is there, which adds no copy. Learned
-    /// from the stream if clients ask the engine for such reports.
+    /// Whether a store from the root that repeats held blocks may be a report of present blocks, which adds no copy.
+    /// Learned from the stream if clients ask the engine for such reports.
     pub reports: bool,
     /// Whether the blocks are those of a cache that workers share: then all places are one medium.
     pub is_shared_cache: bool,

@@ -22,17 +22,17 @@ use super::pages::{Change, Page, Pages};
 use super::references::Uses;
 use super::table::Value;
 
-/// What a store tells.
+/// Meaning of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Copies that were made.
     Copies,
-    /// What is there anyway.
+    /// A report of present copies.
     Report,
 }
 
 impl Kind {
-    /// A store names what is held.
+    /// A store names a held block.
     fn again(self, held: Held) -> Held {
         match self {
             Self::Copies => held.more(),
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// What a removal took.
+/// Effect of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Removed {
     /// The name is not known.
@@ -64,7 +64,7 @@ pub(super) struct Space {
     pub(super) has_removals: bool,
 }
 
-/// What ends at a named block.
+/// The block or page that ends at a named block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End {
     /// The own block that ends there, if one does.
@@ -113,7 +113,7 @@ impl Space {
         self.names.copies() * u64::from(self.block_size().unwrap_or(0))
     }
 
-    /// What ends at a named block.
+    /// The block or page that ends at a named block.
     pub(super) fn end(&self, name: Name) -> Option<End> {
         let held = self.names.get(name)?;
         let layout = self.layout.as_ref()?;

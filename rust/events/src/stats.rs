@@ -1,10 +1,10 @@
-//! What became of events and messages.
+//! Counters of events and messages.
 
 cachelb_core::named! {
     /// Why a message, an event or a block was dropped.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     DropReason {
-        /// The message is not what engines send; nothing of it was applied.
+        /// The message has no form that engines send; nothing of it was applied.
         Undecodable = "undecodable",
         /// A message names a data-parallel rank the worker does not have.
         UnknownRank = "unknown-rank",
@@ -18,7 +18,7 @@ cachelb_core::named! {
         UnknownMedium = "unknown-medium",
         /// A store in a pool that workers share.
         SharedPool = "shared-pool",
-        /// A cache group of which nothing follows.
+        /// A cache group that is neither indexed nor followed.
         AttentionGroup = "attention-group",
         /// A store whose block size, kind or window is not that of its group.
         GroupContradiction = "group-contradiction",
@@ -38,15 +38,15 @@ cachelb_core::named! {
 /// One cache group of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupStats {
-    /// Its number; `None` if stores do not say it.
+    /// Its number; `None` if stores do not state it.
     pub id: Option<u32>,
-    /// What its layers attend to, as engines call it; "unsaid" if they leave it out.
+    /// Attention of its layers, as engines call it; "unsaid" if they leave it out.
     pub kind: String,
     /// Its window in tokens.
     pub window: Option<u32>,
     /// Tokens per block, 0 if that is not known.
     pub block_size: u32,
-    /// Blocks it holds, as far as its events say.
+    /// Blocks it holds, according to its events.
     pub blocks: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The streams of one worker, one per data-parallel rank, behind a lock each.
 //!
 //! A message belongs to the rank it names; one that names none, or none of the worker's, belongs to the rank of the
-//! endpoint it came from. What a source says of an endpoint concerns every stream that its messages belong to.
+//! endpoint it came from. A source's report about an endpoint concerns every stream that its messages belong to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,15 +29,15 @@ struct Stream {
 /// How a message is to be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// As it comes, by whoever has it.
+    /// As it comes, passed in by the application.
     Handed,
     /// Live, by a source that can be asked to replay.
     Live,
-    /// Of a replay.
+    /// From a replay.
     Replayed,
 }
 
-/// Sums over streams, those that are gone too.
+/// Sums over streams, including those that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Gaps in the numbers of messages.
@@ -50,7 +50,7 @@ pub struct Totals {
     pub restarts: u64,
     /// Times streams started over because what they announced could not be true, by [`Fault::ALL`].
     pub repairs: [u64; Fault::ALL.len()],
-    /// What was dropped, by [`DropReason::ALL`].
+    /// Drops, by [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
 }
 
@@ -91,7 +91,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Streams nothing is known of.
+    /// Streams without messages so far.
     #[must_use]
     pub fn new(settings: FeedSettings) -> Self {
         let stream = |_| {
@@ -115,7 +115,7 @@ impl Streams {
     }
 
     /// Takes a message, which came from an endpoint and has a number. `host` gives the index as the stream of a rank sees
-    /// it; `learn` is told the adapters of the stream whenever there is a new one.
+    /// it; `learn` receives the adapters of the stream whenever there is a new one.
     pub fn message<H: Host>(
         &self,
         delivery: Delivery,
@@ -162,7 +162,7 @@ impl Streams {
         progress
     }
 
-    /// A worker's message says something of the shared cache that these are the streams of: see [`Feed::share`].
+    /// A worker's message concerns the shared cache of these streams: see [`Feed::share`].
     pub fn share(
         &self,
         batch: &Batch,

@@ -1,7 +1,7 @@
 //! Reading msgpack: a position in a payload and the few kinds of value that events are made of.
 //!
-//! Every read checks what is there; nothing is allocated, and a declared length is believed only as far as the payload
-//! goes. A read that fails leaves the position anywhere: the caller goes back to a place it remembered.
+//! Every read checks what is there; nothing is allocated, and a declared length is trusted only up to the end of the
+//! payload. A failed read leaves the position undefined: the caller returns to one it saved.
 
 /// Something else than expected stands here, or the payload ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(super) struct Bad;
 /// Result of a read.
 pub(super) type Read<T> = Result<T, Bad>;
 
-/// What is left of a payload.
+/// The unread rest of a payload.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],

@@ -58,7 +58,7 @@ impl Field {
     }
 }
 
-/// Names that there is room for at once: how many are said to follow is not believed.
+/// Names that are allocated in advance: the declared number is not trusted.
 const FEW: usize = 1024;
 
 /// Fields of a store in the array form, behind the tag; later ones are passed over.
@@ -77,7 +77,7 @@ const STORED: [Field; 12] = [
     Field::Locality,
 ];
 
-/// The same of a removal.
+/// Fields of a removal in the array form.
 const REMOVED: [Field; 4] = [Field::Names, Field::Medium, Field::Group, Field::Locality];
 
 impl Kind {
@@ -91,8 +91,8 @@ impl Kind {
         }
     }
 
-    /// The type that a map of `pairs` tells, read ahead from its first key; most senders put it there. `None` for a
-    /// type nobody knows.
+    /// The type of a map of `pairs`, read ahead from its first key, where most senders put it. `None` for an unknown
+    /// type.
     pub(super) fn of_map(start: &Cursor<'_>, pairs: usize) -> Read<Option<Self>> {
         let mut cursor = *start;
         if pairs > 0 && cursor.take(b"\xa4type\xabBlockStored") {
@@ -167,7 +167,7 @@ fn key<'a>(cursor: &mut Cursor<'a>) -> Read<&'a [u8]> {
     Ok(b"")
 }
 
-/// What an event said, as far as it was read. A field that is nil is as good as absent.
+/// The fields of an event read so far. A field that is nil counts as absent.
 #[derive(Debug, Default)]
 pub(super) struct Fields<'a> {
     names: Option<Span>,
@@ -294,7 +294,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// Reads the value of a field. Of a field that comes twice the last one counts.
+    /// Reads the value of a field. The last one of a repeated field counts.
     #[expect(
         clippy::inline_always,
         reason = "where the field is known little of it is left"
@@ -414,7 +414,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What the senders call their media.
+/// The place that a sender's name for a medium stands for.
 fn place(medium: &str) -> Place {
     const PLACES: [(Place, &[&str]); 4] = [
         (Place::In(Medium::Gpu), &["gpu", "cuda", "device", "hbm"]),
@@ -457,7 +457,7 @@ fn place(medium: &str) -> Place {
     known.map_or(Place::Unknown, |(place, _)| *place)
 }
 
-/// What a kind of cache group attends to.
+/// The attention of a kind of cache group.
 fn attention(kind: &str, batch: &mut Batch) -> Attention {
     match kind {
         "full_attention" | "mla_attention" | "sink_full_attention" => Attention::Full,

@@ -1,8 +1,8 @@
-//! What engines hash beside the tokens: adapter, salt, images, prompt embeddings.
+//! Extra keys that engines hash beside the tokens: adapter, salt, images, prompt embeddings.
 //!
-//! vLLM lists the values of a block without saying what they are, in the order adapter, images, salt, embeddings. What
-//! cannot be told for certain becomes an object of the block by the hash of its bytes: blocks that differ stay apart,
-//! and no request is believed to have them.
+//! vLLM lists the values of a block without their types, in the order adapter, images, salt, embeddings. A value of
+//! uncertain type becomes an object of the block by the hash of its bytes: blocks that differ stay apart, and no
+//! request matches them.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -187,7 +187,7 @@ fn positioned(cursor: &mut Cursor<'_>) -> Read<u64> {
     opaque(&start, cursor)
 }
 
-/// A value nobody knows, by its bytes.
+/// A value of unknown type, by the hash of its bytes.
 fn opaque(start: &Cursor<'_>, cursor: &mut Cursor<'_>) -> Read<u64> {
     cursor.skip()?;
     Ok(xxh3_64(start.until(cursor)))

@@ -65,7 +65,7 @@ fn cold() -> Value {
     }
 }
 
-/// The same with another value for a key, or one more.
+/// The event with another value for a key, or with one key more.
 fn with(event: &Value, key: &str, value: impl Into<Value>) -> Value {
     let Value::Map(mut pairs) = event.clone() else {
         panic!("{event:?} is no map")

@@ -14,7 +14,7 @@ pub struct Mark {
     pub ts: Option<f64>,
 }
 
-/// What a message is to those applied before.
+/// Relation of a message to those applied before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relation {
     /// The next one.
@@ -27,7 +27,7 @@ pub(super) enum Relation {
     Stray,
 }
 
-/// Whether two messages of one number can be one; whatever cannot be read can.
+/// Whether two messages of one number can be one; unreadable ones can.
 pub(super) fn same_time(a: Option<f64>, b: Option<f64>) -> bool {
     a.zip(b).is_none_or(|(a, b)| a.to_bits() == b.to_bits())
 }
@@ -80,8 +80,9 @@ impl Marks {
         self.past.drain(..forgotten);
     }
 
-    /// What a message is to these. One that is older than one of a higher number was known once: a clock is taken not to
-    /// go back while an engine restarts. One that could not be read is still due until the next one comes.
+    /// Relation of a message to these. One that is older than one of a higher number was known once: the clock is
+    /// assumed not to go back while an engine restarts. One that could not be read is still due until the next one
+    /// comes.
     pub fn relation(&self, mark: Mark) -> Relation {
         let is_past = self.past.back().is_some_and(|end| mark.ts <= end.ts);
         if is_past && self.past.contains(&mark) {

@@ -1,13 +1,13 @@
 //! The replay at work.
 
-/// What was asked for, and what came of it.
+/// The latest request for a replay, and its progress.
 #[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is true without the others"
 )]
 pub(super) struct Replay {
-    /// The source was told to ask for one and has not said that it is over.
+    /// A replay was requested and its end is not reported yet.
     outstanding: bool,
     /// The one that is outstanding belongs to the past; this one comes after it.
     next: Option<u64>,
@@ -19,7 +19,7 @@ pub(super) struct Replay {
     pub short: bool,
     /// Replays in a row that brought nothing.
     pub fruitless: u32,
-    /// Not yet told to the source.
+    /// The number to request from, until the source takes it.
     pub wanted: Option<u64>,
 }
 

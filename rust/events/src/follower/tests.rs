@@ -89,7 +89,7 @@ fn ended(follower: &mut Follower, well: bool, all: &[Result<u64, Cause>], state:
     assert_eq!(follower.state(), state);
 }
 
-/// What is due, messages by number.
+/// The actions that are due, messages by number.
 fn due(follower: &mut Follower) -> Vec<Result<u64, Cause>> {
     let mut all = Vec::new();
     while let Some(due) = follower.due() {
@@ -223,7 +223,7 @@ fn a_restart_that_published_more_than_before_is_seen_in_the_replay() {
     assert_eq!(
         follower.replayed(later(5)),
         DUPLICATE,
-        "nobody waits for it"
+        "of an outdated replay"
     );
     assert_eq!(follower.replay_ended(true), None);
     assert_eq!(follower.ask(), Some(0));
@@ -287,7 +287,7 @@ fn a_replay_that_fails_with_the_connection_is_made_again_with_the_next() {
 #[test]
 fn a_message_that_happens_to_follow_does_not_hide_a_restart() {
     let mut follower = following(42, true);
-    assert_eq!(follower.live(later(43)), APPLY, "nobody knows better yet");
+    assert_eq!(follower.live(later(43)), APPLY, "the restart is unknown");
     reconnect(&mut follower);
     assert_eq!(follower.ask(), Some(0));
     let verdict = follower.replayed(later(0));

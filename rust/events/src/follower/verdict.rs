@@ -1,4 +1,4 @@
-//! What a follower says of messages, of its stream, and what it counted.
+//! Verdicts of a follower on messages, the state of its stream, and its counters.
 
 /// Bounds of the buffer of live messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,25 +27,25 @@ pub enum Cause {
     Loss,
 }
 
-/// What becomes of a message.
+/// Handling of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It is applied now.
     Apply,
     /// It waits: give it to [`super::Follower::hold`].
     Hold,
-    /// It was applied before, or belongs to a replay nobody waits for.
+    /// It was applied before, or belongs to an outdated replay.
     Duplicate,
     /// It cannot be read.
     Drop,
 }
 
-/// What to do about a message, in this order.
+/// Actions on a message, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// Drop everything the stream announced.
     pub clear: Option<Cause>,
-    /// What becomes of the message.
+    /// Handling of the message.
     pub fate: Fate,
 }
 
@@ -55,7 +55,7 @@ impl From<Fate> for Verdict {
     }
 }
 
-/// What is due once a replay is over.
+/// An action that is due once a replay is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Due {
     /// Drop everything the stream announced.
@@ -73,7 +73,7 @@ cachelb_core::named! {
         Starting = "starting",
         /// Everything the engine announced is known.
         Live = "live",
-        /// Messages are missing and asked for; what was announced may be gone.
+        /// Messages are missing and requested; announced blocks may be gone.
         Suspect = "suspect",
         /// Announcements since it started over are known, earlier ones are not.
         Degraded = "degraded",
@@ -94,11 +94,11 @@ cachelb_core::counted! {
         pub restarts: u64,
     }
     beside {
-        /// Replays that gave what was asked for.
+        /// Replays that returned all requested messages.
         pub replays_complete: u64,
         /// Replays that began too late or had holes.
         pub replays_short: u64,
-        /// Replays that did not come to their end.
+        /// Replays that ended early.
         pub replays_failed: u64,
     }
 }

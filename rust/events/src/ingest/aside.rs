@@ -11,8 +11,8 @@ use super::super::stats::{DropReason, GroupStats};
 use super::Ingest;
 
 impl Ingest {
-    /// Learns of the groups in a message before it is applied, since what says where prompts resume may come before what it
-    /// is about.
+    /// Learns of the groups in a message before it is applied, since stores of side groups may come before those of
+    /// their prefixes.
     pub(super) fn learn(&mut self, batch: &Batch, to: &mut dyn Holdings) {
         let mut is_news = false;
         for event in &batch.events {
@@ -45,14 +45,14 @@ impl Ingest {
         }
     }
 
-    /// Whether prompts resume where the holdings and their marks say.
+    /// Whether prompts resume exactly where the holdings and their marks show.
     pub(super) fn is_exact(&self) -> bool {
         let groups = &self.sender.groups;
         let links = self.mirror.links.as_ref();
         !groups.are_several() || groups.are_known() && links.is_some_and(|links| links.are_sound())
     }
 
-    /// Says how the engine resumes, if that is news.
+    /// Passes on how the engine resumes, if that changed.
     pub(super) fn set_resumes(&mut self, rule: Option<Resuming>, to: &mut dyn Holdings) {
         let mut above = 0;
         if self.settings.eagle {
@@ -100,7 +100,7 @@ impl Ingest {
             return Err(DropReason::TokenCount);
         }
         let side = self.side(store.group).ok_or(DropReason::AttentionGroup)?;
-        // What a report repeats is no copy.
+        // A repeated block of a report is no copy.
         let is_report = store.parent.is_none() && !self.counts_copies();
         let once = store.tokens.is_empty() || is_report;
         if let Some(links) = &mut self.mirror.links {
@@ -112,7 +112,7 @@ impl Ingest {
         Ok(1)
     }
 
-    /// A message is over: what it named and nothing stands for waits from now on.
+    /// A message is over: blocks whose names stand for nothing yet wait from now on.
     pub(super) fn settle(&mut self, now: Millis, to: &mut dyn Holdings) {
         if let Some(links) = &mut self.mirror.links {
             let waiting = links.settle(now);
@@ -124,7 +124,7 @@ impl Ingest {
         }
     }
 
-    /// What is known of the cache groups, in the order they came.
+    /// The cache groups known so far, in the order they came.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
         let links = self.mirror.links.as_ref();

@@ -1,4 +1,4 @@
-//! What is known of the sender of a stream beside its blocks.
+//! Properties of the sender of a stream beside its blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ pub(super) struct Sender {
     pub adapters: BTreeSet<String>,
     /// Fields that were passed over.
     pub fields: BTreeMap<String, u64>,
-    /// Whether a store did not say where its blocks are.
+    /// Whether a store did not state the place of its blocks.
     pub leaves_places_out: bool,
 }
 
 impl Sender {
-    /// The medium a store is in and what its group is good for, or why it is dropped.
+    /// The medium of a store and the use of its group, or why it is dropped.
     pub fn admit(
         &mut self,
         store: &Store,

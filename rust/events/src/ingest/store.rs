@@ -18,7 +18,7 @@ use super::Ingest;
 const MAX_LOOK: usize = 256;
 
 impl Ingest {
-    /// Applies a store and what waited for it; returns the events applied.
+    /// Applies a store and the orphans that waited for it; returns the events applied.
     pub(super) fn store(
         &mut self,
         batch: &Batch,
@@ -78,7 +78,7 @@ impl Ingest {
         }
     }
 
-    /// Applies what waited for `parents`, and what waited for that; returns the events applied.
+    /// Applies the orphans of `parents`, and theirs in turn; returns the events applied.
     fn adopt(&mut self, parents: &[Name], to: &mut dyn Holdings) -> u32 {
         if self.orphans.is_empty() {
             return 0;
@@ -111,7 +111,7 @@ impl Ingest {
                 removed.extend(orphan.removed.drain(..).map(|name| (name, place)));
             }
         }
-        // What follows a block that is gone may still be held, so they go last.
+        // Blocks behind a removed one may still be held, so removals come last.
         for (name, place) in removed {
             self.mirror.remove(name, |m, group| (m, group) == place, to);
         }

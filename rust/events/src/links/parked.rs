@@ -1,7 +1,7 @@
 //! Blocks of side groups whose names stand for nothing yet.
 //!
-//! Engines write the store of a side group before the one that says what its names are, most often in one message. So
-//! within a message as many may wait as it has names; what waits longer is bounded, in number and in time.
+//! Engines write the store of a side group before the one that defines its names, most often in one message. So within
+//! a message as many may wait as it has names; those that wait longer are bounded, in number and in time.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -26,7 +26,7 @@ pub(super) struct Parked {
     ttl_ms: u64,
     waiting: HashMap<Name, Vec<Wait>>,
     len: usize,
-    /// Of the next block.
+    /// Number of the next block.
     number: u64,
     /// Those of the message at work.
     fresh: Vec<(Name, u64)>,

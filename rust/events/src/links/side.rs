@@ -20,7 +20,7 @@ const DOUBTFUL: u8 = 3;
 /// Blocks in a row that end at a link, all of them in media up to that of each lane; no more than are ever needed.
 type Run = [u16; LANES.len()];
 
-/// Of a medium an engine can name.
+/// Lane of a medium that engines name.
 pub(super) fn lane_of(medium: Medium) -> u8 {
     let lane = LANES.iter().position(|other| *other == medium);
     lane.unwrap_or(0) as u8
@@ -39,7 +39,7 @@ fn most_blocks(cache: CacheGroup) -> u64 {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) group: Option<u32>,
-    /// What it attends to, if that is known and can be counted.
+    /// Its attention, if that is known and can be counted.
     rule: Option<CacheGroup>,
     /// With EAGLE or MTP, links of the block above the point that is needed too.
     above: u32,
@@ -74,7 +74,7 @@ impl Side {
         }
     }
 
-    /// What is known of the group now, with links of `unit` tokens.
+    /// Takes over the known properties of the group, with links of `unit` tokens.
     pub(super) fn set(&mut self, group: &Group, unit: u32, eagle: bool) {
         let fits = unit > 0 && group.size.is_multiple_of(unit);
         self.step = if fits { group.size / unit } else { 0 };
@@ -96,7 +96,7 @@ impl Side {
         self.offset = links.saturating_sub(self.above);
     }
 
-    /// Whether it can be said what it accepts, with links of `unit` tokens (0: not known yet).
+    /// Whether its acceptance can be computed, with links of `unit` tokens (0: not known yet).
     pub(super) fn may_accept(&self, unit: u32) -> bool {
         self.rule.is_some() && (unit == 0 || self.step > 0)
     }

@@ -22,7 +22,7 @@ pub(super) struct Link {
     previous: u32,
     /// Links up to here, itself among them; 0 marks a free place.
     pub(super) depth: u32,
-    /// Up to which medium the side groups need what they hold to resume here, if they can.
+    /// The slowest medium that the side groups need to resume here, if they can.
     pub(super) accepted: Option<Medium>,
 }
 
@@ -132,7 +132,7 @@ impl Tree {
         let from = out.len();
         out.push(at);
         let mut done = from;
-        // What is not deep enough gives way to its children.
+        // A link that is not deep enough is replaced by its children.
         while done < out.len() {
             let at = out[done];
             if self.get(at).depth == end {

@@ -66,7 +66,7 @@ impl Mirror {
                 self.count_references(medium);
             }
         }
-        // What one name let go, another of this store may stand for.
+        // A block that one name released may belong to another name of this store.
         self.references.keep_referred();
     }
 

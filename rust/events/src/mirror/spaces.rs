@@ -7,15 +7,15 @@ use super::super::incoming::Incoming;
 use super::super::pages::Before;
 use super::super::space::Space;
 
-/// Cache groups times media that are told apart.
+/// Most spaces, which are cache groups times media.
 const MAX_SPACES: usize = 64;
 
-/// What comes before a store.
+/// The position of a store in its chain.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Base {
     /// The hash that its own chain continues: of an own block, or of a page.
     pub chain: Option<SequenceHash>,
-    /// The same for own blocks.
+    /// The page or own block before it.
     pub before: Before,
     /// Number of the namespace, used once.
     pub namespace: u32,
@@ -74,7 +74,7 @@ impl Spaces {
         self.all.iter().map(Space::weight).sum()
     }
 
-    /// What a store behind `parent` follows; `None` if that is not known. The namespace is not used.
+    /// The position of a store behind `parent`; `None` if that is not known. It adds no use of the namespace.
     pub fn after(&self, store: &Incoming<'_>, parent: Name) -> Option<Base> {
         if let Some(end) = self.of(store).and_then(|space| space.end(parent)) {
             let (chain, before) = match (end.page, end.block) {

@@ -9,10 +9,10 @@ pub(super) const MOST_ITEMS: usize = 1 << 20;
 /// Tokens of the largest block.
 const MOST_TOKENS: usize = 1 << 16;
 
-/// What an engine calls a block.
+/// An engine's name of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Hash {
-    /// Of 64 bits.
+    /// A hash of 64 bits.
     Word(u64),
     /// A digest, which is written as hex digits.
     Digest(Box<[u8]>),
@@ -42,7 +42,7 @@ pub(super) struct Block {
     pub(super) hash: Hash,
     /// 0 in the place of a digest.
     pub(super) tokens: Vec<u32>,
-    /// Of every token, unless all are 0.
+    /// Extra id of every token; empty if all are 0.
     pub(super) extra_ids: Vec<u64>,
     /// Tokens that are digests of objects, by position.
     pub(super) digests: Vec<(usize, Box<[u8]>)>,
@@ -52,7 +52,7 @@ pub(super) struct Block {
     pub(super) objects: Vec<Object>,
 }
 
-/// What happened.
+/// The change that an event reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Data {
     /// The cache was made.
@@ -62,16 +62,16 @@ pub(super) enum Data {
         parent: Option<Hash>,
         blocks: Vec<Block>,
     },
-    /// Blocks went.
+    /// Blocks were removed.
     Removed(Vec<Hash>),
     /// A block moved between levels, or only its priority changed.
     Updated {
         hash: Hash,
         levels: Option<(u32, u32)>,
     },
-    /// Of a type that is not known.
+    /// An event of an unknown type.
     Unknown,
-    /// Without what its type needs.
+    /// An event without the fields of its type.
     Malformed,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Reads an event; one that makes no sense is [`Data::Malformed`]. Fails if what stands here is no JSON.
+    /// Reads an event; one that makes no sense is [`Data::Malformed`]. Fails if the text here is no JSON.
     pub(super) fn read(json: &mut Json<'_>) -> Read<Self> {
         let mut event = Self {
             id: None,
@@ -127,7 +127,7 @@ impl Event {
         Ok(event)
     }
 
-    /// What it counts for among [`MOST_ITEMS`].
+    /// Its share of [`MOST_ITEMS`].
     pub(super) fn items(&self) -> usize {
         1 + match &self.data {
             Data::Stored { blocks, .. } => blocks.iter().map(|block| 1 + block.objects.len()).sum(),

@@ -1,14 +1,14 @@
 //! Whether a block is what its fields describe.
 //!
-//! Events leave adapters out, and salts in some versions, though both are hashed. So a block is believed to have no more
-//! than its fields say if its hash follows from them; else it gets an object of its own, which no request has.
+//! Events leave adapters out, and salts in some versions, though both are hashed. So the fields of a block count as
+//! complete if its hash follows from them; else it gets an object of its own, which no request has.
 
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Block, Hash, Scheme, hex};
 
-/// Whether nothing but what its fields say identifies `block`, which follows `parent` and precedes `next`.
+/// Whether its fields alone identify `block`, which follows `parent` and precedes `next`.
 pub(super) fn is_proven(
     scheme: Scheme,
     parent: Option<&Hash>,
@@ -121,7 +121,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// What the second manager mixes in for a salt.
+/// The number that the second manager mixes in for a salt.
 fn salt_id(salt: &str) -> u64 {
     let digest = sha256(salt.as_bytes());
     digest

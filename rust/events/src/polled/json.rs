@@ -1,6 +1,6 @@
 //! Reading JSON: the few kinds of value that events are made of.
 //!
-//! Nothing is built: the caller is asked for each field and element. A read that fails leaves the position anywhere.
+//! Nothing is built: the caller is asked for each field and element. A failed read leaves the position undefined.
 
 use cachelb_body::{BodyError, ErrorKind, Reader};
 
@@ -42,7 +42,7 @@ impl<'a> Json<'a> {
         self.0.end().is_ok()
     }
 
-    /// What the next value is.
+    /// The type of the next value.
     pub(super) fn peek(&mut self) -> Read<Token> {
         Ok(self.0.peek()?)
     }

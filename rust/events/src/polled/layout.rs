@@ -1,6 +1,6 @@
-//! The engine's cache as its events show it: tokens per block, and what the layers of each group attend to.
+//! The engine's cache as its events show it: tokens per block, and the attention of each group's layers.
 //!
-//! No event says either. A block that another follows is full, so it has the size. The largest window is that of full
+//! No event states either. A block that another follows is full, so it has the size. The largest window is that of full
 //! attention, smaller ones slide. Layers with a recurrent state have no window, and are given the largest: their group
 //! stores blocks whose parents it never stored, which full attention cannot.
 
@@ -15,7 +15,7 @@ const MOST_GROUPS: usize = 64;
 /// Names that are remembered to find groups with a state.
 const MOST_NAMES: usize = 1 << 18;
 
-/// What the layers of a group attend to.
+/// Attention of the layers of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Everything.
@@ -42,12 +42,12 @@ pub(super) struct Layout {
     with_state: HashSet<u32>,
     /// Names stored, by rank and group; none once messages were lost.
     names: Option<HashSet<(u32, u32, u64)>>,
-    /// What was published of the roles.
+    /// The roles that were published.
     used: HashMap<Group, Role>,
 }
 
 impl Layout {
-    /// Of an engine nothing is known of but perhaps its block size.
+    /// The layout of an engine of which at most the block size is known.
     pub(super) fn new(size: Option<u32>) -> Self {
         Self {
             size,
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// Learns what some events show, before they are published. Returns whether what was published is wrong.
+    /// Learns from events before they are published. Returns whether earlier ones were published wrongly.
     pub(super) fn learn(&mut self, events: &[Event]) -> bool {
         for event in events {
             self.largest = self.largest.max(event.window);
@@ -90,7 +90,7 @@ impl Layout {
         self.is_guessed = self.size.is_some();
     }
 
-    /// What a group attends to; unless it is asked again, that is published.
+    /// The role of a group, which counts as published from now on.
     pub(super) fn role(&mut self, event: &Event) -> Role {
         let group = (event.layer_group, event.window);
         let role = self.find(group);
@@ -100,12 +100,12 @@ impl Layout {
         role
     }
 
-    /// Messages were lost: what a group never stored cannot be known.
+    /// Messages were lost: a block that a group seems to lack may have been stored.
     pub(super) fn lost(&mut self) {
         self.names = None;
     }
 
-    /// What was published is withdrawn.
+    /// The published roles are withdrawn.
     pub(super) fn withdrawn(&mut self) {
         self.used.clear();
     }

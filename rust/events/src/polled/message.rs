@@ -12,7 +12,7 @@ pub(super) struct Message {
     pack: Pack,
 }
 
-/// A part of a chain that one event can say.
+/// A part of a chain that fits one event.
 struct Run<'a> {
     parent: Option<&'a Hash>,
     blocks: &'a [Block],

@@ -2,7 +2,7 @@
 
 use super::event::Hash;
 
-/// What msgpack is written of.
+/// A writer of msgpack.
 #[derive(Debug, Default)]
 pub(super) struct Pack(pub(super) Vec<u8>);
 

@@ -1,5 +1,5 @@
 //! A simulated engine speaks to a feed through a channel that loses, repeats, disorders, damages and forgets: whenever
-//! everything has arrived, the feed believes what is true, or says that it does not know all of it.
+//! everything has arrived, the feed has the true state, or reports that it is incomplete.
 
 #[path = "events_channel/link.rs"]
 mod link;

@@ -140,7 +140,7 @@ fn batch(said: &[Said], size: usize) -> Batch {
     batch
 }
 
-/// What is held if exactly the blocks in `held` are: the own blocks all of whose engine blocks are there.
+/// The own blocks that are held if exactly the engine blocks in `held` are there.
 fn own_blocks(
     held: impl Fn(u64) -> bool,
     chains: &HashSet<Chain>,
@@ -166,7 +166,7 @@ fn hasher() -> Hasher {
     Hasher::new(Scheme::Chained, OWN, 7).expect("in range")
 }
 
-/// What may be wrong with a stream: the first two as one in so many messages.
+/// Faults of a stream: the first two as one in so many messages.
 #[derive(Debug, Clone, Copy)]
 struct Faults {
     lost: usize,
@@ -183,7 +183,7 @@ impl Engine {
     }
 }
 
-/// What a listener that trusts each message that arrived may know.
+/// Blocks that a listener may know if it trusts each message that arrived.
 #[derive(Debug, Default)]
 struct Known {
     chains: HashSet<Chain>,
@@ -260,7 +260,7 @@ impl Known {
             assert_eq!(missed, None, "there and not confirmed: {}", context());
             assert!(to.doubtful.is_empty(), "{}", context());
         }
-        // Of what is credited nothing was removed by a message that arrived.
+        // No credited block was removed by a message that arrived.
         let allowed = own_blocks(
             |name| !self.removed.contains(&name),
             &self.chains,
@@ -330,7 +330,7 @@ fn payload(said: &[Said], size: usize, ts: f64, random: &mut Rng) -> Vec<u8> {
     payload
 }
 
-/// What can no longer be read of a message: cut, or with a byte changed. `None` if it still can.
+/// An unreadable form of a message: cut, or with a byte changed. `None` if it can still be read.
 fn garbage(payload: &[u8], random: &mut Rng) -> Option<Vec<u8>> {
     let mut bytes = payload.to_vec();
     let at = random.below(bytes.len());

@@ -90,7 +90,7 @@ fn follow(shape: Shape, one_in: usize) -> Outcome {
             let prompt = engine.prompt();
             let truth = engine.hit(&prompt, OWN);
             let found = resumes(&sets, &hasher, &prompt);
-            // What is above the point counts in whole blocks: own ones, and those of the group with the largest.
+            // Tokens above the point count in whole blocks: own ones, and those of the group with the largest.
             let is_rounded =
                 engine.shape.eagle && engine.largest_above().max(OWN) > engine.full_size();
             let is_right = if lossy || is_rounded {

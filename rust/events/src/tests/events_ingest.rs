@@ -1,4 +1,4 @@
-//! A simulated engine says what it does, and an ingester must believe what is true: after every message.
+//! A simulated engine announces its changes, and an ingester must have its true state after every message.
 
 use cachelb_core::ids::Millis;
 use cachelb_events::{Ingest, IngestSettings};

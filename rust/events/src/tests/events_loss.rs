@@ -16,7 +16,7 @@ const MESSAGES: u64 = 20_000;
 /// Messages between restarts that nothing shows but a gap.
 const LIFE: u64 = 3_000;
 
-/// Of messages that are lost: restarts make the only gaps.
+/// Messages between losses if none is lost: restarts make the only gaps.
 const NEVER: usize = usize::MAX;
 
 const WORKER: WorkerId = WorkerId {

@@ -46,7 +46,7 @@ fn key(tokens: &[u32], parent: u64, lora: Option<u64>) -> u64 {
 struct Node {
     parent: Option<u64>,
     tokens: Vec<u32>,
-    /// What a listener calls it; none of a partial block.
+    /// A listener's hash of it; none for a partial block.
     own: Option<SequenceHash>,
     lora: bool,
     level: u32,
@@ -161,9 +161,9 @@ impl Engine {
         self.store(1, &path[last..]);
     }
 
-    /// What follows one another comes as one event, as often as not.
+    /// Consecutive blocks come as one event, as often as not.
     fn store(&mut self, group: usize, path: &[(u64, Node)]) {
-        // What a request reuses is brought to the device first.
+        // Blocks that a request reuses are brought to the device first.
         for (hash, _) in path {
             if self.groups[group]
                 .get(hash)

@@ -27,7 +27,7 @@ pub fn encode(batch: &Batch, ts: f64) -> Vec<u8> {
     list![Value::Float(ts), events, 0].encode()
 }
 
-/// What is hashed beside tokens: the adapter with every block, the salt with the first.
+/// Keys that are hashed beside tokens: the adapter with every block, the salt with the first.
 fn keys(batch: &Batch, store: &Store) -> Vec<Option<Vec<Value>>> {
     let of_block = |block| {
         let spans = [store.lora, store.salt.filter(|_| block == 0)];

@@ -1,4 +1,4 @@
-//! What the fields of an event mean.
+//! The meaning of the fields of an event.
 
 use cachelb_core::ids::Medium;
 use cachelb_core::rng::Rng;
@@ -260,7 +260,7 @@ fn a_field_that_is_not_known_or_of_another_type_is_counted_and_the_rest_is_used(
             (&[key.to_owned()][..], &plain.events)
         );
     }
-    // What engines send that is of no use is not counted.
+    // Fields that engines send and that are of no use are not counted.
     let mut event = cold();
     for key in ["ownership", "session_id", "lookahead_token_ids"] {
         event = with(&event, key, "x");

@@ -66,7 +66,7 @@ fn samples() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What every decoded batch keeps to, and whether the message was taken.
+/// Checks the invariants of every decoded batch. Returns whether the message was taken.
 fn holds(payload: &[u8], batch: &mut Batch) -> bool {
     let taken = match decode(payload, batch) {
         Ok(()) => true,

@@ -1,4 +1,4 @@
-//! What blocks are made of beside tokens: adapters, salts, images, embeddings.
+//! Parts of blocks beside tokens: adapters, salts, images, embeddings.
 
 use xxhash_rust::xxh3::xxh3_64;
 

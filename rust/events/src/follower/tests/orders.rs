@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What happens next.
+/// The next thing that happens.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// The engine publishes a message, and it arrives.
@@ -54,12 +54,12 @@ struct Stream {
     life: u64,
     /// All that was published.
     published: Vec<Published>,
-    /// What arrived and could be read, in this order.
+    /// Readable messages that arrived, in this order.
     arrived: Vec<Published>,
-    /// What was applied since the last clear.
+    /// Messages applied since the last clear.
     believed: Vec<Published>,
     applied: Vec<Published>,
-    /// The first life that what arrived does not show to be over.
+    /// The first life that did not end according to the messages that arrived.
     over: u64,
     replays: bool,
 }

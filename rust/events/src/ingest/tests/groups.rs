@@ -1,4 +1,5 @@
-//! Cache groups beside those that attend to the whole prefix. Blocks have 32 tokens, as own ones, unless a test says so.
+//! Cache groups beside those that attend to the whole prefix. Blocks have 32 tokens, as own ones, unless a test states
+//! otherwise.
 
 use super::*;
 use crate::GroupStats;

@@ -1,4 +1,4 @@
-//! What is hashed beside tokens, whether or not events name it.
+//! Keys that are hashed beside tokens, whether or not events name them.
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn a_salt_of_the_first_manager_is_believed_if_the_next_block_has_no_adapter() {
             &stored("null", &[root, block(next, &[5, 6, 7, 8], "")]),
         )
     };
-    // Of 77 and 5, 6, 7, 8, by the same formula as the others.
+    // The hash of 77 and 5, 6, 7, 8, by the same formula as the others.
     let chained = "17136833042156588856";
     let (_, stores) = only(&mut polled(), &[blocks(chained)]);
     assert_eq!(stores[0].extras.len, 0);

@@ -53,7 +53,7 @@ impl Holdings for Believed {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> u32 {
-        assert!(self.worth.is_some(), "blocks before anybody was told");
+        assert!(self.worth.is_some(), "blocks before the stream state");
         self.sets.store(parent, hashes, medium)
     }
 
@@ -117,7 +117,7 @@ type Numbered = (u64, Vec<u8>);
 #[derive(Debug)]
 struct Replay {
     from: u64,
-    /// What is on its way, once the engine looked.
+    /// Messages on their way, once the engine has looked.
     answer: Option<VecDeque<Numbered>>,
     fails_after: Option<usize>,
 }
@@ -128,13 +128,13 @@ pub struct Link {
     faults: Faults,
     random: Rng,
     pub engine: Engine,
-    /// Of the next message, in the engine's present life.
+    /// Number of the next message, in the engine's present life.
     seq: u64,
     clock: f64,
     kept: VecDeque<Numbered>,
     /// Live messages on their way.
     live: VecDeque<Numbered>,
-    /// Of these, from the engine's present life: nothing overtakes what an earlier one sent.
+    /// How many of these are from the engine's present life: nothing overtakes the messages of an earlier one.
     of_this_life: usize,
     connected: bool,
     /// Calls until the source hears that it is connected again.
@@ -288,7 +288,7 @@ impl Link {
 
     fn disconnect(&mut self) {
         self.connected = false;
-        // What the kernel had is read, or not.
+        // Messages in the kernel's buffer are read, or not.
         if self.random.below(2) == 0 {
             self.live.clear();
             self.of_this_life = 0;

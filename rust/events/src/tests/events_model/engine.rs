@@ -11,7 +11,7 @@ use cachelb_sim::{Announced, KvChange, KvPool};
 
 use super::writer::{Stored, Writer};
 
-/// What kind of engine it is.
+/// The kind of an engine.
 #[derive(Debug, Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -54,7 +54,7 @@ impl Default for Shape {
     }
 }
 
-/// What a name stands for.
+/// The block that a name stands for.
 #[derive(Debug)]
 struct Fact {
     parent: Option<u64>,
@@ -129,7 +129,7 @@ impl Engine {
         self.hasher
     }
 
-    /// Runs until a step has something to say, and returns what it says.
+    /// Runs until a step has something to announce, and returns its batch.
     pub fn next_batch(&mut self) -> &Batch {
         self.writer.batch.clear();
         while self.writer.batch.events.is_empty() {
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Says that a range of a request's blocks is stored.
+    /// Announces that a range of a request's blocks is stored.
     fn say(&mut self, request: &Request, blocks: std::ops::Range<usize>, medium: Medium) {
         let size = self.shape.block_size;
         let salt = request
@@ -451,7 +451,7 @@ impl Engine {
         }
     }
 
-    /// Copies a block to host memory and says so in full, if its parent is where a listener can find it.
+    /// Copies a block to host memory and announces it in full if its parent is where a listener can find it.
     fn offload(&mut self, name: u64) {
         let fact = &self.facts[&name];
         let found = |parent: u64| {
@@ -490,7 +490,7 @@ impl Engine {
         Some(oldest)
     }
 
-    /// Ends what is running and drops the whole cache; the next request's batch says so.
+    /// Ends all running requests and drops the whole cache; the next request's batch announces it.
     fn reset(&mut self) {
         for request in self.running.drain(..) {
             self.pool.release(&request.blocks);

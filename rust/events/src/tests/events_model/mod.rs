@@ -1,4 +1,4 @@
-//! An engine with a true paged cache, which says what it does in KV events, and the naive holdings of a listener.
+//! An engine with a true paged cache, which announces its changes in KV events, and the naive holdings of a listener.
 
 pub mod engine;
 pub mod sets;

@@ -6,7 +6,7 @@ use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_events::Holdings;
 
-/// What a listener believes one worker to hold.
+/// The holdings of one worker as a listener sees them.
 #[derive(Debug, Default)]
 pub struct Sets {
     /// Whether blocks behind ones that were never stored are an error.

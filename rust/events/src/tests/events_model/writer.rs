@@ -3,7 +3,7 @@
 use cachelb_core::ids::Medium;
 use cachelb_events::{Attention, Batch, Event, Name, Place, Remove, Span, Store};
 
-/// A store as the engine says it.
+/// A store as the engine announces it.
 #[derive(Debug, Clone, Copy)]
 pub struct Stored<'a> {
     pub names: &'a [u64],

@@ -1,4 +1,4 @@
-//! A naive engine with several cache groups: what each holds, what it says of that, and where prompts resume.
+//! A naive engine with several cache groups: the blocks of each, its announcements, and where prompts resume.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -16,7 +16,7 @@ pub struct Group {
     pub size: usize,
 }
 
-/// What is random about an engine.
+/// The random properties of an engine.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub seed: u64,
@@ -113,7 +113,7 @@ impl Engine {
         full.expect("there is one").size
     }
 
-    /// The same of the group with the largest that EAGLE needs above a point.
+    /// Tokens per block of the group with the largest among those of which EAGLE needs a block above a point.
     pub fn largest_above(&self) -> usize {
         let groups = self.shape.groups.iter();
         let above = groups.filter(|g| matches!(g.attention, Attention::Full | Attention::Sliding));
@@ -320,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// What happens in a step. Returns how many operations that are.
+    /// Makes a step. Returns the number of its operations.
     pub fn step(&mut self, most: usize) -> u64 {
         self.batch.clear();
         let operations = self.random.below(5) + 1;

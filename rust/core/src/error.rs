@@ -2,7 +2,7 @@
 
 use crate::ids::WorkerId;
 
-/// What a caller did wrong; every message names the wrong value.
+/// An error of the caller; every message names the wrong value.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

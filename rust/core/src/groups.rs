@@ -1,13 +1,13 @@
-//! Engines with several cache groups: where they can resume a prompt, and where they keep what that takes.
+//! Engines with several cache groups: where they can resume a prompt, and where they keep the blocks for it.
 //!
 //! A request of n tokens resumes at the deepest L < n that every group accepts. Groups that attend to the whole prefix
 //! need all of it; the others need little, and their engine keeps no more than that, at few places. Two rules follow,
-//! both after vLLM: which places a group accepts, and at which places a prompt leaves what is needed.
+//! both after vLLM: which places a group accepts, and at which places a prompt leaves the needed blocks.
 
-/// What the layers of a group attend to.
+/// Attention of the layers of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// All that comes before: full attention, MLA, sinks.
+    /// The whole prefix: full attention, MLA, sinks.
     Full,
     /// The last `window` tokens.
     SlidingWindow {
@@ -26,7 +26,7 @@ pub enum GroupKind {
 /// One cache group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheGroup {
-    /// What it attends to.
+    /// Attention of its layers.
     pub kind: GroupKind,
     /// Tokens per block.
     pub block_size: u32,
@@ -48,10 +48,10 @@ impl CacheGroup {
     }
 }
 
-/// Where an engine keeps what its groups need to resume.
+/// Where an engine keeps the blocks that its groups need to resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retention {
-    /// Where prompts end, and where one left what was known.
+    /// Where prompts end, and where one left the known prefixes.
     #[default]
     Ends,
     /// There, and at every multiple of so many tokens.
@@ -60,17 +60,17 @@ pub enum Retention {
     All,
 }
 
-/// What follows from the groups of an engine, some of which do not attend to the whole prefix.
+/// Where an engine resumes prompts if some of its groups do not attend to the whole prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resuming {
     /// It resumes at multiples of so many tokens.
     pub align: u32,
-    /// What is kept at two places so many tokens apart serves those between them; 0 where that is a state.
+    /// Blocks kept at two places so many tokens apart serve those between them; 0 for a state.
     pub join: u64,
     retention: Retention,
-    /// Tokens that must be held beyond the place: one block with EAGLE or MTP. What is kept is so much longer.
+    /// Tokens that must be held beyond the place: one block with EAGLE or MTP. The kept blocks reach that far too.
     pub above: u32,
-    /// The same of groups that attend to the whole prefix alone.
+    /// These tokens for groups that attend to the whole prefix alone.
     above_full: u32,
     /// Whether events of the engine leave out the groups that do not attend to the whole prefix.
     pub is_hidden: bool,
@@ -89,8 +89,8 @@ pub type Numbers = [u64; 5];
 const MOST_ALIGNED: u64 = 1 << 20;
 
 impl Resuming {
-    /// What follows from `groups`; `None` if any leading blocks will do, or if the blocks of all align nowhere. With
-    /// `lookahead` a block is held beyond each place, as EAGLE and MTP need it.
+    /// The rules of an engine with `groups`; `None` if it resumes behind any leading block, or if the blocks of all
+    /// align nowhere. With `lookahead` a block is held beyond each place, as EAGLE and MTP need it.
     #[must_use]
     pub fn of(groups: &[CacheGroup], retention: Retention, lookahead: bool) -> Option<Self> {
         let sides = || groups.iter().filter(|group| group.kind != GroupKind::Full);
@@ -105,7 +105,7 @@ impl Resuming {
         let join = sides().map(|group| match group.kind {
             // A state serves one place.
             GroupKind::Mamba => 0,
-            // What of a chunk is kept depends on the place; there is none a token away.
+            // The kept part of a chunk depends on the place; there is none a token away.
             GroupKind::Chunked { .. } => 1,
             _ => group.extent().unwrap_or(0).max(1),
         });
@@ -124,7 +124,7 @@ impl Resuming {
         })
     }
 
-    /// Whether only places will do where something is kept.
+    /// Whether the engine resumes only at places where something is kept.
     #[must_use]
     pub fn needs_marks(self) -> bool {
         self.join != EVERYWHERE
@@ -164,26 +164,26 @@ impl Resuming {
         })
     }
 
-    /// The same of an engine that says what it retains.
+    /// These rules for an engine with another retention.
     #[must_use]
     pub fn retaining(self, retention: Retention) -> Self {
         Self { retention, ..self }
     }
 
-    /// The same of an engine whose events leave out the groups that do not attend to the whole prefix.
+    /// These rules for an engine whose events leave out the groups that do not attend to the whole prefix.
     #[must_use]
     pub fn hidden(self, is_hidden: bool) -> Self {
         Self { is_hidden, ..self }
     }
 
-    /// The same where places are told apart by blocks of so many units, at least, that are not the engine's.
+    /// These rules with places aligned to blocks of so many units, at least, that are not the engine's.
     #[must_use]
     pub fn aligned_to(self, align: u32) -> Self {
         let align = align.max(1);
         Self { align, ..self }.in_blocks_of(align)
     }
 
-    /// The same where what is beyond a place counts in whole blocks of so many tokens.
+    /// These rules with the tokens beyond a place rounded up to whole blocks of so many tokens.
     #[must_use]
     pub fn in_blocks_of(self, size: u32) -> Self {
         let whole = |tokens: u32| tokens.next_multiple_of(size.max(1));
@@ -194,10 +194,10 @@ impl Resuming {
         }
     }
 
-    /// Where what is kept ends that the engine needs to resume, once it has computed a prompt of `tokens` whose first `held`
-    /// its full groups had: at places, or [`Self::above`] beyond. `held` is `None` if that may be more than is known, as
-    /// where the prompt continues an answer. `known` gives the deepest end known before up to a depth, 0 for none. Only new
-    /// ones are given: ascending, in tokens.
+    /// Where the blocks end that the engine keeps to resume, once it has computed a prompt of `tokens` whose first
+    /// `held` its full groups had: at places, or [`Self::above`] beyond. `held` is `None` if they may have had more, as
+    /// where the prompt continues an answer. `known` gives the deepest end known before up to a depth, 0 for none. Only
+    /// new ones are given: ascending, in tokens.
     pub fn places(
         &self,
         tokens: u64,
@@ -209,7 +209,7 @@ impl Resuming {
         let align = u64::from(self.align);
         let aligned = |depth: u64| depth - depth % align;
         let above = u64::from(self.above);
-        // What is needed beyond a place is part of the prompt, which may end where its last block does.
+        // The tokens needed beyond a place are part of the prompt, which may end where its last block does.
         let most = aligned(tokens.saturating_sub(above.max(1)));
         let lookahead = if above > 0 { align } else { 0 };
         let place = |tokens: u64| aligned(tokens).saturating_sub(lookahead);
@@ -221,7 +221,7 @@ impl Resuming {
         let mut below = resumed;
         let mut kept: Vec<u64> = junction.into_iter().collect();
         match self.retention {
-            // States are where passes ended, which nobody outside knows.
+            // States are where passes ended, which is unknown outside the engine.
             _ if self.join == 0 => {}
             Retention::Ends => {}
             Retention::Every(interval) => {

@@ -4,9 +4,10 @@
 //! blocks are speculative: they belong to every request that waits for them. The first of these that is answered proves
 //! them for all. One that fails only gives up its share; with the last owner go the blocks that were held for its sake.
 //!
-//! Per worker, the paths of waiting requests form a tree with a count of requests per stretch, so what many requests have
-//! in common is kept once, and what a radix tree holds anyway is not kept again. Every call costs the length of its path.
-//! A worker has at most as many units in its tree as it may hold: beyond that the oldest placements count as proven.
+//! Per worker, the paths of waiting requests form a tree with a count of requests per stretch, so the common part of
+//! many requests is kept once, and stretches that a radix tree holds are not copied. Every call costs the length of its
+//! path. A worker has at most as many units in its tree as it may hold: beyond that the oldest placements count as
+//! proven.
 
 mod paths;
 
@@ -29,12 +30,12 @@ struct End {
     number: u64,
 }
 
-/// What went with its last owner.
+/// A path that lost its last owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphaned<U> {
-    /// Where.
+    /// The worker that held it.
     pub worker: WorkerId,
-    /// That of the path.
+    /// Namespace of the path.
     pub namespace: u32,
     /// The whole path.
     pub path: Vec<U>,
@@ -64,7 +65,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         }
     }
 
-    /// A request was sent to the worker along `path`, of which it held the first `held` units. What is new is copied.
+    /// A request was sent to the worker along `path`, of which it held the first `held` units. New units are copied.
     pub fn placed(
         &mut self,
         worker: WorkerId,
@@ -75,8 +76,8 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         self.place(worker, booking, (namespace, &[path]), held);
     }
 
-    /// [`Self::placed`] along stretches that somebody else keeps too. They are not copied, and take the place of those that
-    /// earlier requests came along.
+    /// [`Self::placed`] along stretches that another structure keeps too. They are not copied, and take the place of
+    /// those that earlier requests came along.
     pub fn placed_shared(
         &mut self,
         worker: WorkerId,
@@ -121,7 +122,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
             number,
         };
         if let Some(earlier) = self.ends.insert(booking, end) {
-            // Of one request, the latest placement is the one that waits.
+            // The latest placement of a request is the one that waits.
             self.slots[earlier.worker.slot as usize].leave(earlier.node, true);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Each worker has a flat set of hashes, with the recency rules of the proposal it reproduces: a recording stamps all
 //! blocks of the prompt with one epoch, the oldest stamps go first. Two flaws are kept on purpose, since showing them is
-//! the purpose of the index: a match says nothing about what came before it, and blocks of one epoch go in no useful
+//! the purpose of the index: a match proves nothing about the blocks before it, and blocks of one epoch go in no useful
 //! order, so that a prompt over the capacity loses its beginning. Capacity is enforced inline and counts are exact.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -95,7 +95,7 @@ impl WorkerRegistry {
         self.by_name.get(name).map(|id| *id)
     }
 
-    /// The id of `name`, registering it first if needed; the flag says whether it was added by this call.
+    /// The id of `name`, registering it first if needed; the flag is true if this call added it.
     pub fn get_or_add(&self, name: &str) -> (WorkerId, bool) {
         if let Some(id) = self.get(name) {
             return (id, false);

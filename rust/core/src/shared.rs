@@ -5,7 +5,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// What an allocation costs beside its units: that of the allocator, and two counts.
+/// Heap bytes of an allocation beside its units: those of the allocator, and two counts.
 pub(crate) const ALLOCATION: usize = 32;
 
 /// A view of units that others may view too. It never changes.

@@ -7,12 +7,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::{Error, Result};
 use crate::registry::SlotState;
 
-/// What is written, and how.
+/// Kind and version of a snapshot.
 #[derive(Debug)]
 pub struct Format {
     /// The first bytes.
     pub magic: &'static [u8; 8],
-    /// What it is called in errors.
+    /// Its name in errors.
     pub name: &'static str,
     /// Another one is refused.
     pub version: u32,
@@ -60,7 +60,7 @@ pub(crate) fn put_slots(slots: &[SlotState], out: &mut Vec<u8>) {
     }
 }
 
-/// Says why a snapshot is none.
+/// Refuses a snapshot, with the reason.
 ///
 /// # Errors
 /// [`Error::BadSnapshot`], always.
@@ -70,7 +70,7 @@ pub fn refuse<T>(why: impl Into<String>) -> Result<T> {
 
 const ENDS: &str = "it ends too early";
 
-/// What is left to read.
+/// The unread rest of a snapshot.
 #[derive(Debug)]
 pub struct Reader<'a> {
     pub(crate) bytes: &'a [u8],
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// As many of them as the type says.
+    /// As many of them as the array has.
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] if fewer bytes are left.

@@ -159,7 +159,7 @@ impl BlockTracker {
         &self.config
     }
 
-    /// What turns tokens into this tracker's hashes.
+    /// The hasher of this tracker's blocks.
     #[must_use]
     pub fn hasher(&self) -> &Hasher {
         &self.hasher
@@ -287,9 +287,8 @@ impl View<'_> {
         }
     }
 
-    /// The worker that holds the most leading blocks of `hashes`, which come from tokens. Of several, the one with the
-    /// smallest hash of seed, last sequence hash and name: different prompts spread over the tied workers, the same
-    /// prompt stays.
+    /// The worker that holds the most leading blocks of `hashes`, which come from tokens. The smallest hash of seed,
+    /// last sequence hash and name breaks ties: different prompts spread over the tied workers, the same prompt stays.
     pub fn best(
         &self,
         hashes: &[SequenceHash],
@@ -371,7 +370,7 @@ impl View<'_> {
 
 // === impl Edit ===
 
-/// Changes to a tracker that nobody else sees half-made.
+/// Changes to a tracker that other threads see as one.
 #[derive(Debug)]
 pub struct Edit<'a> {
     tracker: &'a BlockTracker,

@@ -78,7 +78,7 @@ const LONG: Run = run("long", shape(3, 2, 300, 700), (47, 150, 10));
 /// Paths that cross the index's storage chunks of 4,096 blocks.
 const HUGE: Run = run("huge", shape(2, 2, 9000, 15_000), (2, 50, 10));
 
-/// What a history's seed decides.
+/// The settings that a history's seed decides.
 fn setting(run: &Run, seed: u64) -> (Matcher, HashKind, u32, Shape) {
     let matcher = [Matcher::Kary, Matcher::Binary, Matcher::Linear][(seed % 3) as usize];
     let hashes = HashKind::ALL[(seed / 3 % 4) as usize];
@@ -115,7 +115,7 @@ fn play(run: &Run, seed: u64, words: &[Word]) -> Result<u64, TestCaseError> {
     Ok(operations)
 }
 
-/// What is wrong with this history, if anything; a panic counts.
+/// The failure of this history, if any; a panic counts.
 fn failure(run: &Run, seed: u64, words: &[Word]) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(|| play(run, seed, words))) {
         Ok(Ok(_)) => None,

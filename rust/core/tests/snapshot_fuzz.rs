@@ -97,7 +97,7 @@ fn survives(bytes: &[u8]) -> bool {
             for medium in Medium::ALL {
                 let _ = index.mark(id(slot), hashes[1], medium);
             }
-            // An id may have become another one; being told so is fine.
+            // An id may have become another one; that error is fine.
             let due = Some(Millis(6_000 + step as u64));
             let _ = index.record(id(slot), &hashes, Some(&out), due);
             let (first, rest) = (hashes.first().copied(), &hashes[1..]);

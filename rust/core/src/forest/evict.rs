@@ -1,4 +1,4 @@
-//! What takes coverage away leaf by leaf: eviction, deadlines, clear.
+//! Removal of coverage leaf by leaf: eviction, deadlines, clear.
 
 use super::lanes::{is_device, lane_of, medium_of};
 use super::recency::NEVER;
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::ids::{Medium, Millis, WorkerId};
 
 impl<S: Shape> Held<S> {
-    /// Looks at what the lane used longest ago: a leaf goes, `units` of it if it is longer; what newer leaves stand for
-    /// leaves the list. Returns the units that nothing stands for any more, `None` if the lane is empty.
+    /// Evicts the lane's oldest record: a leaf, or `units` of a longer one; a record with newer leaves only leaves the
+    /// list. Returns the evicted units that no other lane of the worker covers, `None` if the lane is empty.
     pub(crate) fn evict_step(&mut self, lane: u32, units: u64) -> Option<u64> {
         let record = self.lanes.oldest(lane)?;
         let node = self.records[record].node;
@@ -40,7 +40,7 @@ impl<S: Shape> Held<S> {
             let parent = self.records.pass_to_parent(&mut self.lanes[lane], record);
             self.remove_entry(record);
             if S::HOLES && medium_of(lane) == Medium::Speculative as usize {
-                // What is confirmed bit by bit splits nodes and leaves ghosts; this may have been the last of them.
+                // Gradual confirmation splits nodes and leaves ghosts; this may have been the last of them.
                 self.merges.push(node);
             }
             if parent == NONE {

@@ -1,6 +1,6 @@
 //! Workers and their lanes. A lane is one (worker, medium): it has its own holders, order of use and capacity.
 //!
-//! A lane's number says which it is, so the lanes of a worker are neighbours wherever lanes are sorted.
+//! A lane's number encodes slot and medium, so the lanes of a worker are neighbours wherever lanes are sorted.
 
 use super::NONE;
 use crate::error::{Error, Result};
@@ -74,7 +74,7 @@ pub(crate) struct Worker {
 /// All workers and lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    /// By medium and slot; none of a medium that nobody used yet.
+    /// By medium and slot; none of a medium that was not used yet.
     items: [Vec<Lane>; MEDIA],
     pub(crate) workers: Vec<Option<Worker>>,
 }
@@ -143,7 +143,7 @@ impl Lanes {
         }
     }
 
-    /// Makes the lanes of a medium where nobody used it before.
+    /// Makes the lanes of a medium that was not used before.
     pub(crate) fn open(&mut self, medium: Medium) {
         self.items[medium as usize].resize(self.workers.len(), Lane::empty());
     }

@@ -179,7 +179,7 @@ impl Leading {
         }
     }
 
-    /// The same where all is in device memory.
+    /// Goes up into a node where all coverage is in device memory.
     #[inline]
     pub(crate) fn climb_device<X>(&mut self, sets: &LaneSets, node: &Node<X>, end: u32) {
         self.climb(sets.members(node.full).iter().copied(), end);

@@ -1,11 +1,11 @@
-//! Forests of prefixes: what the block index and the radix tree have in common.
+//! Forests of prefixes: the common part of the block index and the radix tree.
 //!
 //! A node is a stretch of units, blocks or characters, without a branch inside, at the end of its parent. A lane holds a
 //! leading part of a node. Who holds all of it is one interned set (`sets`) and, where coverage ends inside the node, a
 //! short list (`nodes`). Recency is one record per (node, lane) in per-lane lists (`recency`). They are one state (`held`): all changes of
-//! coverage pass through `cover`; nodes are split and joined in `split`; what goes, goes through `evict`.
+//! coverage pass through `cover`; nodes are split and joined in `split`; removals pass through `evict`.
 //!
-//! What units are, and how a node is found, is up to a [`Shape`].
+//! A [`Shape`] defines the units, and how a node is found.
 
 pub(crate) mod ages;
 mod cover;
@@ -38,7 +38,7 @@ use validate::Recount;
 
 /// Absent id.
 pub(crate) const NONE: u32 = u32::MAX;
-/// What happened since an index was made.
+/// Counters since an index was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexStats {
     /// Blocks evicted to keep within a capacity, or on request.
@@ -55,9 +55,9 @@ pub struct IndexStats {
     pub unknown_removals: u64,
 }
 
-/// What the units of a forest are, where they are kept, and how nodes are found.
+/// The units of a forest, their storage, and how nodes are found.
 pub trait Shape: Debug + Sized {
-    /// What a node has of its own.
+    /// Data of a node that only this shape has.
     type Own: Debug + Slot;
 
     /// Whether a lane may hold units without those before them, or connect them to the root without holding any.

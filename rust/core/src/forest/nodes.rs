@@ -112,7 +112,7 @@ pub struct Node<X> {
     /// Entries with `0 < count < len`.
     pub(crate) partial: u32,
     pub(crate) holders: Holders,
-    /// What it has of its shape.
+    /// Data of its shape.
     pub(crate) own: X,
 }
 
@@ -188,7 +188,7 @@ impl<X: Slot> Nodes<X> {
 
     /// Frees the slot of a node without holders; the caller has dealt with parent, units and set.
     pub(crate) fn forget(&mut self, node: u32) {
-        debug_assert!(self[node].holders.as_slice().is_empty(), "nobody holds it");
+        debug_assert!(self[node].holders.as_slice().is_empty(), "it is not held");
         self.items.remove(node);
     }
 
@@ -229,8 +229,8 @@ impl<X: Slot> Nodes<X> {
         self[node].holders.get(lane).map_or(0, |e| e.count)
     }
 
-    /// Calls `enter` for every node from the deepest up to the root where who holds it changes, with the depth up to which
-    /// it is asked for: one comparison of set ids says whether anything does.
+    /// Calls `enter` for every node from the deepest up to the root where the holders change, with the depth up to
+    /// which it is asked for: one comparison of set ids shows a change.
     #[inline]
     pub(crate) fn climb(&self, deepest: &Node<X>, end: u32, mut enter: impl FnMut(&Node<X>, u32)) {
         let mut node = deepest;

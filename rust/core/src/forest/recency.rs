@@ -13,7 +13,7 @@ const UNLISTED: u32 = u32::MAX - 1;
 /// In `Record::expires`: an access without time to live ended here.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// What one lane remembers about one node.
+/// Recency of one node in one lane.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) node: u32,

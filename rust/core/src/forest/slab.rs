@@ -1,15 +1,15 @@
 //! Numbered slots in chunks of fixed size.
 //!
 //! The lowest free slot is taken first and a chunk without an item gives its memory back, so memory follows the number
-//! of items down as well as up, one chunk at a time, and no growth ever copies what is there.
+//! of items down as well as up, one chunk at a time, and no growth ever copies items.
 
 /// Slots per chunk.
 const CHUNK: usize = 128;
 const WORDS: usize = CHUNK / 64;
 
-/// What a slab can hold.
+/// An item of a slab.
 pub trait Slot {
-    /// What stands in a free slot.
+    /// The content of a free slot.
     fn vacant() -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! What snapshots of forests have in common: workers, entries, and the order of use of every lane as node numbers.
+//! The common part of the snapshots of forests: workers, entries, and the order of use of every lane as node numbers.
 
 use super::lanes::{Lane, Worker, slot_of};
 use super::nodes::Holders;
@@ -41,7 +41,7 @@ impl Records {
 }
 
 impl<S: Shape> Held<S> {
-    /// Nodes with those that they hang on before them, and the place of each by its id.
+    /// Nodes, parents before children, and the place of each by its id.
     pub(crate) fn in_order(&self) -> (Vec<u32>, Vec<u32>) {
         let mut order: Vec<u32> = self.nodes.iter().map(|(id, _)| id).collect();
         order.sort_by_key(|id| self.nodes[*id].start);
@@ -52,7 +52,8 @@ impl<S: Shape> Held<S> {
         (order, number)
     }
 
-    /// Reads what [`Records::put_entries`] wrote for a node; `fits` says which lanes may hold so much of it.
+    /// Reads the entries that [`Records::put_entries`] wrote for a node; `fits` decides whether a lane may hold so much
+    /// of it.
     pub(crate) fn restore_entries(
         &mut self,
         reader: &mut Reader,

@@ -1,4 +1,4 @@
-//! Recount of what others build upon: counts by lane and worker, who holds all of a node, and the order of use.
+//! Recount of derived state: counts by lane and worker, sets of holders, and the order of use.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// What the nodes add up to.
+/// Sums over the nodes.
 #[derive(Default)]
 pub(super) struct Recount {
     units: u64,
@@ -26,7 +26,7 @@ pub(super) struct Recount {
 }
 
 impl Recount {
-    /// Compares all that is counted with what there is.
+    /// Compares all counts with the nodes.
     pub(super) fn compare<S: Shape>(mut self, held: &Held<S>) -> Result<()> {
         for (id, _) in held.nodes.iter() {
             self.add_node(held, id)?;

@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-/// What is kept at a place joins with what longer prompts left behind it.
+/// Blocks kept at a place join with those that longer prompts left behind it.
 fn join_below(at: &[u8], said: &[Vec<u8>], resuming: &Resuming, marks: &mut HashSet<Vec<u8>>) {
     for longer in said.iter().filter(|prompt| prompt.starts_with(at)) {
         let ends = (at.len() + 1..=longer.len()).take(resuming.join as usize);

@@ -125,7 +125,7 @@ impl Hasher {
         })
     }
 
-    /// The same with namespaces under a key, or by the published rule.
+    /// This hasher with namespaces under a key, or by the published rule.
     #[must_use]
     pub fn keyed(self, key: Option<NamespaceKey>) -> Self {
         Self { key, ..self }

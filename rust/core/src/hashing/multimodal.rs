@@ -34,7 +34,7 @@ pub fn distinguish(tokens: &mut [u32], objects: &[MmObject]) {
     }
 }
 
-/// What one block's hash covers.
+/// The content that one block's hash covers.
 pub(super) struct Window<'a> {
     tokens: &'a [u32],
     /// Hashes of the overlapping objects, ascending; an object listed twice counts twice.

@@ -1,4 +1,4 @@
-//! What separates the prompts of one adapter, cache salt or model from all others.
+//! Namespaces separate the prompts of one adapter, cache salt or model from all others.
 //!
 //! Adapter, salt and model are chosen by clients, who must not find two that share a namespace. So a namespace is 128 bits
 //! of SipHash-2-4 under a key, over tag, length and bytes of every part. Without a key it is Dynamo's published rule:
@@ -23,7 +23,7 @@ pub struct Identity<'a> {
     pub salt: Option<&'a str>,
     /// One of several models that share an index.
     pub model: Option<&'a str>,
-    /// What else an engine sees beside the prompt, such as a digest of images.
+    /// Other input of an engine beside the prompt, such as a digest of images.
     pub beside: Option<&'a str>,
 }
 
@@ -37,11 +37,11 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// First byte of what is hashed for a tag, which no part of an [`Identity`] has.
+/// First hashed byte for a tag, which no part of an [`Identity`] has.
 const NAMES: u8 = 0xff;
-/// The same for a session.
+/// First hashed byte for a session.
 const SESSIONS: u8 = 0xfe;
-/// The same for the names in a capture.
+/// First hashed byte for the names in a capture.
 const CAPTURES: u8 = 0xfd;
 
 /// Makes namespaces that only those who have it can compute.
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of four namespaces, two adapters by two salts, three never give the fourth: neither by sums nor by exclusive
+        /// Three of four namespaces, two adapters by two salts, never give the fourth: neither by sums nor by exclusive
         /// ors, in either half. By the published rule sums always do.
         #[test]
         fn no_namespace_follows_from_others(

@@ -1,7 +1,7 @@
 //! Position hashes: `XXH3(le_u64(position) ‖ block)`, with no chain. The second half of a namespace moves positions.
 //!
-//! Two prompts with the same text at the same offset but different beginnings share hashes there, so a match says
-//! nothing about what comes before it. With seed 0 and no namespace the hashes are those of the original proposal on a
+//! Two prompts with the same text at the same offset but different beginnings share hashes there, so a match proves
+//! nothing about the blocks before it. With seed 0 and no namespace the hashes are those of the original proposal on a
 //! 64-bit little-endian machine; the position is fixed-width here so that they are the same everywhere.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -26,7 +26,7 @@ struct Known {
 pub struct Spaces(Mutex<Known>);
 
 impl Spaces {
-    /// The same namespace under its number; `None` once all are given, which takes two thousand million namespaces.
+    /// The namespace under its number; `None` once all are given, which takes two thousand million namespaces.
     #[must_use]
     pub fn number(&self, namespace: Namespace) -> Option<Namespace> {
         if namespace == Namespace::default() {
@@ -72,7 +72,7 @@ mod tests {
         let mut given = HashSet::from([0, first]);
         for salt in 1..4 * MOST {
             assert!(given.insert(number(salt)), "salt {salt}");
-            // What is in use keeps its number.
+            // A namespace in use keeps its number.
             assert_eq!(number(0), first);
         }
         assert!(

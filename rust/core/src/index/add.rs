@@ -27,7 +27,7 @@ impl BlockIndex {
     }
 
     /// Records that the path `hashes` is on its way into the worker's device memory: as [`Self::record`], but in
-    /// [`Medium::Speculative`], and only its blocks from depth `from` on and those nobody knows yet. What is expected
+    /// [`Medium::Speculative`], and only its blocks from depth `from` on and unknown ones. A block that is expected
     /// again stays until the later of its deadlines.
     ///
     /// # Errors

@@ -111,8 +111,8 @@ impl<'a> Chains<'a> {
         same.count() as u32
     }
 
-    /// How many of the last of `hashes`, of which the very last is `block`, are blocks of one run beside each other, told
-    /// from its root or towards it as an engine evicts; and the deepest of them.
+    /// How many of the last of `hashes`, of which the very last is `block`, are adjacent blocks of one run, listed from
+    /// its root or towards it as an engine evicts; and the deepest of them.
     pub(super) fn stretch(self, hashes: &[SequenceHash], block: u32) -> (u32, u32) {
         let (run, blocks) = (self.run(block), &self.0.shape.blocks);
         let told = |most: u32| hashes.iter().rev().take(most as usize);
@@ -138,7 +138,7 @@ impl<'a> Chains<'a> {
         let mut above = (end > 0).then(|| self.run(block));
         while let Some(run) = above {
             let start = run.start as usize;
-            // What the answer is made of arrives while the parents do.
+            // The sets of the answer are loaded together with the parents.
             prefetch(&self.0.sets.members(run.full)[0]);
             if let Holders::Many(entries) = &run.holders
                 && run.partial > 0

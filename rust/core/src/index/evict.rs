@@ -8,9 +8,9 @@ use crate::forest::lanes::{MEDIA, lane_of};
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
 impl BlockIndex {
-    /// Removes blocks, from one medium or from all. What leaves device memory is no longer on its way there either, which
-    /// is not counted. Returns the blocks that left a medium; a block the worker does not hold changes nothing and is
-    /// counted in the statistics.
+    /// Removes blocks, from one medium or from all. A block that leaves device memory is no longer on its way there
+    /// either, which is not counted. Returns the blocks that left a medium; a block the worker does not hold changes
+    /// nothing and is counted in the statistics.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -22,7 +22,7 @@ impl BlockIndex {
     ) -> Result<u32> {
         self.worker(worker)?;
         let mut removed = 0;
-        // Deepest first, for taking leaves away needs no split: a path told from its root is taken from its end.
+        // Deepest first, for taking leaves away needs no split: a path listed from its root is removed from its end.
         let mut end = hashes.len();
         while end > 0 {
             let Some(block) = self.chains().find(hashes[end - 1]) else {

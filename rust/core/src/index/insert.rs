@@ -98,7 +98,7 @@ impl Insert<'_> {
         held
     }
 
-    /// Of the `blocks` that end with `last`, those held in the lane are no longer speculative.
+    /// Ends the speculative entries of those of the `blocks` up to `last` that the lane holds.
     fn confirm(&mut self, last: u32, blocks: u32) {
         let (held, slot) = (&mut self.index.held, slot_of(self.lane));
         if held.lanes.count(slot, Medium::Speculative) == 0 {
@@ -226,7 +226,7 @@ impl Insert<'_> {
                         e.count > 0 && held.records[e.record].expires > self.expires
                     });
                     if longer {
-                        // What is held lives longer than what is added: two records.
+                        // The held part lives longer than the added one: two records.
                         let upper = held.split(run, count);
                         steps.push((run, want - count));
                         (run, want) = (upper, count);

@@ -1,4 +1,4 @@
-//! Marks from outside: where a worker can resume, as its events say or its placements let expect.
+//! Marks from outside: where a worker can resume, by its events or expected from its placements.
 
 use super::BlockIndex;
 use super::marks::{MARK, Resumes, SLOTS, kin};
@@ -19,10 +19,10 @@ impl BlockIndex {
         Ok(())
     }
 
-    /// Marks a block: the side groups of the worker accept resuming behind it with what they hold in media up to `medium`.
-    /// Of the ranks that engines announce the lowest stays; a speculative mark is one of its own. Returns whether the block
-    /// is marked so: not if the worker does not hold it, in the speculative lane or else in a medium that engines announce,
-    /// nor if [`Self::set_limit`] leaves no room. A mark goes when that no longer is so.
+    /// Marks a block: the side groups of the worker accept resuming behind it with their blocks in media up to
+    /// `medium`. The lowest of the ranks that engines announce stays; a speculative mark is one of its own. Returns
+    /// whether the block is marked so: not if the worker does not hold it, in the speculative lane or else in a medium
+    /// that engines announce, nor if [`Self::set_limit`] leaves no room. A mark goes when that no longer is so.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -1,9 +1,9 @@
 //! Where an engine can resume prompts: marks by block, worker and rank.
 //!
-//! A mark says that all side groups of the worker accept resuming behind a block with what they hold in media up to its
-//! rank. A block id stays what it is when runs are split and joined, so marks are kept by id: for every marked block, rank
-//! and 64 slots one bitmap of the slots, sorted, per chunk of ids. A mark takes 12 bytes and some slack, less where workers
-//! share a path; an answer for all workers is found as their holders are, a bitmap at a time.
+//! A mark means that all side groups of the worker accept resuming behind a block with their blocks in media up to its
+//! rank. Block ids do not change when runs are split and joined, so marks are kept by id: for every marked block, rank
+//! and 64 slots one bitmap of the slots, sorted, per chunk of ids. A mark takes 12 bytes and some slack, less where
+//! workers share a path; an answer for all workers is found as their holders are, a bitmap at a time.
 //!
 //! Invariants, recounted by [`Marks::validate`]: a worker holds what it has marks on, in the lane of a speculative mark or
 //! in one that engines announce; a block has at most one mark of a rank that engines announce, and one speculative mark.

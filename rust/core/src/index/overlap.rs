@@ -1,9 +1,9 @@
 //! Leading blocks of every worker at once.
 //!
-//! From the deepest known block the runs are climbed to the root. Within a run a lane covers a prefix, so a run says in
-//! one comparison of set ids whether anything changes. Going up, a lane's answer is the shallowest place where its
-//! coverage breaks, which is exact with holes too. The same holds for a worker, which covers of a run what the longest of its
-//! lanes does.
+//! From the deepest known block the runs are climbed to the root. Within a run a lane covers a prefix, so one
+//! comparison of set ids shows whether anything changes in a run. Going up, a lane's answer is the shallowest place
+//! where its coverage breaks, which is exact with holes too. This holds for a worker too, which covers as much of a run
+//! as the longest of its lanes.
 
 mod resume;
 

@@ -14,7 +14,7 @@ use crate::forest::slab::Slot;
 use crate::forest::{Forest, Held, NONE, Shape};
 use crate::ids::{SequenceHash, WorkerId};
 
-/// What a run has of its own: blocks with the contiguous ids `base..base + len`.
+/// Data of a run: blocks with the contiguous ids `base..base + len`.
 #[derive(Debug, Clone)]
 pub struct Ids {
     pub(super) base: u32,

@@ -1,12 +1,12 @@
 //! Open-addressing table: sequence hash -> block id.
 //!
-//! A bucket is one cache line: seven 8-byte slots `{fingerprint 32, block id}` and a word that says which slots are in
-//! use and counts the keys that passed this bucket because it was full. A search stops at the first bucket nobody
+//! A bucket is one cache line: seven 8-byte slots `{fingerprint 32, block id}` and a word that marks the slots in use
+//! and counts the keys that passed this bucket because it was full. A search stops at the first bucket that no key
 //! passed, so deletion leaves no tombstone and lookup cost never degrades under churn. The full hash lives in the block
 //! columns, not here: a fingerprint match is a claim that the caller verifies where it matters.
 //!
 //! Growing and shrinking are incremental: every mutation moves a few buckets, in their order in the old array, so that one
-//! comparison of a key's home tells which array holds it. What is moved at once is a cluster: buckets up to one that
+//! comparison of a key's home tells which array holds it. Each step moves a cluster: buckets up to one that
 //! no key passed, so that all keys in them have their home there.
 
 use super::blocks::Blocks;
@@ -464,7 +464,7 @@ impl Table {
         }
     }
 
-    /// The same up to a block whose hash is in the table, which may be that of another one of them. Returns how many were
+    /// Inserts blocks up to one whose hash is in the table, maybe as that of another one of them. Returns how many were
     /// added.
     pub(super) fn insert_new(
         &mut self,

@@ -194,7 +194,7 @@ fn table_counts_passing_keys_right_when_one_passes_into_the_first_buckets_to_mov
     }
 }
 
-/// What every worker holds in two media.
+/// The holdings of every worker in two media.
 fn held(index: &BlockIndex) -> Vec<(u32, Medium, u64)> {
     let all = (0..2).flat_map(|slot| {
         let media = [Medium::Gpu, Medium::Speculative];

@@ -1,5 +1,4 @@
-//! What a worker holds, as it would be told to somebody who knows nothing: all at once, or in steps between which the
-//! index may change.
+//! The holdings of a worker for a receiver without state: all at once, or in steps between which the index may change.
 
 use std::collections::HashSet;
 
@@ -7,20 +6,20 @@ use super::{BlockIndex, NONE};
 use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, SequenceHash, WorkerId};
 
-/// Blocks of one chain: those of a long run are told in pieces, which somebody else applies one at a time.
+/// Blocks of one chain: a long run is sent in pieces, which the receiver applies one at a time.
 const PIECE: usize = 1024;
 
-/// How far telling has come.
+/// Progress of sending the holdings of a worker.
 ///
-/// Runs may be split, joined and freed meanwhile, and what was not told yet may be used again, which moves it to the end.
-/// So nothing is remembered by number alone: what is held throughout is told, whatever happens beside it.
+/// Runs may be split, joined and freed meanwhile, and blocks that were not sent yet may be used again, which moves them
+/// to the end. So nothing is remembered by number alone: a block held throughout is sent, whatever else changes.
 #[derive(Debug)]
 pub struct Telling {
     worker: WorkerId,
     lane: u32,
-    /// Last blocks of what was told together with all before them.
+    /// Last blocks of paths that were sent as a whole.
     told: HashSet<SequenceHash>,
-    /// The record told last, and its epoch then.
+    /// The record sent last, and its epoch then.
     last: Option<(u32, u64)>,
     /// Scratch.
     steps: Vec<(u32, u32)>,
@@ -28,7 +27,7 @@ pub struct Telling {
 }
 
 impl Telling {
-    /// Begins with what a worker holds in a medium.
+    /// Begins with the holdings of a worker in a medium.
     #[must_use]
     pub fn of(worker: WorkerId, medium: Medium) -> Self {
         Self {
@@ -41,17 +40,17 @@ impl Telling {
         }
     }
 
-    /// When what comes next was used, `None` if all is told. Comparable as far as `BlockIndex::set_limit` makes it.
+    /// Time of use of the next record, `None` if all are sent. Comparable as far as `BlockIndex::set_limit` makes it.
     #[must_use]
     pub fn age(&self, index: &BlockIndex) -> Option<u64> {
         let record = self.next(index);
         (record != NONE).then(|| index.held.records[record].epoch)
     }
 
-    /// Calls `each` with chains of blocks that the worker holds, and the block before each: parents first, and else in the
-    /// order of use, what was used longest ago first. Whoever stores them in this order holds the same and evicts it in the
-    /// same order. Goes on to what was used up to the age `until`, about `enough` blocks of it. Returns how many, or a
-    /// little more: paths that bring none count too.
+    /// Calls `each` with chains of blocks that the worker holds, and the block before each: parents first, and else in
+    /// the order of use, the least recent first. A receiver that stores them in this order holds the same blocks and
+    /// evicts them in the same order. Goes on to uses up to the age `until`, about `enough` blocks. Returns how many,
+    /// or a little more: paths that bring none count too.
     pub fn go_on(
         &mut self,
         index: &BlockIndex,
@@ -85,7 +84,7 @@ impl Telling {
         {
             return record.next;
         }
-        // It is gone or was used again. One of the same age may take its place and is told once more.
+        // It is gone or was used again. One of the same age may take its place and is sent once more.
         let mut record = lane.oldest;
         while record != NONE && records[record].epoch < epoch {
             record = records[record].next;
@@ -93,7 +92,7 @@ impl Telling {
         record
     }
 
-    /// Tells the path that ends with a run, as far as it was not told. Returns the blocks.
+    /// Sends the part of a run's path that was not sent yet. Returns the blocks.
     fn path(
         &mut self,
         index: &BlockIndex,
@@ -111,7 +110,7 @@ impl Telling {
             above = nodes[above].parent;
         }
         if self.steps.is_empty() {
-            // All of it was told with a path through it: it is only used.
+            // All of it was sent with a path through it: only its use is sent.
             let last = nodes[run].own.base + nodes.covered(run, self.lane) - 1;
             self.steps.push((last, 1));
         }

@@ -1,4 +1,4 @@
-//! What a recount looks at beside what all forests have.
+//! Checks of a recount that only the block index has.
 
 use super::marks::Marks;
 use super::shape::Hashed;

@@ -25,9 +25,9 @@ use crate::ids::{BookingId, Millis, SequenceHash, WorkerId};
 /// Loads and open bookings of a fleet.
 #[derive(Debug, Default)]
 pub struct LoadBook {
-    /// What is on every worker.
+    /// Load of every worker.
     pub loads: Loads,
-    /// Which requests are in flight.
+    /// The requests in flight.
     pub bookings: Bookings,
     /// Blocks that bookings named.
     pub named: Named,

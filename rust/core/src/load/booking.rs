@@ -1,4 +1,4 @@
-//! One booking: what it adds to the load of its worker, and where it stands.
+//! One booking: its share of its worker's load, and its phase.
 
 use super::named::First;
 use super::pace::Prefill;
@@ -7,7 +7,7 @@ use crate::ids::{BookingId, Millis, WorkerId};
 /// No entry.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What one request adds to a worker's load.
+/// The load that one request adds to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Work {
     /// Length of the prompt.
@@ -32,7 +32,7 @@ pub enum Half {
     Decode,
 }
 
-/// Where an open booking stands. A closed booking has no entry.
+/// Phase of an open booking. A closed booking has no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Sent to the worker, no output yet.
@@ -68,7 +68,7 @@ pub(super) struct Booking {
     /// Prompt plus output tokens so far.
     pub tokens: u64,
     pub prompt_tokens: u64,
-    /// What is left to compute of its prompt.
+    /// The uncomputed rest of its prompt.
     pub prefill: Prefill,
     /// All that its worker had to compute when it came, itself included.
     pub backlog: Prefill,

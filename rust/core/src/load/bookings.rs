@@ -90,7 +90,7 @@ impl Bookings {
             .filter(|booking| booking.phase == Some(Phase::Booked))
     }
 
-    /// The same, to change it.
+    /// A booking without a first token, to change it.
     pub(super) fn waiting_mut(&mut self, id: BookingId) -> Option<&mut Booking> {
         self.get_mut(id)
             .filter(|booking| booking.phase == Some(Phase::Booked))

@@ -9,13 +9,13 @@ use super::pace::{Prefill, Speed};
 const NEWEST: f64 = 0.1;
 
 /// A number that may be unknown. Unknown is NaN in memory, so that a column of them is a plain column of floats, but it
-/// is never read as a number: every read says what to do without.
+/// is never read as a number: every read handles its absence.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub struct Known(f64);
 
 impl Known {
-    /// Nobody said.
+    /// Not reported.
     pub const UNKNOWN: Self = Self(f64::NAN);
 
     /// The number, or `None`.
@@ -33,7 +33,7 @@ impl Known {
 }
 
 impl From<Option<f64>> for Known {
-    /// A NaN somebody said becomes an infinity, which [`Report::check`] refuses.
+    /// A reported NaN becomes an infinity, which [`Report::check`] refuses.
     #[inline]
     fn from(value: Option<f64>) -> Self {
         value.map_or(Self::UNKNOWN, |value| {
@@ -54,7 +54,7 @@ impl PartialEq for Known {
     }
 }
 
-/// What an engine reports about itself.
+/// The load that an engine reports.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct Report {
@@ -75,7 +75,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report that says nothing.
+    /// An empty report.
     pub const NONE: Self = Self {
         running: Known::UNKNOWN,
         waiting: Known::UNKNOWN,
@@ -86,7 +86,7 @@ impl Report {
         at: Millis(0),
     };
 
-    /// Whether it says anything.
+    /// Whether it holds any number.
     #[must_use]
     pub fn is_known(&self) -> bool {
         let columns = [
@@ -100,7 +100,7 @@ impl Report {
         columns.into_iter().any(Known::is_known)
     }
 
-    /// What each of `ranks` ranks of the engine may say: they share what it counts.
+    /// The part of each of `ranks` ranks of the engine, which share its counts.
     #[must_use]
     pub fn share(&self, ranks: usize) -> Self {
         let part = |value: Known| Known(value.0 / ranks as f64);
@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    /// Requests the engine has, `None` if it does not say of both kinds.
+    /// Requests on the engine, `None` unless it reports both kinds.
     #[must_use]
     pub fn live(&self) -> Option<u64> {
         let (running, waiting) = (self.running.get()?, self.waiting.get()?);
@@ -159,14 +159,14 @@ pub(super) fn invalid(name: &'static str, expected: &'static str, value: f64) ->
     }
 }
 
-/// Load of one worker slot. What `adaptive` reads of every worker lies in the first cache line, and of one where prompts wait in the second: rows
-/// know the rest.
+/// Load of one worker slot. The columns that `adaptive` reads of every worker lie in the first cache line, those it
+/// reads of one with waiting prompts in the second: rows hold the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Load {
     /// Requests booked and not closed that have no first token.
     pub pending: u32,
-    /// Requests that others brought, by the latest report.
+    /// Requests from other clients, by the latest report.
     pub others: u32,
     /// Twice the pairs of tokens that attention compares in the pending prefill tokens.
     pub pending_pairs: u64,
@@ -207,7 +207,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Requests in flight: those booked, and those that others brought if a report says so that is fresh.
+    /// Requests in flight: those booked, and those of other clients while the report of them is fresh.
     #[must_use]
     pub fn requests(&self, now: Millis, max_report_age_ms: u64) -> u32 {
         if self.others == 0 || now.0.saturating_sub(self.report.at.0) > max_report_age_ms {
@@ -224,7 +224,7 @@ impl Load {
         begun / (self.prompt_blocks as f64 + begun).max(1.0)
     }
 
-    /// A slot nobody holds, and a worker nobody has seen yet.
+    /// A vacant slot, and a worker without load so far.
     pub const VACANT: Self = Self {
         generation: None,
         inflight: 0,

@@ -1,7 +1,7 @@
 //! Bookings for a part of a request: one worker computes the prompt, another generates.
 //!
-//! The first token of the decode half tells how long both workers and the way between them took, and nothing of its own
-//! speed. The prefill half has no first token: its answer is one.
+//! The first token of the decode half measures both workers and the transfer between them, not the speed of its own.
+//! The prefill half has no first token: its answer is one.
 
 use crate::ids::{BookingId, Millis};
 
@@ -10,7 +10,7 @@ use super::booking::Half;
 use super::pace::Prefill;
 
 impl LoadBook {
-    /// Says which part of its request an open booking without a first token is for.
+    /// Sets the part of its request that an open booking without a first token is for.
     pub fn split(&mut self, id: BookingId, half: Half) {
         let Some(booking) = self.bookings.waiting_mut(id) else {
             return;

@@ -7,7 +7,7 @@ use super::reconcile::Reported;
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
 
-/// What is on every worker.
+/// Load of every worker.
 #[derive(Debug, Default)]
 pub struct Loads {
     columns: Vec<Load>,

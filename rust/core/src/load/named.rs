@@ -8,7 +8,7 @@ use crate::ids::{BookingId, SequenceHash, WorkerId};
 use crate::mixing::Mix;
 use crate::owners::Owners;
 
-/// Named blocks per worker that are told apart, as many as 64 million tokens; beyond that the oldest bookings count none.
+/// Distinct named blocks per worker, as many as 64 million tokens; beyond that the oldest bookings count none.
 const MOST_NAMED: usize = 1 << 22;
 
 /// The first block of a prompt, with its namespace.

@@ -1,8 +1,8 @@
 //! How fast workers compute prompts, learned from first tokens.
 //!
-//! The first token of a request tells how long its worker took for everything that waited there when the request came, the
-//! request included. So a long queue does not look like a slow worker. What waited is weighed as an engine computes it: a
-//! token takes longer the more context it attends to, by a factor that is learned too, for the fleet.
+//! The first token of a request shows how long its worker took for all prompts that waited there when the request came,
+//! its own included. So a long queue does not look like a slow worker. Waiting prompts are weighed as an engine
+//! computes them: a token takes longer the more context it attends to, by a factor that is learned too, for the fleet.
 
 /// Longer prompts count as this long where pairs are counted: their sum must fit. So do longer outputs, as a wrong count
 /// must not spoil a mean for long.
@@ -17,7 +17,7 @@ const WORKER_MEMORY: f64 = 32.0;
 const LEAST_CONTEXT: f64 = 1_000.0;
 /// Output tokens of a request before any has ended.
 const FIRST_OUTPUT: f64 = 256.0;
-/// Work per millisecond of a fleet of which nothing is known: less than most GPUs do.
+/// Work per millisecond of a fleet before the first observation: less than most GPUs do.
 pub(super) const FIRST_SPEED: f64 = 2.0;
 /// Faster workers are not given less time for a prompt.
 pub(super) const MOST_SPEED: f64 = 50.0;
@@ -69,9 +69,9 @@ impl std::ops::AddAssign for Prefill {
 /// however short, then hardly counts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Speed {
-    /// Of work squared.
+    /// Sum of work squared.
     pub squares: f64,
-    /// Of work times milliseconds.
+    /// Sum of work times milliseconds.
     pub products: f64,
 }
 
@@ -127,7 +127,7 @@ impl Sums {
     }
 }
 
-/// What first tokens take, learned from all workers.
+/// Time to first tokens, learned from all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pace {
     /// Milliseconds per token by context: by how much a token takes longer per token of it.
@@ -198,8 +198,8 @@ impl Pace {
         speed.observe(work, took_ms);
     }
 
-    /// What one token less to compute saves, as a share of what a worker takes per token by its [`Speed`], from 0 to 1;
-    /// 1 before anything is known.
+    /// The time that one token less to compute saves, as a share of a worker's time per token by its [`Speed`], from 0
+    /// to 1; 1 before anything is known.
     #[must_use]
     pub fn marginal_share(&self) -> f64 {
         let Sums {
@@ -212,7 +212,7 @@ impl Pace {
         if products <= 0.0 {
             return 1.0;
         }
-        // A line through 0 is what is believed before the work of first tokens differs.
+        // A line through 0 is assumed until the work of first tokens differs.
         let proportional = products / squares;
         let doubt = FIRST_TOKENS * squares;
         let spread = (count * squares - work * work).max(0.0);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_first_tokens_take_in_any_case_is_no_part_of_what_a_token_saves() {
-        // 0.1 ms a token, beside what is taken in any case; as a share of what a line through 0 says.
+        // 0.1 ms a token, beside a fixed time; as a share of the slope of a line through 0.
         let cases: [(u64, &[u64], _); 4] = [
             (0, &[100, 1_000, 4_000], 0.999..1.001),
             (200, &[100, 1_000, 4_000], 0.6..0.7), // 0.625

@@ -1,9 +1,9 @@
-//! What engines say they run, against what is booked on them.
+//! Reconciles the requests that engines report with the bookings on them.
 //!
-//! A booking whose end was never told would count for ever. Two consecutive reports that both have fewer requests than are
-//! booked name it: the bookings beyond are dropped, longest silent first, and only those that had shown no sign of life
-//! for a grace period when the first of the two was made. So neither a request on its way to the engine nor one that is
-//! streaming is ever dropped. What a report has beyond the bookings is load that others brought.
+//! A booking whose end was never reported would count for ever. Two consecutive reports that both have fewer requests
+//! than are booked reveal it: the bookings beyond are dropped, longest silent first, and only those that had shown no
+//! sign of life for a grace period when the first of the two was made. So neither a request on its way to the engine
+//! nor one that is streaming is ever dropped. Requests of a report beyond the bookings are load from other clients.
 
 use crate::ids::Millis;
 

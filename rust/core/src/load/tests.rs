@@ -98,7 +98,7 @@ fn outputs_of_ended_requests_are_expected_of_the_next() {
     assert!((50.0..51.0).contains(&end(300)));
     assert!(
         (50.0..51.0).contains(&end(0)),
-        "what nobody counted says nothing"
+        "uncounted output changes nothing"
     );
 }
 
@@ -153,9 +153,9 @@ fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
     assert_eq!(
         end(Some(500), 50, 20),
         (50.0, None, true),
-        "more were told of before"
+        "more were reported first"
     );
-    // Without a reported first token nothing says when it came.
+    // Without a reported first token its time is unknown.
     assert_eq!(end(None, 0, 50), (50.0, None, false));
     assert_eq!(end(None, 0, 0), (256.0, None, false));
     let bounded = end(Some(500), 0, u64::MAX).0;
@@ -328,7 +328,7 @@ proptest! {
             book.add_worker(id);
         }
         let mut open: Vec<OpenBooking> = Vec::new();
-        // Closed ones, and those of workers that are gone: their calls come late and must count for nobody.
+        // Closed ones, and those of workers that are gone: their calls come late and must not count.
         let mut late: Vec<BookingId> = Vec::new();
         for (now, (op, pick, n, path)) in ops.into_iter().enumerate() {
             let (now, slot) = (Millis(now as u64 * 7), pick % 2);

@@ -10,10 +10,10 @@ use crate::shared::Shared;
 
 const NONE: u32 = u32::MAX;
 
-/// What hangs below a node, or begins a namespace, by its first unit.
+/// A child of a node, or of the root of a namespace, by its first unit.
 type Below<U> = (u64, U);
 
-/// What is above a first node.
+/// The parent of a first node.
 fn root(namespace: u32) -> u64 {
     (1 << 32) | u64::from(namespace)
 }
@@ -177,7 +177,7 @@ impl<U: Copy + Eq + Hash> Paths<U> {
         let known = self.split(known, common);
         let node = &mut self.nodes[known as usize];
         node.waiting += 1;
-        // What the worker lacks is speculative, even if it once was proven.
+        // Units that the worker lacks are speculative, even if they once were proven.
         node.proven = node.proven.min(held);
         // A tree may have let go of the units that it kept when the node was made.
         if let Some(units) = of.view(at.start..at.start + common) {
@@ -200,7 +200,7 @@ impl<U: Copy + Eq + Hash> Paths<U> {
         at
     }
 
-    /// Splits a node behind its first `length` units; returns the node that ends there. What hung below `at` still does.
+    /// Splits a node behind its first `length` units; returns the node that ends there. `at` keeps its children.
     fn split(&mut self, at: u32, length: usize) -> u32 {
         let node = &mut self.nodes[at as usize];
         let whole = node.units.len();
@@ -235,7 +235,7 @@ impl<U: Copy + Eq + Hash> Paths<U> {
         (above as u32, stretches.concat())
     }
 
-    /// A request whose path ends with a node waits no more; `proven` says whether for good reason. Returns how many leading
+    /// A request whose path ends with a node waits no more; `proven`: it was answered. Returns how many leading
     /// units of its path are still held.
     pub(super) fn leave(&mut self, end: u32, proven: bool) -> usize {
         let (mut above, mut keep) = (u64::from(end), 0);

@@ -123,8 +123,8 @@ impl<U: Unit> RadixTree<U> {
     }
 
     /// Evicts whole edges of the worker, those used longest ago first and all that were used last at the same time
-    /// together, until at least `min_units` are gone, as far as `steps` go. What is left to do is done by another call for
-    /// the units that are missing, at least 1 while this is not done.
+    /// together, until at least `min_units` are gone, as far as `steps` go. The rest takes another call for the missing
+    /// units, at least 1 while this is not done.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -33,7 +33,7 @@ impl<U: Unit> RadixTree<U> {
     /// hold before: fewer than there are if
     /// [`Self::set_limit`] leaves no room.
     ///
-    /// What others said ([`Trust::Remote`]) is not kept where the worker holds all of it by what this process saw.
+    /// Remote state ([`Trust::Remote`]) is not kept where local state covers all of it.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -121,7 +121,7 @@ impl<U: Unit> Insert<'_, U> {
             if count < want {
                 let longer = entry.is_some_and(|e| held.records[e.record].expires > self.expires);
                 if longer {
-                    // What is held lives longer than what is added: two records.
+                    // The held part lives longer than the added one: two records.
                     held.split(node, count);
                     want -= count;
                 }
@@ -196,7 +196,7 @@ impl<U: Unit> Insert<'_, U> {
         self.tree.queue(self.lane);
     }
 
-    /// What others said about the path to `node` and what this process saw there now.
+    /// Drops remote state about the path to `node` that local state covers now.
     fn drop_redundant(&mut self, slot: u32, node: u32) {
         let held = &mut self.tree.held;
         if held.lanes.count(slot, Trust::Remote.medium()) == 0 {

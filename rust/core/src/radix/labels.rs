@@ -14,7 +14,7 @@ use crate::shared::Shared;
 /// Heads per segment of the table.
 const SEGMENT: usize = 1024;
 
-/// What a node of the tree has of its own: the label of the edge it ends.
+/// Data of a node of the tree: the label of the edge it ends.
 #[derive(Debug, Clone)]
 pub struct Label<U> {
     pub(super) units: Shared<U>,
@@ -162,7 +162,7 @@ impl Children {
         })
     }
 
-    /// Adds a node that nobody holds yet.
+    /// Adds a node without holders.
     pub(super) fn add<U: Unit>(
         &mut self,
         nodes: &mut Labels<U>,
@@ -211,7 +211,7 @@ impl Children {
     }
 
     /// Makes the first `counted` units a node of their own, which takes the place of `node` and has it as its only child;
-    /// returns its id. Nobody holds it yet.
+    /// returns its id. It has no holders yet.
     pub(super) fn divide<U: Unit>(
         &mut self,
         nodes: &mut Labels<U>,

@@ -1,14 +1,14 @@
 //! Radix tree: which worker holds which prefix, to the unit.
 //!
 //! One tree for text (UTF-8, counted in characters) and for tokens (in whole pages); see [`Unit`]. An edge and the node at
-//! its end are one `Node`. A worker's coverage of an edge is a prefix of it, and what it holds is closed
-//! under prefixes: whoever holds a part of an edge holds everything before it. So eviction goes from the leaves and may
+//! its end are one `Node`. A worker's coverage of an edge is a prefix of it, and its holdings are closed under
+//! prefixes: a worker that holds a part of an edge holds everything before it. So eviction goes from the leaves and may
 //! stop inside an edge, and the deepest holder of a path is found by comparing labels alone.
 //!
 //! Who holds a node, and when it was used, is up to the `forest`, as in the block index. A worker has two lanes, one per
-//! [`Trust`]: what this process saw, and what others said. Each is closed under prefixes by itself; a worker holds
-//! what either does. What others said goes first when room is needed, so it is never kept where the own lane covers it:
-//! every leaf of the [`Trust::Remote`] lane reaches beyond the [`Trust::Local`] one.
+//! [`Trust`]: local and remote state. Each is closed under prefixes by itself; a worker holds the union of both. Remote
+//! state is evicted first, so it is never kept where the local lane covers it: every leaf of the [`Trust::Remote`] lane
+//! reaches beyond the [`Trust::Local`] one.
 //!
 //! Costs, for a key of L units over N nodes: a match O(L) comparisons in vectors and O(N) nodes; an insert the same, and
 //! O(1) for the recency of the whole path. Evictions are done in steps of one leaf, long ones in parts of so many steps.
@@ -43,13 +43,13 @@ pub const STEPS: u32 = 512;
 /// Stored units of an edge at most, so that splitting one takes microseconds; a longer key becomes several.
 const EDGE: usize = 1 << 14;
 
-/// Who says that a worker holds something.
+/// The source of a holding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// This process.
+    /// This router.
     #[default]
     Local,
-    /// Somebody else: evicted first, and never in the way of what is local.
+    /// Another router: evicted first, and never in the way of local state.
     Remote,
 }
 
@@ -93,7 +93,7 @@ impl Time {
 /// How something is inserted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Use {
-    /// Who says so.
+    /// Its source.
     pub trust: Trust,
     /// End of the time to live, `None` for never.
     pub expires: Option<Millis>,

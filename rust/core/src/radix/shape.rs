@@ -67,7 +67,7 @@ impl<U: Unit> Shape for Labelled<U> {
         let _ = forest.evict_worker(worker, u64::from(capacity));
     }
 
-    /// What the worker holds in its other lane.
+    /// Units that the worker holds in its other lane.
     fn beside(held: &Held<Self>, node: u32, lane: u32) -> u32 {
         if !held.sets.several_media() {
             return 0;

@@ -94,7 +94,7 @@ impl<U: Unit> RadixTree<U> {
 struct Restore<'a, 'b, U: Unit> {
     held: &'a mut Held<Labelled<U>>,
     reader: &'a mut Reader<'b>,
-    /// Of the nodes that were read.
+    /// Ids of the nodes read so far.
     ids: Vec<u32>,
 }
 

@@ -106,7 +106,7 @@ fn of_two_deadlines_at_one_time_that_of_this_process_comes_first() {
         tell("a", Trust::Remote, None);
         tell("a", Trust::Local, Some(ours));
         tree.expire(Millis(3));
-        // What others said ends early where this process knows better, and it did until 2.
+        // Remote state ends early where local state covers it, as it did until 2.
         assert_eq!(tree.count(worker(0)), Ok(left), "until {ours}");
         tree.validate().unwrap();
     }
@@ -206,7 +206,7 @@ fn memory_follows_what_is_held() {
     let mut tree = text(2);
     let empty = tree.memory_bytes();
     for number in 0..20_000 {
-        let key = format!("{number:08} and some more text that nobody else has");
+        let key = format!("{number:08} and some more text that no other key has");
         tree.record(worker(number % 2), key.as_str(), None).unwrap();
     }
     let full = tree.memory_bytes();

@@ -1,7 +1,7 @@
-//! What a tree is made of, and what it can be asked with.
+//! The units of a tree, and the keys of its lookups.
 //!
 //! A label is a stretch of stored units: the bytes of UTF-8 text, or tokens. Lengths in answers and sizes are *counted*:
-//! in characters for text, in tokens otherwise. A *step* is what is never divided: a character, or a page of tokens.
+//! in characters for text, in tokens otherwise. A *step* is never divided: a character, or a page of tokens.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -160,8 +160,8 @@ impl Unit for u32 {
     }
 }
 
-/// What a tree is asked with: a sequence of units in whatever form the caller has it.
-#[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+/// The key of a lookup or an insert: a sequence of units, in any form that the caller has.
+#[allow(clippy::len_without_is_empty, reason = "no caller needs it")]
 pub trait Key<U> {
     /// Stored units.
     fn len(&self) -> usize;

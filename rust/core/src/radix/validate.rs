@@ -1,4 +1,4 @@
-//! What a recount looks at beside what all forests have.
+//! Checks of a recount that only the radix tree has.
 
 use super::NONE;
 use super::shape::Labelled;

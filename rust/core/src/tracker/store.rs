@@ -11,7 +11,7 @@ use crate::radix::{PrefixOverlaps, RadixTree};
 pub enum Origin {
     /// Hashed here from tokens: a chain by construction.
     Tokens,
-    /// Hashed here from text: a chain that no event of an engine speaks of, since engines name blocks of tokens.
+    /// Hashed here from text: a chain that no event of an engine names, since engines name blocks of tokens.
     Text,
     /// Given by the caller: may be anything.
     Caller,
@@ -24,11 +24,11 @@ pub enum Store {
     Exact(Box<BlockIndex>),
     /// Blocks by position.
     Positional(PositionalIndex),
-    /// What it is asked with are tokens, not hashes.
+    /// A tree, whose lookups take tokens, not hashes.
     Tree(Box<RadixTree<u32>>),
 }
 
-/// The same for every kind of index.
+/// Runs an expression for every kind of index.
 macro_rules! each {
     ($store:expr, $index:ident => $work:expr) => {
         match $store {
@@ -237,7 +237,7 @@ impl Store {
     /// Takes back a placement along `path` beyond its first `keep` blocks.
     ///
     /// # Errors
-    /// [`Error::UnknownWorker`], and what the index says of its own.
+    /// [`Error::UnknownWorker`], and the errors of the index.
     pub fn take_back(
         &mut self,
         worker: WorkerId,
@@ -308,7 +308,7 @@ impl Store {
         }
     }
 
-    /// The same by medium, in the order of [`Medium::ALL`].
+    /// [`Self::block_count`] by medium, in the order of [`Medium::ALL`].
     ///
     /// # Errors
     /// [`Error::UnknownWorker`].

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cachelb_core::ids::{Medium, WorkerId};
 use cachelb_core::index::{IndexStats, Resumes};
 
-/// What a worker knows about a block it holds, or that lies above one it holds.
+/// State of a block that a worker holds, or that lies above one it holds.
 #[derive(Debug, Clone)]
 struct Pair {
     held: bool,
@@ -18,7 +18,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Of a block that is not held.
+    /// State of a block that is not held.
     fn at(depth: usize) -> Self {
         Self {
             held: false,
@@ -108,7 +108,7 @@ impl Naive {
     ) -> Option<u32> {
         let mut arrived = BTreeSet::new();
         if medium != Medium::Speculative {
-            // What is behind another parent is another block: the chain ends there.
+            // A hash behind another parent is another block: the chain ends there.
             let known = parent.is_none_or(|p| self.parents.contains_key(&p));
             let capacity = self.workers.get(&id)?.capacity;
             let mut above = parent;
@@ -215,7 +215,7 @@ impl Naive {
         for hash in hashes {
             let mut known = false;
             for m in Medium::ALL {
-                // What leaves device memory is no longer on its way there either, which is not counted.
+                // A block that leaves device memory is no longer on its way there either, which is not counted.
                 let asked = medium.is_none_or(|only| only == m);
                 let follows = medium == Some(Medium::Gpu) && m == Medium::Speculative;
                 let pair = worker.media[place(m)].get_mut(hash);
@@ -425,7 +425,7 @@ impl Naive {
         self.forget_unneeded(id);
     }
 
-    /// Of the worker's pairs, keeps those held and those above a held one; a block in no pair is unknown.
+    /// Keeps those of the worker's pairs that are held or above a held one; a block in no pair is unknown.
     fn forget_unneeded(&mut self, id: WorkerId) {
         let mut gone = Vec::new();
         if let Some(worker) = self.workers.get_mut(&id) {

@@ -12,7 +12,7 @@ pub type Word = (u64, u64);
 /// A token sequence with one token per block.
 pub type Tokens = Vec<u8>;
 
-/// What happens to a worker, about a path.
+/// An operation on a worker, about a path.
 #[derive(Debug, Clone)]
 pub struct Op {
     pub worker: u32,
@@ -20,7 +20,7 @@ pub struct Op {
     pub what: What,
 }
 
-/// A time to live is in milliseconds; a flag says whether the answer of a search for the same hashes is passed.
+/// A time to live is in milliseconds; a flag is true if the answer of a search for the same hashes is passed.
 #[derive(Debug, Clone)]
 pub enum What {
     Add(u32),
@@ -83,7 +83,7 @@ fn marked(draw: &mut Draw, length: usize) -> What {
     }
 }
 
-/// What the operations of a run look like.
+/// Bounds and kinds of the operations of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub workers: u32,
@@ -93,7 +93,7 @@ pub struct Shape {
     pub max_capacity: u32,
     /// Only what keeps held sets prefix-closed: record, evict, clear, expire.
     pub prefix_closed: bool,
-    /// Also store chains torn out of place, whose hashes later stand behind another parent than their path says.
+    /// Also store chains torn out of place, whose hashes later stand behind another parent than in their path.
     pub torn: bool,
 }
 

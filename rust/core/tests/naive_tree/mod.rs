@@ -35,7 +35,7 @@ impl Lane {
 #[derive(Debug, Clone)]
 pub struct Worker {
     pub capacity: u64,
-    /// What others said, and what this process saw.
+    /// Remote and local state.
     lanes: [Lane; 2],
 }
 
@@ -51,7 +51,7 @@ impl Worker {
             .collect()
     }
 
-    /// A leaf that others told of goes where this process saw it.
+    /// Drops the remote leaves that are held locally.
     fn prune(&mut self) {
         loop {
             let [remote, local] = &self.lanes;

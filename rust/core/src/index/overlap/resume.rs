@@ -11,7 +11,7 @@ use crate::ids::Medium;
 use crate::index::marks::{Key, Marks};
 use crate::index::{BlockIndex, NONE};
 
-/// What an answer was before it was refined, and scratch.
+/// An answer before it was refined, and scratch.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Unrefined {
     /// Whether workers that cannot resume from any block were looked at since the search.

@@ -55,7 +55,7 @@ fn of_three_bookings_and_one_live_request_the_two_oldest_go() {
         .map(|i| book.book(w, work(16, 16), Millis(i)).unwrap())
         .collect();
     assert_eq!(book.lost(&[w], 1, Millis(40_000), 30_000), []);
-    assert_eq!(book.lost(&[w], 1, Millis(40_000), 30_000), [], "told twice");
+    assert_eq!(book.lost(&[w], 1, Millis(40_000), 30_000), [], "sent twice");
     assert_eq!(book.lost(&[w], 1, Millis(39_000), 30_000), [], "came late");
     assert_eq!(book.lost(&[w], 1, Millis(40_100), 30_000), ids[..2]);
     book.validate().unwrap();

@@ -7,7 +7,7 @@ use crate::shared::ALLOCATION;
 struct Texts {
     tree: RadixTree<u8>,
     owners: Owners<u8>,
-    /// The same with copies of their own.
+    /// Owners with copies of their own.
     copying: Owners<u8>,
 }
 
@@ -96,7 +96,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..120),
         alike in any::<bool>(),
     ) {
-        // Of letters that begin with the same byte, only the two are compared: what is held of a path ends between letters.
+        // At most two letters begin with the same byte: the held part of a path ends between letters.
         let letters = ['é', if alike { 'è' } else { '日' }, '😀'];
         let mut texts = Texts::new();
         let mut ledger = Ledger::new();

@@ -1,7 +1,7 @@
 //! Where messages end in a prompt: positions in tokens or characters -> full blocks.
 
 /// Replaces `out` with the full blocks before each of the rising `positions`, without those that repeat or hold none,
-/// and without what lies behind the last of `blocks`.
+/// and without those behind the last of `blocks`.
 pub fn to_blocks(positions: &[u32], per_block: usize, blocks: usize, out: &mut Vec<u32>) {
     out.clear();
     for &position in positions {

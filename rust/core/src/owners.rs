@@ -2,9 +2,9 @@
 //!
 //! A placement is recorded when the request is routed, so that the very next request sees it. Until the first token its
 //! blocks are speculative: they belong to every request that waits for them. The first of these that is answered proves
-//! them for all. One that fails only gives up its share; with the last owner go the blocks that were held for its sake.
+//! them for all. One that fails only gives up its share; the blocks that were held for it go with their last owner.
 //!
-//! Per worker, the paths of waiting requests form a tree with a count of requests per stretch, so the common part of
+//! The paths of requests that wait on a worker form a tree with a count of requests per stretch, so the common part of
 //! many requests is kept once, and stretches that a radix tree holds are not copied. Every call costs the length of its
 //! path. A worker has at most as many units in its tree as it may hold: beyond that the oldest placements count as
 //! proven.
@@ -169,7 +169,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         }
     }
 
-    /// A request failed before it was answered. Returns what was held for its sake only.
+    /// A request failed before it was answered. Returns the blocks that were held for its sake only.
     pub fn failed(&mut self, booking: BookingId) -> Option<Orphaned<U>> {
         let end = self.ends.remove(&booking)?;
         let paths = &mut self.slots[end.worker.slot as usize];
@@ -199,7 +199,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         self.ends.clear();
     }
 
-    /// Heap bytes, without units that somebody else keeps too.
+    /// Heap bytes, without units that another structure keeps too.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let paths = self.slots.iter().map(Paths::memory_bytes);

@@ -1,6 +1,6 @@
 //! Names of workers and the dense slots behind them.
 //!
-//! Everything hot works on [`WorkerId`]; this is the only place that knows a worker's name. A name lookup touches one
+//! Everything hot works on [`WorkerId`]; this is the only place that has a worker's name. A name lookup touches one
 //! shard of a concurrent map, so routing threads do not meet each other or a thread that adds workers.
 //!
 //! Invariants: a name in the map owns exactly one slot, and that slot carries the name and the same generation. A slot

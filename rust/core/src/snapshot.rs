@@ -49,7 +49,7 @@ pub fn put64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Appends what [`Reader::slots`] reads.
+/// Appends slots, as [`Reader::slots`] reads them.
 pub(crate) fn put_slots(slots: &[SlotState], out: &mut Vec<u8>) {
     put32(out, slots.len() as u32);
     for slot in slots {

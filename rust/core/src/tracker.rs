@@ -1,9 +1,10 @@
 //! Block tracker: workers by name over one block index behind one lock.
 //!
 //! [`BlockTracker::view`] answers, [`BlockTracker::edit`] changes; each holds the lock for as long as its value lives,
-//! and each has a `try_` form for callers that must not wait where they stand. Names are added and removed only while
-//! the write lock is held, so under either lock the registry stands still and slots mean what they say.
-//! Lock order: index, then registry. The lock has shards, so that threads which look up share nothing that they write.
+//! and each has a `try_` form for callers that must not wait. Names are added and removed only while
+//! the write lock is held, so under either lock the registry and its slots do not change.
+//! Lock order: index, then registry. The lock has shards, so that threads that look up share no cache line that they
+//! write.
 
 mod snapshot;
 mod store;

@@ -131,7 +131,7 @@ fn failure(run: &Run, seed: u64, words: &[Word]) -> Option<String> {
     }
 }
 
-/// Leaves out what the failure does not need. Histories have a fixed length, so proptest cannot do this.
+/// Leaves out operations that the failure does not need. Histories have a fixed length, so proptest cannot do this.
 fn shortest(run: &Run, seed: u64, words: &[Word]) -> Vec<Word> {
     let mut words = words.to_vec();
     let mut chunk = words.len();

@@ -7,7 +7,7 @@ use cachelb_core::radix::{Key, PrefixOverlaps, RadixTree, Time, Trust, Unit, Use
 use naive_tree::{LOCAL, NEVER, REMOTE, Tree};
 use proptest::prelude::*;
 
-/// One operation; numbers are taken modulo what there is.
+/// One operation; numbers are taken modulo the number of choices.
 #[derive(Debug, Clone)]
 struct Op {
     slot: u32,
@@ -30,7 +30,7 @@ enum What {
     Look,
 }
 
-/// How symbols 0..4 become a key of the tree, and what they are to the model.
+/// How symbols 0..4 become a key of the tree and of the model.
 trait Form {
     type Unit: Unit;
     type Key: Key<Self::Unit> + ?Sized;

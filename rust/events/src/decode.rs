@@ -5,16 +5,16 @@
 //! of whatever length; a name is an integer of either sign or bytes.
 //!
 //! A message that is not well-formed msgpack, or no batch, is refused whole. A field that is not known, or whose value is
-//! of another type, is counted by its name and the rest of its event is used. Only an event that lacks what it needs is
-//! passed over, alone and counted: its reading is undone, and how msgpack nests decides where the next one starts.
+//! of another type, is counted by its name and the rest of its event is used. Only an event that lacks a required field
+//! is passed over, alone and counted: its reading is undone, and the nesting of msgpack decides where the next one
+//! starts.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `cursor` | reading msgpack |
 //! | `tokens` | reading token ids, where the time goes |
 //! | `fields` | one event's fields, by name and by position |
-//! | `objects` | messages of a pool that workers share |
-//! | `keys` | what is hashed beside tokens: adapters, salts, images, embeddings |
+//! | `keys` | keys hashed beside tokens: adapters, salts, images, embeddings |
 
 mod cursor;
 mod fields;
@@ -136,7 +136,7 @@ impl Mark {
     }
 }
 
-/// Reads one event, or passes over it and counts why. Fails only if what stands here is no valid msgpack.
+/// Reads one event, or passes over it and counts why. Fails only if the bytes here are no valid msgpack.
 fn event(cursor: &mut Cursor<'_>, batch: &mut Batch) -> Read<()> {
     let start = *cursor;
     let mark = Mark::set(batch);

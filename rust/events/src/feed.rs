@@ -35,7 +35,7 @@ pub trait Host: Holdings {
         let _ = (batch, now);
     }
 
-    /// A message was applied. Returns what is known of the worker there.
+    /// A message was applied. Returns the host's findings about the worker.
     fn heard(&mut self, heard: Heard) -> Finding;
 }
 
@@ -91,7 +91,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Names of the places that events speak of.
+    /// Names of the places that events state.
     pub const PLACES: [&'static str; 6] = ["gpu", "cpu", "disk", "any", "shared", "unknown"];
 
     fn place(place: Place, unsaid: usize) -> usize {
@@ -125,7 +125,7 @@ pub struct FeedStats {
     pub events: EventStats,
     /// Counters of the order of its messages.
     pub tally: Tally,
-    /// Times it started over because what it announced could not be true, by [`Fault::ALL`].
+    /// Times it started over because its announcements could not be true, by [`Fault::ALL`].
     pub repairs: [u64; Fault::ALL.len()],
     /// Events received.
     pub received: Received,
@@ -348,7 +348,7 @@ impl Feed {
         }
     }
 
-    /// After a live message: starts over if what was announced cannot be true, though not too often.
+    /// After a live message: starts over if the announcements cannot be true, though not too often.
     fn examine(&mut self, ts: f64, now: Millis, host: &mut dyn Host) {
         let until = self.pace.heard(ts, now);
         let state = self.follower.state();

@@ -27,7 +27,7 @@ enum Phase {
     Following,
     /// Live messages wait for the end of a replay.
     Replaying,
-    /// The replay is over, what waited is due.
+    /// The replay is over, and waiting messages are due.
     Settling,
 }
 
@@ -321,7 +321,7 @@ impl Follower {
         Fate::Apply.into()
     }
 
-    /// Goes on at a message although what lies before it is lost, or it cannot be read.
+    /// Goes on at a message although earlier ones are lost, or it cannot be read.
     fn skip_to(&mut self, mark: Mark) -> Verdict {
         self.degraded = true;
         self.started |= self.phase == Phase::Following;

@@ -46,7 +46,7 @@ impl<'a> Incoming<'a> {
         self.size > 0 && announced == self.tokens.len() as u64
     }
 
-    /// The objects, each over all tokens of its block: where in the block it lies is not said.
+    /// The objects, each over all tokens of its block: events do not state its offset within the block.
     pub(super) fn objects(&self, out: &mut Vec<MmObject>) {
         let size = self.size as usize;
         out.clear();

@@ -1,4 +1,4 @@
-//! Applies what an engine announced to the holdings of its worker.
+//! Applies the events of an engine to the holdings of its worker.
 //!
 //! Blocks are hashed again from their tokens; the engine's hashes are names that identify parents and removed blocks.
 //! Copies are counted per name, since engines keep equal blocks several times and announce each. Only vLLM repeats
@@ -42,7 +42,7 @@ pub struct Ingest {
 }
 
 impl Ingest {
-    /// An ingester that knows of no block.
+    /// An ingester without blocks.
     #[must_use]
     pub fn new(mut settings: IngestSettings) -> Self {
         settings.max_blocks = settings.max_blocks.min(MOST);
@@ -152,7 +152,7 @@ impl Ingest {
         self.set_resumes(None, to);
     }
 
-    /// Forgets the blocks, not what was learned of their size and kind.
+    /// Forgets the blocks, not their size and kind.
     fn drop_blocks(&mut self, to: &mut dyn Holdings) {
         let dropped = self.orphans.clear();
         self.stats.drop(DropReason::Orphan, u64::from(dropped));
@@ -233,7 +233,7 @@ impl Ingest {
         }
     }
 
-    /// Why nothing of this engine can be used, if so.
+    /// Why the events of this engine cannot be used, if so.
     #[must_use]
     pub fn refused(&self) -> Option<Refusal> {
         self.mirror.refused

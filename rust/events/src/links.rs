@@ -1,10 +1,10 @@
 //! Where a prompt can resume on an engine with several cache groups.
 //!
 //! An engine resumes where all its groups can. Those that attend to the whole prefix are indexed; the others keep the
-//! blocks of a window, or a state, near some ends of prefixes, and their blocks are called like the prefix that ends with
-//! them. So each named prefix is a link of a tree, a side group holds blocks at links, and the own block at a link is
-//! marked while all side groups accept resuming behind it. A link stays while it has a name that is known, a block of a
-//! side group, or links behind it.
+//! blocks of a window, or a state, near some ends of prefixes, and their blocks have the name of the prefix that ends
+//! with them. So each named prefix is a link of a tree, a side group holds blocks at links, and the own block at a link
+//! is marked while all side groups accept resuming behind it. A link stays while it has a name that is known, a block
+//! of a side group, or links behind it.
 //!
 //! Each side group counts per link the blocks in a row that end there, no more than it ever needs. A block that comes or
 //! goes changes these counts at the links behind it, as far as they do change, and each such link is judged anew. So an
@@ -51,7 +51,7 @@ pub(super) struct Links {
     tree: Tree,
     sides: Vec<Side>,
     parked: Parked,
-    /// Whether there may be links nothing needs.
+    /// Whether there may be links without use.
     pub(super) stale: bool,
     scratch: Vec<u32>,
     changed: Vec<u32>,
@@ -84,7 +84,7 @@ impl Links {
         }
     }
 
-    /// Takes over what is known of the groups, whose blocks that are prefixes have `unit` tokens (0: not known yet), and
+    /// Takes over the known groups, whose blocks that are prefixes have `unit` tokens (0: not known yet), and
     /// whether the engine drafts with EAGLE or MTP. Returns the blocks that no longer wait.
     pub(super) fn set_groups(
         &mut self,
@@ -330,7 +330,7 @@ impl Links {
         }
     }
 
-    /// Takes out a link nothing needs, and those before it that were there for it alone.
+    /// Removes a link without use, and those before it that were there for it alone.
     fn prune(&mut self, mut at: u32, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
         while at != NONE {
             let (name, before) = (self.tree.get(at).name, self.tree.get(at).parent);
@@ -343,7 +343,7 @@ impl Links {
         }
     }
 
-    /// Takes out all links nothing needs.
+    /// Removes all links without use.
     pub(super) fn sweep(&mut self, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
         for at in self.tree.by_depth().into_iter().rev() {
             if self.tree.get(at).depth > 0 {
@@ -433,7 +433,7 @@ impl Links {
         }
     }
 
-    /// Marks what ends the own block that a link lies in, which may be complete only now.
+    /// Marks the links that end the own block of a link, which may be complete only now.
     fn mark_within(&mut self, at: u32, to: &mut dyn Holdings) {
         let per_block = self.own_size / self.unit.max(1);
         let steps = (per_block - self.tree.get(at).depth % per_block) % per_block;
@@ -466,7 +466,7 @@ impl Links {
         self.parked.clear()
     }
 
-    /// Forgets the blocks, not what was learned of the groups; the holdings were cleared. Returns how many waited.
+    /// Forgets the blocks, not the groups; the holdings were cleared. Returns how many waited.
     pub(super) fn clear(&mut self) -> u64 {
         self.tree = Tree::default();
         self.sides.iter_mut().for_each(Side::clear);
@@ -474,7 +474,7 @@ impl Links {
         self.parked.clear()
     }
 
-    /// Gives up what waited too long. Returns how many blocks that were.
+    /// Gives up blocks that waited too long. Returns their number.
     pub(super) fn expire(&mut self, now: Millis) -> u64 {
         self.parked.expire(now)
     }

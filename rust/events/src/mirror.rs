@@ -33,7 +33,7 @@ pub(super) struct Mirror {
     pub(super) references: References,
     /// Once there is a cache group beside those that attend to the whole prefix.
     pub(super) links: Option<Box<Links>>,
-    /// Why nothing of the engine can be used.
+    /// Why the events of the engine cannot be used.
     pub(super) refused: Option<Refusal>,
     /// Blocks, or pages, of the current store.
     pub(super) identities: Vec<SequenceHash>,
@@ -215,7 +215,7 @@ impl Mirror {
         end.is_some_and(|end| to.path_to(end).is_empty())
     }
 
-    /// Forgets the blocks, not what was learned of their size; the holdings were cleared. Returns the blocks of side groups
+    /// Forgets the blocks, not their size; the holdings were cleared. Returns the blocks of side groups
     /// that no longer wait.
     pub(super) fn clear(&mut self) -> u64 {
         self.spaces.all.iter_mut().for_each(Space::reset);

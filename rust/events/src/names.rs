@@ -12,7 +12,7 @@ const LOW_BITS: u32 = 12;
 const DOUBTFUL: u32 = (1 << LOW_BITS) - 1;
 const MAX_COPIES: u32 = DOUBTFUL - 1;
 
-/// Namespaces an entry can tell apart.
+/// Namespaces that an entry can number.
 pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
 
 /// One named block.
@@ -92,7 +92,7 @@ impl Value for Held {
     }
 }
 
-/// An integer that leaves no gap beside what is held under it: 20 bytes, not 24.
+/// An integer that leaves no gap beside its value: 20 bytes, not 24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C, packed(4))]
 struct Int(u64);

@@ -100,7 +100,7 @@ impl Orphans {
         true
     }
 
-    /// Takes out what waits for `parent`, oldest first.
+    /// Takes out the stores that wait for `parent`, oldest first.
     pub(super) fn take(&mut self, parent: Name) -> Vec<Orphan> {
         let numbers = self.by_parent.remove(&parent).unwrap_or_default();
         let taken = numbers.iter().filter_map(|n| self.take_out(*n)).collect();

@@ -148,7 +148,7 @@ impl Polled {
         self.layout.size
     }
 
-    /// Takes what a poll returned: a JSON array of events, at a time in seconds.
+    /// Takes the answer of a poll, a JSON array of events, at a time in seconds.
     ///
     /// # Errors
     /// [`Undecodable`] for anything else; nothing of it is used then.
@@ -328,7 +328,7 @@ impl Stream {
         self.next = Some(id.saturating_add(1));
     }
 
-    /// Whether what a store leaves out is one block with fewer tokens than others, at the end of a chain.
+    /// Whether a store leaves out only one block with fewer tokens than others, at the end of a chain.
     fn is_last(&self, event: &Event, parent: Option<&Hash>, rest: &[Block], size: usize) -> bool {
         let is_partial = |hash: &Hash| self.partial.contains(&(event.group(), hash.clone()));
         let is_short = rest.iter().all(|block| block.tokens.len() < size);

@@ -88,7 +88,7 @@ impl References {
         self.gone.shrink_to(KEPT);
     }
 
-    /// Keeps removals back of which something refers to the block now.
+    /// Drops pending removals of blocks that are referred to again.
     pub(super) fn keep_referred(&mut self) {
         if !self.gone.is_empty() {
             let lane = &self.lanes[self.medium as usize];
@@ -123,7 +123,7 @@ impl References {
         self.namespaces = Namespaces::default();
     }
 
-    /// Tells the holdings which blocks of pages became complete or incomplete.
+    /// Passes on which blocks of pages became complete or incomplete.
     pub(super) fn pass_on(&mut self, changes: &[Change], medium: Medium, to: &mut dyn Holdings) {
         let mut behind = None;
         for change in changes {

@@ -30,8 +30,8 @@ pub struct Heard {
     pub until: Millis,
     /// Tokens in the copies of blocks in device memory; 0 if some stores do not state their place.
     pub device_tokens: u64,
-    /// Whether a request resumes where the holdings say: at every leading block that was announced, or at the marks among
-    /// them. In a cache with groups that are not followed, it may resume earlier.
+    /// Whether a request resumes where the holdings allow it: at every leading block that was announced, or at the
+    /// marks among them. In a cache with groups that are not followed, it may resume earlier.
     pub is_exact: bool,
 }
 

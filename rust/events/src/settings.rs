@@ -40,7 +40,7 @@ impl IngestSettings {
     }
 }
 
-/// Why nothing of an engine can be used.
+/// Why the events of an engine cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// Neither block size is a multiple of the other.

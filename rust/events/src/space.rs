@@ -249,7 +249,7 @@ impl Space {
         self.reset();
     }
 
-    /// Forgets every name and nothing else: what they referred to is gone already.
+    /// Forgets every name and nothing else: its references are gone already.
     pub(super) fn reset(&mut self) {
         self.names.clear();
         if let Some(layout) = &mut self.layout {

@@ -10,7 +10,7 @@ cachelb_core::named! {
         UnknownRank = "unknown-rank",
         /// An event of an unknown type.
         UnknownEvent = "unknown-event",
-        /// An event of a known type without what it needs.
+        /// An event of a known type that lacks a required field.
         MalformedEvent = "malformed-event",
         /// A field that is not known, or of a type that is not; the rest of its event was used.
         UnknownField = "unknown-field",
@@ -62,7 +62,7 @@ cachelb_core::counted! {
         pub removed_blocks: u64,
         /// Removed blocks that were not known.
         pub unknown_removals: u64,
-        /// Stores that repeated what was held and added no copy.
+        /// Stores that repeated held blocks and added no copy.
         pub reannounced: u64,
         /// Stores that waited for their parent.
         pub parked: u64,

@@ -48,7 +48,7 @@ pub struct Totals {
     pub resyncs: u64,
     /// Restarts of engines.
     pub restarts: u64,
-    /// Times streams started over because what they announced could not be true, by [`Fault::ALL`].
+    /// Times streams started over because their announcements could not be true, by [`Fault::ALL`].
     pub repairs: [u64; Fault::ALL.len()],
     /// Drops, by [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
@@ -213,7 +213,7 @@ impl Streams {
         }
     }
 
-    /// Adds what they counted.
+    /// Adds their counters.
     pub fn add_to(&self, totals: &mut Totals) {
         for stats in self.stats() {
             totals.add(&stats);

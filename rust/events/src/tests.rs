@@ -1,4 +1,4 @@
-//! Streams of simulated engines, and after every message the holdings against what the engine holds.
+//! Streams of simulated engines, and after every message the holdings against the engine's cache.
 
 mod events_channel;
 mod events_differential;

@@ -1,6 +1,6 @@
-//! Which lane's oldest record is oldest of all.
+//! The lane with the oldest record of all.
 //!
-//! A heap knows the age of every lane's oldest record. Ages only rise, so entries may lag behind and are put right when
+//! A heap holds the age of every lane's oldest record. Ages only rise, so entries may lag behind and are corrected when
 //! they come up.
 
 use std::cmp::Reverse;
@@ -11,7 +11,7 @@ use super::NONE;
 use super::lanes::{Lane, Lanes};
 use super::recency::Records;
 
-/// Ages put right per look at the oldest: what is left is put right by the next.
+/// Ages corrected per look at the oldest: the next look corrects the rest.
 const CORRECTIONS: usize = 4096;
 
 #[derive(Debug, Default)]

@@ -141,7 +141,7 @@ impl<S: Shape> Held<S> {
         self.trim(node);
     }
 
-    /// Drops what no lane covers any more at the end of a childless node.
+    /// Drops units that no lane covers any more at the end of a childless node.
     pub(crate) fn trim(&mut self, node: u32) {
         let n = &self.nodes[node];
         if n.children > 0 {

@@ -14,7 +14,7 @@ impl<S: Shape> Held<S> {
         let node = self.records[record].node;
         if self.records[record].kids > 0 {
             self.records.unlink(&mut self.lanes[lane], record);
-            // It may share a record with what is below it now.
+            // It may share a record with the node below it now.
             self.merges.push(node);
             return Some(0);
         }
@@ -29,8 +29,8 @@ impl<S: Shape> Held<S> {
         Some(beyond)
     }
 
-    /// Takes away a leaf's whole coverage of a node, and hands its place in the order of use to what is above it; that goes
-    /// too if it now is a leaf without worth.
+    /// Takes away a leaf's whole coverage of a node, and hands its place in the order of use to its parent, which is
+    /// removed too if it now is a worthless leaf.
     pub(crate) fn reap(&mut self, record: u32) {
         let lane = self.records[record].lane;
         let mut record = record;
@@ -92,8 +92,8 @@ impl<S: Shape> Held<S> {
 }
 
 impl<S: Shape> Forest<S> {
-    /// Evicts up to `units` of what the lane used longest ago, whole stretches at a time and `steps` of them at most; returns
-    /// how many went.
+    /// Evicts up to `units` of the lane in LRU order, whole stretches at a time and `steps` of them at most; returns
+    /// the number of units.
     pub(crate) fn evict(&mut self, lane: u32, units: u64, steps: &mut u32) -> u64 {
         let mut gone = 0;
         while gone < units && *steps > 0 {
@@ -128,8 +128,8 @@ impl<S: Shape> Forest<S> {
         self.held.expiry.next().map(Millis)
     }
 
-    /// Drops what lived to its end at or before `now`; returns the units dropped, of an index per medium. A tree looks at
-    /// [`crate::radix::STEPS`] leaves at most: call again while [`Self::next_expiry`] is due.
+    /// Drops entries whose time to live ended at or before `now`; returns the units dropped, of an index per medium. A
+    /// tree looks at [`crate::radix::STEPS`] leaves at most: call again while [`Self::next_expiry`] is due.
     pub fn expire(&mut self, now: Millis) -> u64 {
         let mut dropped = 0;
         for _ in 0..S::EXPIRED_AT_ONCE {
@@ -162,7 +162,7 @@ impl<S: Shape> Forest<S> {
         self.ages[S::rank(lane)].queue(&mut self.held.lanes[lane], lane);
     }
 
-    /// Age and lane of what goes next.
+    /// Age and lane of the next leaf to evict.
     pub(crate) fn oldest_lane(&mut self) -> Option<(u64, u32)> {
         let Held { lanes, records, .. } = &mut self.held;
         let mut ages = self.ages.iter_mut();

@@ -7,8 +7,8 @@ use super::lanes::is_device;
 use super::recency::{NEVER, Record, Records};
 use crate::ids::Millis;
 
-/// Deadline, whether it is of another lane than the worker's first, and record: at one time the first lanes end first,
-/// so that what is left of the others does not hang on which record is older.
+/// Deadline, whether it is of another lane than the worker's first, and record: on equal deadlines the first lanes
+/// expire first, so that the rest of the others does not depend on the age of records.
 type Due = (u64, bool, u32);
 
 fn due(armed: u64, record: u32, r: &Record) -> Due {

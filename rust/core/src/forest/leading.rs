@@ -108,7 +108,7 @@ impl Leading {
         admitted
     }
 
-    /// Becomes what another one is without the members among `slots`, which go to `left`.
+    /// Copies another one without the members among `slots`, which go to `left`.
     pub(crate) fn split(&mut self, other: &Self, slots: &[u64], left: &mut Vec<u64>) {
         self.reset(other.depth.len(), 0);
         left.clear();
@@ -125,7 +125,7 @@ impl Leading {
         }
     }
 
-    /// Becomes what another one is.
+    /// Copies another one.
     pub(crate) fn copy(&mut self, other: &Self) {
         self.depth.clone_from(&other.depth);
         self.members.clone_from(&other.members);
@@ -145,8 +145,8 @@ impl Leading {
         self.members[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// Goes up into a node, of which the query covers the depths up to `end`: held means held in any lane. Calls `device`
-    /// with what is held of a part of it in device memory.
+    /// Goes up into a node, of which the query covers the depths up to `end`: held means held in any lane. Calls
+    /// `device` with the part of it that is held in device memory.
     #[inline]
     pub(crate) fn climb_lanes<X>(
         &mut self,

@@ -84,7 +84,7 @@ pub trait Shape: Debug + Sized {
     /// Puts the units of `upper`, without holders, in front of those of its only child, which takes its place; frees it.
     fn unite(&mut self, nodes: &mut Nodes<Self::Own>, upper: u32, lower: u32);
 
-    /// Evicts what the worker holds beyond a new capacity.
+    /// Evicts the worker's units beyond a new capacity.
     fn fit(forest: &mut Forest<Self>, worker: WorkerId);
 
     /// Units of a node that make those of a lane worthless: leaves that are no longer go with them.
@@ -114,24 +114,24 @@ pub trait Shape: Debug + Sized {
     /// The worker in a slot is gone.
     fn forget_worker(&mut self, _slot: u32) {}
 
-    /// Recounts what a node has of its shape.
+    /// Recounts a node's data of its shape.
     ///
     /// # Errors
     /// [`crate::Error::Invariant`].
     fn validate_node(held: &Held<Self>, node: u32) -> Result<()>;
 
-    /// Recounts what all nodes, of so many units, have of their shape.
+    /// Recounts the shape's sums over all nodes, which have so many units.
     ///
     /// # Errors
     /// [`crate::Error::Invariant`].
     fn validate_sums(held: &Held<Self>, units: u64) -> Result<()>;
 }
 
-/// Nodes, their holders, and what limits them.
+/// Nodes, their holders, and their limits.
 #[derive(Debug)]
 pub struct Forest<S: Shape> {
     pub(crate) held: Held<S>,
-    /// Lanes by the age of what goes next, by their rank.
+    /// Lanes by the age of their next leaf to evict, by rank.
     pub(crate) ages: [Ages; 2],
     pub(crate) limit: Limit,
     pub(crate) stats: IndexStats,

@@ -62,7 +62,7 @@ impl Slot for Record {
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     items: Slab<Record>,
-    /// No access from now on counts as older than this: what makes the times of lanes and of indexes comparable.
+    /// No access from now on counts as older than this, so that the times of lanes and of indexes are comparable.
     pub(crate) tick: u64,
 }
 

@@ -71,7 +71,7 @@ impl LaneSets {
         self.words
     }
 
-    /// Whether sets tell media apart: with one there is only device memory.
+    /// Whether sets distinguish media: with one there is only device memory.
     #[inline]
     pub(crate) fn several_media(&self) -> bool {
         self.stride > self.words

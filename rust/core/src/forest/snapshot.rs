@@ -96,7 +96,8 @@ impl<S: Shape> Held<S> {
         }
     }
 
-    /// Reads what [`Self::put_workers`] wrote; returns how a deadline is moved to the clock that reads `now`.
+    /// Reads the workers that [`Self::put_workers`] wrote; returns how a deadline is moved to the clock that reads
+    /// `now`.
     pub(crate) fn restore_workers(
         &mut self,
         reader: &mut Reader,
@@ -128,7 +129,7 @@ impl<S: Shape> Held<S> {
         })
     }
 
-    /// Reads what [`Records::put_list`] wrote; `find` gives the node of a number.
+    /// Reads the list that [`Records::put_list`] wrote; `find` gives the node of a number.
     pub(crate) fn restore_list(
         &mut self,
         reader: &mut Reader,

@@ -138,7 +138,8 @@ fn join_below(at: &[u8], said: &[Vec<u8>], resuming: &Resuming, marks: &mut Hash
     }
 }
 
-/// Whether what another prompt left behind the point where they part reaches before that point, where it serves both.
+/// Whether blocks that another prompt left behind the point where they part reach before that point, where they serve
+/// both.
 fn shares_a_tail(
     prompt: &[u8],
     said: &[Vec<u8>],

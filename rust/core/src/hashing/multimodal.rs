@@ -1,4 +1,4 @@
-//! Images, audio and other objects whose placeholder tokens do not tell them apart.
+//! Images, audio and other objects whose placeholder tokens do not distinguish them.
 //!
 //! A block that overlaps an object's token range hashes the object's own hash too. Cost: one sweep over blocks and
 //! objects, both in token order.

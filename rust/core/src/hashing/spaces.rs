@@ -10,7 +10,7 @@ use super::Namespace;
 
 /// Namespaces of one generation; two are remembered.
 const MOST: usize = 1 << 15;
-/// Numbers there are: a bit of a unit's upper half tells text from tokens.
+/// The numbers that exist: a bit of a unit's upper half distinguishes text from tokens.
 const NUMBERS: u32 = 1 << 31;
 
 #[derive(Debug, Default)]

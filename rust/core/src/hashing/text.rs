@@ -1,9 +1,9 @@
 //! Text to sequence hashes, for prompts that come without tokens.
 //!
-//! A chunk is `chunk_bytes` consecutive bytes of UTF-8; a tail that does not fill one has no hash. Bytes are what is
-//! compared, so a chunk may begin or end inside a character. The hashes are chained like those of tokens and live in
-//! the same index, yet never meet them: both seeds are hashes of a tag that tokens do not have. The chain and the
-//! chunks have different tags, so that a chunk of 16 bytes is no step of the chain either.
+//! A chunk is `chunk_bytes` consecutive bytes of UTF-8; a tail that does not fill one has no hash. Bytes are compared,
+//! so a chunk may begin or end inside a character. The hashes are chained like those of tokens and live in the same
+//! index, yet never meet them: both seeds are hashes of a tag that tokens do not have. The chain and the chunks have
+//! different tags, so that a chunk of 16 bytes is no step of the chain either.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

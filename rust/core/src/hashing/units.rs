@@ -1,7 +1,8 @@
-//! Tokens and text as a tree takes them: not hashed, one unit each, in the lower half of what would be a hash.
+//! Tokens and text as a tree takes them: not hashed, one unit each, in the lower half of the place of a hash.
 //!
-//! The upper half is the number of the namespace ([`super::Spaces`]), so that what begins alike under two adapters has
-//! nothing in common; its last bit is set for text, which becomes units of [`UNIT_BYTES`] bytes, about a token.
+//! The upper half is the number of the namespace ([`super::Spaces`]), so that prompts that begin alike under two
+//! adapters have nothing in common; its last bit is set for text, which becomes units of [`UNIT_BYTES`] bytes, about a
+//! token.
 
 use super::{MmObject, Namespace, distinguish};
 use crate::ids::SequenceHash;

@@ -1,4 +1,4 @@
-//! Everything that adds blocks: recording a routed prompt, storing what an engine announced.
+//! Everything that adds blocks: recording a routed prompt, storing the blocks that an engine announced.
 
 use super::insert::Insert;
 use super::{BlockIndex, NONE, Overlaps};
@@ -8,9 +8,10 @@ use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 impl BlockIndex {
     /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
-    /// the worker's most recent use, and evicts what no longer fits. `expires`: end of the time to live, `None` for
-    /// never. Returns the blocks newly held: fewer than there are if [`Self::set_limit`] leaves no room. `hint` is the
-    /// answer of an [`Self::overlaps`] call for the same hashes; it saves the search if the index has not changed since.
+    /// the worker's most recent use, and evicts blocks that no longer fit. `expires`: end of the time to live, `None`
+    /// for never. Returns the blocks newly held: fewer than there are if [`Self::set_limit`] leaves no room. `hint` is
+    /// the answer of an [`Self::overlaps`] call for the same hashes; it saves the search if the index has not changed
+    /// since.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -63,9 +64,9 @@ impl BlockIndex {
         Ok(insert.chain(parent, hashes))
     }
 
-    /// Stores what an engine announced: as [`Self::store`], but `hashes` is a chain computed here, and what was on its way
-    /// has arrived: blocks held in `medium` are no longer held in [`Medium::Speculative`]. `expires` is for senders that may
-    /// never remove.
+    /// Stores the blocks that an engine announced: as [`Self::store`], but `hashes` is a chain computed here, and
+    /// speculative blocks have arrived: blocks held in `medium` are no longer held in [`Medium::Speculative`].
+    /// `expires` is for senders that may never remove.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -98,8 +99,8 @@ impl BlockIndex {
         Ok(self.announce(worker, parent, &[hash], medium, None)? > 0)
     }
 
-    /// Takes back what [`Self::store`] stored of a chain: of its leading blocks that are here, the last `held`, which
-    /// were new to the worker.
+    /// Undoes [`Self::store`] of a chain: removes the last `held` of its stored leading blocks, which were new to the
+    /// worker.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -93,7 +93,7 @@ impl Insert<'_> {
         if !self.claimed && medium_of(self.lane) != Medium::Speculative as usize {
             self.confirm(last, known as u32);
         }
-        // Ancestors may make the path longer than the capacity: then its own end is among what goes.
+        // Ancestors may make the path longer than the capacity: then its own end is evicted too.
         self.finish();
         held
     }
@@ -138,7 +138,8 @@ impl Insert<'_> {
         let end = self.entry(run);
         self.index.held.shape.claims |= self.claimed;
         if from == 0 && !self.index.held.shape.claims {
-            // The path is made the most recent use and fits, so what goes lies outside it, and its ids are warm for reuse.
+            // The path is made the most recent use and fits, so evicted blocks lie outside it, and their ids are warm
+            // for reuse.
             if let Some(end) = end {
                 self.touch(end.record, 0);
             }
@@ -151,14 +152,14 @@ impl Insert<'_> {
             self.touch(end.record, self.expires);
             let held = &mut self.index.held;
             if end.count == 0 && held.records[end.record].kids == 0 {
-                // Only ancestors were known, and what should follow them cannot be stored.
+                // Only ancestors were known, and the blocks behind them cannot be stored.
                 held.reap(end.record);
             }
         }
         held + added
     }
 
-    /// Evicts what exceeds the capacity once the lane holds `more` blocks.
+    /// Evicts blocks beyond the capacity once the lane holds `more` blocks.
     fn evict_for(&mut self, more: usize) {
         let medium = Medium::ALL[medium_of(self.lane)];
         let count = self.index.held.lanes.count(slot_of(self.lane), medium);
@@ -193,7 +194,7 @@ impl Insert<'_> {
     }
 
     /// Makes the lane hold the path's known blocks from depth `from` to its end, and connects them to the root with
-    /// ghosts where it does not hold what is above. Returns the blocks newly held and the run of the end.
+    /// ghosts where it does not hold the blocks above. Returns the blocks newly held and the run of the end.
     fn hold_path(&mut self, end: End, from: u32) -> (u32, u32) {
         let held = &mut self.index.held;
         let mut steps = std::mem::take(&mut held.steps);

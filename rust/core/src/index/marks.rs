@@ -5,8 +5,9 @@
 //! and 64 slots one bitmap of the slots, sorted, per chunk of ids. A mark takes 12 bytes and some slack, less where
 //! workers share a path; an answer for all workers is found as their holders are, a bitmap at a time.
 //!
-//! Invariants, recounted by [`Marks::validate`]: a worker holds what it has marks on, in the lane of a speculative mark or
-//! in one that engines announce; a block has at most one mark of a rank that engines announce, and one speculative mark.
+//! Invariants, recounted by [`Marks::validate`]: a worker holds the blocks it has marks on, in the lane of a
+//! speculative mark or in one that engines announce; a block has at most one mark of a rank that engines announce, and
+//! one speculative mark.
 
 mod gone;
 mod queries;

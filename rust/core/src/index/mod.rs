@@ -1,17 +1,17 @@
 //! Block index: which worker holds which leading blocks.
 //!
-//! Blocks are grouped into *runs*, maximal unbranched stretches with contiguous ids (`blocks`): the nodes of a forest, which
-//! knows who holds them and in which order they were used (`forest`). A table maps a sequence hash to its block id
-//! (`table`).
+//! Blocks are grouped into *runs*, maximal unbranched stretches with contiguous ids (`blocks`): the nodes of a forest,
+//! which keeps their holders and their order of use (`forest`). A table maps a sequence hash to its block id (`table`).
 //!
 //! Costs, for L blocks, R runs on the path and W workers: lookup O(log L) table lines read 8 at a time, then O(R + W/64);
-//! recording a known prompt O(1); storing or evicting a block O(1), a stretch at a time. Memory about 24 bytes per block
-//! whoever holds it, plus about 120 per run and 60 per further (run, worker).
+//! recording a known prompt O(1); storing or evicting a block O(1), a stretch at a time. Memory about 24 bytes per
+//! block for any number of holders, plus about 120 per run and 60 per further (run, worker).
 //!
 //! Invariants, recounted by `BlockIndex::validate`: a block is in the table iff its run covers it; a run is as long as
 //! its longest coverage unless it has children; an entry with kids covers all of its run or nothing; every record's
 //! parent run has a record of the same lane; a record without kids is listed and covers something; epochs never decrease
-//! towards the recent end; counts, holes, sets and references equal a recount; a worker holds what it has marks on (`marks`).
+//! towards the recent end; counts, holes, sets and references equal a recount; a worker holds the blocks it has marks
+//! on (`marks`).
 
 mod add;
 mod blocks;
@@ -107,7 +107,7 @@ impl BlockIndex {
         Ok(Medium::ALL.map(|medium| self.held.lanes.count(worker.slot, medium)))
     }
 
-    /// Distinct blocks known to the index: those somebody holds, and those that connect them to the root.
+    /// Distinct blocks known to the index: held ones, and those that connect them to the root.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.held.shape.table.len() as u64

@@ -53,7 +53,7 @@ impl Overlaps {
         }
     }
 
-    /// Leading blocks held by the worker in `slot` in device memory, by what its engine said or was recorded as such;
+    /// Leading blocks held by the worker in `slot` in device memory, announced by its engine or recorded as such;
     /// after `BlockIndex::resume` those it can resume behind.
     #[inline]
     #[must_use]

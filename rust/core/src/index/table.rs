@@ -5,9 +5,9 @@
 //! passed, so deletion leaves no tombstone and lookup cost never degrades under churn. The full hash lives in the block
 //! columns, not here: a fingerprint match is a claim that the caller verifies where it matters.
 //!
-//! Growing and shrinking are incremental: every mutation moves a few buckets, in their order in the old array, so that one
-//! comparison of a key's home tells which array holds it. Each step moves a cluster: buckets up to one that
-//! no key passed, so that all keys in them have their home there.
+//! Growing and shrinking are incremental: every mutation moves a few buckets, in their order in the old array, so that
+//! one comparison of a key's home shows which array holds it. Each step moves a cluster: buckets up to one that no key
+//! passed, so that all keys in them have their home there.
 
 use super::blocks::Blocks;
 use super::hints::{huge_pages, prefetch, touch};
@@ -508,7 +508,7 @@ impl Table {
     }
 
     /// Tried: the next bits of each hash kept in the bucket, so that growing reads the columns of few. Filling took 13 to
-    /// 18 % longer: columns are fetched early enough, and what is kept costs every insertion.
+    /// 18 % longer: columns are fetched early enough, and the kept bits cost every insertion.
     fn start_resize(&mut self, buckets: usize) {
         let old = std::mem::replace(&mut self.current, Buckets::new(buckets));
         // Growing, one bucket is enough: while they are emptied one by one the old array gains less than one key in

@@ -142,8 +142,8 @@ impl Loads {
         Ok(())
     }
 
-    /// Takes in that the engine behind `ranks` had `live` requests: the rest of its load is what others brought.
-    /// Requests that ended since the report before may still be in it, so they are no load of others.
+    /// Takes in that the engine behind `ranks` had `live` requests: those without a booking are from other clients.
+    /// Requests that ended since the report before may still be in it, so they do not count for other clients.
     pub fn credit_others(&mut self, ranks: &[WorkerId], live: u64) {
         let (mut own, mut closed) = (0, 0);
         for load in ranks.iter().filter_map(|&rank| self.get(rank)) {

@@ -1,7 +1,7 @@
-//! The load book: what was booked on every worker and has not been released.
+//! The load book: load that was booked on every worker and has not been released.
 //!
-//! Columns are indexed by worker slot. A booking releases exactly what it booked, once: its id carries a generation, so
-//! every later call on it is a no-op, and calls for a worker that was removed meanwhile touch no column.
+//! Columns are indexed by worker slot. A booking releases exactly the load it booked, once: its id carries a
+//! generation, so every later call on it is a no-op, and calls for a worker that was removed meanwhile touch no column.
 
 mod book;
 mod booking;

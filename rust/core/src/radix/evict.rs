@@ -1,4 +1,4 @@
-//! Everything that takes coverage away: eviction, deadlines, removal, what failed.
+//! Everything that takes coverage away: eviction, deadlines, removal, failed placements.
 //!
 //! All of it goes leaf by leaf, the one used longest ago first, and may stop after any of them.
 
@@ -39,7 +39,7 @@ pub(super) struct Eviction<'a, U: Unit> {
 }
 
 impl<U: Unit> Eviction<'_, U> {
-    /// Evicts until the worker in `slot` lost `units`, what others said first; stops when the steps are used up.
+    /// Evicts until the worker in `slot` lost `units`, remote state first; stops when the steps are used up.
     fn of_slot(&mut self, slot: u32, units: u64) -> u64 {
         let mut gone = 0;
         for trust in Trust::LEAST_FIRST {
@@ -56,7 +56,7 @@ impl<U: Unit> Eviction<'_, U> {
             let Some((_, lane)) = self.tree.oldest_lane() else {
                 break;
             };
-            // One step, after which another lane may have what is oldest.
+            // One step, after which another lane may have the oldest leaf.
             gone += self.tree.evict(lane, units - gone, &mut { 1 });
             self.steps -= 1;
         }
@@ -70,7 +70,7 @@ impl<U: Unit> Eviction<'_, U> {
         self.of_any(total.saturating_sub(shape.max_units));
     }
 
-    /// When what goes next in a lane was used.
+    /// Last use of the next leaf to evict in a lane.
     fn time(&self, lane: u32) -> Option<u64> {
         let Held { lanes, records, .. } = &self.tree.held;
         lanes.oldest(lane).map(|record| records[record].epoch)
@@ -155,8 +155,8 @@ impl<U: Unit> RadixTree<U> {
         Ok(evict.end(units, true))
     }
 
-    /// Takes a placement back: what this process saw of `key` beyond its first `keep` units, as far as nothing else that
-    /// the worker holds hangs on it. Returns the units dropped.
+    /// Takes a placement back: the local state of `key` beyond its first `keep` units, unless other holdings of the
+    /// worker continue it. Returns the units dropped.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -11,7 +11,7 @@ use crate::ids::{Millis, WorkerId};
 use crate::shared::Shared;
 
 impl<U: Unit> RadixTree<U> {
-    /// Records that `worker` holds the whole of `key`, used now and by what this process saw; see [`Self::insert`].
+    /// Records that `worker` holds the whole of `key`, used now, as local state; see [`Self::insert`].
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -29,15 +29,14 @@ impl<U: Unit> RadixTree<U> {
     }
 
     /// Records that `worker` holds `key` in whole pages, as many from its beginning as its capacity and the budget allow,
-    /// makes that the latest use of the whole path, and evicts what no longer fits. Returns the units the worker did not
-    /// hold before: fewer than there are if
-    /// [`Self::set_limit`] leaves no room.
+    /// makes that the latest use of the whole path, and evicts units that no longer fit. Returns the units the worker
+    /// did not hold before: fewer than there are if [`Self::set_limit`] leaves no room.
     ///
     /// Remote state ([`Trust::Remote`]) is not kept where local state covers all of it.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
-    #[inline(never)] // its callers would hold 8 KB of code each, and a call is little beside what it does
+    #[inline(never)] // its callers would hold 8 KB of code each, and a call is little beside its work
     pub fn insert<K: Key<U> + ?Sized>(
         &mut self,
         worker: WorkerId,
@@ -163,8 +162,8 @@ impl<U: Unit> Insert<'_, U> {
                 label = Arc::from(&label[..whole]);
             }
             let space = if node == NONE { key.namespace() } else { 0 };
-            // A key in memory that others write to may not be what was looked up: two children that begin alike would be
-            // one too many.
+            // A key in memory that other threads write to may have changed since the lookup: two children must not
+            // begin alike.
             let children = &mut held.shape.children;
             if at == stretch.start && children.begins(&held.nodes, node, space, &label) {
                 break;

@@ -55,7 +55,7 @@ pub(super) fn only_child<U>(node: &Node<Label<U>>) -> Option<u32> {
     (node.children == 1).then_some(node.own.only)
 }
 
-/// The table of children, and what is counted of labels.
+/// The table of children, and counts of labels.
 #[derive(Debug, Default)]
 pub struct Children {
     /// Tokens per page, 1 for text.

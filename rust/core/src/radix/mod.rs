@@ -160,7 +160,7 @@ impl<U: Unit> RadixTree<U> {
         self.held.total
     }
 
-    /// Distinct units, whoever holds them.
+    /// Distinct units, held by any worker.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.held.shape.children.units

@@ -68,7 +68,7 @@ impl<U: Unit> RadixTree<U> {
         }
     }
 
-    /// [`Self::overlaps`] for the workers that hold all that anybody holds: the longest match.
+    /// [`Self::overlaps`] for the workers with the longest match.
     pub fn match_prefix<K: Key<U> + ?Sized>(&self, key: &K, out: &mut PrefixOverlaps) {
         if let Some((node, end)) = out.begin(&self.held, key) {
             out.climb(&self.held.sets, node, end);

@@ -296,7 +296,7 @@ fn tokens_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
     assert!(longest <= 16, "{longest}");
 }
 
-/// Tokens in memory that somebody else writes to: they are `first` until the `after`th look, and then `then`.
+/// Tokens in memory that another thread writes to: they are `first` until the `after`th look, and then `then`.
 struct Changing {
     first: Vec<u32>,
     then: Vec<u32>,

@@ -26,7 +26,7 @@ pub trait Unit: Copy + Eq + Default + Debug + Send + Sync + 'static {
     fn read(bytes: &[u8]) -> Option<Vec<Self>>;
     /// As a number.
     fn word(self) -> u32;
-    /// Length of what a label holds, in counted units.
+    /// Length of a label, in counted units.
     fn count(label: &[Self]) -> usize;
     /// Stored units of the first `counted`.
     fn prefix(label: &[Self], counted: usize) -> usize;

@@ -62,7 +62,7 @@ impl Children {
             let same = key.common(spot.at, &label[..most]);
             let inside = U::floor(label, same, self.page);
             if inside == 0 {
-                // A key in memory that others write to is no longer what the child was found by.
+                // A key in memory that other threads write to has changed since the child was found.
                 return spot;
             }
             let whole = inside == label.len();
@@ -111,8 +111,8 @@ impl Children {
 }
 
 impl<U: Unit> RadixTree<U> {
-    /// The whole pages of `key` that anybody holds, in the stretches and the memory in which the tree keeps them. A stretch
-    /// of which they are less than half is copied.
+    /// The whole pages of `key` that any worker holds, in the stretches and the memory in which the tree keeps them. A
+    /// stretch of which they are less than half is copied.
     #[must_use]
     pub fn pieces<K: Key<U> + ?Sized>(&self, key: &K) -> Vec<Shared<U>> {
         let Held { shape, nodes, .. } = &self.held;

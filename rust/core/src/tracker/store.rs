@@ -137,7 +137,7 @@ impl Store {
         }
     }
 
-    /// The exact index, to change what only it has.
+    /// The exact index, for changes that the others do not have.
     ///
     /// # Errors
     /// [`Error::Unsupported`] from an index without media.
@@ -281,7 +281,7 @@ impl Store {
         each!(self, None, index => index.next_expiry())
     }
 
-    /// Ends what expires by `now`; returns how many blocks.
+    /// Drops blocks that expire by `now`; returns how many.
     pub fn expire(&mut self, now: Millis) -> u64 {
         each!(self, 0, index => index.expire(now))
     }

@@ -151,7 +151,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Nothing is evicted: what goes first then depends on the order in which the parts of a path are moved.
+    /// Nothing is evicted: the first victim then depends on the order in which the parts of a path are moved.
     fn doubt(&mut self, id: WorkerId, ttl: Option<u64>) -> Outcome {
         let expires = self.expires(ttl);
         let most = u64::from(self.naive.capacity(id).unwrap_or(0) / 2);

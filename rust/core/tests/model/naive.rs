@@ -381,7 +381,7 @@ impl Naive {
             .all(|hash| self.parents[hash].is_none_or(|above| held.contains(&above)))
     }
 
-    /// Every block somebody holds or needs for its place in the chain.
+    /// Every block that a worker holds or needs for its place in the chain.
     pub fn known(&self) -> impl Iterator<Item = u64> + '_ {
         self.parents.keys().copied()
     }

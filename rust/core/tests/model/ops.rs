@@ -30,7 +30,7 @@ pub enum What {
     Store(usize, Medium, Option<u64>),
     /// It is expected from this depth on.
     Expect(u32, bool, Option<u64>),
-    /// This part is announced behind what is before it.
+    /// This part is announced behind the blocks before it.
     Announce(Range<usize>, Medium),
     /// One block is held in one more medium.
     Spread(usize, Medium),
@@ -91,7 +91,7 @@ pub struct Shape {
     pub max_len: usize,
     /// Capacities are drawn up to here.
     pub max_capacity: u32,
-    /// Only what keeps held sets prefix-closed: record, evict, clear, expire.
+    /// Only operations that keep held sets prefix-closed: record, evict, clear, expire.
     pub prefix_closed: bool,
     /// Also store chains torn out of place, whose hashes later stand behind another parent than in their path.
     pub torn: bool,

@@ -1,6 +1,6 @@
 //! The obvious model of a radix tree: every prefix that a worker holds, with when it was used and until when it lives.
 //!
-//! An atom is what is never divided: a character, or a page of tokens.
+//! An atom is never divided: a character, or a page of tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,7 +145,7 @@ impl Tree {
         new
     }
 
-    /// Takes away the deepest of what a lane used longest ago.
+    /// Evicts the deepest of a lane's least recently used atoms.
     fn evict_atom(&mut self, slot: u32, lane: usize) {
         let Some(worker) = self.workers.get_mut(&slot) else {
             return;
@@ -184,7 +184,7 @@ impl Tree {
         before - self.total()
     }
 
-    /// Drops whole groups of what was used last at the same time.
+    /// Drops whole groups of atoms that were used last at the same time.
     pub fn evict_oldest_uses(&mut self, slot: u32, min_units: u64) -> u64 {
         let before = self.count(slot);
         for lane in [REMOTE, LOCAL] {
@@ -203,7 +203,7 @@ impl Tree {
         before - self.count(slot)
     }
 
-    /// One deadline after another, since what goes early decides what is redundant later.
+    /// One deadline after another, since early removals decide later redundancy.
     pub fn expire(&mut self, now: u64) {
         for worker in self.workers.values_mut() {
             let held = worker.lanes.iter().flat_map(|lane| lane.held.values());

@@ -1,6 +1,6 @@
 //! Reading msgpack: a position in a payload and the few kinds of value that events are made of.
 //!
-//! Every read checks what is there; nothing is allocated, and a declared length is trusted only up to the end of the
+//! Every read checks its input; nothing is allocated, and a declared length is trusted only up to the end of the
 //! payload. A failed read leaves the position undefined: the caller returns to one it saved.
 
 /// Something else than expected stands here, or the payload ends.
@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
         self.peek() == Ok(0xc0)
     }
 
-    /// `None` for a nil, else what `read` makes of the value.
+    /// `None` for a nil, else the value as `read` returns it.
     pub(super) fn unless_nil<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Read<T>,
@@ -247,8 +247,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes over one value, whatever it is. Nesting costs no stack: what is counted is how many values are still to
-    /// come, and each takes a byte at least.
+    /// Passes over one value, whatever it is. Nesting costs no stack: only the values still to come are counted, and
+    /// each takes a byte at least.
     pub(super) fn skip(&mut self) -> Read<()> {
         let mut due = 1_u64;
         while due > 0 {

@@ -1,4 +1,4 @@
-//! One event's fields: which there are, by name and by position, and what they mean together.
+//! One event's fields: by name and by position, and their meaning together.
 
 use cachelb_core::ids::Medium;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -33,7 +33,7 @@ pub(super) enum Field {
     Group,
     Attention,
     Window,
-    /// Passed over and never kept: what is of no use here, a session's id among it, or was counted.
+    /// Passed over and never kept: a field without use here, such as a session's id, or one that was counted.
     Other,
 }
 
@@ -147,7 +147,7 @@ impl Kind {
         fields.get(at).copied().unwrap_or(Field::Other)
     }
 
-    /// Whether a position is behind all that are known; what 0.29 and later append there comes by name.
+    /// Whether a position is behind all known ones; fields that 0.29 and later append there come by name.
     fn is_beyond(self, at: usize) -> bool {
         let known = match self {
             Self::Stored => STORED.len(),

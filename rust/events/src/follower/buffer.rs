@@ -101,7 +101,7 @@ impl Buffer {
         }
     }
 
-    /// Drops what is older than a replayed message of a lower number: it is of an earlier life.
+    /// Drops messages older than a replayed one of a lower number: they are of an earlier life.
     pub fn drop_older(&mut self, replayed: Mark) {
         let older = |waiting: &Waiting| {
             let both = waiting.ts.zip(replayed.ts);

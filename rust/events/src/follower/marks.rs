@@ -49,7 +49,7 @@ impl Marks {
         self.recent.front().copied()
     }
 
-    /// Remembers a message, in place of what could not be read of it.
+    /// Remembers a message, in place of an unreadable one of its number.
     pub fn push(&mut self, mark: Mark) {
         if self.last().is_some_and(|last| last.seq == mark.seq) {
             self.recent.pop_back();

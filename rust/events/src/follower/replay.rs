@@ -38,7 +38,7 @@ impl Replay {
         };
     }
 
-    /// Whether what comes is what was asked for last.
+    /// Whether the messages that come answer the last request.
     pub fn is_current(&self) -> bool {
         self.outstanding && self.next.is_none()
     }

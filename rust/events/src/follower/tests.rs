@@ -81,7 +81,7 @@ fn replay(follower: &mut Follower, seqs: impl IntoIterator<Item = u64>, mark: fn
     }
 }
 
-/// The end of a replay that clears nothing at once: what is due after it, and the state.
+/// The end of a replay that clears nothing at once: the actions due after it, and the state.
 #[track_caller]
 fn ended(follower: &mut Follower, well: bool, all: &[Result<u64, Cause>], state: FeedState) {
     assert_eq!(follower.replay_ended(well), None);

@@ -66,7 +66,7 @@ impl Ingest {
         }
     }
 
-    /// Whether every store is one of new copies. Engines with several groups compute what full attention holds again
+    /// Whether every store is one of new copies. Engines with several groups compute blocks of full attention again
     /// wherever another group cannot resume, from the root on most often; those that draft do so for a block at least.
     pub(super) fn counts_copies(&self) -> bool {
         let has_sides = self.sender.groups.sides().next().is_some();

@@ -156,9 +156,10 @@ impl Ingest {
         held
     }
 
-    /// Learns that the engine reports what requests reuse, from a store that can hardly be anything else: all of it is held,
-    /// and the next store of its group follows it with blocks that are not, or the last one of a prompt. A request stores
-    /// once per message, and those that run do so before those that start. Versions with reports name the group.
+    /// Learns that the engine reports the blocks that requests reuse, from a store that can hardly be anything else:
+    /// all of it is held, and the next store of its group follows it with blocks that are not, or the last one of a
+    /// prompt. A request stores once per message, and those that run do so before those that start. Versions with
+    /// reports name the group.
     pub(super) fn learn_reports(&mut self, batch: &Batch, at: usize, store: &Store) {
         let may_be = store.parent.is_none() && store.tokens.len > 0 && store.group.is_some();
         if !may_be || self.settings.reports {

@@ -70,7 +70,7 @@ impl Parked {
         waits
     }
 
-    /// One copy less in those places; false if none waits there.
+    /// Removes one waiting copy in those places; false if there is none.
     pub(super) fn cancel(&mut self, name: Name, matches: impl Fn(&Wait) -> bool) -> bool {
         self.take_out(name, matches)
     }
@@ -95,7 +95,7 @@ impl Parked {
         waits.is_some_and(|waits| waits.iter().any(|wait| wait.number == number))
     }
 
-    /// The message is over. Returns how many blocks of it wait on, and how many for which there is no room.
+    /// The message is over. Returns how many of its blocks keep waiting, and how many find no room.
     pub(super) fn settle(&mut self, now: Millis) -> (u64, u64) {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.retain(|(name, number)| self.waits(*name, *number));
@@ -119,7 +119,7 @@ impl Parked {
         (parked as u64, refused.len() as u64)
     }
 
-    /// Gives up what waited too long. Returns how many blocks that were.
+    /// Gives up blocks that waited too long. Returns their number.
     pub(super) fn expire(&mut self, now: Millis) -> u64 {
         let mut expired = 0;
         while let Some((_, name, number)) = self.queue.front().filter(|first| first.0 <= now) {
@@ -130,7 +130,7 @@ impl Parked {
         expired
     }
 
-    /// Gives up everything. Returns how many blocks that were.
+    /// Gives up everything. Returns the number of blocks.
     pub(super) fn clear(&mut self) -> u64 {
         let waiting = self.len as u64;
         *self = Self::new(self.limit as u32, self.ttl_ms);

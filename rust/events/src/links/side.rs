@@ -1,4 +1,4 @@
-//! One cache group beside those that attend to the whole prefix: where it holds blocks, and what it accepts.
+//! One cache group beside those that attend to the whole prefix: where it holds blocks, and where it accepts resuming.
 
 use std::collections::HashMap;
 
@@ -210,7 +210,8 @@ impl Side {
         run
     }
 
-    /// The lane up to which what it holds is needed for a mark at a link, whose point is at a depth that its blocks divide.
+    /// The lane up to which its blocks are needed for a mark at a link, whose point is at a depth that its blocks
+    /// divide.
     pub(super) fn accepts(&self, tree: &Tree, at: u32) -> Option<usize> {
         let last = tree.back(at, self.offset)?;
         let blocks = (tree.get(last).depth - self.above) / self.step;

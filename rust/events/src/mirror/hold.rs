@@ -1,4 +1,4 @@
-//! Copies that come and go.
+//! Copies of blocks, added and removed.
 
 use cachelb_core::ids::{Medium, SequenceHash};
 
@@ -26,7 +26,7 @@ impl Mirror {
         );
     }
 
-    /// Counts the copies of an identified store and tells the holdings.
+    /// Counts the copies of an identified store and updates the holdings.
     pub(in super::super) fn hold(
         &mut self,
         at: usize,
@@ -45,7 +45,7 @@ impl Mirror {
         self.link(at, store, to);
     }
 
-    /// Counts names of whole blocks, tells the holdings, and finds out whether other names refer to some of them.
+    /// Counts names of whole blocks, updates the holdings, and finds out whether other names refer to some of them.
     fn hold_blocks(
         &mut self,
         at: usize,

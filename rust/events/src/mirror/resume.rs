@@ -17,7 +17,7 @@ const PATHS: usize = 4096;
 const PATHS_PER_NAME: usize = 8;
 
 impl Mirror {
-    /// Takes over what is known of the groups: gives up those that are no prefixes, and follows those that say where prompts
+    /// Takes over the known groups: gives up those that are no prefixes, and follows those that decide where prompts
     /// resume. Returns the blocks of side groups that no longer wait.
     pub(in super::super) fn regroup(
         &mut self,

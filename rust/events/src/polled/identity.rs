@@ -1,4 +1,4 @@
-//! Whether a block is what its fields describe.
+//! Whether the fields of a block describe it completely.
 //!
 //! Events leave adapters out, and salts in some versions, though both are hashed. So the fields of a block count as
 //! complete if its hash follows from them; else it gets an object of its own, which no request has.
@@ -26,8 +26,8 @@ pub(super) fn is_proven(
             let Some(salt) = salt else {
                 return block_key(block, before, None) == Some(block.hash.clone());
             };
-            // The first manager mixes in a hash of the salt that only its standard library knows. Adapters are in every
-            // block, so that the next one shows that there is none.
+            // The first manager mixes in a hash of the salt that only its standard library can compute. Adapters are in
+            // every block, so that the next one shows that there is none.
             block_key(block, before, Some(salt_id(salt))) == Some(block.hash.clone())
                 || next.is_some_and(|next| is_proven(scheme, Some(&block.hash), next, None))
         }

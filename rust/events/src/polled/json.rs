@@ -80,7 +80,7 @@ impl<'a> Json<'a> {
         Ok(())
     }
 
-    /// `None` for a null, else what `read` makes of the value.
+    /// `None` for a null, else the value as `read` returns it.
     pub(super) fn unless_null<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Read<T>,

@@ -60,7 +60,7 @@ impl Runs {
     }
 }
 
-/// The engine's block size as far as a space knows it, and what the identities of its names are.
+/// The engine's block size as learned in a space, and the form of its names' identities.
 #[derive(Debug)]
 pub(in super::super) struct Layout {
     /// Tokens of an engine block.
@@ -143,7 +143,7 @@ impl Layout {
     #[inline]
     pub(super) fn matches(&self, held: Held, part: &[SequenceHash]) -> bool {
         match &self.form {
-            // The last block of a run tells what all of them are.
+            // The last block of a run identifies all of them.
             Form::Wide(runs) => {
                 runs.get(held.identity()).last().copied() == part.last().map(|h| h.0)
             }

@@ -1,4 +1,4 @@
-//! A simulated engine speaks to a feed through a channel that loses, repeats, disorders, damages and forgets: whenever
+//! A simulated engine sends to a feed through a channel that loses, repeats, disorders, damages and forgets: whenever
 //! everything has arrived, the feed has the true state, or reports that it is incomplete.
 
 #[path = "events_channel/link.rs"]
@@ -11,7 +11,7 @@ use link::{Faults, Link};
 
 const EVENTS: u64 = 100_000;
 
-/// Follows an engine and settles again and again. Returns what was counted, and how often the stream was degraded.
+/// Follows an engine and settles again and again. Returns the counters, and how often the stream was degraded.
 fn follow(shape: Shape, faults: Faults) -> (FeedStats, u32) {
     let mut link = Link::new(shape, faults);
     let (mut degraded, mut rounds) = (0, 0);

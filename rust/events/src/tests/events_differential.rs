@@ -41,7 +41,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// A chain out of a small tree: a block's name tells the path to it.
+    /// A chain out of a small tree: a block's name encodes the path to it.
     fn chain(&mut self) -> Chain {
         let (mut path, mut chain) = (1, Vec::new());
         for _ in 0..=self.random.below(3 * OWN / self.size.min(OWN) + 2) {
@@ -67,7 +67,7 @@ impl Engine {
                 1..=22 => {
                     let chain = self.chain();
                     let held = chain.iter().take_while(|name| self.has(**name)).count();
-                    // Some requests compute what is there, from the root or from a held block on.
+                    // Some requests compute present blocks, from the root or from a held block on.
                     let from = if self.random.below(3) == 0 {
                         self.random.below(held + 1)
                     } else {
@@ -245,7 +245,7 @@ impl Known {
         }
     }
 
-    /// Compares what is credited with `engine`, all of whose messages arrived or are known to be lost.
+    /// Compares the credited blocks with `engine`, all of whose messages arrived or are known to be lost.
     fn check(&self, engine: &Engine, to: &Sets, context: &dyn std::fmt::Debug) {
         let context = || {
             let last = self.history.iter().rev().take(6).rev().collect::<Vec<_>>();
@@ -316,7 +316,7 @@ impl Host for Sets {
     }
 }
 
-/// A message on its way: its number, its bytes, and what they say if they can be read.
+/// A message on its way: its number, its bytes, and their events if they can be read.
 type Sent = (u64, Vec<u8>, Option<Vec<Said>>);
 
 /// Bytes of a message, now and then with an event of an unknown type before the others.
@@ -387,7 +387,7 @@ fn follow_bytes(seed: u64, size: usize, trouble: usize, restarts: usize) -> [u64
                 let bytes = payload(&said, size, message as f64 + 0.5, &mut random);
                 way.extend([(seq, bytes, Some(said)), sent]);
             }
-            // An unreadable copy of what was read before it.
+            // An unreadable copy of a message that was read before.
             4 => way.extend([sent.clone(), (seq, vec![0xc1], None)]),
             _ => way.push_back(sent),
         }

@@ -130,7 +130,7 @@ fn fuzz(seed: u64, sizes: &[u32], exact_copies: bool) {
             said += 1;
         }
         if random.below(50) == 0 {
-            // Not what a decoder makes, and no reason to stop either.
+            // No decoder makes this, and it is no reason to stop either.
             batch.tokens.truncate(random.below(8));
         }
         now += random.below(10) as u64;

@@ -1,4 +1,4 @@
-//! Engines with several cache groups: where a prompt can resume follows from what is held and marked.
+//! Engines with several cache groups: where a prompt can resume follows from the held and marked blocks.
 //!
 //! `CACHELB_GROUP_OPERATIONS` sets how many operations an engine does; run a long one with `cargo test --release`.
 

@@ -11,8 +11,8 @@ const EVENTS: u64 = 80_000;
 /// Messages between restarts of the engine.
 const LIFE: u64 = 7_000;
 
-/// Follows an engine for [`EVENTS`] events. Nothing is ever held that the engine lacks, and nothing missed but what
-/// looked like a report.
+/// Follows an engine for [`EVENTS`] events. Nothing is ever held that the engine lacks, and nothing missed but copies
+/// that looked like a report.
 fn follow(shape: Shape, exact_copies: bool) {
     let mut engine = Engine::new(shape);
     let mut ingest = Ingest::new(IngestSettings {

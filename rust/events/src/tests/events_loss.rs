@@ -1,5 +1,5 @@
-//! Messages of a simulated engine are lost and nothing sends them again. After every message that arrives, what is
-//! called confirmed is there, and what may be there is not forgotten: it is doubtful.
+//! Messages of a simulated engine are lost and nothing sends them again. After every message that arrives, confirmed
+//! blocks are there, and blocks that may be there are not forgotten: they are doubtful.
 
 use std::collections::HashSet;
 
@@ -41,7 +41,7 @@ impl Both {
         }
     }
 
-    /// Writes to both and compares what they say.
+    /// Writes to both and compares their results.
     fn write<T: PartialEq + std::fmt::Debug>(
         &mut self,
         sets: impl FnOnce(&mut Sets) -> T,

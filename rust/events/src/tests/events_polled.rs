@@ -1,5 +1,5 @@
 //! A simulated TensorRT-LLM is polled: after every poll the holdings are the blocks of its full attention, by level, and
-//! marked where its sliding window has what resuming takes.
+//! marked where its sliding window has the blocks that resuming needs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;

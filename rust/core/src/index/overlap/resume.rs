@@ -19,7 +19,7 @@ pub(super) struct Unrefined {
     pub held: Leading,
     /// Unused where all is in device memory.
     confirmed: Leading,
-    /// Slots that want a mark, for what they hold in any medium and for what they hold in device memory.
+    /// Slots that still need a mark, for their blocks in any medium and for those in device memory.
     held_left: Vec<u64>,
     confirmed_left: Vec<u64>,
 }
@@ -201,8 +201,9 @@ impl Overlaps {
 
 impl BlockIndex {
     /// Refines an answer of [`Self::overlaps`] where workers resume only behind marks, or need blocks beyond: their depth
-    /// becomes the deepest one that they can resume at, at most `most`, and the confirmed one what they can resume at from
-    /// device memory alone. Other workers are left alone. An answer from before the latest change knows no marks.
+    /// becomes the deepest one that they can resume at, at most `most`, and the confirmed one the deepest that they can
+    /// resume at from device memory alone. Other workers do not change. An answer from before the latest change cannot
+    /// be refined.
     #[inline]
     pub fn resume(&self, most: u32, answer: &mut Overlaps) {
         if self.held.shape.marks.refine() {

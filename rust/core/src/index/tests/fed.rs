@@ -1,4 +1,4 @@
-//! Workers whose engines say what they hold.
+//! Workers with KV events.
 
 use super::{depth, index, path, worker};
 use crate::ids::{Medium, Millis, SequenceHash};
@@ -85,7 +85,7 @@ fn expected_blocks_are_held_from_their_depth_on_and_within_the_capacity() {
     assert_eq!(held, Ok(20));
     assert_eq!(counts(&index), [10, 20, 0, 0]);
     assert_eq!(depth(&index, &blocks, 0), 30);
-    // Nothing beyond what is confirmed: no trace of it.
+    // Nothing beyond the confirmed blocks: no trace of it.
     let before = index.memory_bytes();
     assert_eq!(index.expect(worker(0), &blocks[..8], 8, None, None), Ok(0));
     assert_eq!(index.memory_bytes(), before);
@@ -124,7 +124,7 @@ fn a_removal_from_device_memory_takes_what_was_on_its_way_there() {
     assert_eq!(counts(&index), [4, 2, 0, 0]);
     assert_eq!(index.stats().unknown_removals, 0);
     index.validate().unwrap();
-    // The hole in the middle is one run, between what is held and what is expected.
+    // The hole in the middle is one run, between held and expected blocks.
     assert!(index.held.nodes.iter().count() <= 3);
 }
 

@@ -1,4 +1,4 @@
-//! Damaged messages: whatever the bytes, what is no msgpack is refused and nothing panics or grows without bound.
+//! Damaged messages: bytes that are no msgpack are refused, and nothing panics or grows without bound.
 //!
 //! `CACHELB_FUZZ_MESSAGES` sets how many messages are tried; run a long one with `cargo test --release`.
 

@@ -1,4 +1,4 @@
-//! Every short history of a stream around restarts, against a model that has seen what the engine did.
+//! Every short history of a stream around restarts, against a model that has seen all actions of the engine.
 
 use super::*;
 
@@ -139,7 +139,7 @@ impl Stream {
         if !message.readable {
             return;
         }
-        // Times rose and numbers did not: what came before is of a life that is over.
+        // Times rose and numbers did not: earlier messages are of a life that is over.
         let over = |known: &&Published| known.seq >= message.seq && known.time < message.time;
         let known = self.arrived.iter().filter(over);
         let over = known.map(|known| known.life + 1).max();
@@ -147,7 +147,7 @@ impl Stream {
         self.arrived.push(message);
     }
 
-    /// Serves replays of the life that is on, and applies what waited.
+    /// Serves replays of the present life, and applies the messages that waited.
     fn settle(&mut self) {
         loop {
             while let Some(due) = self.follower.due() {

@@ -195,7 +195,7 @@ fn a_chunk_is_needed_from_its_begin() {
     for (n, hit) in [(190, 160), (200, 192), (129, 128), (160, 128), (300, 256)] {
         assert_eq!(engine.at(n), hit, "{n}");
     }
-    // How large the chunks are is not said.
+    // The size of the chunks is not stated.
     let mut engine = Hybrid::new(Attention::Chunked, None, 32);
     engine.full(9);
     engine.side(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);

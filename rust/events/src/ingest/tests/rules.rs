@@ -87,7 +87,7 @@ fn one_removal_of_two_announced_copies_leaves_the_other() {
     }
 }
 
-/// A report of what a request reuses: what the request computes follows it in the same message.
+/// A report of the blocks that a request reuses: the blocks that it computes follow in the same message.
 #[test]
 fn a_report_is_known_by_what_follows_and_later_ones_by_their_shape() {
     for (group, reported) in [(Some(0), 2), (None, 0)] {

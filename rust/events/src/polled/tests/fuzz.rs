@@ -1,4 +1,4 @@
-//! Damaged answers: nothing panics, what is published can be read, and what is kept stays bounded.
+//! Damaged answers: nothing panics, published messages can be read, and kept state stays bounded.
 
 use cachelb_core::rng::Rng;
 

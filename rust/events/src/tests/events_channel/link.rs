@@ -29,7 +29,7 @@ pub struct Faults {
     pub failing_replays: usize,
     /// Replays that lose a message.
     pub torn_replays: usize,
-    /// Whether the source hears of disconnects late, as from another socket.
+    /// Whether the source learns of disconnects late, as from another socket.
     pub late_notice: bool,
     /// Batches that can be replayed; 0: there is no replay.
     pub kept: usize,
@@ -37,7 +37,7 @@ pub struct Faults {
     pub may_wait: usize,
 }
 
-/// Holdings that also remember what they are worth.
+/// Holdings that also remember how far they can be trusted.
 #[derive(Debug, Default)]
 pub struct Believed {
     pub sets: Sets,
@@ -122,7 +122,7 @@ struct Replay {
     fails_after: Option<usize>,
 }
 
-/// An engine, a feed, and what is between them.
+/// An engine, a feed, and the messages between them.
 #[derive(Debug)]
 pub struct Link {
     faults: Faults,
@@ -137,7 +137,7 @@ pub struct Link {
     /// How many of these are from the engine's present life: nothing overtakes the messages of an earlier one.
     of_this_life: usize,
     connected: bool,
-    /// Calls until the source hears that it is connected again.
+    /// Calls until the source learns that it is connected again.
     notice: Option<usize>,
     replay: Option<Replay>,
     pub feed: Feed,

@@ -1,4 +1,4 @@
-//! The engine: requests in steps, a host tier, and every change said as an event.
+//! The engine: requests in steps, a host tier, and every change announced as an event.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -31,9 +31,9 @@ pub struct Shape {
     pub wide_names: bool,
     /// Whether requests ask for a report of the blocks they reuse.
     pub reports: bool,
-    /// Whether some requests compute what they could reuse.
+    /// Whether some requests compute blocks that they could reuse.
     pub recomputes: bool,
-    /// Whether events tell the salt. Old versions did not.
+    /// Whether events state the salt. Old versions did not.
     pub says_salt: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct Engine {
     facts: HashMap<u64, Fact>,
     running: Vec<Request>,
     prompts: Vec<(Vec<u32>, Option<&'static str>, Option<&'static str>)>,
-    /// A clear that the next batch tells.
+    /// A clear that the next batch announces.
     reset_unsaid: bool,
     writer: Writer,
     /// Names of which a listener may count a copy too few.
@@ -141,7 +141,7 @@ impl Engine {
         &self.writer.batch
     }
 
-    /// The process dies and another takes its place: nothing is said.
+    /// The process dies and another takes its place, without an event.
     pub fn restart(&mut self) {
         let seed = self.random.bits();
         *self = Self::new(Shape { seed, ..self.shape });
@@ -186,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Blocks of the truth that a listener may miss: a genuine copy looked like a report of what was there.
+    /// Blocks of the truth that a listener may miss: a genuine copy looked like a report of present blocks.
     pub fn may_be_missed(&self) -> HashSet<(SequenceHash, Medium)> {
         let doubtful = |fact: &&Fact| fact.needs.iter().any(|name| self.doubtful.contains(name));
         let facts = self.names().map(|name| &self.facts[&name]).filter(doubtful);
@@ -271,14 +271,14 @@ impl Engine {
         self.pool.share(&names[..held], &mut request.blocks);
         request.computed = request.blocks.len();
         if self.shape.reports && request.computed > 0 && self.random.below(3) == 0 {
-            // Scheduling may be tried again, and then it is said again.
+            // Scheduling may be tried again, and then it is announced again.
             for _ in 0..=self.random.below(2) {
                 self.say(request, 0..request.computed, Medium::Gpu);
             }
         }
     }
 
-    /// Names for the full blocks of a request, and what they stand for.
+    /// Names for the full blocks of a request, and their content.
     fn name_blocks(&mut self, request: &mut Request) {
         let size = self.shape.block_size;
         let said = request.salt.filter(|_| self.shape.says_salt);
@@ -411,7 +411,7 @@ impl Engine {
         removed.collect()
     }
 
-    /// A block of device memory got other content. It may go to host memory, before or after that is said.
+    /// A block of device memory got other content. It may go to host memory, before or after the event.
     fn evicted(&mut self, name: u64) {
         let keeps = self.shape.host > 0 && self.random.below(2) == 0;
         let before = self.random.below(2) == 0;
@@ -510,7 +510,7 @@ impl Engine {
         }
     }
 
-    /// Keeps what is known of names to those somebody uses.
+    /// Forgets the names that are no longer in use.
     fn forget_facts(&mut self) {
         let mut used: HashSet<u64> = self.names().chain(self.host.iter().copied()).collect();
         used.extend(self.running.iter().flat_map(|request| &request.names));

@@ -12,16 +12,16 @@ pub struct Sets {
     /// Whether blocks behind ones that were never stored are an error.
     pub whole_chains: bool,
     pub held: HashSet<(SequenceHash, Medium)>,
-    /// Held in device memory before a message was lost, and not heard of since.
+    /// Held in device memory before a message was lost, and in no event since.
     pub doubtful: HashSet<SequenceHash>,
     before: HashMap<SequenceHash, Option<SequenceHash>>,
-    /// Where all groups accept resuming, and what they need for it.
+    /// Where all groups accept resuming, and the medium they need for it.
     pub marks: HashMap<SequenceHash, Medium>,
     /// Whether the engine resumes only at marks, and tokens needed above.
     pub resumes: (bool, u32),
 }
 
-/// Marks by what they need, the best first.
+/// Marks by the medium they need, the best first.
 fn rank(medium: Medium) -> usize {
     match medium {
         Medium::Gpu => 0,

@@ -22,8 +22,8 @@ pub struct Shape {
     pub seed: u64,
     /// In the order of their events.
     pub groups: Vec<Group>,
-    /// Beside the ends of prompts, side groups keep what resumes at multiples of this; everything with 1, and anything at
-    /// random with 0.
+    /// Beside the ends of prompts, side groups keep the blocks to resume at multiples of this; everything with 1, and
+    /// anything at random with 0.
     pub interval: usize,
     pub offloads: bool,
     pub eagle: bool,
@@ -255,7 +255,7 @@ impl Engine {
         names
     }
 
-    /// A request is computed, and what it filled is said.
+    /// A request is computed, and its filled blocks are announced.
     fn request(&mut self) {
         let prompt = self.prompt();
         let whole = self

@@ -1,4 +1,4 @@
-//! Bytes that collections of the standard library take, as near as they can be told from outside.
+//! Heap bytes of collections of the standard library, as near as they can be computed from outside.
 
 use std::collections::{BTreeMap, HashMap};
 

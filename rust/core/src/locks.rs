@@ -2,7 +2,7 @@
 
 use std::sync::{TryLockError, TryLockResult};
 
-/// What was locked, `None` if that means waiting.
+/// The guard, `None` if the lock is held.
 pub(crate) fn at_once<T>(taken: TryLockResult<T>) -> Option<T> {
     match taken {
         Ok(guard) => Some(guard),

@@ -2,7 +2,7 @@
 //!
 //! Senders differ in shape and agree in meaning, so the shape alone is looked at, never a version: a message is a
 //! msgpack array of a time, events and perhaps a rank; an event is a map in any order of keys, or an array by position
-//! of whatever length; a name is an integer of either sign or bytes.
+//! of any length; a name is an integer of either sign or bytes.
 //!
 //! A message that is not well-formed msgpack, or no batch, is refused whole. A field that is not known, or whose value is
 //! of another type, is counted by its name and the rest of its event is used. Only an event that lacks a required field
@@ -107,7 +107,7 @@ fn read(cursor: &mut Cursor<'_>, len: usize, batch: &mut Batch) -> Result<(), &'
     Ok(())
 }
 
-/// Lengths of a batch's buffers, to go back to.
+/// Lengths of a batch's buffers, to undo a read.
 struct Mark {
     names: usize,
     tokens: usize,

@@ -50,7 +50,7 @@ pub struct FeedSettings {
     pub ranks: u32,
 }
 
-/// A message as it came.
+/// A message as received.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'a> {
     /// Its number; `None` if it has none.
@@ -79,7 +79,7 @@ pub struct Progress {
     pub replay: Option<u64>,
 }
 
-/// Events of messages that were applied, by kind and medium, whether or not each could be.
+/// Events of messages that were applied, by kind and medium, whether or not each event could be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
     /// Stores, by [`Received::PLACES`].
@@ -129,7 +129,7 @@ pub struct FeedStats {
     pub repairs: [u64; Fault::ALL.len()],
     /// Events received.
     pub received: Received,
-    /// Seconds between the making of the latest live message and its arrival.
+    /// Seconds between the creation of the latest live message and its arrival.
     pub lag_s: Option<f64>,
     /// Tokens per block of the engine.
     pub engine_block_size: Option<u32>,
@@ -137,7 +137,7 @@ pub struct FeedStats {
     pub groups: Vec<GroupStats>,
     /// Fields of events that were passed over, by name.
     pub unknown_fields: Vec<(String, u64)>,
-    /// Why nothing of it can be used.
+    /// Why its events cannot be used.
     pub refused: Option<Refusal>,
     /// Heap bytes.
     pub memory_bytes: usize,
@@ -152,7 +152,7 @@ pub struct Feed {
     received: Received,
     pace: Pace,
     repairs: Repairs,
-    /// For messages that waited.
+    /// Buffer for messages that waited.
     batch: Batch,
     fed: bool,
     lag_s: Option<f64>,
@@ -245,7 +245,7 @@ impl Feed {
         applied
     }
 
-    /// The replay is over: to its end, or because it failed. The progress holds the number of the next one.
+    /// The replay ended, completely or by a failure. The progress holds the number that the next one is due from.
     pub fn replay_ended(&mut self, complete: bool, at: Moment, host: &mut dyn Host) -> Progress {
         let cause = self.follower.replay_ended(complete);
         self.clear(cause, host);

@@ -182,7 +182,7 @@ impl Follower {
     pub fn hold(&mut self, mark: Mark, payload: &[u8]) {
         let has_room = self.buffer.insert(mark, payload);
         if !has_room && self.phase == Phase::Replaying {
-            // Too slow: the replay is not waited for any more.
+            // Too slow: stop waiting for the replay.
             self.replay.fruitless = u32::MAX;
             self.phase = Phase::Settling;
         }
@@ -213,7 +213,7 @@ impl Follower {
         }
     }
 
-    /// The replay is over: to its end, or because it failed.
+    /// The replay ended, completely or by a failure.
     pub fn replay_ended(&mut self, complete: bool) -> Option<Cause> {
         if let Some(from) = self.replay.end() {
             if self.phase == Phase::Replaying {
@@ -248,7 +248,7 @@ impl Follower {
                 return Some(Cause::Loss);
             }
         } else if !self.replay.answered && self.marks.last().is_some() {
-            // It does not have the message that was applied last.
+            // The engine does not have the message that was applied last.
             return self.restarted(None, Fate::Drop).clear;
         }
         None
@@ -284,7 +284,7 @@ impl Follower {
                     self.begin_replay();
                     return None;
                 }
-                // Given up, to go on behind the last hole.
+                // Give up, and go on behind the last hole.
                 self.degraded = true;
                 self.tally.resyncs += 1;
                 if let Some(seq) = self.buffer.drop_to_hole() {
@@ -363,7 +363,7 @@ impl Follower {
 
     fn begin_replay(&mut self) {
         self.phase = Phase::Replaying;
-        // With the last one, to see that it is still the same.
+        // From the last one on, to see whether it is still the same.
         self.replay.request(self.last_seq().unwrap_or(0));
     }
 

@@ -10,7 +10,7 @@ use super::batch::{Attention, Batch, Store};
 
 /// Groups that are remembered. Models have fewer than ten.
 const MAX_GROUPS: usize = 64;
-/// Letters kept of the name of an unknown kind.
+/// Characters kept of the name of an unknown kind.
 const MAX_NAME: usize = 64;
 
 /// Use of the stores of a group.
@@ -79,10 +79,10 @@ impl Group {
         self.attention != Attention::Unsaid
     }
 
-    /// Whether a store cannot be one of this group.
+    /// Whether a store cannot belong to this group.
     fn contradicts(&self, store: &Store) -> bool {
         let kind = self.states_kind() && states_kind(store) && kind(store) != self.attention;
-        // A window that full attention promises binds nothing.
+        // A window that is stated for full attention has no effect.
         let is_side = self.is_side();
         let differs =
             |ours: u32, theirs: u32| is_side && ours != 0 && theirs != 0 && ours != theirs;
@@ -207,7 +207,7 @@ impl Groups {
         }
     }
 
-    /// Those with an id.
+    /// Groups with an id.
     fn named(&self) -> impl Iterator<Item = &Group> {
         self.all.iter().filter(|group| group.id.is_some())
     }
@@ -216,7 +216,7 @@ impl Groups {
         &self.all
     }
 
-    /// Those that resuming depends on beside the ones that attend to the whole prefix.
+    /// Groups that resuming depends on beside those that attend to the whole prefix.
     pub(super) fn sides(&self) -> impl Iterator<Item = &Group> {
         self.all.iter().filter(|group| group.is_side())
     }
@@ -232,7 +232,7 @@ impl Groups {
         self.overflow || unsaid && self.named().any(Group::states_kind)
     }
 
-    /// Those that resuming depends on.
+    /// Groups that resuming depends on.
     fn counting(&self) -> impl Iterator<Item = &Group> {
         let counts = |group: &&Group| group.is_side() || group.attention == Attention::Full;
         self.all.iter().filter(counts)
@@ -267,7 +267,7 @@ impl Groups {
         !self.has_riddles() && self.all.iter().all(is_known)
     }
 
-    /// Groups of a kind whose rule is not known.
+    /// Number of groups of an unknown kind.
     pub(super) fn unknown_kinds(&self) -> u64 {
         let other = |group: &&Group| matches!(group.attention, Attention::Other(_));
         self.all.iter().filter(other).count() as u64

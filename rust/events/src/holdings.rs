@@ -5,7 +5,7 @@ use cachelb_core::ids::{Medium, SequenceHash};
 
 use super::batch::Place;
 
-/// The blocks one worker holds. Writes for a worker that is gone do nothing.
+/// The blocks one worker holds. Writes for a removed worker do nothing.
 pub trait Holdings {
     /// The worker holds `hashes`, a chain behind `parent` (`None`: from the root), in `medium`. The chain was computed
     /// from tokens. Returns how many of them it did not hold there before.
@@ -23,7 +23,7 @@ pub trait Holdings {
     /// The worker no longer holds `hashes` in `medium`. Returns how many of them it held there.
     fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32;
 
-    /// The worker holds nothing, in any medium. Returns how many blocks that were.
+    /// The worker holds nothing any more, in any medium. Returns the number of blocks it held.
     fn clear(&mut self) -> u64;
 
     /// A message is lost: what the worker holds in device memory is doubtful from now on, which is [`Medium::Speculative`],
@@ -43,7 +43,7 @@ pub trait Holdings {
     /// [`Medium::Speculative`] as a doubtful one, else in device memory, host memory or on disk.
     fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool;
 
-    /// Not all groups accept that any more. Returns whether they did.
+    /// Not all groups accept resuming behind `hash` any more. Returns whether they did.
     fn unmark(&mut self, hash: SequenceHash) -> bool;
 
     /// Whether the worker holds a block in a medium.

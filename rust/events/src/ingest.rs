@@ -57,7 +57,7 @@ impl Ingest {
     }
 
     /// Applies a message, its events in the order given, and counts it. Returns how many events were applied; stores
-    /// that wait for their parent count when they are.
+    /// that wait for their parent count once they are applied.
     ///
     /// Events of a shared cache, by [`Holdings::is_shared`], are left to [`Self::apply_shared`] of that cache.
     pub fn apply(&mut self, batch: &Batch, now: Millis, to: &mut dyn Holdings) -> u32 {
@@ -74,7 +74,7 @@ impl Ingest {
         self.apply_where(batch, now, to, is_own)
     }
 
-    /// Applies those events of a worker's message that are about a cache it shares: in the places for which `is_shared`.
+    /// Applies those events of a worker's message that concern a cache it shares: in the places for which `is_shared`.
     pub fn apply_shared(
         &mut self,
         batch: &Batch,
@@ -244,7 +244,7 @@ impl Ingest {
         self.sender.adapters.iter().map(String::as_str)
     }
 
-    /// Fields of events that were passed over, by name; of the first names that came.
+    /// Fields of events that were passed over, by name; only for the first names that came.
     pub fn unknown_fields(&self) -> impl Iterator<Item = (&str, u64)> {
         self.sender
             .fields

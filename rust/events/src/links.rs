@@ -179,7 +179,7 @@ impl Links {
         side.map_or(0, |side| side.blocks)
     }
 
-    /// A chain of names behind `parent` is there, each with the own block that ends with it.
+    /// Appends a chain of names behind `parent`, each with the own block that ends with it.
     pub(super) fn append(
         &mut self,
         parent: Option<Name>,
@@ -202,7 +202,7 @@ impl Links {
         }
     }
 
-    /// The link of a name behind `before`; one elsewhere goes, and all behind it.
+    /// The link of a name behind `before`; one elsewhere is removed, and all behind it.
     fn put(
         &mut self,
         name: Name,
@@ -264,7 +264,7 @@ impl Links {
         self.tree.remove(at);
     }
 
-    /// A block of a side group is there; if its name stands for nothing yet, it waits.
+    /// Adds a block of a side group; it waits if its name stands for nothing yet.
     pub(super) fn store(
         &mut self,
         name: Name,
@@ -281,7 +281,7 @@ impl Links {
         self.spread(side, at, to);
     }
 
-    /// A copy of a side group's block is gone, in the places that it concerns. Returns whether there was one.
+    /// Removes a copy of a side group's block, in the places that it concerns. Returns whether there was one.
     pub(super) fn remove(
         &mut self,
         name: Name,
@@ -323,7 +323,7 @@ impl Links {
         }
     }
 
-    /// The blocks of a name came into the holdings again.
+    /// The blocks of a name are back in the holdings.
     pub(super) fn restored(&self, name: Name, to: &mut dyn Holdings) {
         if let Some(at) = self.tree.find(name) {
             self.mark(at, to);
@@ -353,7 +353,7 @@ impl Links {
         self.stale = false;
     }
 
-    /// Whether there is no room for more.
+    /// Whether there is no room for more links.
     pub(super) fn is_full(&self) -> bool {
         self.tree.len() as u64 >= self.most
     }

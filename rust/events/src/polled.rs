@@ -40,11 +40,11 @@ use super::decode::{MAX_PAYLOAD, Undecodable};
 
 /// Events that wait until the size of blocks is known.
 const MOST_WAITING: usize = 4096;
-/// The answers they came in, in bytes.
+/// Bytes of the answers that they came in.
 const MOST_WAITING_BYTES: usize = 16 << 20;
 /// Partial blocks that are remembered, of one rank.
 const MOST_PARTIAL: usize = 1 << 16;
-/// Bytes after which a message is published, and another begun.
+/// Bytes after which a message is published and another one begins.
 const MOST_MESSAGE: usize = 8 << 20;
 
 /// How events are read.
@@ -95,7 +95,7 @@ struct Stream {
     next: Option<u64>,
     /// The number of the message at work.
     seq: u64,
-    /// Lives of the engine that were begun.
+    /// Lives of the engine so far.
     lives: u64,
     message: Message,
     /// Whether it is due without an event too, since its number is not the one that follows.
@@ -111,7 +111,7 @@ pub struct Polled {
     streams: Vec<Stream>,
     waiting: Vec<Event>,
     waiting_bytes: usize,
-    /// Lives of the engine that were begun.
+    /// Lives of the engine so far.
     lives: u64,
     ts: f64,
     foreign: u64,
@@ -162,7 +162,7 @@ impl Polled {
         let events = std::mem::take(&mut self.waiting);
         let mut rest = events.as_slice();
         while !rest.is_empty() {
-            // Another engine may have other blocks and windows, so that it is looked at alone.
+            // Another engine may have other blocks and windows, so each life is examined alone.
             let (life, after) = rest.split_at(one_life(rest));
             if !self.life(life, after.is_empty(), &mut out) {
                 self.waiting = life.to_vec();
@@ -335,7 +335,7 @@ impl Stream {
         rest.len() <= 1 && is_short && !parent.is_some_and(is_partial)
     }
 
-    /// Remembers partial blocks, whose removals are passed over. Where that are too many, all are forgotten.
+    /// Remembers partial blocks, whose removals are passed over. If there are too many, all are forgotten.
     fn keep_partial(&mut self, event: &Event, blocks: &[Block]) {
         if self.partial.len() + blocks.len() > MOST_PARTIAL {
             self.partial.clear();
@@ -368,7 +368,7 @@ impl Stream {
         self.due = true;
     }
 
-    /// Something is missing here.
+    /// Events are missing here.
     fn skip(&mut self, out: &mut Out) {
         self.flush(out);
         self.seq += 1;
@@ -386,7 +386,7 @@ impl Stream {
     }
 }
 
-/// How many of these events are of one life of the engine: their numbers go up within a rank.
+/// How many of these events are of one life of the engine: their numbers rise within a rank.
 fn one_life(events: &[Event]) -> usize {
     let mut last = HashMap::new();
     let goes_on = |event: &&Event| {

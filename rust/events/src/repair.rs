@@ -6,7 +6,7 @@
 
 use cachelb_core::ids::Millis;
 
-/// Between a repair and the next one, at first; and at most, once repairs follow each other.
+/// Wait between repairs: at first, and at most once repairs follow each other.
 const WAIT_MS: u64 = 60_000;
 const MAX_WAIT_MS: u64 = 3_600_000;
 /// How fast two clocks may drift apart, in parts of the time that passes. Quartz stays below a tenth of this.

@@ -42,7 +42,7 @@ enum Tree {
     Tokens(RadixTree<u32>),
 }
 
-/// The same for both kinds of tree.
+/// Runs an expression for either kind of tree.
 macro_rules! each {
     ($tree:expr, $unset:expr, $name:ident => $work:expr) => {
         match $tree {
@@ -353,7 +353,7 @@ impl TreeView<'_> {
 
 // === impl TreeEdit ===
 
-/// Changes to a tree that nobody else sees half-made.
+/// Changes to a tree that other threads see as one.
 #[derive(Debug)]
 pub struct TreeEdit<'a> {
     owner: &'a NamedTree,

@@ -139,7 +139,7 @@ fn object(cursor: &mut Cursor<'_>) -> Read<u64> {
     hash.ok_or(Bad)
 }
 
-/// An image's id, however it is encoded: the number that its first 16 hex digits are, or its first 8 bytes.
+/// An image's id, however it is encoded: the number of its first 16 hex digits, or of its first 8 bytes.
 fn id(cursor: &mut Cursor<'_>) -> Read<u64> {
     match cursor.peek()? {
         0xc4..=0xc6 => {

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// Messages remembered, to know them again.
+/// Messages remembered, to find duplicates.
 const REMEMBERED: usize = 64;
 
-/// A message by its number and the time the engine made it, in seconds; unknown of one that cannot be read.
+/// A message by its number and the time the engine made it, in seconds; the time is unknown if it cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mark {
     /// Its number.
@@ -63,8 +63,8 @@ impl Marks {
         self.recent.clear();
     }
 
-    /// The engine restarted. Past is every message up to the last one that is older than `shown_by`, a message of the new
-    /// life, although its number is not lower; without such a message all are.
+    /// The engine restarted. Every message becomes past up to the last one that is older than `shown_by`, a message of
+    /// the new life, although its number is not lower; without such a message all do.
     pub fn end_life(&mut self, shown_by: Option<Mark>) {
         let older = |known: &Mark| {
             shown_by.is_none_or(|shown| known.seq >= shown.seq && known.ts < shown.ts)

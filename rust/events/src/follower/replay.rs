@@ -1,4 +1,4 @@
-//! The replay at work.
+//! The replay in progress.
 
 /// The latest request for a replay, and its progress.
 #[derive(Debug, Default)]
@@ -9,22 +9,22 @@
 pub(super) struct Replay {
     /// A replay was requested and its end is not reported yet.
     outstanding: bool,
-    /// The one that is outstanding belongs to the past; this one comes after it.
+    /// The outstanding replay is outdated; this request follows it.
     next: Option<u64>,
-    /// It answered.
+    /// It brought a message.
     pub answered: bool,
-    /// It brought something.
+    /// It brought a new message.
     pub progress: bool,
     /// It began too late or had holes.
     pub short: bool,
-    /// Replays in a row that brought nothing.
+    /// Replays in a row that brought nothing new.
     pub fruitless: u32,
     /// The number to request from, until the source takes it.
     pub wanted: Option<u64>,
 }
 
 impl Replay {
-    /// Asks for the messages from a number on, after the end of the replay that is outstanding.
+    /// Requests the messages from a number on, after the end of an outstanding replay.
     pub fn request(&mut self, from: u64) {
         if self.outstanding {
             self.next = Some(from);
@@ -43,19 +43,19 @@ impl Replay {
         self.outstanding && self.next.is_none()
     }
 
-    /// Those before bring nothing that counts any more.
+    /// Earlier replays no longer count.
     pub fn renew(&mut self) {
         self.next = None;
         self.fruitless = 0;
     }
 
-    /// The one that was outstanding is over. Returns the number that another one is due from.
+    /// The outstanding replay is over. Returns the number that the next one is due from.
     pub fn end(&mut self) -> Option<u64> {
         self.outstanding = false;
         self.next.take()
     }
 
-    /// Counts the end of one that was asked for last.
+    /// Counts the end of the latest one.
     pub fn count(&mut self, complete: bool) {
         self.fruitless = match (complete, self.progress) {
             (false, _) => u32::MAX,

@@ -21,7 +21,7 @@ impl Default for FollowerSettings {
 /// Why the stream starts over from nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// The engine did.
+    /// The engine restarted.
     Restart,
     /// Messages are lost.
     Loss,

@@ -37,7 +37,7 @@ impl Ingest {
         self.set_resumes(rule, to);
     }
 
-    /// The engine drafts with EAGLE or MTP, or not.
+    /// Sets whether the engine drafts with EAGLE or MTP.
     pub(in super::super) fn set_eagle(&mut self, eagle: bool, to: &mut dyn Holdings) {
         if self.settings.eagle != eagle {
             self.settings.eagle = eagle;
@@ -66,14 +66,14 @@ impl Ingest {
         }
     }
 
-    /// Whether every store is one of new copies. Engines with several groups compute blocks of full attention again
+    /// Whether every store adds copies. Engines with several groups compute blocks of full attention again
     /// wherever another group cannot resume, from the root on most often; those that draft do so for a block at least.
     pub(super) fn counts_copies(&self) -> bool {
         let has_sides = self.sender.groups.sides().next().is_some();
         !self.settings.reports || self.settings.eagle || has_sides
     }
 
-    /// Whether removals of a group are of no use.
+    /// Whether removals of a group are ignored.
     pub(super) fn is_dropped(&self, group: Option<u32>) -> bool {
         match self.sender.groups.role(group) {
             None | Some(Role::Prefix) => false,

@@ -11,7 +11,7 @@ use super::super::stats::DropReason;
 /// Adapter names remembered, and the longest of them in bytes.
 const MAX_ADAPTERS: usize = 1024;
 const MAX_ADAPTER_BYTES: usize = 512;
-/// Names of unknown fields that are counted each.
+/// Names of unknown fields that are counted separately.
 const MAX_FIELDS: usize = 16;
 
 /// See the module.

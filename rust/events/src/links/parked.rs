@@ -28,9 +28,9 @@ pub(super) struct Parked {
     len: usize,
     /// Number of the next block.
     number: u64,
-    /// Those of the message at work.
+    /// Blocks of the current message.
     fresh: Vec<(Name, u64)>,
-    /// Those of earlier ones, some of which wait no longer.
+    /// Blocks of earlier messages, some of which wait no longer.
     queue: VecDeque<(Millis, Name, u64)>,
 }
 
@@ -47,7 +47,7 @@ impl Parked {
         }
     }
 
-    /// A block waits, for another copy of it only if there may be several.
+    /// Lets a block wait; another copy of it only if there may be several.
     pub(super) fn park(&mut self, name: Name, side: usize, lane: u8, once: bool) {
         let waits = self.waiting.entry(name).or_default();
         if once && waits.iter().any(|w| (w.side, w.lane) == (side, lane)) {
@@ -60,7 +60,7 @@ impl Parked {
         self.fresh.push((name, number));
     }
 
-    /// The name stands for something now.
+    /// Takes the blocks of a name that stands for something now.
     pub(super) fn take(&mut self, name: Name) -> Vec<Wait> {
         if self.len == 0 {
             return Vec::new();

@@ -12,7 +12,7 @@ use super::super::links::Links;
 use super::super::settings::IngestSettings;
 use super::Mirror;
 
-/// Blocks on the paths of names that are linked late: so many, and so many per name.
+/// Blocks on the paths of names that are linked late: in all, and per name.
 const PATHS: usize = 4096;
 const PATHS_PER_NAME: usize = 8;
 
@@ -103,7 +103,7 @@ impl Mirror {
         links.append(store.parent, store.names.iter().map(ends), to);
     }
 
-    /// The blocks of names came into the holdings again.
+    /// The blocks of names are back in the holdings.
     pub(super) fn restored(&self, names: &[Name], to: &mut dyn Holdings) {
         if let Some(links) = &self.links {
             for name in names {
@@ -131,7 +131,7 @@ impl Mirror {
         links.is_some_and(|links| links.remove(name, concerns, |name| spaces.know(name), to))
     }
 
-    /// Names were forgotten that links may have stayed for.
+    /// Removes links of names that were forgotten.
     pub(super) fn sweep_links(&mut self, to: &mut dyn Holdings) {
         if let Some(links) = &mut self.links {
             links.sweep(|name| self.spaces.know(name), to);

@@ -16,7 +16,7 @@ pub enum Error {
         /// The value given.
         got: String,
     },
-    /// Options of a policy do not go together.
+    /// Options of a policy contradict each other.
     #[error("{0}")]
     BadOptions(String),
     /// The worker was removed (or never added); its id may not be written to.
@@ -31,10 +31,10 @@ pub enum Error {
     /// The policy declines the request rather than route it badly.
     #[error("the policy declines the request: {0}")]
     Refused(&'static str),
-    /// Every worker that may be picked has as much to do as admission allows, or others are to go first.
+    /// Every worker that may be picked has as much load as admission allows, or other requests go first.
     #[error("admission refuses the request: {why}; a worker has room in about {wait_ms} ms")]
     Overloaded {
-        /// Until one has room, by how fast they computed before.
+        /// Time until one has room, by the speed of their earlier prefills.
         wait_ms: u64,
         /// Why it does not wait.
         why: &'static str,

@@ -1,4 +1,4 @@
-//! Locks that a panic elsewhere does not close.
+//! Locks that stay usable after a panic in another thread.
 
 use std::sync::{TryLockError, TryLockResult};
 

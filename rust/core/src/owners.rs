@@ -1,4 +1,4 @@
-//! Who owns the placements that no worker has confirmed yet.
+//! Owners of the placements that no worker has confirmed yet.
 //!
 //! A placement is recorded when the request is routed, so that the very next request sees it. Until the first token its
 //! blocks are speculative: they belong to every request that waits for them. The first of these that is answered proves
@@ -127,7 +127,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         }
     }
 
-    /// Takes the oldest placements on a worker for proven, until `more` units and a quarter of all have room.
+    /// Takes the oldest placements on a worker as proven, until `more` units and a quarter of all have room.
     fn retire(&mut self, slot: u32, more: usize) {
         let ends = self.ends.iter().filter(|(_, end)| end.worker.slot == slot);
         let mut oldest: Vec<(u64, BookingId)> = ends.map(|(id, end)| (end.number, *id)).collect();

@@ -2,8 +2,9 @@
 //!
 //! Each worker has a flat set of hashes, with the recency rules of the proposal it reproduces: a recording stamps all
 //! blocks of the prompt with one epoch, the oldest stamps go first. Two flaws are kept on purpose, since showing them is
-//! the purpose of the index: a match proves nothing about the blocks before it, and blocks of one epoch go in no useful
-//! order, so that a prompt over the capacity loses its beginning. Capacity is enforced inline and counts are exact.
+//! the purpose of the index: a match proves nothing about the blocks before it, and blocks of one epoch are evicted in
+//! no useful order, so that a prompt over the capacity loses its beginning. Capacity is enforced inline and counts are
+//! exact.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -20,7 +21,7 @@ struct Holder {
     blocks: BTreeSet<(u64, SequenceHash)>,
 }
 
-/// Who holds which position hashes.
+/// The holders of position hashes.
 #[derive(Debug, Default)]
 pub struct PositionalIndex {
     /// By slot.

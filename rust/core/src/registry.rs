@@ -1,7 +1,7 @@
 //! Names of workers and the dense slots behind them.
 //!
-//! Everything hot works on [`WorkerId`]; this is the only place that has a worker's name. A name lookup touches one
-//! shard of a concurrent map, so routing threads do not meet each other or a thread that adds workers.
+//! Hot paths work on [`WorkerId`]; this is the only place that has a worker's name. A name lookup touches one
+//! shard of a concurrent map, so routing threads do not contend with each other or with a thread that adds workers.
 //!
 //! Invariants: a name in the map owns exactly one slot, and that slot carries the name and the same generation. A slot
 //! is reused only with a higher generation; one whose generations are used up is retired. Lock order: map shard, then

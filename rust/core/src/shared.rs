@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Heap bytes of an allocation beside its units: those of the allocator, and two counts.
 pub(crate) const ALLOCATION: usize = 32;
 
-/// A view of units that others may view too. It never changes.
+/// A view of units that may be shared. It never changes.
 #[derive(Debug, Clone)]
 pub struct Shared<U> {
     /// `None` for no units.
@@ -78,7 +78,7 @@ impl<U: Copy> Shared<U> {
 }
 
 impl<U> Shared<U> {
-    /// The allocation, to tell who refers to it.
+    /// The allocation, to find out what else refers to it.
     pub(crate) fn allocation(&self) -> Option<&Arc<[U]>> {
         self.all.as_ref()
     }

@@ -60,9 +60,9 @@ impl Default for TrackerConfig {
 /// Leading blocks of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Whose.
+    /// The worker.
     pub worker: WorkerId,
-    /// How many, at least 1.
+    /// Their number, at least 1.
     pub blocks: u32,
 }
 
@@ -81,14 +81,14 @@ impl Answer {
     }
 }
 
-/// One model's blocks and who holds them.
+/// One model's blocks and their holders.
 #[derive(Debug)]
 pub struct BlockTracker {
     hasher: Hasher,
     config: TrackerConfig,
     registry: WorkerRegistry,
     state: ShardedLock<State>,
-    /// When the next entry is due, in milliseconds: lets a lookup see without the lock that nothing is.
+    /// When the next entry is due, in milliseconds: a lookup sees without the lock that none is due.
     due: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! Who holds which part of every node, and in which order it was used.
+//! Holders of the parts of every node, and the order of their use.
 
 use super::Shape;
 use super::expiry::Expiry;
@@ -26,7 +26,7 @@ pub struct Held<S: Shape> {
     pub(crate) total: u64,
     /// Nodes that may be joined with their only child at the end of the change.
     pub(crate) merges: Vec<u32>,
-    /// Scratch of those who hold paths.
+    /// Scratch of changes that hold paths.
     pub(crate) steps: Vec<(u32, u32)>,
 }
 
@@ -78,7 +78,7 @@ impl<S: Shape> Held<S> {
         }
         if self.nodes.len() == 0 && self.sets.len() > 1 {
             self.shape.emptied();
-            // The slabs gave their memory back when their last item went; this does the same for what named them.
+            // The slabs freed their memory with their last item; this frees the state that refers to them.
             self.sets = LaneSets::new();
             self.sets.reserve(&self.lanes);
             self.merges = Vec::new();

@@ -167,7 +167,7 @@ impl Lanes {
         lane.map_or(0, |lane| lane.count)
     }
 
-    /// Lanes of a worker that hold something.
+    /// Lanes of a worker that hold any unit.
     #[inline]
     pub(crate) fn holding(&self, slot: u32) -> impl Iterator<Item = u32> + '_ {
         let held = move |medium: &Medium| self.count(slot, *medium) > 0;

@@ -173,7 +173,7 @@ impl Records {
         touched.expires = touched.expires.max(expires);
     }
 
-    /// Hands the place of a record that is about to go to its parent record, which stands for the path from now on.
+    /// Hands the place of a record that is about to be removed to its parent record, which ends the path from now on.
     pub(crate) fn pass_to_parent(&mut self, lane: &mut Lane, record: u32) -> u32 {
         let mut place = self[record].prev;
         let Record {

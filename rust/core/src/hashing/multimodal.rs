@@ -22,7 +22,7 @@ impl MmObject {
     }
 }
 
-/// Replaces the placeholder tokens of objects by such that differ with the object.
+/// Replaces the placeholder tokens of objects by tokens that differ from object to object.
 pub fn distinguish(tokens: &mut [u32], objects: &[MmObject]) {
     let count = tokens.len();
     for object in objects {

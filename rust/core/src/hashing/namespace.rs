@@ -44,7 +44,7 @@ const SESSIONS: u8 = 0xfe;
 /// First hashed byte for the names in a capture.
 const CAPTURES: u8 = 0xfd;
 
-/// Makes namespaces that only those who have it can compute.
+/// A key of namespaces that only its owners can compute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NamespaceKey([u8; 16]);
 

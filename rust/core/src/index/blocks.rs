@@ -20,7 +20,7 @@ const GOOD: u32 = 64;
 /// Ids that a shorter run gets for itself, as long as there are some to spare: one that an engine extends block by block
 /// would else be a run per block.
 const GROWTH: u32 = 16;
-/// So many ids may be free for the sake of that, and half as many as are in use.
+/// So many ids may be free for that growth, and half as many as are in use.
 const SPARE: u64 = 32_768;
 
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl Blocks {
         prefetch(&self.chunk(id).hashes[id as usize % CHUNK]);
     }
 
-    /// Fetches all that concerns a block and its end of a run.
+    /// Fetches the columns of a block and of the end of its run.
     #[inline]
     pub(super) fn prefetch(&self, id: u32) {
         let (chunk, at) = (self.chunk(id), id as usize % CHUNK);

@@ -13,7 +13,7 @@ struct End {
     upto: u32,
 }
 
-/// Blocks are held in one lane, until one time.
+/// An insert of blocks into one lane, with one deadline.
 #[derive(Debug)]
 pub(super) struct Insert<'a> {
     pub index: &'a mut BlockIndex,
@@ -338,7 +338,7 @@ impl Insert<'_> {
         filled
     }
 
-    /// Touches a record and, if its time to live is finite, sees that it will be looked at when that ends.
+    /// Touches a record and queues it for expiry if its time to live is finite.
     fn touch(&mut self, record: u32, expires: u64) {
         let held = &mut self.index.held;
         let lane = &mut held.lanes[self.lane];

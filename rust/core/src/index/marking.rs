@@ -22,7 +22,7 @@ impl BlockIndex {
     /// Marks a block: the side groups of the worker accept resuming behind it with their blocks in media up to
     /// `medium`. The lowest of the ranks that engines announce stays; a speculative mark is one of its own. Returns
     /// whether the block is marked so: not if the worker does not hold it, in the speculative lane or else in a medium
-    /// that engines announce, nor if [`Self::set_limit`] leaves no room. A mark goes when that no longer is so.
+    /// that engines announce, nor if [`Self::set_limit`] leaves no room. A mark is removed when that no longer holds.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -1,4 +1,4 @@
-//! In which media a worker holds a prompt.
+//! The media in which a worker holds a prompt.
 
 use super::{BlockIndex, NONE, Overlaps, Resumes};
 use crate::forest::lanes::lane_of;
@@ -43,7 +43,7 @@ impl Overlaps {
         let mut reached = known;
         let nodes = &index.held.nodes;
         let mut run = index.held.shape.blocks.run(block);
-        // Upwards, so that the shallowest place where coverage breaks is the last to be met.
+        // Upwards, so that the shallowest place where coverage breaks comes last.
         while run != NONE && nodes[run].end() > from {
             let r = &nodes[run];
             let entries = media.iter().map(|m| r.holders.get(lane_of(slot, *m)));
@@ -87,7 +87,7 @@ impl BlockIndex {
     /// Where the worker in `slot` holds the prompt that `answer` was made for, as far as it can resume; speculative blocks
     /// are taken for blocks in device memory, and a block in two media counts for the faster. O(1) for a worker without
     /// blocks in other media that resumes from any block, else O(runs of the prompt). An answer from before the latest
-    /// change knows device memory only.
+    /// change covers device memory only.
     #[must_use]
     pub fn media(&self, answer: &Overlaps, slot: u32) -> Reach {
         let ends = self.ends(answer, slot);

@@ -1,10 +1,9 @@
 //! The index as bytes and back.
 //!
-//! Little-endian: workers, runs behind those that they hang on, with their hashes, entries by lane number and marks, then the
+//! Little-endian: workers, runs after their parents, with their hashes, entries by lane number and marks, then the
 //! order of use of every worker's lanes as run numbers, and how workers resume. Block ids, sets and counters are rebuilt.
-//! A restore checks every number before it is used as an index and ends with `validate`, so bytes that do not describe a
-//! sound index are refused, whatever they are. Counters of `IndexStats`
-//! start anew.
+//! A restore checks every number before it is used as an index and ends with `validate`, so any bytes that do not
+//! describe a sound index are refused. Counters of `IndexStats` start anew.
 
 use super::blocks::CHUNK;
 use super::shape::{Hashed, Ids};
@@ -89,7 +88,7 @@ impl Restore<'_, '_> {
     /// Reads the runs; in the fresh slab their numbers are their ids.
     fn runs(&mut self, moved: impl Fn(u64) -> u64) -> Result<()> {
         let count = self.reader.count(12)? as usize;
-        // Whoever seals a snapshot may have chosen its hashes.
+        // The author of a snapshot may have chosen its hashes.
         self.held.shape.claims = count > 0;
         for number in 0..count as u32 {
             let (parent, word) = (self.reader.u32()?, self.reader.u32()?);

@@ -185,7 +185,7 @@ impl LoadBook {
     }
 
     /// The engine counted so many output tokens in all, of a booking that ends. Where no first token was
-    /// reported, it is not taken to have come just now.
+    /// reported, it is not assumed to have come just now.
     pub fn counted(&mut self, id: BookingId, output: u64, now: Millis) {
         let Some(booking) = self.bookings.get_mut(id) else {
             return;
@@ -201,9 +201,8 @@ impl LoadBook {
         }
     }
 
-    /// How long the worker of a booking without a first token owes it one, having shown no sign of life since
-    /// `silent_since`, and how long that takes as far as is known, in milliseconds. `None` for others, and while another
-    /// worker computes the prompt.
+    /// How long a booking has waited for its first token, counted from `silent_since` at the earliest, and how long
+    /// that should take, in milliseconds. `None` for others, and while another worker computes the prompt.
     #[must_use]
     pub fn overdue(
         &self,
@@ -271,8 +270,8 @@ impl LoadBook {
         open.iter().filter_map(|&id| self.close(id)).count()
     }
 
-    /// Takes in that the engine behind `ranks` had `live` requests at `at`. Returns the bookings that it has lost by this
-    /// report and by the one before.
+    /// Takes in a report that the engine behind `ranks` had `live` requests at `at`. Returns the bookings that it has
+    /// lost by this report and by the one before.
     pub fn lost(
         &mut self,
         ranks: &[WorkerId],

@@ -20,7 +20,7 @@ pub struct Work {
     pub block_size: u32,
 }
 
-/// Which part of its request a booking is for.
+/// The part of its request that a booking is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Half {
     /// All of it.
@@ -59,7 +59,7 @@ impl Neighbours {
 #[derive(Debug, Clone)]
 pub(super) struct Booking {
     pub generation: u32,
-    /// Which part of its request it is for.
+    /// The part of its request that it is for.
     pub half: Half,
     /// `None`: the entry is free.
     pub phase: Option<Phase>,

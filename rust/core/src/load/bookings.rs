@@ -9,7 +9,7 @@ use crate::ids::{BookingId, Millis, WorkerId};
 /// Bookings that one call of [`Bookings::silent_since`] looks at.
 const SWEPT_PER_CALL: usize = 2;
 
-/// Which requests are in flight.
+/// The requests in flight.
 #[derive(Debug, Default)]
 pub struct Bookings {
     entries: Vec<Booking>,
@@ -25,7 +25,7 @@ impl Bookings {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether nothing is booked.
+    /// Whether there is no open booking.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -44,13 +44,13 @@ impl Bookings {
         (booking.phase == Some(Phase::Booked)).then_some(booking.prefill.tokens)
     }
 
-    /// Where the booking stands, `None` once closed.
+    /// Phase of a booking, `None` once closed.
     #[must_use]
     pub fn phase(&self, id: BookingId) -> Option<Phase> {
         self.get(id)?.phase
     }
 
-    /// Open bookings: worker, the work that is left of them, and where they stand.
+    /// Open bookings: worker, remaining work, and phase.
     pub fn open(&self) -> impl Iterator<Item = (BookingId, WorkerId, Work, Phase)> + '_ {
         self.iter().filter_map(|(id, b)| {
             let work = Work {

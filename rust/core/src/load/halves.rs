@@ -40,8 +40,8 @@ impl LoadBook {
         }
     }
 
-    /// A request was answered that had no first token. For a prefill half, that teaches the speed of its worker, as a first
-    /// token would, and its partner waits no longer; of others, how long whole answers take.
+    /// A request was answered that had no first token. For a prefill half, that measures the speed of its worker, as a
+    /// first token would, and its partner waits no longer; for others, it measures whole answers.
     pub fn prefilled(&mut self, id: BookingId, now: Millis) {
         let Some(booking) = self.bookings.waiting_mut(id) else {
             return;

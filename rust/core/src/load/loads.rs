@@ -96,7 +96,7 @@ impl Loads {
         &self.apart
     }
 
-    /// Has a slot looked at by the next [`Loads::retain_changed`], whether or not its load changes until then.
+    /// Marks a slot for the next [`Loads::retain_changed`], whether or not its load changes until then.
     #[inline]
     pub fn mark_changed(&mut self, slot: u32) {
         if (slot as usize) < self.columns.len() {
@@ -142,8 +142,8 @@ impl Loads {
         Ok(())
     }
 
-    /// Takes in that the engine behind `ranks` had `live` requests: those without a booking are from other clients.
-    /// Requests that ended since the report before may still be in it, so they do not count for other clients.
+    /// Takes in a report that the engine behind `ranks` had `live` requests: those without a booking are from other
+    /// clients. Requests that ended since the report before may still be in it, so they do not count for other clients.
     pub fn credit_others(&mut self, ranks: &[WorkerId], live: u64) {
         let (mut own, mut closed) = (0, 0);
         for load in ranks.iter().filter_map(|&rank| self.get(rank)) {

@@ -45,7 +45,7 @@ impl Named {
         self.by_worker.common(slot, namespace, path, prompts) as u64
     }
 
-    /// Whether prompts in flight, on whatever worker, hold any of the leading blocks of a prompt.
+    /// Whether prompts in flight, on any worker, hold any of the leading blocks of a prompt.
     #[must_use]
     #[inline]
     pub fn shares_any(&self, namespace: u32, path: &[SequenceHash]) -> bool {

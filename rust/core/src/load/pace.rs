@@ -9,7 +9,7 @@
 pub(super) const MOST: u64 = 1 << 20;
 /// First tokens of the fleet that the factor of the context is learned from, about.
 const FLEET_MEMORY: f64 = 512.0;
-/// So many of them outweigh that their time is taken to be proportional to the work.
+/// So many of them outweigh the assumption that their time is proportional to the work.
 const FIRST_TOKENS: f64 = 8.0;
 /// Requests of a worker that its speeds are learned from, about.
 const WORKER_MEMORY: f64 = 32.0;
@@ -21,7 +21,7 @@ const FIRST_OUTPUT: f64 = 256.0;
 pub(super) const FIRST_SPEED: f64 = 2.0;
 /// Faster workers are not given less time for a prompt.
 pub(super) const MOST_SPEED: f64 = 50.0;
-/// Differences of context below this teach nothing.
+/// Smaller differences of context are within the noise.
 const LEAST_SPREAD: f64 = 100.0;
 
 /// Prompts or parts of them that are to be computed.
@@ -82,7 +82,7 @@ impl Speed {
         products: 0.0,
     };
 
-    /// So many output tokens came in a time.
+    /// Observes output tokens and the time they took.
     pub(super) fn observe_output(&mut self, tokens: u64, took_ms: u64) {
         if tokens > 0 && took_ms > 0 {
             self.observe(tokens.min(MOST) as f64, took_ms as f64);
@@ -231,7 +231,7 @@ impl Pace {
         let mean = |sum: f64| sum / sums.weight;
         let (context, ms) = (mean(sums.x), mean(sums.y));
         let spread = mean(sums.xx) - context * context;
-        // Where contexts hardly differ, their effect is taken to be small.
+        // Where contexts hardly differ, their effect is assumed to be small.
         let doubt = (0.1 * context).powi(2) + LEAST_SPREAD * LEAST_SPREAD;
         let together = mean(sums.xy) - context * ms;
         let slope = (together / (spread.max(0.0) + doubt)).max(0.0);
@@ -262,7 +262,7 @@ mod tests {
             prompts in prop::collection::vec((1_000_u64..100_000, 0.05_f64..1.0), 200..400),
         ) {
             let (mut pace, mut speeds) = (Pace::default(), [Speed::UNKNOWN; 2]);
-            // Both get the same prompts, one three times as fast: whatever is taken for the effect of context cancels out.
+            // Both get the same prompts, one three times as fast: any estimate of the effect of context cancels out.
             for (prompt, share) in &prompts {
                 let prefill = Prefill::of(*prompt, (*prompt as f64 * share) as u64 + 1);
                 for (speed, rate) in speeds.iter_mut().zip([fast, fast / 3.0]) {

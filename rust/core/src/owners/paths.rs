@@ -54,7 +54,7 @@ pub(super) struct Paths<U> {
     nodes: Vec<Node<U>>,
     free: Vec<u32>,
     below: HashMap<Below<U>, u32, Mix>,
-    /// In all nodes.
+    /// Units in all nodes.
     pub(super) units: usize,
 }
 
@@ -161,7 +161,7 @@ impl<U: Copy + Eq + Hash> Paths<U> {
         last
     }
 
-    /// Adds a request with the units `at` of a stretch, below `above`, as far as they are one node; returns it.
+    /// Adds a request with the units `at` of a stretch, below `above`, as far as one node covers them; returns it.
     fn step<S: Stretch<U>>(&mut self, above: u64, of: &S, at: Range<usize>, held: usize) -> u32 {
         let rest = &of[at.clone()];
         let Some(&known) = self.below.get(&(above, rest[0])) else {

@@ -1,6 +1,6 @@
 //! Everything that takes coverage away: eviction, deadlines, removal, failed placements.
 //!
-//! All of it goes leaf by leaf, the one used longest ago first, and may stop after any of them.
+//! All of it removes leaf by leaf, the least recently used first, and may stop after any of them.
 
 use super::unit::{Key, Unit};
 use super::{RadixTree, Trust};
@@ -8,10 +8,10 @@ use crate::error::Result;
 use crate::forest::{Held, NONE};
 use crate::ids::WorkerId;
 
-/// How far an eviction in parts got.
+/// Progress of an eviction in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Units that went in this part.
+    /// Units evicted in this part.
     pub units: u64,
     /// Whether nothing is left to do.
     pub done: bool,
@@ -25,8 +25,8 @@ impl Progress {
     };
 }
 
-/// Lets the allocator put away what a part freed. glibc leaves that to the next large request: after 100,000 leaves that one
-/// took 5 ms; after every part it takes 0.03.
+/// Lets the allocator merge the memory that a part freed. glibc leaves that to the next large request: after 100,000
+/// leaves that one took 5 ms; after every part it takes 0.03.
 fn put_away() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 12)));
 }
@@ -34,7 +34,7 @@ fn put_away() {
 /// An eviction in steps of one leaf.
 pub(super) struct Eviction<'a, U: Unit> {
     tree: &'a mut RadixTree<U>,
-    /// How many are left.
+    /// Steps left.
     steps: u32,
 }
 
@@ -49,7 +49,7 @@ impl<U: Unit> Eviction<'_, U> {
         gone
     }
 
-    /// Evicts until `units` pairs are gone, of whatever worker; stops when the steps are used up.
+    /// Evicts until `units` pairs are gone, of any worker; stops when the steps are used up.
     fn of_any(&mut self, units: u64) -> u64 {
         let mut gone = 0;
         while gone < units && self.steps > 0 {

@@ -87,7 +87,7 @@ impl<U: Unit> RadixTree<U> {
     }
 }
 
-/// A key is held in one lane, until one time.
+/// An insert of a key into one lane, with one deadline.
 pub(super) struct Insert<'a, U: Unit> {
     pub(super) tree: &'a mut RadixTree<U>,
     pub(super) lane: u32,

@@ -1,8 +1,8 @@
-//! Nodes and the table that finds the child a key goes on with.
+//! Nodes and the table that finds the child with which a key continues.
 //!
 //! A child is found by its parent and its first step (a character, or a page): one table for the whole tree, so a node
-//! with a hundred thousand children costs no more than others. The table is a linear hash table: it grows and shrinks by
-//! one bucket per change and never stops to rehash.
+//! with a hundred thousand children costs no more than any other. The table is a linear hash table: it grows and
+//! shrinks by one bucket per change and never stops to rehash.
 
 use super::unit::{Key, Unit};
 use crate::forest::NONE;
@@ -43,7 +43,7 @@ impl<U> Slot for Label<U> {
 /// Nodes with their labels.
 pub(super) type Labels<U> = Nodes<Label<U>>;
 
-/// A node with which a key goes on.
+/// A child with which a key continues.
 pub(super) struct Child<'a, U> {
     pub(super) id: u32,
     pub(super) node: &'a Node<Label<U>>,
@@ -97,7 +97,7 @@ impl Children {
         }
     }
 
-    /// The child of `parent` (`NONE`: the root) with which `key` goes on at `at`, if a whole step fits before `end`.
+    /// The child of `parent` (`NONE`: the root) with which `key` continues at `at`, if a whole step fits before `end`.
     #[inline]
     pub(super) fn child<'a, U: Unit, K: Key<U> + ?Sized>(
         &self,

@@ -5,13 +5,13 @@
 //! prefixes: a worker that holds a part of an edge holds everything before it. So eviction goes from the leaves and may
 //! stop inside an edge, and the deepest holder of a path is found by comparing labels alone.
 //!
-//! Who holds a node, and when it was used, is up to the `forest`, as in the block index. A worker has two lanes, one per
+//! The `forest` keeps the holders of a node and its last use, as in the block index. A worker has two lanes, one per
 //! [`Trust`]: local and remote state. Each is closed under prefixes by itself; a worker holds the union of both. Remote
 //! state is evicted first, so it is never kept where the local lane covers it: every leaf of the [`Trust::Remote`] lane
 //! reaches beyond the [`Trust::Local`] one.
 //!
 //! Costs, for a key of L units over N nodes: a match O(L) comparisons in vectors and O(N) nodes; an insert the same, and
-//! O(1) for the recency of the whole path. Evictions are done in steps of one leaf, long ones in parts of so many steps.
+//! O(1) for the recency of the whole path. Evictions are done in steps of one leaf, long ones in several parts.
 
 mod evict;
 mod insert;

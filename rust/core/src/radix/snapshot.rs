@@ -2,7 +2,7 @@
 //!
 //! Little-endian: settings, workers, nodes with every parent before its children, then the order of use of every lane as
 //! node numbers. Ids, sets and counts are rebuilt. A restore checks every number before it is used and ends with
-//! `validate`, so bytes that do not describe a sound tree are refused, whatever they are.
+//! `validate`, so any bytes that do not describe a sound tree are refused.
 
 use super::shape::Labelled;
 use super::unit::Unit;
@@ -14,7 +14,7 @@ use crate::ids::Millis;
 use crate::shared::Shared;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
-/// No use is later: the time of the largest float.
+/// The latest time of a use: that of the largest float.
 const LATEST: u64 = 0xFFF0 << 48;
 
 impl<U: Unit> RadixTree<U> {

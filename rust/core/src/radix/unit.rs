@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::ids::SequenceHash;
 
-/// Tokens to which a page is limited.
+/// Most tokens of a page.
 pub const MAX_PAGE_SIZE: usize = 1 << 12;
 
 /// Element of a label.
@@ -22,7 +22,7 @@ pub trait Unit: Copy + Eq + Default + Debug + Send + Sync + 'static {
 
     /// Appends a label to a snapshot.
     fn put(label: &[Self], out: &mut Vec<u8>);
-    /// The label that these bytes are, if they are one.
+    /// The label of these bytes, if they are one.
     fn read(bytes: &[u8]) -> Option<Vec<Self>>;
     /// As a number.
     fn word(self) -> u32;

@@ -6,7 +6,7 @@ use crate::index::{BlockIndex, IndexStats, Overlaps, Reach};
 use crate::positional::PositionalIndex;
 use crate::radix::{PrefixOverlaps, RadixTree};
 
-/// Where the hashes of a lookup come from.
+/// The source of the hashes of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// Hashed here from tokens: a chain by construction.

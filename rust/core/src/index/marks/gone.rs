@@ -1,4 +1,4 @@
-//! Marks that go, because nothing stands for them any more or their rank changes.
+//! Removal of marks whose blocks are gone or whose rank changes.
 
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ impl Marks {
         }
     }
 
-    /// A lane no longer holds the blocks `gone` of a run: they lose the marks that nothing else stands for.
+    /// A lane no longer holds the blocks `gone` of a run: they lose the marks that no other lane supports.
     #[inline]
     pub fn uncover(&mut self, run: &Node<Ids>, lane: u32, gone: Range<u32>) {
         let slot = slot_of(lane);

@@ -1,4 +1,4 @@
-//! Which marks there are.
+//! Queries of marks.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
-//! The depths that workers can resume at, where all that is held is not enough.
+//! The depths that workers can resume at, where holding the blocks is not enough.
 //!
-//! The matched runs are climbed once for all workers, from mark to mark, until all are answered. Workers that resume from
-//! any block held stay as the search left them. A worker that needs blocks above the depth it resumes at has its marks on
-//! the last of those, since they too have to be the prompt's.
+//! The matched runs are climbed once for all workers, from mark to mark, until all are answered. Workers that resume
+//! from any held block keep the depth that the search found. A worker that needs blocks above the depth it resumes at
+//! has its marks on the last of those, since they have to be blocks of the prompt too.
 
 use super::Overlaps;
 use crate::forest::lanes::lane_of;
@@ -202,8 +202,8 @@ impl Overlaps {
 impl BlockIndex {
     /// Refines an answer of [`Self::overlaps`] where workers resume only behind marks, or need blocks beyond: their depth
     /// becomes the deepest one that they can resume at, at most `most`, and the confirmed one the deepest that they can
-    /// resume at from device memory alone. Other workers do not change. An answer from before the latest change cannot
-    /// be refined.
+    /// resume at from device memory alone. Other workers do not change. An answer from before the latest change finds
+    /// no marks.
     #[inline]
     pub fn resume(&self, most: u32, answer: &mut Overlaps) {
         if self.held.shape.marks.refine() {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 W = TypeVar("W")
 
 BodyMode: TypeAlias = Literal["none", "streamed", "buffered", "duplex"]
-
-_log = logging.getLogger("cachelb.ext_proc")
 
 
 class EndpointPicker(Generic[W]):
@@ -237,12 +234,3 @@ class EndpointPicker(Generic[W]):
 
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
-
-
-def warn_of(key: str) -> None:
-    """Log that a worker has no address; called by the server, once for each."""
-    _log.warning(
-        "worker %s is never picked: it has no IP address and port; register it by address, or pass `address=` to "
-        "EndpointPicker",
-        key,
-    )

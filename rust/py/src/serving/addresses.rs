@@ -10,6 +10,9 @@ use pyo3::prelude::*;
 use crate::engine::lock;
 use crate::roster::{Registered, Seat};
 
+const NO_ADDRESS: &str = "worker %s is never picked: it has no IP address and port; register it by address, or pass \
+    `address=` to EndpointPicker";
+
 /// The addresses of the workers at one time.
 #[derive(Debug, Default)]
 pub struct Known {
@@ -115,8 +118,10 @@ impl Addresses {
         };
         if address.is_none() {
             Python::attach(|py| {
-                let module = py.import(intern!(py, "cachelb.integrations.ext_proc.server"))?;
-                module.call_method1(intern!(py, "warn_of"), (&*seat.key,))?;
+                let log = py
+                    .import(intern!(py, "logging"))?
+                    .call_method1(intern!(py, "getLogger"), ("cachelb.ext_proc",))?;
+                log.call_method1(intern!(py, "warning"), (NO_ADDRESS, &*seat.key))?;
                 Ok::<_, PyErr>(())
             })?;
         }

@@ -13,13 +13,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 WHEELS := target/wheels
+# The distributions beside the library: pure Python.
+PURE := fakes
+BUILD_PURE := import sys; from flit_core import buildapi; buildapi.build_sdist(sys.argv[1]); buildapi.build_wheel(sys.argv[1])
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack
 ROUNDS ?= 1
 
 # Of the extension in .venv; wheels are always built with `release`.
 PROFILE ?= local
-INSTALL = $(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings build-args='--locked --profile $(PROFILE)' --editable .
+INSTALL = $(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings build-args='--locked --profile $(PROFILE)' --editable . && \
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation $(PURE:%=--editable ./%)
 
 # Of the Python tests at a time: one more than processors, as many wait.
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
@@ -112,11 +116,12 @@ format: $(VENV)/.lock-dev ## Format Rust and Python
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-wheel: $(VENV)/.built ## Build wheel and sdist into target/wheels
+wheel: $(VENV)/.built ## Build wheels and sdists of all distributions into target/wheels
 	rm -rf $(WHEELS)
 	@# The wheel is built from the sdist, so both are known to work. Not --locked: the sdist has fewer crates than Cargo.lock,
 	@# which cargo then shortens; the versions stay.
 	$(BIN)/maturin build --release --quiet --compression-level 9 --sdist --out $(WHEELS)
+	for each in $(PURE); do (cd $$each && $(abspath $(BIN))/python -c '$(BUILD_PURE)' $(abspath $(WHEELS))); done
 
 wheels: $(VENV)/.lock-wheels ## Build and test the wheels of this platform, free-threaded ones too, with cibuildwheel
 	@grep -q '^\[project.urls\]' pyproject.toml || { echo "pyproject.toml has no [project.urls]: whoever installs a published wheel must find the project"; exit 2; }
@@ -157,6 +162,6 @@ $(VENV)/.lock-%: requirements/%.lock $(VENV)/.created
 $(ENGINE_VENV)/.installed: tests/engine/install.py | $(VENV)/.created
 	$(BIN)/python tests/engine/install.py $(ENGINE_VENV)
 
-$(VENV)/.built: pyproject.toml $(RUST_SOURCES) $(VENV)/.lock-run
+$(VENV)/.built: pyproject.toml $(PURE:%=%/pyproject.toml) $(RUST_SOURCES) $(VENV)/.lock-run
 	$(INSTALL)
 	touch $@

@@ -12,7 +12,6 @@ import enum
 import importlib
 import inspect
 import json
-import pkgutil
 import shutil
 import subprocess
 import sys
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [ROOT / name for name in ("python", "gateway", "lab", "fakes")]
 STAGE = ROOT / "target" / "site-src"
 SITE = ROOT / "target" / "site"
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -139,15 +139,19 @@ def documented() -> set[str]:
     return {line.split(" ", 1)[0] for line in zlib.decompress(body).decode().splitlines()}
 
 
+def exporting(source: Path) -> list[str]:
+    """List the modules in a folder of packages that have an `__all__`."""
+    names = [
+        ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in sorted(source.rglob("*.py"))
+        if "\n__all__ = " in path.read_text("utf-8")
+    ]
+    return [name.removesuffix(".__init__") for name in names]
+
+
 def public() -> dict[str, object]:
-    """Import every name of every `__all__` in the package."""
-    package = ROOT / "python" / "cachelb"
-    modules = [importlib.import_module("cachelb")]
-    for info in pkgutil.walk_packages([str(package)], "cachelb."):
-        path = package.parent / info.name.replace(".", "/")
-        source = path / "__init__.py" if info.ispkg else path.with_suffix(".py")
-        if source.exists() and "\n__all__ = " in source.read_text("utf-8"):
-            modules.append(importlib.import_module(info.name))
+    """Import every name of every `__all__` in the packages."""
+    modules = [importlib.import_module(name) for source in SOURCES for name in exporting(source)]
     return {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
 
 

@@ -54,7 +54,7 @@ def run(*words):
 """
 TOOLS = f"""{COMMAND}
 import json, time, urllib.request
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 def post(url, **body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {{"content-type": "application/json"}})

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cachelb import Router
-from cachelb.testing.events import encode_batch, stored
+from cachelb_fakes.events import encode_batch, stored
 
 WORKERS = [f"http://gpu{index}:8000" for index in range(64)]
 BLOCK = 16

@@ -19,7 +19,7 @@ from typing import Any
 from benches.compare.environment import install_into
 from benches.programs import program
 
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv-inference-perf"

@@ -14,7 +14,7 @@ from tests import waiting
 from tests.loops import wanted, without
 
 from cachelb.integrations.litellm import CachelbCallback
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 litellm: Any = importlib.import_module("litellm")  # its types stay outside: reading them takes a minute
 

@@ -17,7 +17,7 @@ from tests.http_client import chat, complete, connect
 from tests.waiting import wait_until
 
 from cachelb.integrations.production_stack import CachelbRouter
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 Make = Callable[..., contextlib.AbstractContextManager[tuple[Any, CachelbRouter]]]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import cachelb
-from cachelb.testing import FakeFleet
-from cachelb.testing.fleet.anthropic import encode_body
-from cachelb.testing.fleet.prefix_cache import PrefixCache
+from cachelb_fakes import FakeFleet
+from cachelb_fakes.fleet.anthropic import encode_body
+from cachelb_fakes.fleet.prefix_cache import PrefixCache
 
 AGENTS: Final = 20
 TURNS: Final = 6

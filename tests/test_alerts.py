@@ -15,7 +15,7 @@ from tests.http_client import send
 
 import cachelb
 from cachelb.metrics.families import families
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = {

@@ -124,7 +124,7 @@ def test_tasks_without_the_extra_testing_are_left_out_by_name(monkeypatch: pytes
     for module in (running, answers, events):
         monkeypatch.setattr(module, "can_write_events", lambda: False)
     report = measure(["answers", "events"], calls=8)
-    assert (report.rows, report.missing) == ([], ["cachelb[testing]"])
+    assert (report.rows, report.missing) == ([], ["cachelb-fakes"])
     assert measure(["hashing"], calls=8).missing == []
 
 

@@ -28,7 +28,7 @@ from benches.gpu import singles
 from tests.gateways import wait_until
 
 from cachelb import Router
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 BLOCK = 32
 SMALL = Shape(chats=5, turns=3, shared=1, sharing=3, system_tokens=96, turn_tokens=(40, 80), answer_tokens=8)

@@ -30,7 +30,7 @@ from cachelb.router import views
 from cachelb.sim.ladder import climb, fleet_of
 from cachelb.sim.lru_bound import PoolProfile
 from cachelb.sim.workloads import CapturedTraffic, read_capture
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 BLOCK = 16
 STEP_S = 100.0

@@ -16,7 +16,7 @@ import pytest
 from tests.gateways import wait_until
 from tests.programs import running
 
-from cachelb.testing import FakeFleet, FakeWorker
+from cachelb_fakes import FakeFleet, FakeWorker
 
 CONCURRENCY = 64
 WORKERS = 8

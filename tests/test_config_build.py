@@ -15,7 +15,7 @@ from cachelb import Router, config
 from cachelb.config.resolve import event_source
 from cachelb.events import ZmqSource
 from cachelb.events.relayed import RelayEndpoint
-from cachelb.testing.events import stored
+from cachelb_fakes.events import stored
 
 
 def build(data: dict[str, Any], **environ: str) -> Router[str]:

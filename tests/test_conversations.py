@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from cachelb import Decision, Router
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 RESPONSES = "/v1/responses"
 TEXT = "The first of many turns about a journey of a week. " * 10

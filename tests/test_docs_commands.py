@@ -56,6 +56,7 @@ HEAD = (
     "kv_hit_ratio,inflight_requests,gpu_kv_cache,running_requests,waiting_requests,prefill_tokens,decode_tokens,"
     "gpu_model,input_tokens,ttft"
 )
+MODULES = [ROOT, *(ROOT / name for name in ("python", "gateway", "lab", "fakes"))]
 FOLDERS = ("benches", "deploy", "docs", "examples", "rust", "tests")
 SPAN = re.compile(r"(?<!`)`((?:cachelb|cargo|docker|kubectl|make|python) [^`]+)`(?!`)")
 LONG = (
@@ -177,7 +178,7 @@ def check_make(words: list[str]) -> None:
 def path_of(module: str) -> Path:
     """The file that `python -m` runs."""
     names = (f"{module.replace('.', '/')}{end}.py" for end in ("", "/__main__"))
-    found = [folder / name for name in names for folder in (ROOT, ROOT / "python") if (folder / name).exists()]
+    found = [folder / name for name in names for folder in MODULES if (folder / name).exists()]
     assert found, f"there is no module {module}"
     return found[0]
 

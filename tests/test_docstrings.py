@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "python"
+SOURCES = [ROOT / name for name in ("python", "gateway", "lab", "fakes")]
 DIRECTIVE = re.compile(r"^::: (?P<name>\S+)\n(?P<options>(?: {4}.*\n?)*)", re.MULTILINE)
 MEMBER = re.compile(r"^ +- (\w+)$", re.MULTILINE)
 SECTION = re.compile(r"^(?:Args|Returns|Raises|Yields|Attributes):$", re.MULTILINE)
@@ -28,8 +28,8 @@ Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @cache
 def tree(module: str) -> ast.Module:
     """Parse a module or package; empty where no file has that name."""
-    path = SOURCE / module.replace(".", "/")
-    files = (path.with_suffix(".py"), path / "__init__.py")
+    paths = [source / module.replace(".", "/") for source in SOURCES]
+    files = (file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py"))
     return ast.parse(next((file.read_text("utf-8") for file in files if file.exists()), ""))
 
 
@@ -81,7 +81,7 @@ def public() -> set[Documented]:
 
 def test_only_imported_names_have_sections_of_arguments_and_results() -> None:
     imported = public()
-    files = (path.relative_to(SOURCE).with_suffix("") for path in (SOURCE / "cachelb").rglob("*.py"))
+    files = (path.relative_to(source).with_suffix("") for source in SOURCES for path in source.rglob("*.py"))
     nodes = {
         node: f"{module}.{node.name}"
         for module in {".".join(file.parts).removesuffix(".__init__") for file in files} - UNTRIMMED

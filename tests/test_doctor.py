@@ -27,9 +27,9 @@ from cachelb.doctor.stream import Stream
 from cachelb.doctor.tap import StreamNotes, Tap
 from cachelb.doctor.verdicts import Verdict
 from cachelb.events import Endpoint
-from cachelb.testing import EventPublisher, FakeFleet
-from cachelb.testing.events import encode_batch, stored
-from cachelb.testing.fleet.tokens import encode, render_chat
+from cachelb_fakes import EventPublisher, FakeFleet
+from cachelb_fakes.events import encode_batch, stored
+from cachelb_fakes.fleet.tokens import encode, render_chat
 
 WORKER_CHECKS = [
     *("reachable", "model", "block-size", "prefix-caching", "events", "stream", "shape", "cache-groups", "sequence"),

@@ -24,7 +24,7 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 
 from cachelb.integrations.litellm import CachelbCallback
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 CONFIG = Path(__file__).parent.parent / "examples" / "litellm_proxy.yaml"
 STARTS_IN_S = 120.0

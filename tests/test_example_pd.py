@@ -15,7 +15,7 @@ from tests.http_client import chat, complete
 from tests.support_gateways import begin_stream, endings
 
 from cachelb import Router
-from cachelb.testing import FakeFleet, FakeWorker
+from cachelb_fakes import FakeFleet, FakeWorker
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
 

@@ -25,7 +25,7 @@ import cachelb
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics import CONTENT_TYPE
-from cachelb.testing import FakeFleet, FakeWorker
+from cachelb_fakes import FakeFleet, FakeWorker
 
 Serve = Callable[..., AbstractContextManager[str]]
 

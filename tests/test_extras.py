@@ -20,7 +20,6 @@ KUBERNETES = "from cachelb.discovery import KubernetesWorkers; KubernetesWorkers
 DNS = "from cachelb.discovery import from_text; from_text('dns:vllm:8000')"
 FILE = "from cachelb.discovery import from_text; from_text('file:workers.yaml')"
 DOCTOR = "import asyncio, cachelb.doctor as d; asyncio.run(d.examine(['http://gpu0:8000']))"
-TESTING = "from cachelb.testing import FakeFleet"
 DOCTOR_COMMAND = "from cachelb.cli.main import main; main(['doctor', 'http://gpu0:8000'])"
 WATCH_COMMAND = "from cachelb.cli.main import main; main(['watch', 'http://gateway:8000'])"
 COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
@@ -45,7 +44,6 @@ COMMAND = "import runpy; runpy.run_module('cachelb', run_name='__main__')"
         ("aiohttp", DOCTOR, "ModuleNotFoundError: the doctor needs aiohttp: install it, or cachelb[http]"),
         ("aiohttp", DOCTOR_COMMAND, "Error: the doctor needs aiohttp: install it, or cachelb[http]"),
         ("aiohttp", WATCH_COMMAND, "Error: cachelb watch needs aiohttp: install it, or cachelb[http]"),
-        ("aiohttp", TESTING, "ImportError: cachelb.testing.FakeFleet needs aiohttp: install it, or cachelb[testing]"),
         ("click", COMMAND, "cachelb: the command line needs click: install it, or cachelb[cli]"),
     ],
 )

@@ -15,8 +15,8 @@ from tests.http_client import DEADLINE_S, chat, complete, metrics, send
 from tests.models.engine_blocks import EngineBlocks
 from tests.threads import one_runs_one_waits
 
-from cachelb.testing import FakeFleet, FakeWorker
-from cachelb.testing.fleet.tokens import decode, encode
+from cachelb_fakes import FakeFleet, FakeWorker
+from cachelb_fakes.fleet.tokens import decode, encode
 
 BLOCK = 16
 # 64 tokens, four blocks; the last token of a prompt is never taken from the cache, so three of them can be.

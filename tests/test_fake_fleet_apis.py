@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from cachelb import RequestBodies, Router
-from cachelb.testing import FakeFleet, FakeWorker
+from cachelb_fakes import FakeFleet, FakeWorker
 
 SYSTEM = "You are a careful assistant who plans journeys and never guesses. " * 40
 SCHEMA = {"type": "object", "properties": {"days": {"type": "integer"}, "city": {"type": "string"}}}

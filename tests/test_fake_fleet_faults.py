@@ -19,8 +19,8 @@ from tests.http_client import complete, connect, metrics, send
 from tests.support_gateways import begin_stream
 from tests.threads import beside
 
-from cachelb.testing import FakeFleet, FakeWorker
-from cachelb.testing.fleet.sockets import Listener, TcpAddress
+from cachelb_fakes import FakeFleet, FakeWorker
+from cachelb_fakes.fleet.sockets import Listener, TcpAddress
 
 PROMPT = "word" * 64
 

@@ -12,7 +12,7 @@ from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import receiving
 
 from cachelb.cache_groups import CacheGroup, CacheLayout
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 SLIDING, FULL = CacheGroup("sliding_window", 32, window=128), CacheGroup("full_attention", 32)
 WINDOWS = CacheLayout([SLIDING, FULL])

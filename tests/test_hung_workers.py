@@ -56,7 +56,7 @@ class Worker:
         self._start("0")
 
     def _start(self, port: str) -> None:
-        command = [sys.executable, "-m", "cachelb.testing.fleet", "--workers", "1", "--port", port]
+        command = [sys.executable, "-m", "cachelb_fakes", "--workers", "1", "--port", port]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()

@@ -42,7 +42,7 @@ def test_every_page_installs_from_a_checkout_or_a_wheel(page: Path) -> None:
 def test_pages_that_need_extras_install_them() -> None:
     words = [word for page in PAGES for word in installed(page.read_text("utf-8"))]
     named = {extra for word in words for extra in re.split(r"[\[\],]", word)[1:]}
-    assert EXTRAS - named <= {"otel", "plots", "redis"}
+    assert EXTRAS - named <= {"otel", "plots", "redis", "testing"}
 
 
 def test_messages_name_extras_that_there_are() -> None:

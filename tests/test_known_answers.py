@@ -9,7 +9,7 @@ import pytest
 
 from cachelb import Decision, Router
 from cachelb.policies import CacheAware, KvAware, PrefixCache
-from cachelb.testing.events import encode_batch
+from cachelb_fakes.events import encode_batch
 
 SIZE = 16
 PROMPT = list(range(40))

@@ -11,7 +11,8 @@ from tests.litellm_host import PROMPT, chat, groups, hosted, in_litellm, message
 from tests.support_gateways import endings
 
 from cachelb.integrations.litellm import CachelbCallback
-from cachelb.testing import FakeFleet, ManualClock
+from cachelb.testing import ManualClock
+from cachelb_fakes import FakeFleet
 
 # LiteLLM warns about its own models and leaves sockets to the collector; what is tested here warns of nothing.
 pytestmark = pytest.mark.filterwarnings("ignore")

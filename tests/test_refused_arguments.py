@@ -18,7 +18,7 @@ from cachelb.sim import FleetSpec, Measurement, Signals, Slo, Sweep, WorkerSpec,
 from cachelb.sim.gpus import find_gpu, find_model
 from cachelb.sim.workloads import parse_arrivals
 from cachelb.sources import MetricsSource
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 T, V = TypeError, ValueError
 MEASURED = Measurement(1_000, 0, 10, 0.1, 0.5)

@@ -20,7 +20,7 @@ from tests.threads import beside, serving
 
 from cachelb import RequestBodies, Router
 from cachelb.renderers import EngineRenderer, TokenizerRenderer
-from cachelb.testing.events import encode_batch, stored
+from cachelb_fakes.events import encode_batch, stored
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

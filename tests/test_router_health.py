@@ -11,7 +11,7 @@ import pytest
 import cachelb
 from cachelb import Router
 from cachelb.testing import ManualClock
-from cachelb.testing.events import encode_batch, stored
+from cachelb_fakes.events import encode_batch, stored
 
 LONG = 120_000
 """Tokens of a prompt that takes a minute on a slow GPU."""

@@ -12,7 +12,7 @@ from tests.models.metrics_server import FakeEngine, eventually
 
 from cachelb import Router
 from cachelb.sources import MetricsSource
-from cachelb.testing.events import cleared, encode_batch, removed, stored
+from cachelb_fakes.events import cleared, encode_batch, removed, stored
 
 SIZES = {16: (1, 4, 16, 32, 48, 128), 32: (8, 32, 64, 96), 24: (8, 48, 12)}
 """Block sizes of the router, each with those of engines that fit."""

@@ -13,7 +13,7 @@ from tests.models.metrics_server import FakeEngine, eventually
 
 from cachelb import Router
 from cachelb.sources import MetricsSource
-from cachelb.testing.events import encode_batch, removed, stored
+from cachelb_fakes.events import encode_batch, removed, stored
 
 PROMPT = range(96)
 

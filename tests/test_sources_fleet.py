@@ -10,7 +10,7 @@ from tests.models.metrics_server import RecordingRouter, polling
 from tests.threads import one_runs_one_waits
 
 from cachelb.sources import LoadReport, parse_orca
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "word" * 64
 

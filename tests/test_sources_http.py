@@ -19,7 +19,7 @@ from tests.models.metrics_server import FakeEngine, reserved_port
 
 from cachelb.sources.http import MAX_PAGE_BYTES, PageError, default_metrics_url, metrics_address
 from cachelb.sources.pages import PageClient
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"

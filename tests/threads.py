@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tests.http_client import DEADLINE_S, complete
 
-from cachelb.testing import FakeFleet, FakeWorker
+from cachelb_fakes import FakeFleet, FakeWorker
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from tests.state.addresses import free_addresses
 
 from cachelb.cache_groups import CacheGroup, CacheLayout
 from cachelb.sim.saturation import highest
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable

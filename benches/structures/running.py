@@ -60,7 +60,7 @@ def measure(
         calls=calls,
         progress=progress,
         packages=("cachelb", "numpy"),
-        missing=[] if can_write_events() or not {*tasks} & {*_WITH_EVENTS} else ["cachelb[testing]"],
+        missing=[] if can_write_events() or not {*tasks} & {*_WITH_EVENTS} else ["cachelb-fakes"],
     )
 
 
@@ -99,7 +99,7 @@ def installed(module: str) -> bool:
 
 
 def can_write_events() -> bool:
-    """Tell whether `cachelb.testing.events` can be imported."""
+    """Tell whether `cachelb_fakes.events` can be imported."""
     return all(installed(module) for module in ("aiohttp", "msgpack", "zmq"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from cachelb._core import (
@@ -24,6 +25,7 @@ from cachelb.errors import (
     TraceError,
     UnknownWorkerError,
 )
+from cachelb.moved import MovedModules
 
 __all__ = [
     "Adaptive",
@@ -56,6 +58,8 @@ __all__ = [
     "hash_text",
     "policies",
 ]
+
+sys.meta_path.insert(0, MovedModules())
 
 if TYPE_CHECKING:
     from cachelb import policies

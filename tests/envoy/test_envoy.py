@@ -15,7 +15,7 @@ from tests.http_client import JSON, complete, connect, send
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "The five boxing wizards jump quickly over the lazy dog. " * 20
 NO_TRAILERS = {"request_trailer_mode": "SKIP", "response_trailer_mode": "SKIP"}

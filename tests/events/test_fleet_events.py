@@ -11,7 +11,7 @@ from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import receiving
 
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "word" * 64
 

@@ -13,8 +13,8 @@ from tests.models.grouped_engine import GroupedEngine
 
 from cachelb import Router
 from cachelb.cache_groups import CacheGroup, CacheLayout
-from cachelb.testing.events import encode_batch
-from cachelb.testing.fleet.prefix_cache import PrefixCache
+from cachelb_fakes.events import encode_batch
+from cachelb_fakes.fleet.prefix_cache import PrefixCache
 
 GROUP_FIELDS = {"group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"}
 REQUESTS = 80

@@ -17,8 +17,8 @@ from tests.test_router_fork import in_child
 from tests.waiting import wait_until
 
 from cachelb.events import Relay, ZmqSource, sockets
-from cachelb.testing import EventPublisher
-from cachelb.testing.events import stored
+from cachelb_fakes import EventPublisher
+from cachelb_fakes.events import stored
 
 
 def state(source: ZmqSource) -> str:

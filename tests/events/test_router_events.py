@@ -14,7 +14,7 @@ from tests.threads import beside
 import cachelb
 from cachelb.event_stats import KvEventStats
 from cachelb.metrics.families import families
-from cachelb.testing.events import cleared, encode_batch, removed, stored
+from cachelb_fakes.events import cleared, encode_batch, removed, stored
 
 PROMPT = list(range(100))
 """Six full blocks of 16 tokens."""

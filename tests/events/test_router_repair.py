@@ -9,7 +9,7 @@ import pytest
 import cachelb
 from cachelb.event_stats import KvEventStats
 from cachelb.metrics.families import families
-from cachelb.testing.events import encode_batch, stored
+from cachelb_fakes.events import encode_batch, stored
 
 PROMPT = list(range(100))
 """Six full blocks of 16 tokens, all of which can be reused."""

@@ -9,7 +9,7 @@ from tests.events.test_router_events import PROMPT, batch, blocks
 from tests.test_router_fork import in_child
 
 import cachelb
-from cachelb.testing.events import cleared, removed, stored
+from cachelb_fakes.events import cleared, removed, stored
 
 LONG = list(range(16 * 12 + 1))
 SECRET = "known to all gateways"  # noqa: S105 - of these tests

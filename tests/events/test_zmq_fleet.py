@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from cachelb.events import Endpoint, Relay, ZmqSource
 from cachelb.events.discovery import page_url, parse_page
 from cachelb.events.stream import Stream
-from cachelb.testing import EventPublisher, FakeFleet
+from cachelb_fakes import EventPublisher, FakeFleet
 
 
 def test_workers_are_followed_as_they_come_and_go() -> None:

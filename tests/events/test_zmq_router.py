@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.events import Relay, ZmqSource
-from cachelb.testing import FakeFleet, FakeWorker
+from cachelb_fakes import FakeFleet, FakeWorker
 
 BLOCK = 4
 

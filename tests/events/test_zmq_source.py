@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 from cachelb import UnknownWorkerError
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.testing import EventPublisher
+from cachelb_fakes import EventPublisher
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cachelb.sim import Workload
 from cachelb.sim.mixing import mix
-from cachelb.testing.fleet.prefix_cache import PrefixCache
+from cachelb_fakes.fleet.prefix_cache import PrefixCache
 
 BLOCK = 16
 PREFILL_TOKENS_PER_S = 10_000.0

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.sockets import EVENT_BYTES, REPLAY_MESSAGES
 from cachelb.events.stats import StreamStats
-from cachelb.testing import EventPublisher
+from cachelb_fakes import EventPublisher
 
 _PAYLOAD = bytes(1 << 20)
 

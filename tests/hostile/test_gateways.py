@@ -15,7 +15,7 @@ from tests.http_client import DEADLINE_S, JSON, complete, connect
 from tests.programs import example
 
 from cachelb import Router
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 LIMITS = {"starlette": {}, "serve": {"max_body_bytes": 4 << 20}}
 PROMPT = "Amazingly few discotheques provide jukeboxes. " * 30

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
+import cachelb_fakes
 from cachelb import (
     NoWorkerAvailable,
     Router,
@@ -66,7 +67,7 @@ CASES: dict[str, Case] = {
     "NoWorkerAvailable": Case(NoWorkerAvailable, {"reasons": {}}),
     "Settings": Case(doctor.Settings),
     "WorkerConfig": Case(WorkerConfig, {"key": "a", "role": "both"}),
-    "FakeFleet": Case(testing.FakeFleet),
+    "FakeFleet": Case(cachelb_fakes.FakeFleet),
     "ManualClock": Case(testing.ManualClock),
     "ManualClock.advance": Case(testing.ManualClock().advance, {"seconds": 1.0}),
     "NaiveTracker": Case(testing.NaiveTracker),
@@ -110,7 +111,9 @@ def test_number_is_refused_or_kept(name: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "module", [state, discovery, events, sources, records, learned, serve, testing], ids=lambda each: each.__name__
+    "module",
+    [state, discovery, events, sources, records, learned, serve, testing, cachelb_fakes],
+    ids=lambda each: each.__name__,
 )
 def test_every_public_name_that_takes_numbers_has_a_case(module: ModuleType) -> None:
     public = {name: getattr(module, name) for name in module.__all__}

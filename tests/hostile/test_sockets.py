@@ -27,7 +27,7 @@ import cachelb
 from cachelb.events import Relay
 from cachelb.events.relayed import stream_name
 from cachelb.events.sockets import EVENT_BYTES, REQUEST_BYTES, Listeners, make_server, make_socket
-from cachelb.testing import EventPublisher
+from cachelb_fakes import EventPublisher
 
 _PACKAGE = Path(cachelb.__file__).parent
 

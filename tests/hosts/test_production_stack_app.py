@@ -20,7 +20,7 @@ from tests.production_stack_cases import PROMPT, Cases, Make
 from tests.waiting import wait_until
 
 from cachelb.integrations.production_stack import CachelbRouter, install
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 # The host warns of what it lacks and uses; cachelb warns of nothing.
 pytestmark = pytest.mark.filterwarnings("ignore")

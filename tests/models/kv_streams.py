@@ -16,8 +16,8 @@ from tests.models.kv_sink import RecordingSink
 
 from cachelb.events import Endpoint, Relay, ZmqSource
 from cachelb.events.stream import Stream
-from cachelb.testing import EventPublisher
-from cachelb.testing.events import stored
+from cachelb_fakes import EventPublisher
+from cachelb_fakes.events import stored
 
 W = "http://gpu0:8000"
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachelb import Router
-from cachelb.testing.events import cleared, encode_batch, removed, stored
+from cachelb_fakes.events import cleared, encode_batch, removed, stored
 
 WORKERS = ("a", "b", "c")
 SECRET = "known to all gateways"  # noqa: S105 - of these tests

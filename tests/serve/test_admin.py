@@ -14,7 +14,7 @@ from tests.http_client import connect, send
 from cachelb import Router
 from cachelb.cli.app import app
 from cachelb.metrics import CONTENT_TYPE
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 TOKENS = list(range(100))
 URLS = ["http://gpu0:8000", "http://gpu1:8000"]

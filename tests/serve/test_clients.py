@@ -26,7 +26,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from cachelb import Router
 from cachelb.serve import Certificate
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "How vexingly quick daft zebras jump. " * 20
 BIG = bytes(range(256)) * (8 << 12)

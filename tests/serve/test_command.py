@@ -27,7 +27,7 @@ from cachelb.cli.app import app
 from cachelb.cli.serve import build_router
 from cachelb.records import read_records
 from cachelb.sources import MetricsSource
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "The quick onyx goblin jumps over the lazy dwarf. " * 20
 SECRET = "known to all gateways"  # noqa: S105 - of these tests
@@ -215,7 +215,7 @@ def test_killed_process_starts_again_with_its_snapshot_and_an_empty_book(tmp_pat
 def test_stopped_worker_holds_up_its_own_requests_only() -> None:
     with contextlib.ExitStack() as stack:
         fleet = [
-            stack.enter_context(running("-m", "cachelb.testing.fleet", "--workers", "1", errors=subprocess.DEVNULL))
+            stack.enter_context(running("-m", "cachelb_fakes", "--workers", "1", errors=subprocess.DEVNULL))
             for _ in range(2)
         ]
         urls = [output.readline().strip() for _, output in fleet]
@@ -308,9 +308,9 @@ def test_changed_certificate_is_used_after_sighup(tmp_path: Path) -> None:
 
 
 def test_fleet_of_the_command_serves_on_the_ports_that_are_asked_for() -> None:
-    with running("-m", "cachelb.testing.fleet", "--help") as (_, output):
+    with running("-m", "cachelb_fakes", "--help") as (_, output):
         assert "--workers" in output.read()
-    with running("-m", "cachelb.testing.fleet", "--workers", "3", "--model", "m") as (process, output):
+    with running("-m", "cachelb_fakes", "--workers", "3", "--model", "m") as (process, output):
         urls = [output.readline().strip() for _ in range(3)]
         assert all(re.fullmatch(r"http://127\.0\.0\.1:\d+", url) for url in urls)
         assert [complete(url, "x", max_tokens=1, model="m").status for url in urls] == [200] * 3

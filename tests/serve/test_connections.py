@@ -23,7 +23,7 @@ from tests.threads import serving as serving_in_thread
 
 from cachelb import Router
 from cachelb.serve import Gateway
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "Waltz, bad nymph, for quick jigs vex. " * 20
 RESET = struct.pack("ii", 1, 0)

@@ -20,7 +20,7 @@ from tests.support_gateways import begin_stream, endings
 
 from cachelb import RequestBodies, Router
 from cachelb.policies import FleetView, RequestView
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 STREAMS = 40
 DONE = b"data: [DONE]\n\n"

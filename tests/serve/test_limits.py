@@ -17,7 +17,7 @@ from tests.support_gateways import begin_stream, endings
 
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "Jackdaws love my big sphinx of quartz. " * 20
 

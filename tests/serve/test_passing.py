@@ -18,7 +18,7 @@ from tests.serve.echo import echo_worker
 
 from cachelb import RequestBodies, Router
 from cachelb.serve import Certificate
-from cachelb.testing import FakeFleet
+from cachelb_fakes import FakeFleet
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
 

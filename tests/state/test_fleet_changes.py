@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 from cachelb import Router
 from cachelb.policies import POLICIES
 from cachelb.state import ZmqMesh
-from cachelb.testing.events import encode_batch, stored
+from cachelb_fakes.events import encode_batch, stored
 
 FLEET: dict[str, Any] = {"share_fleet": True}
 ALONE: dict[str, Any] = {**PATIENT, **FLEET}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from benches.structures.prompts import BLOCK
 
-from cachelb.testing import EventPublisher
-from cachelb.testing.events import stored
+from cachelb_fakes import EventPublisher
+from cachelb_fakes.events import stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

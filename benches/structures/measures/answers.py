@@ -62,7 +62,7 @@ def tokens_of(blocks: str) -> list[int]:
 def _own(case: Case) -> int:
     """Apply vLLM's events to a router."""
     from cachelb import Router
-    from cachelb.testing.events import encode_batch, removed, stored
+    from cachelb_fakes.events import encode_batch, removed, stored
 
     router = Router(["w"], policy="kv-aware", seed=1)
     for number, (kind, *step) in enumerate(case.steps):

@@ -41,7 +41,7 @@ class EventRouter:
     @staticmethod
     def encode(_number: int, message: Message) -> bytes:
         """Write a message as vLLM does."""
-        from cachelb.testing.events import encode_batch, removed, stored
+        from cachelb_fakes.events import encode_batch, removed, stored
 
         events = [removed(message.removed)] if message.removed else []
         tokens = message.tokens.tolist()

@@ -33,15 +33,8 @@ from cachelb.testing.strategies import (
     worker_names,
 )
 
-if TYPE_CHECKING:
-    from cachelb.testing.events import EventPublisher
-    from cachelb.testing.fleet import FakeFleet, FakeWorker
-
 __all__ = [
     "Best",
-    "EventPublisher",
-    "FakeFleet",
-    "FakeWorker",
     "Found",
     "ManualClock",
     "NaiveTracker",
@@ -57,13 +50,9 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import names that need further packages on first use."""
-        if name == "EventPublisher":
-            from cachelb.testing.events import EventPublisher
+        """Return what has moved to cachelb-fakes."""
+        if name in {"EventPublisher", "FakeFleet", "FakeWorker"}:
+            from cachelb.moved import moved
 
-            return EventPublisher
-        if name in {"FakeFleet", "FakeWorker"}:
-            from cachelb.testing import fleet
-
-            return getattr(fleet, name)
+            return getattr(moved(f"cachelb.testing.{name}", "cachelb_fakes"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, is_result
-from cachelb.testing.fleet.tokens import encode
+from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
+from cachelb_fakes.fleet.dialect import Dialect, choose_tool, encode_chat, is_result
+from cachelb_fakes.fleet.tokens import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cachelb.testing.fleet.answer import Answer, Tool
-    from cachelb.testing.fleet.call import Call
+    from cachelb_fakes.fleet.answer import Answer, Tool
+    from cachelb_fakes.fleet.call import Call
 
 _MAX_TOKEN: Final = 2**32 - 1
 

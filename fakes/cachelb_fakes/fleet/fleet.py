@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cachelb.arguments import whole
-from cachelb.testing.fleet.faults import Failing, Fault, FaultRates
-from cachelb.testing.fleet.loop_thread import LoopThread
-from cachelb.testing.fleet.options import EngineKind, WorkerOptions
-from cachelb.testing.fleet.replica import Replica, Shared
-from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
-from cachelb.testing.fleet.worker import FakeWorker
+from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
+from cachelb_fakes.fleet.loop_thread import LoopThread
+from cachelb_fakes.fleet.options import EngineKind, WorkerOptions
+from cachelb_fakes.fleet.replica import Replica, Shared
+from cachelb_fakes.fleet.sockets import TcpAddress, UnixAddress
+from cachelb_fakes.fleet.worker import FakeWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ class FakeFleet(Failing):
 
     Example:
         >>> import json, urllib.request
-        >>> from cachelb.testing import FakeFleet
+        >>> from cachelb_fakes import FakeFleet
         >>> body = json.dumps({"prompt": "word" * 64, "max_tokens": 2}).encode()
         >>> with FakeFleet(2) as fleet:
         ...     url, json_type = f"{fleet.urls[0]}/v1/completions", {"Content-Type": "application/json"}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
-from cachelb.testing.fleet.openai import call_id
+from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
+from cachelb_fakes.fleet.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
+from cachelb_fakes.fleet.openai import call_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cachelb.testing.fleet.answer import Answer, Tool
-    from cachelb.testing.fleet.call import Call
-    from cachelb.testing.fleet.engine import Engine
+    from cachelb_fakes.fleet.answer import Answer, Tool
+    from cachelb_fakes.fleet.call import Call
+    from cachelb_fakes.fleet.engine import Engine
 
 _ROLES: Final = {"user", "assistant", "system", "developer"}
 

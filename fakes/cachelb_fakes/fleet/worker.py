@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 
-from cachelb.testing.fleet.counts import Counts, SeenRequest
-from cachelb.testing.fleet.faults import Failing, Fault, FaultRates
-from cachelb.testing.fleet.loop_thread import LoopThread
-from cachelb.testing.fleet.replica import Replica
+from cachelb_fakes.fleet.counts import Counts, SeenRequest
+from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
+from cachelb_fakes.fleet.loop_thread import LoopThread
+from cachelb_fakes.fleet.replica import Replica
 
 
 class FakeWorker(Failing):
@@ -19,7 +19,7 @@ class FakeWorker(Failing):
         url: ``http://127.0.0.1:port`` or ``unix:///path``, the same for the worker's whole life.
 
     Example:
-        >>> from cachelb.testing import FakeFleet
+        >>> from cachelb_fakes import FakeFleet
         >>> with FakeFleet(1) as fleet:
         ...     worker = fleet.workers[0]
         ...     worker.stop()

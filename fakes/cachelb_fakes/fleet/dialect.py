@@ -7,9 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cachelb.testing.fleet.answer import Tool
-from cachelb.testing.fleet.call import InvalidError, RejectedError, read_field
-from cachelb.testing.fleet.tokens import encode, render_chat
+from cachelb_fakes.fleet.answer import Tool
+from cachelb_fakes.fleet.call import InvalidError, RejectedError, read_field
+from cachelb_fakes.fleet.tokens import encode, render_chat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from cachelb.testing.fleet.answer import Answer
-    from cachelb.testing.fleet.call import Call
-    from cachelb.testing.fleet.engine import Engine
+    from cachelb_fakes.fleet.answer import Answer
+    from cachelb_fakes.fleet.call import Call
+    from cachelb_fakes.fleet.engine import Engine
 
 
 class Dialect(ABC):

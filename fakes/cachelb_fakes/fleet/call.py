@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb._core import Namespace
-from cachelb.testing.fleet.answer import Tool
-from cachelb.testing.fleet.engine import Job
-from cachelb.testing.fleet.options import WorkerOptions
+from cachelb_fakes.fleet.answer import Tool
+from cachelb_fakes.fleet.engine import Job
+from cachelb_fakes.fleet.options import WorkerOptions
 
 DEFAULT_MODEL: Final = "fake-model"
 _ERROR_TYPES: Final = {

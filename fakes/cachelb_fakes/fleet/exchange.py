@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 from aiohttp import web
 
-from cachelb.testing.fleet.answer import make_answer
-from cachelb.testing.fleet.call import RejectedError, parse_body
-from cachelb.testing.fleet.counts import SeenRequest
-from cachelb.testing.fleet.pages import load_report
+from cachelb_fakes.fleet.answer import make_answer
+from cachelb_fakes.fleet.call import RejectedError, parse_body
+from cachelb_fakes.fleet.counts import SeenRequest
+from cachelb_fakes.fleet.pages import load_report
 
 if TYPE_CHECKING:
-    from cachelb.testing.fleet.answer import Answer
-    from cachelb.testing.fleet.call import Call
-    from cachelb.testing.fleet.dialect import Dialect
-    from cachelb.testing.fleet.engine import Engine
-    from cachelb.testing.fleet.faults import Fault
-    from cachelb.testing.fleet.replica import Replica
+    from cachelb_fakes.fleet.answer import Answer
+    from cachelb_fakes.fleet.call import Call
+    from cachelb_fakes.fleet.dialect import Dialect
+    from cachelb_fakes.fleet.engine import Engine
+    from cachelb_fakes.fleet.faults import Fault
+    from cachelb_fakes.fleet.replica import Replica
 
 _JSON: Final = "application/json"
 _EVENT_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}

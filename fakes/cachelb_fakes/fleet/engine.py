@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.testing.fleet.prefix_cache import Kept, PrefixCache
+from cachelb_fakes.fleet.prefix_cache import Kept, PrefixCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from cachelb._core import Namespace
-    from cachelb.testing.fleet.counts import Counts, Watchers
-    from cachelb.testing.fleet.options import WorkerOptions
-    from cachelb.testing.fleet.responses import StoredResponse
+    from cachelb_fakes.fleet.counts import Counts, Watchers
+    from cachelb_fakes.fleet.options import WorkerOptions
+    from cachelb_fakes.fleet.responses import StoredResponse
 
 _MAX_TRANSFERS: Final = 4096
 

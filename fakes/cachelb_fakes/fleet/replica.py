@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from cachelb.testing.fleet.anthropic import Messages, encode_body
-from cachelb.testing.fleet.call import RejectedError, parse_body
-from cachelb.testing.fleet.counts import Counts, SeenRequest, Watchers
-from cachelb.testing.fleet.dialect import Dialect
-from cachelb.testing.fleet.embeddings import Embeddings
-from cachelb.testing.fleet.engine import Engine
-from cachelb.testing.fleet.exchange import Exchange, cut, error_answer
-from cachelb.testing.fleet.faults import Fault, FaultPlan, FaultRates
-from cachelb.testing.fleet.openai import ChatCompletions, Completions, encode_messages
-from cachelb.testing.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
-from cachelb.testing.fleet.responses import Responses
-from cachelb.testing.fleet.sockets import Listener
-from cachelb.testing.fleet.tokens import encode
+from cachelb_fakes.fleet.anthropic import Messages, encode_body
+from cachelb_fakes.fleet.call import RejectedError, parse_body
+from cachelb_fakes.fleet.counts import Counts, SeenRequest, Watchers
+from cachelb_fakes.fleet.dialect import Dialect
+from cachelb_fakes.fleet.embeddings import Embeddings
+from cachelb_fakes.fleet.engine import Engine
+from cachelb_fakes.fleet.exchange import Exchange, cut, error_answer
+from cachelb_fakes.fleet.faults import Fault, FaultPlan, FaultRates
+from cachelb_fakes.fleet.openai import ChatCompletions, Completions, encode_messages
+from cachelb_fakes.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
+from cachelb_fakes.fleet.responses import Responses
+from cachelb_fakes.fleet.sockets import Listener
+from cachelb_fakes.fleet.tokens import encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
     from aiohttp.web_protocol import RequestHandler
 
-    from cachelb.testing.events import EventPublisher
-    from cachelb.testing.fleet.options import WorkerOptions
-    from cachelb.testing.fleet.sockets import TcpAddress, UnixAddress
+    from cachelb_fakes.events import EventPublisher
+    from cachelb_fakes.fleet.options import WorkerOptions
+    from cachelb_fakes.fleet.sockets import TcpAddress, UnixAddress
 
 _JSON: Final = "application/json"
 _LONGEST_STOP_S: Final = 5.0
@@ -278,7 +278,7 @@ class Replica:
 
 
 def _publisher(*, replay: bool) -> EventPublisher:
-    from cachelb.testing.events import EventPublisher
+    from cachelb_fakes.events import EventPublisher
 
     publisher = EventPublisher(replay=replay)
     publisher.open()

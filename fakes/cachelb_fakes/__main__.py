@@ -1,4 +1,4 @@
-"""`python -m cachelb.testing.fleet`: fake engines to try a gateway with."""
+"""`python -m cachelb_fakes`: fake engines to try a gateway with."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import signal
 import sys
 import threading
 
-from cachelb.testing.fleet import FakeFleet
+from cachelb_fakes.fleet import FakeFleet
 
 
 def main() -> None:
     """Serve fake engines, print their URLs, a line each, and wait for the end."""
     parser = argparse.ArgumentParser(
-        prog="python -m cachelb.testing.fleet",
+        prog="python -m cachelb_fakes",
         description="Start fake engines that speak the API of vLLM, each with a prefix cache of its own.",
-        epilog="example: python -m cachelb.testing.fleet --workers 2 --port 8001",
+        epilog="example: python -m cachelb_fakes --workers 2 --port 8001",
     )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=0, help="of the first one; the next follow. Default: any free ones")

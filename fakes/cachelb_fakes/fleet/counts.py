@@ -33,7 +33,7 @@ class Counts:
         faults: Faults that struck, by kind or by status.
 
     Example:
-        >>> from cachelb.testing import FakeFleet
+        >>> from cachelb_fakes import FakeFleet
         >>> with FakeFleet(1) as fleet:
         ...     counts = fleet.workers[0].counts
         >>> counts.started, counts.open
@@ -69,7 +69,7 @@ class SeenRequest:
 
     Example:
         >>> import json, urllib.request
-        >>> from cachelb.testing import FakeFleet
+        >>> from cachelb_fakes import FakeFleet
         >>> with FakeFleet(1) as fleet:
         ...     body = json.dumps({"prompt": "hello", "max_tokens": 1}).encode()
         ...     url, json_type = f"{fleet.urls[0]}/v1/completions", {"Content-Type": "application/json"}

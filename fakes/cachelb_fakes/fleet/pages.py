@@ -6,15 +6,15 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
-from cachelb.testing.fleet.call import DEFAULT_MODEL
+from cachelb_fakes.fleet.call import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cachelb.cache_groups import CacheLayout
-    from cachelb.testing.events import EventPublisher
-    from cachelb.testing.fleet.engine import Engine
-    from cachelb.testing.fleet.options import WorkerOptions
+    from cachelb_fakes.events import EventPublisher
+    from cachelb_fakes.fleet.engine import Engine
+    from cachelb_fakes.fleet.options import WorkerOptions
 
 
 VERSION_PAGE: Final = b'{"version": "0.32.0"}'

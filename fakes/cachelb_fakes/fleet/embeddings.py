@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from cachelb.testing.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb.testing.fleet.dialect import Dialect
-from cachelb.testing.fleet.openai import token_ids
-from cachelb.testing.fleet.tokens import encode
+from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
+from cachelb_fakes.fleet.dialect import Dialect
+from cachelb_fakes.fleet.openai import token_ids
+from cachelb_fakes.fleet.tokens import encode
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from cachelb.testing.fleet.answer import Answer
-    from cachelb.testing.fleet.call import Call
+    from cachelb_fakes.fleet.answer import Answer
+    from cachelb_fakes.fleet.call import Call
 
 _DIMENSIONS: Final = 64
 _MOST_DIMENSIONS: Final = 4096

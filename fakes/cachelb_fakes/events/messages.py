@@ -51,7 +51,7 @@ def stored(
         The event.
 
     Example:
-        >>> from cachelb.testing.events import stored
+        >>> from cachelb_fakes.events import stored
         >>> stored([7], range(16))["medium"]
         'GPU'
     """
@@ -79,7 +79,7 @@ def removed(hashes: Iterable[int | bytes], **fields: object) -> dict[str, Any]:
         The event.
 
     Example:
-        >>> from cachelb.testing.events import removed
+        >>> from cachelb_fakes.events import removed
         >>> removed([7], medium="CPU")
         {'type': 'BlockRemoved', 'block_hashes': [7], 'medium': 'CPU'}
     """
@@ -93,7 +93,7 @@ def cleared() -> dict[str, Any]:
         The event.
 
     Example:
-        >>> from cachelb.testing.events import cleared
+        >>> from cachelb_fakes.events import cleared
         >>> cleared()
         {'type': 'AllBlocksCleared'}
     """
@@ -113,7 +113,7 @@ def encode_batch(events: Iterable[dict[str, Any]], *, ts: float, dp_rank: int | 
         The payload of a message.
 
     Example:
-        >>> from cachelb.testing.events import cleared, encode_batch
+        >>> from cachelb_fakes.events import cleared, encode_batch
         >>> encode_batch([cleared()], ts=0.0, dp_rank=None, form="array")[-16:]
         b'AllBlocksCleared'
     """

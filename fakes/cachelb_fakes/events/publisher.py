@@ -18,8 +18,8 @@ import zmq
 from cachelb.arguments import whole
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.sockets import REQUEST_BYTES, make_socket
-from cachelb.testing.events.messages import Form, encode_batch
-from cachelb.testing.fleet.sockets import TcpAddress
+from cachelb_fakes.events.messages import Form, encode_batch
+from cachelb_fakes.fleet.sockets import TcpAddress
 
 _T = TypeVar("_T")
 
@@ -49,8 +49,8 @@ class EventPublisher:
         replay_requests: Numbers that replays were asked from, as they came.
 
     Example:
-        >>> from cachelb.testing import EventPublisher
-        >>> from cachelb.testing.events import stored
+        >>> from cachelb_fakes import EventPublisher
+        >>> from cachelb_fakes.events import stored
         >>> with EventPublisher() as publisher:
         ...     publisher.publish(stored([7], range(16)))
         0

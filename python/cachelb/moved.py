@@ -1,0 +1,63 @@
+"""Old import paths of modules that are in distributions of their own; each warns, for one minor version."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final
+
+MOVED: Final = {
+    "cachelb.testing.events": "cachelb_fakes.events",
+    "cachelb.testing.fleet": "cachelb_fakes.fleet",
+    "cachelb.testing.fleet.__main__": "cachelb_fakes.__main__",
+}
+
+
+def moved(old: str, new: str) -> ModuleType:
+    """Import the module `new` in place of `old`, with a warning.
+
+    If its distribution is not installed, the ModuleNotFoundError has the line that installs it.
+    """
+    from importlib.util import find_spec
+
+    package = new.partition(".")[0]
+    if find_spec(package) is None:
+        text = f"{old} has moved to {new}: pip install {package.replace('_', '-')}"
+        raise ModuleNotFoundError(text, name=package)
+    warnings.warn(f"{old} has moved to {new}; the old name goes in cachelb 0.5", DeprecationWarning, stacklevel=3)
+    return import_module(new)
+
+
+class MovedModules:
+    """Finds modules by their old paths."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return a spec whose module is the one of the new path; `python -m` runs the new file."""
+        old = name
+        while old not in MOVED:
+            old = old.rpartition(".")[0]
+            if not old.startswith("cachelb."):
+                return None
+        new = MOVED[old] + name.removeprefix(old)
+        if name.endswith(".__main__"):
+            from importlib.util import find_spec, spec_from_file_location
+
+            found = find_spec(new)
+            return None if found is None else spec_from_file_location(name, found.origin)
+        loader: Any = MovedModules()
+        return ModuleSpec(name, loader, loader_state=new, is_package=True)
+
+    @staticmethod
+    def create_module(_spec: ModuleSpec) -> None:
+        """Leave an empty module to be replaced."""
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """Put the module of the new path in place of an empty one."""
+        spec = module.__spec__
+        if spec is not None:
+            sys.modules[spec.name] = moved(spec.name, spec.loader_state)

@@ -31,7 +31,8 @@ fn assert_near(taken: usize, reported: usize, what: &str) {
     );
 }
 
-/// Chains of some length on some workers each, as many as the limit leaves room for and as many again.
+/// Chains of some length on some workers each, as many as the limit leaves room for and as many again. What is beyond the
+/// limit goes after each record.
 fn fill_index(length: usize, holders: u32, limit: usize) {
     let mut rng = Rng::new(length as u64);
     let empty = live_bytes();
@@ -39,18 +40,17 @@ fn fill_index(length: usize, holders: u32, limit: usize) {
     for slot in 0..WORKERS {
         index.add_worker(worker(slot), u32::MAX);
     }
-    let (mut tick, mut cuts) = (0, 0);
-    while cuts < 2 * limit / (30 * length) / holders as usize {
+    let (mut tick, mut evictions) = (0, 0);
+    while evictions < 2 * limit / (30 * length) / holders as usize {
         let hashes: Vec<_> = (0..length).map(|_| SequenceHash(rng.bits())).collect();
         let first = rng.below(WORKERS as usize) as u32;
         for slot in (0..holders).map(|at| (first + at) % WORKERS) {
             tick += 1;
-            index.set_limit(limit, tick);
+            index.set_tick(tick);
             index.record(worker(slot), &hashes, None, None).unwrap();
-            while index.cut().is_some() {
-                cuts += 1;
+            while index.memory_bytes() > limit {
+                evictions += 1;
                 assert!(index.evict_oldest(64, tick) > 0);
-                index.record(worker(slot), &hashes, None, None).unwrap();
             }
         }
     }
@@ -77,18 +77,17 @@ fn fill_tree(length: usize, limit: usize) {
     let empty = live_bytes();
     let mut tree = RadixTree::<u8>::new(1, None).unwrap();
     tree.add_worker(worker(0), u32::MAX);
-    let (mut tick, mut cuts) = (0, 0);
-    while cuts < 2 * limit / length {
+    let (mut tick, mut evictions) = (0, 0);
+    while evictions < 2 * limit / length {
         let key: String = (0..length)
             .map(|_| (b'a' + rng.below(20) as u8) as char)
             .collect();
         tick += 256;
-        tree.set_limit(limit, tick);
+        tree.set_tick(tick);
         tree.record(worker(0), key.as_str(), None).unwrap();
-        while tree.cut().is_some() {
-            cuts += 1;
+        while tree.memory_bytes() > limit {
+            evictions += 1;
             assert!(tree.evict_oldest(u32::MAX, tick) > 0);
-            tree.record(worker(0), key.as_str(), None).unwrap();
         }
     }
     tree.validate().unwrap();

@@ -134,10 +134,10 @@ impl Feed<'_> {
         } else {
             Vec::new()
         };
-        let grown = self.pools.grow(home, hashes.len(), |index, _| {
+        let grown = self.pools.grow(home, |index, _| {
             let exact = index.exact_mut()?;
-            new += exact.announce(worker, parent, hashes, medium, expires)?;
-            Ok(index.cut().is_none())
+            new = exact.announce(worker, parent, hashes, medium, expires)?;
+            Ok(())
         });
         for hash in awaited {
             self.mark(hash, medium);
@@ -181,9 +181,9 @@ impl Feed<'_> {
     /// The worker holds `hash`, a block it holds in another medium, in `medium` too. Returns whether that is new.
     pub fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
         let (worker, mut new) = (self.worker, false);
-        let grown = self.pools.grow(self.home, 1, |index, _| {
-            new |= index.exact_mut()?.spread(worker, hash, medium)?;
-            Ok(index.cut().is_none())
+        let grown = self.pools.grow(self.home, |index, _| {
+            new = index.exact_mut()?.spread(worker, hash, medium)?;
+            Ok(())
         });
         grown.is_ok() && new
     }

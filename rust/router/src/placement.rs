@@ -259,10 +259,10 @@ impl Step<'_, '_> {
         until: Option<Millis>,
     ) -> Result<()> {
         let (pools, Placed { worker, path, .. }) = (&mut self.selector.pools, placed);
-        pools.grow(self.request.pool, path.len() - from, |index, hint| {
+        pools.grow(self.request.pool, |index, hint| {
             let exact = index.exact_mut()?;
             exact.expect(worker, path, from as u32, Some(hint.exact()), until)?;
-            Ok(index.cut().is_none())
+            Ok(())
         })
     }
 }

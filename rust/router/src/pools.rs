@@ -51,7 +51,6 @@ impl Pools {
 
     /// Opens one more model.
     pub(super) fn open(&mut self, pool: Pool) -> PoolId {
-        self.budget.add(&pool);
         self.list.push(pool);
         PoolId(self.list.len() as u32 - 1)
     }
@@ -84,7 +83,8 @@ impl Pools {
         id: PoolId,
         change: impl FnOnce(&mut Blocks) -> T,
     ) -> T {
-        let outcome = self.budget.meter(&mut self.list[id.0 as usize], change);
+        let blocks = self.budget.blocks_mut(&mut self.list[id.0 as usize]);
+        let outcome = blocks.map(change);
         self.budget.fit(&mut self.list);
         outcome.unwrap_or_default()
     }
@@ -96,8 +96,10 @@ impl Pools {
         mut change: impl FnMut(&mut Blocks) -> T,
     ) {
         for pool in &mut self.list {
-            if pool.blocks().is_some_and(&concerns) {
-                self.budget.meter(pool, &mut change);
+            if let Some(blocks) = self.budget.blocks_mut(pool)
+                && concerns(blocks)
+            {
+                change(blocks);
             }
         }
         self.budget.fit(&mut self.list);
@@ -182,21 +184,19 @@ impl Pools {
         {
             blocks.expect_expiry();
         }
-        self.grow(id, path.len(), |index, hint| {
+        self.grow(id, |index, hint| {
             index.record(worker, path, Some(hint), until)?;
-            Ok(index.cut().is_none())
+            Ok(())
         })
     }
 
-    /// Writes to an index until `write` says that it was complete, after what must go for that.
+    /// Adds to an index, as the latest use of it, and evicts for it.
     pub(super) fn grow(
         &mut self,
         id: PoolId,
-        blocks: usize,
-        write: impl FnMut(&mut Store, &Depths) -> Result<bool>,
+        write: impl FnOnce(&mut Store, &Depths) -> Result<()>,
     ) -> Result<()> {
-        let (pools, at) = (&mut self.list, id.0 as usize);
-        self.budget.grow(pools, at, blocks, write)
+        self.budget.grow(&mut self.list, id.0 as usize, write)
     }
 
     fn blocks(&self) -> impl Iterator<Item = &Blocks> {
@@ -292,7 +292,7 @@ impl Pools {
         self.index_bytes() + rules.sum::<usize>()
     }
 
-    /// Recounts every index and rule while `open` bookings are open, and compares the bytes with the budget.
+    /// Recounts every index and rule while `open` bookings are open, and compares the bytes with the limit.
     pub(super) fn validate(&self, open: usize) -> Result<()> {
         self.indexes().try_for_each(Store::validate)?;
         for (.., rule) in self.rules() {
@@ -304,6 +304,6 @@ impl Pools {
             }
         }
         let is_empty = self.block_count(None) == 0;
-        self.budget.validate(self.index_bytes(), is_empty)
+        self.budget.validate(&self.list, is_empty)
     }
 }

@@ -157,6 +157,11 @@ impl<S: Shape> Forest<S> {
 
     // --- one memory budget over several indexes
 
+    /// No use from now on counts as older than `tick`, which makes the ages of several indexes comparable.
+    pub fn set_tick(&mut self, tick: u64) {
+        self.held.records.tick = tick;
+    }
+
     /// The lane is about to be used.
     pub(crate) fn queue(&mut self, lane: u32) {
         self.ages[S::rank(lane)].queue(&mut self.held.lanes[lane], lane);

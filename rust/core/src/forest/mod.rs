@@ -14,7 +14,6 @@ pub(crate) mod expiry;
 mod held;
 pub(crate) mod lanes;
 pub(crate) mod leading;
-pub(crate) mod limit;
 pub(crate) mod nodes;
 pub(crate) mod recency;
 pub(crate) mod sets;
@@ -31,7 +30,6 @@ use crate::ids::{Medium, WorkerId};
 use ages::Ages;
 pub use held::Held;
 use lanes::Worker;
-use limit::Limit;
 use nodes::{Node, Nodes};
 use slab::Slot;
 use validate::Recount;
@@ -127,13 +125,12 @@ pub trait Shape: Debug + Sized {
     fn validate_sums(held: &Held<Self>, units: u64) -> Result<()>;
 }
 
-/// Nodes, their holders, and their limits.
+/// Nodes, their holders, and the order in which they go.
 #[derive(Debug)]
 pub struct Forest<S: Shape> {
     pub(crate) held: Held<S>,
     /// Lanes by the age of their next leaf to evict, by rank.
     pub(crate) ages: [Ages; 2],
-    pub(crate) limit: Limit,
     pub(crate) stats: IndexStats,
 }
 
@@ -142,7 +139,6 @@ impl<S: Shape> Forest<S> {
         Self {
             held: Held::of(shape),
             ages: Default::default(),
-            limit: Limit::default(),
             stats: IndexStats::default(),
         }
     }
@@ -198,12 +194,6 @@ impl<S: Shape> Forest<S> {
     #[must_use]
     pub fn stats(&self) -> IndexStats {
         self.stats
-    }
-
-    /// How many units the latest record or store had no room for, `None` if it was complete.
-    #[must_use]
-    pub fn cut(&self) -> Option<usize> {
-        self.limit.cut
     }
 
     /// Heap bytes, about: those of what is held, with the mean of what tables and slots take for it.

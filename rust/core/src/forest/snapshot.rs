@@ -161,8 +161,13 @@ impl<S: Shape> Held<S> {
 }
 
 impl<S: Shape> Forest<S> {
-    /// Looks at all deadlines, and recounts everything.
+    /// Looks at all deadlines and lanes, and recounts everything.
     pub(crate) fn restored(&mut self) -> Result<()> {
+        let used = |(id, lane): (u32, &Lane)| (lane.oldest != NONE).then_some(id);
+        let used: Vec<u32> = self.held.lanes.iter().filter_map(used).collect();
+        for lane in used {
+            self.queue(lane);
+        }
         let records: Vec<u32> = self.held.records.iter().map(|(id, _)| id).collect();
         for record in records {
             self.held.expiry.arm(&mut self.held.records, record);

@@ -6,7 +6,6 @@
 
 use std::collections::HashSet;
 
-use super::marks::MARK;
 use super::shape::Hashed;
 use super::{BlockIndex, NONE};
 use crate::error::Result;
@@ -78,13 +77,11 @@ impl BlockIndex {
                 insert.add(last, &[], from);
             }
             if self.held.shape.marks.count(worker.slot) > 0 {
-                let mut room = self.room(MARK).unwrap_or(0);
                 for &Stretch { last, from } in &stretches {
-                    self.held.doubt_marks(worker.slot, last, from, &mut room);
+                    self.held.doubt_marks(worker.slot, last, from);
                 }
             }
             self.held.clear_lane(device);
-            self.limit.cut = None;
         }
         self.held.finish();
         self.fit_speculative(worker)?;

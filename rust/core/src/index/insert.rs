@@ -125,11 +125,8 @@ impl Insert<'_> {
     /// Holds the path that ends at the block `last` from depth `from` on, adds `new` behind it and makes this the lane's
     /// most recent use.
     pub fn add(&mut self, last: u32, new: &[SequenceHash], from: u32) -> u32 {
-        if !self.index.limit.is_set() {
-            self.index.held.open(self.lane);
-        } else if !self.may_hold(new.len()) {
-            return 0;
-        }
+        self.index.held.open(self.lane);
+        self.index.queue(self.lane);
         let (mut held, mut run) = (0, NONE);
         if last != NONE {
             let end = self.end_at(last, !new.is_empty());
@@ -272,13 +269,8 @@ impl Insert<'_> {
                 self.index.stats.conflicts += 1;
                 break;
             }
-            let admitted = self.admit(left.len());
-            if admitted == 0 {
-                self.index.limit.cut = Some(left.len());
-                break;
-            }
             let held = &mut self.index.held;
-            let (base, got) = held.shape.blocks.alloc(admitted as u32);
+            let (base, got) = held.shape.blocks.alloc(left.len() as u32);
             let mut start = 0;
             if run != NONE {
                 start = held.nodes[run].end();
@@ -321,9 +313,8 @@ impl Insert<'_> {
         if r.children > 0 || entry.count != len || lasts {
             return 0;
         }
-        let admitted = self.admit(new.len());
         let held = &mut self.index.held;
-        let got = held.shape.blocks.extend(base + len, admitted as u32);
+        let got = held.shape.blocks.extend(base + len, new.len() as u32);
         if got == 0 {
             // The next id may lie in a chunk that does not exist.
             return 0;

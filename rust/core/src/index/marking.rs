@@ -1,7 +1,7 @@
 //! Marks from outside: where a worker can resume, by its events or expected from its placements.
 
 use super::BlockIndex;
-use super::marks::{MARK, Resumes, SLOTS, kin};
+use super::marks::{Resumes, SLOTS, kin};
 use super::shape::Hashed;
 use crate::error::Result;
 use crate::forest::Held;
@@ -19,10 +19,10 @@ impl BlockIndex {
         Ok(())
     }
 
-    /// Marks a block: the side groups of the worker accept resuming behind it with their blocks in media up to
-    /// `medium`. The lowest of the ranks that engines announce stays; a speculative mark is one of its own. Returns
-    /// whether the block is marked so: not if the worker does not hold it, in the speculative lane or else in a medium
-    /// that engines announce, nor if [`Self::set_limit`] leaves no room. A mark is removed when that no longer holds.
+    /// Marks a block: the side groups of the worker accept resuming behind it with what they hold in media up to `medium`.
+    /// Of the ranks that engines announce the lowest stays; a speculative mark is one of its own. Returns whether the block
+    /// is marked so: not if the worker does not hold it, in the speculative lane or else in a medium that engines announce. A
+    /// mark goes when that no longer is so.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -38,8 +38,7 @@ impl BlockIndex {
         if lowest.is_some_and(|rank| rank <= medium) {
             return Ok(true);
         }
-        let has_room = || self.room(MARK).is_some_and(|marks| marks > 0);
-        if slot >= SLOTS || (self.limit.is_set() && !has_room()) {
+        if slot >= SLOTS {
             return Ok(false);
         }
         let marks = &mut self.held.shape.marks;
@@ -99,7 +98,7 @@ impl Held<Hashed> {
 
     /// Makes the marks in device memory speculative, as far as the blocks of the path that ends with `last` are, from the
     /// depth `from` on.
-    pub(super) fn doubt_marks(&mut self, slot: u32, last: u32, from: u32, room: &mut usize) {
+    pub(super) fn doubt_marks(&mut self, slot: u32, last: u32, from: u32) {
         let speculative = lane_of(slot, Medium::Speculative);
         let (mut run, mut end) = (self.shape.blocks.run(last), last + 1);
         loop {
@@ -107,7 +106,7 @@ impl Held<Hashed> {
             let first = r.own.base + from.saturating_sub(r.start);
             let upto = end.min(r.own.base + self.nodes.covered(run, speculative));
             if first < upto {
-                self.shape.marks.doubt(first..upto, slot, room);
+                self.shape.marks.doubt(first..upto, slot);
             }
             if r.start <= from || r.parent == super::NONE {
                 return;

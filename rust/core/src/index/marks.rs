@@ -22,9 +22,6 @@ const WORD: u32 = u64::BITS;
 /// Workers in higher slots get no marks: so many bits of a key are left for them.
 pub(super) const SLOTS: u32 = 1 << 24;
 
-/// Heap bytes of a mark, about.
-pub(super) const MARK: usize = 16;
-
 /// The media of which one must hold a block that is marked with this rank, and the ranks of which a block has one.
 pub(super) fn kin(rank: Medium) -> &'static [Medium] {
     match rank {

@@ -20,7 +20,6 @@ mod doubt;
 mod evict;
 pub mod hints;
 mod insert;
-mod limit;
 mod marking;
 mod marks;
 mod media;

@@ -40,7 +40,7 @@ impl Telling {
         }
     }
 
-    /// Time of use of the next record, `None` if all are sent. Comparable as far as `BlockIndex::set_limit` makes it.
+    /// When what comes next was used, `None` if all is told. Comparable as far as `BlockIndex::set_tick` makes it.
     #[must_use]
     pub fn age(&self, index: &BlockIndex) -> Option<u64> {
         let record = self.next(index);

@@ -29,8 +29,8 @@ impl<U: Unit> RadixTree<U> {
     }
 
     /// Records that `worker` holds `key` in whole pages, as many from its beginning as its capacity and the budget allow,
-    /// makes that the latest use of the whole path, and evicts units that no longer fit. Returns the units the worker
-    /// did not hold before: fewer than there are if [`Self::set_limit`] leaves no room.
+    /// makes that the latest use of the whole path, and evicts what no longer fits. Returns the units the worker did not
+    /// hold before.
     ///
     /// Remote state ([`Trust::Remote`]) is not kept where local state covers all of it.
     ///
@@ -45,7 +45,6 @@ impl<U: Unit> RadixTree<U> {
     ) -> Result<u32> {
         let present = self.worker(worker)?;
         let (before, capacity) = (present.distinct, u64::from(present.capacity));
-        self.limit.cut = None;
         let Held { shape, nodes, .. } = &self.held;
         let most = capacity.min(shape.max_units);
         let most = (most - most % shape.children.page as u64) as u32;
@@ -64,16 +63,13 @@ impl<U: Unit> RadixTree<U> {
             lane: how.trust.lane(worker.slot),
             expires: 0,
         };
-        let Some(admitted) = insert.admit(rest) else {
-            return Ok(0);
-        };
         insert.tree.held.open(insert.lane);
         insert.expires = insert.tree.held.expiry.deadline(how.expires);
-        let known = insert.end_at(spot, admitted > 0);
+        let known = insert.end_at(spot, rest > 0);
         if known != NONE {
             insert.hold_path(known, spot.upto);
         }
-        let last = insert.extend(known, key, spot.at..spot.at + admitted, room);
+        let last = insert.extend(known, key, spot.at..end, room);
         if last != NONE {
             insert.touch(last, how.time);
             if how.trust == Trust::Local {

@@ -16,7 +16,6 @@
 mod evict;
 mod insert;
 mod labels;
-mod limit;
 mod named;
 mod overlap;
 mod shape;

@@ -8,7 +8,7 @@ use super::shape::Labelled;
 use super::unit::Unit;
 use super::{EDGE, RadixTree, Trust};
 use crate::error::Result;
-use crate::forest::lanes::{Lane, medium_of};
+use crate::forest::lanes::medium_of;
 use crate::forest::{Held, NONE};
 use crate::ids::Millis;
 use crate::shared::Shared;
@@ -80,11 +80,6 @@ impl<U: Unit> RadixTree<U> {
         }
         restore.lists()?;
         restore.reader.end()?;
-        let used = |(id, lane): (u32, &Lane)| (lane.oldest != NONE).then_some(id);
-        let used: Vec<u32> = tree.held.lanes.iter().filter_map(used).collect();
-        for lane in used {
-            tree.queue(lane);
-        }
         tree.restored()?;
         Ok(tree)
     }

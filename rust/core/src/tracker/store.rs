@@ -37,7 +37,7 @@ macro_rules! each {
             Store::Tree($index) => $work,
         }
     };
-    // `$none` for blocks by position, which are not limited and do not expire.
+    // `$none` for blocks by position, which have no order of use and do not expire.
     ($store:expr, $none:expr, $index:ident => $work:expr) => {
         match $store {
             Store::Exact($index) => $work,
@@ -331,15 +331,9 @@ impl Store {
         each!(self, index => index.memory_bytes())
     }
 
-    /// Lets the index grow up to `bytes`; uses from now on have the age `tick`. Blocks by position have no limit.
-    pub fn set_limit(&mut self, bytes: usize, tick: u64) {
-        each!(self, {}, index => index.set_limit(bytes, tick));
-    }
-
-    /// Blocks the latest record had no room for, `None` if it was complete.
-    #[must_use]
-    pub fn cut(&self) -> Option<usize> {
-        each!(self, None, index => index.cut())
+    /// Uses from now on have the age `tick`.
+    pub fn set_tick(&mut self, tick: u64) {
+        each!(self, {}, index => index.set_tick(tick));
     }
 
     /// Age of what goes next.

@@ -124,15 +124,15 @@ impl Adopted<'_> {
         pools[self.pool].blocks_mut()?.expect_expiry();
         let (worker, anchor, expires) = (self.worker, self.anchor, Some(expires));
         let (mut new, mut refused) = (0, false);
-        let grown = pools.grow(self.pool, self.hashes.len(), |index, _| {
+        let grown = pools.grow(self.pool, |index, _| {
             let Ok(index) = index.exact_mut() else {
-                return Ok(true);
+                return Ok(());
             };
             let conflicts = index.stats().conflicts;
             // Given by another router, not computed from tokens here.
-            new += index.store(worker, anchor, self.hashes, self.medium, expires)?;
+            new = index.store(worker, anchor, self.hashes, self.medium, expires)?;
             refused = index.stats().conflicts > conflicts;
-            Ok(refused || index.cut().is_none())
+            Ok(())
         });
         if refused {
             self.take_back(pools, new);

@@ -57,15 +57,14 @@ impl Marks {
         }
     }
 
-    /// Makes marks of the rank of device memory speculative as far as there is room; the others go.
-    pub fn doubt(&mut self, blocks: Range<u32>, slot: u32, room: &mut usize) {
+    /// Makes marks of the rank of device memory speculative.
+    pub fn doubt(&mut self, blocks: Range<u32>, slot: u32) {
         for block in blocks {
             if self.take(block..block + 1, slot, &[Medium::Gpu]) == 0 {
                 continue;
             }
             let is_marked = self.rank(block, slot, kin(Medium::Speculative)).is_some();
-            if *room > 0 && !is_marked {
-                *room -= 1;
+            if !is_marked {
                 self.add(block, slot, Medium::Speculative);
             }
         }

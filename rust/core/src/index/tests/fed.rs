@@ -170,9 +170,9 @@ fn a_snapshot_of_the_version_before_is_refused() {
 }
 
 #[test]
-fn a_limit_outlives_the_last_worker() {
+fn the_oldest_use_is_found_after_the_last_worker() {
     let mut index = index(1000);
-    index.set_limit(1 << 20, 1);
+    index.set_tick(1);
     index.record(worker(0), &chain(9), None, None).unwrap();
     index.remove_worker(worker(0)).unwrap();
     assert_eq!(index.oldest(), None);
@@ -182,21 +182,9 @@ fn a_limit_outlives_the_last_worker() {
     index.validate().unwrap();
 }
 
-/// Announcements, expectations and removals of a few workers under a limit: one call that stores goes beyond it by a
-/// sixteenth at most.
+/// Announcements, expectations and removals of a few workers, with evictions down to a limit after each.
 #[test]
-fn what_there_is_no_room_to_confirm_stays_expected() {
-    let mut index = index(100);
-    let blocks = chain(4);
-    index.expect(worker(0), &blocks, 0, None, None).unwrap();
-    index.set_limit(0, 1);
-    let held = index.announce(worker(0), None, &blocks, Medium::Gpu, None);
-    assert_eq!((held, counts(&index)), (Ok(0), [0, 4, 0, 0]));
-    index.validate().unwrap();
-}
-
-#[test]
-fn a_limit_holds_with_speculative_blocks() {
+fn evictions_keep_a_limit_with_speculative_blocks() {
     const LIMIT: usize = 96 << 10;
     for round in 0..12 {
         let mut rng = Rng::new(round);
@@ -205,9 +193,9 @@ fn a_limit_holds_with_speculative_blocks() {
         for slot in 0..40 {
             index.add_worker(worker(slot), 4000);
         }
-        let mut cuts = 0;
+        let mut evictions = 0;
         for step in 0..1200_u64 {
-            index.set_limit(LIMIT, step);
+            index.set_tick(step);
             let family = roll(40);
             let length = 1 + roll(120);
             let own = |at| (at >= 20).then(|| family << 8 | roll(3));
@@ -222,9 +210,6 @@ fn a_limit_holds_with_speculative_blocks() {
                     }
                     if roll(8) == 0 {
                         drop(index.doubt(w, Some(Millis(step + 50))));
-                        while index.memory_bytes() > LIMIT {
-                            assert!(index.evict_oldest(u32::MAX, u64::MAX) > 0);
-                        }
                     }
                 }
                 0 | 1 => drop(index.expect(w, &blocks, from as u32, None, Some(Millis(step + 50)))),
@@ -236,21 +221,10 @@ fn a_limit_holds_with_speculative_blocks() {
                 _ => {
                     let end = (from + 3).min(blocks.len());
                     drop(index.remove(w, &blocks[from..end], Some(Medium::Gpu)));
-                    while index.memory_bytes() > LIMIT {
-                        assert!(index.evict_oldest(u32::MAX, u64::MAX) > 0);
-                    }
                 }
             }
-            assert!(
-                index.memory_bytes() <= LIMIT + LIMIT / 16,
-                "{} in round {round} at {step}",
-                index.memory_bytes()
-            );
-            if index.cut().is_some() {
-                cuts += 1;
-                index.evict_oldest(64, u64::MAX);
-            }
             while index.memory_bytes() > LIMIT {
+                evictions += 1;
                 assert!(index.evict_oldest(64, u64::MAX) > 0);
             }
             index.expire(Millis(step));
@@ -258,7 +232,7 @@ fn a_limit_holds_with_speculative_blocks() {
                 index.validate().unwrap();
             }
         }
-        assert!(cuts > 20, "the limit never mattered: {cuts}");
+        assert!(evictions > 20, "the limit never mattered: {evictions}");
     }
 }
 

@@ -74,6 +74,8 @@ redis: ## Fetch a Redis server for the tests into target/redis, from Debian's pa
 check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints, types, stubs, layers, sizes, words, licences, wheel, site
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@# Without learned models, published rules and TensorRT-LLM.
+	cargo clippy --package cachelb --no-default-features --locked -- -D warnings
 	@# As for an interpreter without a GIL, which need not be there.
 	PYO3_CONFIG_FILE=$(abspath .ci/free-threaded.cfg) cargo clippy --package cachelb-py --locked --target-dir target/free-threaded -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items

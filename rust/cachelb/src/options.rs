@@ -198,6 +198,7 @@ fn read(kind: &Kind, name: &str, value: &Json, depth: u32) -> Result<Value> {
             None => Err(format!("an object with keys among {words:?}")),
         },
         Kind::Policy => return Ok(Value::Policy(Arc::new(inner(value, depth)?))),
+        #[cfg(feature = "learned")]
         Kind::Model => Err("null: JSON holds no learned model".into()),
     };
     value.or_else(|expected: String| refused(&expected))

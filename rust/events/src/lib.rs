@@ -44,6 +44,7 @@ mod names;
 mod namespaces;
 mod orphans;
 mod pages;
+#[cfg(feature = "tensorrt-llm")]
 mod polled;
 mod references;
 mod repair;
@@ -61,6 +62,7 @@ pub use feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, R
 pub use follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use holdings::Holdings;
 pub use ingest::Ingest;
+#[cfg(feature = "tensorrt-llm")]
 pub use polled::{Polled, PolledSettings, Published};
 pub use repair::{Fault, Finding, Heard};
 pub use settings::{IngestSettings, Refusal, sizes_fit};

@@ -7,5 +7,6 @@ mod events_groups;
 mod events_ingest;
 mod events_loss;
 pub(crate) mod events_model;
+#[cfg(feature = "tensorrt-llm")]
 mod events_polled;
 mod wire;

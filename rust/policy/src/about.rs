@@ -109,6 +109,7 @@ impl Setup {
     }
 
     /// That of policies without such options.
+    #[cfg(feature = "published")]
     pub(super) fn default_gate(&self) -> SpillGate {
         self.gate(SpillGate::DEFAULT.load_factor, SpillGate::DEFAULT.margin)
     }

@@ -17,7 +17,6 @@ use super::credits::Credits;
 use super::gate::Margin;
 use super::gate::SpillGate;
 use super::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, options};
-use super::published::prefill_times_batch::{Common, product};
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
 use super::values::{MediumCredits, words};
@@ -123,7 +122,7 @@ impl KvAware {
     fn cost(&self, view: &View<'_>, row: &Candidate) -> f64 {
         match self.scoring {
             Scoring::Prefix => view.uncached_tokens(row),
-            Scoring::Cost => product(view, row, Common::ALONE),
+            Scoring::Cost => view.prefill_times_batch(row, 1.0, 0.0),
         }
     }
 

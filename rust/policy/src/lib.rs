@@ -14,10 +14,12 @@ mod choice;
 mod configured;
 mod consistent_hash;
 mod credits;
+#[cfg(any(feature = "learned", feature = "published"))]
 mod crowd;
 mod custom;
 mod gate;
 mod kv_aware;
+#[cfg(feature = "learned")]
 mod learned;
 mod least_loaded;
 mod length;
@@ -26,6 +28,7 @@ mod pair;
 pub mod parts;
 mod placements;
 mod power_of_two;
+#[cfg(feature = "published")]
 mod published;
 mod random;
 mod reason;
@@ -46,12 +49,15 @@ pub use adaptive::{Adaptive, Objective, Speeds};
 pub use boundary_learning::{BoundaryLearning, BoundaryLearningOptions, Teaches};
 pub use cache_aware::{CacheAware, Threshold};
 pub use cachelb_core::rng::Rng;
+#[cfg(feature = "learned")]
+pub use cachelb_learned::LearnedStats;
 pub use choice::Choice;
 pub use consistent_hash::ConsistentHash;
 pub use credits::{Continuation, Credits};
 pub use custom::{Custom, key_hash};
 pub use gate::{Margin, SpillGate};
 pub use kv_aware::{KvAware, Scoring};
+#[cfg(feature = "learned")]
 pub use learned::{Learned, Learning, Outside, Tie};
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use length::Length;
@@ -64,6 +70,7 @@ pub use pair::{Handover, PairChoice, Pairing, Prefiller};
 pub use parts::Ended;
 pub use placements::Placements;
 pub use power_of_two::{Compare, PowerOfTwo};
+#[cfg(feature = "published")]
 pub use published::{
     Affinity, EstimatedTtft, EstimatedTtftOptions, ExploitExplore, Exploiting, Forgetting,
     LeastExpectedWait, LengthBucket, LengthBucketOptions, OnSlo, OverlapCost, PrefillTime,
@@ -83,30 +90,43 @@ pub use values::{ByWorker, MediumCredits, Peak, TierTimes, Within};
 pub use view::{Active, Candidate, Content, Media, Names, Scores, View, Workers, load_of};
 
 /// The policies that ship with the library, in the order in which documentation lists them.
-pub static POLICIES: [Policy; 24] = [
+pub static POLICIES: &[Policy] = &[
     adaptive::POLICY,
     cache_aware::POLICY,
     least_loaded::POLICY,
     power_of_two::POLICY,
     rendezvous::POLICY,
     consistent_hash::POLICY,
+    #[cfg(feature = "published")]
     published::prefix_hash::POLICY,
     boundary_learning::POLICY,
+    #[cfg(feature = "published")]
     published::length_bucket::POLICY,
     session::POLICY,
     round_robin::POLICY,
     random::POLICY,
+    #[cfg(feature = "published")]
     published::prefix_affinity::POLICY,
+    #[cfg(feature = "published")]
     published::prefix_cache::POLICY,
+    #[cfg(feature = "published")]
     published::prefix_cache_and_load::POLICY,
+    #[cfg(feature = "published")]
     published::overlap_cost::POLICY,
+    #[cfg(feature = "published")]
     published::prefill_times_batch::POLICY,
+    #[cfg(feature = "published")]
     published::sticky_until_saturated::POLICY,
+    #[cfg(feature = "published")]
     published::least_expected_wait::POLICY,
+    #[cfg(feature = "published")]
     published::queue_over_throughput::POLICY,
+    #[cfg(feature = "published")]
     published::estimated_ttft::POLICY,
+    #[cfg(feature = "published")]
     published::exploit_explore::POLICY,
     kv_aware::POLICY,
+    #[cfg(feature = "learned")]
     learned::POLICY,
 ];
 

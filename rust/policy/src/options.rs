@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::{DEFAULT_SEED, Scheme};
 use cachelb_core::index::Matcher;
+#[cfg(feature = "learned")]
 use cachelb_learned::Model;
 
 use super::about::{About, Level, Ruled, Setup};
@@ -69,6 +70,7 @@ pub enum Kind {
     /// A policy, or the name of one.
     Policy,
     /// A learned model: an object, its bytes, or a path.
+    #[cfg(feature = "learned")]
     Model,
 }
 
@@ -96,6 +98,7 @@ pub enum Value {
     /// A policy.
     Policy(Arc<Configured>),
     /// A model.
+    #[cfg(feature = "learned")]
     Model(Arc<Model>),
 }
 

@@ -3,6 +3,7 @@
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
+#[cfg(feature = "learned")]
 use cachelb_learned::LearnedStats;
 
 use super::routes::{Claim, RoutePosition};
@@ -57,6 +58,7 @@ pub trait State {
     fn ended_all(&mut self) {}
 
     /// Statistics of a learned model.
+    #[cfg(feature = "learned")]
     fn learned(&self) -> Option<LearnedStats> {
         None
     }

@@ -6,6 +6,7 @@ use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::{BookingId, Known};
 use cachelb_core::rng::Rng;
+#[cfg(feature = "learned")]
 use cachelb_learned::LearnedStats;
 
 use super::choice::Choice;
@@ -202,6 +203,7 @@ impl dyn Rule + '_ {
     }
 
     /// See [`State::learned`].
+    #[cfg(feature = "learned")]
     #[must_use]
     pub fn learned(&self) -> Option<LearnedStats> {
         self.states().find_map(State::learned)

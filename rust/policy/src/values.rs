@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+#[cfg(feature = "learned")]
 use cachelb_learned::Model;
 
 use super::credits::Credits;
@@ -42,6 +43,7 @@ field!(Vec<u64>, |bound| match bound.span(u64::MAX) {
     Kind::Integer(low, high) => Kind::Integers(low, high),
     kind => kind,
 }, Value::Integers(v) => Some(v), |v| Value::Integers(v.clone()));
+#[cfg(feature = "learned")]
 field!(Arc<Model>, |_| Kind::Model, Value::Model(model) => Some(model), |model| Value::Model(Self::clone(model)));
 
 field!(Margin, |_| Kind::WordOrNumber("auto", NOT_NEGATIVE),

@@ -299,6 +299,14 @@ impl View<'_> {
     pub fn uncached_tokens(&self, row: &Candidate) -> f64 {
         ceil(self.prompt_tokens as f64 - row.matched_tokens)
     }
+
+    /// Prompt tokens to compute on the worker of a row times its batch, by weight: a token of this prompt counts `times`,
+    /// and `others` requests beside its own.
+    pub(super) fn prefill_times_batch(&self, row: &Candidate, times: f64, others: f64) -> f64 {
+        let own = self.uncached_tokens(row).max(1.0) * times;
+        let tokens = row.pending_prefill_tokens as f64 + own;
+        tokens * (f64::from(row.inflight) + 1.0 + others) / row.weight
+    }
 }
 
 /// Rows, and load columns by slot.
@@ -350,6 +358,7 @@ pub(super) fn lowest<K: PartialOrd + Copy>(
 }
 
 /// Index of the cheapest of the rows that `keep` admits, by the costs of all rows; among equals the least loaded.
+#[cfg(feature = "published")]
 pub(super) fn cheapest(
     rows: &[Candidate],
     costs: &[f64],

@@ -9,7 +9,8 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::BookingId;
 use cachelb_core::tracker::{Depths, Store};
-use cachelb_learned::LearnedStats;
+#[cfg(feature = "learned")]
+use cachelb_policy::LearnedStats;
 use cachelb_policy::{Ended, Rule};
 
 use super::blocks::{Blocks, Lost};
@@ -248,6 +249,7 @@ impl Pools {
     }
 
     /// What the rules learned: of which model, for which part, and what.
+    #[cfg(feature = "learned")]
     #[must_use]
     pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
         let learned = |(id, part, rule): (_, _, &dyn Rule)| Some((id, part, rule.learned()?));
@@ -297,7 +299,10 @@ impl Pools {
         self.indexes().try_for_each(Store::validate)?;
         for (.., rule) in self.rules() {
             rule.validate()?;
+            #[cfg(feature = "learned")]
             let pending = rule.learned().map_or(0, |stats| stats.pending);
+            #[cfg(not(feature = "learned"))]
+            let pending = 0;
             if pending > open {
                 let text = format!("{pending} rows wait for {open} bookings");
                 return Err(Error::Invariant(text));

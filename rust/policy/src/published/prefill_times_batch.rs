@@ -25,7 +25,7 @@ use crate::crowd::Crowd;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
-use crate::view::{Candidate, View, cheapest, cold_spread, known};
+use crate::view::{View, cheapest, cold_spread, known};
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.
@@ -74,30 +74,6 @@ pub struct PrefillTimesBatch {
     crowd: Crowd,
 }
 
-/// The terms that all rows of a view have in common.
-#[derive(Clone, Copy)]
-pub(crate) struct Common {
-    /// Times that a token of the request counts.
-    times: f64,
-    /// Requests that every worker has beside its own and this one.
-    batch: f64,
-}
-
-impl Common {
-    /// As published: only the terms of the worker itself.
-    pub(crate) const ALONE: Self = Self {
-        times: 1.0,
-        batch: 0.0,
-    };
-}
-
-/// The cost of a row.
-pub(crate) fn product(view: &View<'_>, row: &Candidate, common: Common) -> f64 {
-    let own = view.uncached_tokens(row).max(1.0) * common.times;
-    let tokens = row.pending_prefill_tokens as f64 + own;
-    tokens * (f64::from(row.inflight) + 1.0 + common.batch) / row.weight
-}
-
 impl PrefillTimesBatch {
     /// The rule; `crowding` of 0 is it as published.
     #[must_use]
@@ -109,20 +85,21 @@ impl PrefillTimesBatch {
     }
 
     fn costs(&self, view: &View<'_>) -> Vec<f64> {
-        let common = self.common(view);
-        let cost = |row| product(view, row, common);
+        let (times, others) = self.common(view);
+        let cost = |row| view.prefill_times_batch(row, times, others);
         view.rows.iter().map(cost).collect()
     }
 
-    fn common(&self, view: &View<'_>) -> Common {
+    /// Times that a token of the request counts, and requests that every worker has beside its own and this one.
+    fn common(&self, view: &View<'_>) -> (f64, f64) {
         if self.crowding <= 0.0 {
-            return Common::ALONE;
+            return (1.0, 0.0);
         }
         let requests: f64 = view.rows.iter().map(|row| f64::from(row.inflight)).sum();
-        Common {
-            times: 1.0 + self.crowding * self.crowd.waiting(view),
-            batch: self.crowding * requests / view.rows.len().max(1) as f64,
-        }
+        (
+            1.0 + self.crowding * self.crowd.waiting(view),
+            self.crowding * requests / view.rows.len().max(1) as f64,
+        )
     }
 }
 
@@ -144,7 +121,8 @@ impl Rule for PrefillTimesBatch {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(product(view, &view.rows[row], self.common(view)))
+        let (times, others) = self.common(view);
+        Some(view.prefill_times_batch(&view.rows[row], times, others))
     }
 
     fn scores(&self, view: &View<'_>) -> Vec<Known> {

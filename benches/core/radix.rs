@@ -8,7 +8,7 @@ use std::io::Result;
 use std::time::{Duration, Instant};
 
 use cachelb_core::ids::WorkerId;
-use cachelb_core::radix::{PrefixOverlaps, RadixTree};
+use cachelb_core::radix_tree::{PrefixOverlaps, RadixTree};
 
 use random::Random;
 use rows::Row;

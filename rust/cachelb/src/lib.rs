@@ -65,9 +65,9 @@ pub use state::Restored;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod selector {
+    pub use cachelb_core::block_tracker::Origin;
     pub use cachelb_core::hashing::NamespaceKey;
     pub use cachelb_core::ids::{Millis, WorkerId};
-    pub use cachelb_core::tracker::Origin;
     pub use cachelb_policy::{Content, Placements};
     pub use cachelb_router::{
         Assembly, Breaker, Eligibility, Offer, Offers, Pick, PoolId, PoolSettings, Profile,

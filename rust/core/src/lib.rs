@@ -1,7 +1,14 @@
 //! Data structures of cachelb, free of Python, I/O and clocks.
 //!
-//! `hashing` turns tokens into chained block hashes, `index` answers how many leading blocks every worker holds, `radix`
-//! how many characters or tokens, `load` books requests in flight.
+//! | module | holds |
+//! |---|---|
+//! | `hashing` | tokens to chained block hashes |
+//! | `block_tracker` | workers by name over one index behind one lock |
+//! | `index` | how many leading blocks every worker holds; `index::matcher` searches the longest known prefix |
+//! | `radix_tree` | how many leading characters or tokens |
+//! | `prefix_tree` | what index and radix tree have in common |
+//! | `epoch_lru` | the order of uses, and what goes first |
+//! | `load` | requests in flight |
 //!
 //! | crate above it | does |
 //! |---|---|
@@ -11,26 +18,25 @@
 //! | `cachelb-share` | writes and reads what routers publish |
 //! | `cachelb-router` | runs the rules over a fleet |
 
+pub mod block_tracker;
 pub mod boundaries;
-mod counted;
+pub mod collections;
+mod counters;
+mod epoch_lru;
 pub mod error;
-mod forest;
 pub mod groups;
 pub mod hashing;
-pub mod heap;
 pub mod ids;
 pub mod index;
 pub mod load;
 mod locks;
-pub mod mixing;
-mod named;
+mod named_enum;
 pub mod owners;
 pub mod positional;
-pub mod radix;
+mod prefix_tree;
+pub mod radix_tree;
 pub mod registry;
 pub mod rng;
-pub mod shared;
 pub mod snapshot;
-pub mod tracker;
 
 pub use error::{Error, Result};

@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::heap;
+use crate::collections::heap_bytes;
+use crate::collections::seeded_hash::SeededHash;
+use crate::collections::shared_slice::SharedSlice;
 use crate::ids::{BookingId, WorkerId};
-use crate::mixing::Mix;
-use crate::shared::Shared;
 use paths::{Paths, Stretch};
 
 /// Where the path of a waiting request ends.
@@ -47,7 +47,7 @@ pub struct Orphaned<U> {
 #[derive(Debug)]
 pub struct Owners<U> {
     slots: Vec<Paths<U>>,
-    ends: HashMap<BookingId, End, Mix>,
+    ends: HashMap<BookingId, End, SeededHash>,
     /// Most units per worker.
     capacity: usize,
     number: u64,
@@ -82,7 +82,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         &mut self,
         worker: WorkerId,
         booking: BookingId,
-        (namespace, path): (u32, &[Shared<U>]),
+        (namespace, path): (u32, &[SharedSlice<U>]),
         held: usize,
     ) {
         self.place(worker, booking, (namespace, path), held);
@@ -205,7 +205,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         let paths = self.slots.iter().map(Paths::memory_bytes);
         self.slots.capacity() * size_of::<Paths<U>>()
             + paths.sum::<usize>()
-            + heap::table(&self.ends)
+            + heap_bytes::table(&self.ends)
             + self.units_bytes()
     }
 

@@ -6,7 +6,7 @@ mod counting;
 
 use cachelb_core::ids::{SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Matcher};
-use cachelb_core::radix::RadixTree;
+use cachelb_core::radix_tree::RadixTree;
 use cachelb_core::rng::Rng;
 
 use counting::{Counting, live_bytes};

@@ -1,9 +1,9 @@
-//! Random operations on [`cachelb_core::radix::RadixTree`], compared with the naive model after every one.
+//! Random operations on [`cachelb_core::radix_tree::RadixTree`], compared with the naive model after every one.
 
 mod naive_tree;
 
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
-use cachelb_core::radix::{Key, PrefixOverlaps, RadixTree, Time, Trust, Unit, Use};
+use cachelb_core::radix_tree::{Key, PrefixOverlaps, RadixTree, Time, Trust, Unit, Use};
 use naive_tree::{LOCAL, NEVER, REMOTE, Tree};
 use proptest::prelude::*;
 

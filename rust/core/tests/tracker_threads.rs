@@ -5,9 +5,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use cachelb_core::block_tracker::{Answer, BlockTracker, Origin, TrackerConfig};
 use cachelb_core::hashing::Namespace;
 use cachelb_core::ids::{Medium, SequenceHash};
-use cachelb_core::tracker::{Answer, BlockTracker, Origin, TrackerConfig};
 
 const THREADS: u64 = 8;
 const QUOTA: u64 = 3000;

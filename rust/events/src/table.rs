@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-use cachelb_core::mixing::Mix;
+use cachelb_core::collections::seeded_hash::SeededHash;
 
 /// Room that is kept when keys go.
 const KEPT: usize = 64;
@@ -29,7 +29,7 @@ impl Value for u32 {
 
 /// The map.
 #[derive(Debug)]
-pub(super) struct Table<K, V>(HashMap<K, V, Mix>);
+pub(super) struct Table<K, V>(HashMap<K, V, SeededHash>);
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Self {

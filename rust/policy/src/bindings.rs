@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use cachelb_core::collections::heap_bytes;
 use cachelb_core::error::{Error, Result};
-use cachelb_core::heap;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 
@@ -353,7 +353,7 @@ impl Bindings {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        heap::table(&self.table) + self.table.len() * self.limits.workers * size_of::<u64>()
+        heap_bytes::table(&self.table) + self.table.len() * self.limits.workers * size_of::<u64>()
     }
 
     /// Bookings that were not closed.

@@ -12,10 +12,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
+use cachelb_core::collections::heap_bytes;
+use cachelb_core::collections::seeded_hash::SeededHash;
 use cachelb_core::error::{Error, Result};
-use cachelb_core::heap;
 use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
-use cachelb_core::mixing::Mix;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Workers that a route names; the oldest claim makes room.
@@ -105,7 +105,7 @@ impl Seen<'_> {
 #[derive(Debug)]
 pub(super) struct Routes {
     limits: Limits,
-    table: HashMap<RouteKey, Route, Mix>,
+    table: HashMap<RouteKey, Route, SeededHash>,
     /// By rank and last use: the first goes first.
     queue: BTreeMap<(Rank, u64), RouteKey>,
     /// Routes received from other routers.
@@ -302,10 +302,10 @@ impl Routes {
 
     pub fn memory_bytes(&self) -> usize {
         let holders = |route: &Route| route.holders.capacity() * size_of::<Holder>();
-        heap::table(&self.table)
+        heap_bytes::table(&self.table)
             + self.table.values().map(holders).sum::<usize>()
-            + heap::tree(&self.queue)
-            + heap::tree(&self.depths)
+            + heap_bytes::tree(&self.queue)
+            + heap_bytes::tree(&self.depths)
     }
 
     /// Recounts everything.

@@ -5,13 +5,13 @@
 
 use std::cell::Cell;
 
+use cachelb_core::block_tracker::{
+    Answer, BlockTracker as Core, Edit, Held, Origin, TrackerConfig, View,
+};
 use cachelb_core::error::Result;
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::index::Matcher;
-use cachelb_core::tracker::{
-    Answer, BlockTracker as Core, Edit, Held, Origin, TrackerConfig, View,
-};
 use pyo3::exceptions::{PyTypeError, PyUserWarning};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

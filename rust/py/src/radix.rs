@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use cachelb_core::error::Result;
-use cachelb_core::radix::{
+use cachelb_core::radix_tree::{
     NamedTree, PrefixAnswer, Progress, Prompt, Time, TreeEdit, TreeView, Trust, Use,
 };
 use pyo3::exceptions::PyValueError;

@@ -132,8 +132,8 @@ fn groups(batch: &[(Offers, Request<'_>)], terms: BatchTerms) -> Vec<Vec<usize>>
 
 #[cfg(test)]
 mod tests {
+    use cachelb_core::block_tracker::Origin;
     use cachelb_core::ids::SequenceHash;
-    use cachelb_core::tracker::Origin;
     use cachelb_policy::LeastLoaded;
 
     use super::*;

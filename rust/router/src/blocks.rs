@@ -1,12 +1,12 @@
 //! What workers hold of one model: the block index, placements without confirmation, and the answer to the latest lookup.
 
+use cachelb_core::block_tracker::{Depths, Origin, Store};
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, IndexStats, Reach, Resumes};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
-use cachelb_core::radix::RadixTree;
-use cachelb_core::tracker::{Depths, Origin, Store};
+use cachelb_core::radix_tree::RadixTree;
 use cachelb_policy::{Ended, Placements, Segment};
 
 use super::checks::Checks;

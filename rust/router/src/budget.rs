@@ -3,8 +3,8 @@
 //! A change may take more for a moment: what was used longest ago goes for it afterwards, whichever pool and worker it
 //! belongs to. A placement that does not fit beside itself loses its end, and is counted. The limit holds after every call.
 
+use cachelb_core::block_tracker::{Depths, Store};
 use cachelb_core::error::{Error, Result};
-use cachelb_core::tracker::{Depths, Store};
 
 use super::blocks::Blocks;
 use super::pool::Pool;

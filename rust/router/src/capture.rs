@@ -125,7 +125,7 @@ impl Capture {
 
 #[cfg(test)]
 mod tests {
-    use cachelb_core::tracker::Origin;
+    use cachelb_core::block_tracker::Origin;
     use proptest::prelude::*;
 
     use super::*;

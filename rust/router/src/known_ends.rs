@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
+use cachelb_core::collections::seeded_hash::SeededHash;
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::mixing::Mix;
 
 /// Ends of each age.
 const MOST: usize = 1 << 15;
 
-type Ends = HashSet<(u32, SequenceHash), Mix>;
+type Ends = HashSet<(u32, SequenceHash), SeededHash>;
 
 /// Ends of paths, by worker slot and last block, behind which the worker computed nothing that its router has not seen.
 /// Those that were noted long ago are forgotten: less is known then.

@@ -1,9 +1,9 @@
 //! One model: its rules, and what workers hold of it.
 
+use cachelb_core::block_tracker::Store;
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
-use cachelb_core::tracker::Store;
 use cachelb_policy::{Candidate, Placements, Rule};
 
 use super::blocks::{Answer, Blocks};

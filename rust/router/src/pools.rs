@@ -4,11 +4,11 @@
 
 use std::ops::{Index, IndexMut};
 
+use cachelb_core::block_tracker::{Depths, Store};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::{Depths, Store};
 #[cfg(feature = "learned")]
 use cachelb_policy::LearnedStats;
 use cachelb_policy::{Ended, Rule};

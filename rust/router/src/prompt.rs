@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme, Spaces, distinguish};
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Need};
 use xxhash_rust::xxh3::xxh3_64;
 

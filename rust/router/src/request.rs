@@ -1,8 +1,8 @@
 //! One request, and the pick that answers it.
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Length, Placements, Reason};
 
 use super::admission::Passage;

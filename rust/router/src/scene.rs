@@ -1,8 +1,8 @@
 //! One request and its candidates: the choice among them.
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::load::{Known, LoadBook};
-use cachelb_core::tracker::Origin;
 use cachelb_events::FeedState;
 use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
 

@@ -8,9 +8,9 @@ mod rules;
 
 use std::sync::Arc;
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Known, Report};
-use cachelb_core::tracker::Origin;
 use cachelb_learned::{FeatureSet, Replay, Reward, Schedule, Training};
 use cachelb_policy::{Learned, Learning, PrefixCacheAndLoad, Reason, Scope, Tie};
 use cachelb_router::{

@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{PrefixCache, Threshold};
 use cachelb_router::{
     Ending, Facts, Offer, Offers, Placements, PoolId, PoolSettings, Profile, Request, Selector,

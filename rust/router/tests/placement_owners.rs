@@ -7,10 +7,10 @@ mod ledger;
 #[path = "../../policy/tests/rules/mod.rs"]
 mod rules;
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Ended, Rule, Session, SessionMode};
 use cachelb_router::{
     BatchTerms, Eligibility, Ending, Offer, Offers, Placements, PoolSettings, Profile, Request,

@@ -10,8 +10,8 @@ mod counting;
 #[path = "../../policy/tests/rules/mod.rs"]
 mod rules;
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{Content, Learned, Rule, Session, SessionMode};
 use cachelb_router::{
     Ending, Offer, Offers, Placements, PoolSettings, Profile, Request, Selector, Settings, Usage,

@@ -8,10 +8,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Known, Report};
-use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Worth};
 use cachelb_router::{
     Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms, Passage,

@@ -2,8 +2,8 @@
 
 use super::insert::Insert;
 use super::{BlockIndex, NONE, Overlaps};
+use crate::epoch_lru::lanes::lane_of;
 use crate::error::Result;
-use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 impl BlockIndex {

@@ -8,10 +8,10 @@ use std::collections::HashSet;
 
 use super::shape::Hashed;
 use super::{BlockIndex, NONE};
+use crate::epoch_lru::lanes::lane_of;
 use crate::error::Result;
-use crate::forest::Held;
-use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, Millis, WorkerId};
+use crate::prefix_tree::Held;
 
 /// Blocks of one path that a lane holds without a hole.
 #[derive(Debug, Clone, Copy)]

@@ -2,10 +2,10 @@
 
 use super::shape::Hashed;
 use super::{BlockIndex, NONE};
+use crate::epoch_lru::lanes::{MEDIA, lane_of};
 use crate::error::Result;
-use crate::forest::Held;
-use crate::forest::lanes::{MEDIA, lane_of};
 use crate::ids::{Medium, SequenceHash, WorkerId};
+use crate::prefix_tree::Held;
 
 impl BlockIndex {
     /// Removes blocks, from one medium or from all. A block that leaves device memory is no longer on its way there

@@ -2,9 +2,9 @@
 
 use super::shape::Ids;
 use super::{BlockIndex, NONE, Overlaps};
-use crate::forest::lanes::{lane_of, medium_of, slot_of};
-use crate::forest::nodes::{Entry, Holders};
+use crate::epoch_lru::lanes::{lane_of, medium_of, slot_of};
 use crate::ids::{Medium, SequenceHash};
+use crate::prefix_tree::nodes::{Entry, Holders};
 
 /// The end of the known part of a path: a run, and how many of its leading blocks belong to the path.
 #[derive(Debug, Clone, Copy)]

@@ -10,11 +10,12 @@
 //! one speculative mark.
 
 mod gone;
+mod mark;
 mod queries;
 mod snapshot;
 mod validate;
 
-use super::blocks::CHUNK;
+use super::table::blocks::CHUNK;
 use crate::ids::Medium;
 
 /// Slots of one bitmap.

@@ -1,7 +1,7 @@
 //! The media in which a worker holds a prompt.
 
 use super::{BlockIndex, NONE, Overlaps, Resumes};
-use crate::forest::lanes::lane_of;
+use crate::epoch_lru::lanes::lane_of;
 use crate::ids::Medium;
 
 /// The ranks of marks that count up to device memory, host memory and disk.

@@ -1,7 +1,8 @@
 //! Block index: which worker holds which leading blocks.
 //!
-//! Blocks are grouped into *runs*, maximal unbranched stretches with contiguous ids (`blocks`): the nodes of a forest,
-//! which keeps their holders and their order of use (`forest`). A table maps a sequence hash to its block id (`table`).
+//! Blocks are grouped into *runs*, maximal unbranched stretches with contiguous ids (`table::blocks`): the nodes of a tree, which
+//! knows who holds them and in which order they were used (`prefix_tree`). A table maps a sequence hash to its block id
+//! (`table`).
 //!
 //! Costs, for L blocks, R runs on the path and W workers: lookup O(log L) table lines read 8 at a time, then O(R + W/64);
 //! recording a known prompt O(1); storing or evicting a block O(1), a stretch at a time. Memory about 24 bytes per
@@ -14,14 +15,13 @@
 //! on (`marks`).
 
 mod add;
-mod blocks;
 mod chains;
 mod doubt;
 mod evict;
-pub mod hints;
 mod insert;
-mod marking;
+mod listing;
 mod marks;
+mod matcher;
 mod media;
 mod overlap;
 mod shape;
@@ -29,51 +29,23 @@ mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
-mod told;
 mod validate;
 
-pub use crate::forest::IndexStats;
+pub use crate::prefix_tree::IndexStats;
 pub use chains::Chains;
+pub use listing::Listing;
 pub use marks::Resumes;
+pub use matcher::Matcher;
 pub use media::Reach;
 pub use overlap::Overlaps;
-pub use told::Telling;
 
-use crate::error::{Error, Result};
-use crate::forest::{Forest, Held, NONE};
+use crate::error::Result;
 use crate::ids::{Medium, WorkerId};
+use crate::prefix_tree::{Held, NONE, PrefixTree};
 use shape::Hashed;
 
-crate::named! {
-    /// How the longest known prefix is searched. All give the same answer.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    Matcher {
-        /// 8-ary search, probes of one round loaded together.
-        #[default]
-        Kary = "kary",
-        /// Binary search.
-        Binary = "binary",
-        /// Block by block from the root; the definition the others are compared with.
-        Linear = "linear",
-    }
-}
-
-impl Matcher {
-    /// The matcher called `name`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidSetting`] for any other name.
-    pub fn parse(name: &str) -> Result<Self> {
-        Self::named(name).ok_or_else(|| Error::InvalidSetting {
-            name: "matcher",
-            expected: "\"kary\", \"binary\" or \"linear\"",
-            got: format!("{name:?}"),
-        })
-    }
-}
-
 /// The index of one model and one block size.
-pub type BlockIndex = Forest<Hashed>;
+pub type BlockIndex = PrefixTree<Hashed>;
 
 impl BlockIndex {
     /// An empty index.

@@ -9,10 +9,10 @@ mod resume;
 
 use super::BlockIndex;
 use super::shape::{Hashed, Ids};
-use crate::forest::Held;
-use crate::forest::leading::Leading;
-use crate::forest::nodes::Node;
 use crate::ids::SequenceHash;
+use crate::prefix_tree::Held;
+use crate::prefix_tree::leading::Leading;
+use crate::prefix_tree::nodes::Node;
 use resume::Unrefined;
 
 /// Answer buffer of `BlockIndex::overlaps`, reused between calls so that a lookup allocates nothing.

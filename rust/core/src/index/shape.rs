@@ -1,18 +1,18 @@
-//! Blocks as the units of a forest: numbered, found by their hashes.
+//! Blocks as the units of a tree: numbered, found by their hashes.
 //!
-//! A node of the forest is called a run here.
+//! A node of the tree is called a run here.
 
 use std::ops::Range;
 
 use super::Matcher;
-use super::blocks::{Blocks, CHUNK};
 use super::marks::Marks;
 use super::table::Table;
+use super::table::blocks::{Blocks, CHUNK};
+use crate::collections::slab::Slot;
 use crate::error::Result;
-use crate::forest::nodes::{Node, Nodes};
-use crate::forest::slab::Slot;
-use crate::forest::{Forest, Held, NONE, Shape};
 use crate::ids::{SequenceHash, WorkerId};
+use crate::prefix_tree::nodes::{Node, Nodes};
+use crate::prefix_tree::{Held, NONE, PrefixTree, Shape};
 
 /// Data of a run: blocks with the contiguous ids `base..base + len`.
 #[derive(Debug, Clone)]
@@ -153,9 +153,9 @@ impl Shape for Hashed {
         l.parent = parent;
     }
 
-    fn fit(forest: &mut Forest<Self>, worker: WorkerId) {
-        let capacity = forest.worker(worker).map_or(0, |present| present.capacity);
-        let _ = forest.evict_worker(worker, u64::from(capacity));
+    fn fit(tree: &mut PrefixTree<Self>, worker: WorkerId) {
+        let capacity = tree.worker(worker).map_or(0, |present| present.capacity);
+        let _ = tree.evict_worker(worker, u64::from(capacity));
     }
 
     #[inline]

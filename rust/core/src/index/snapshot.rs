@@ -5,13 +5,13 @@
 //! A restore checks every number before it is used as an index and ends with `validate`, so any bytes that do not
 //! describe a sound index are refused. Counters of `IndexStats` start anew.
 
-use super::blocks::CHUNK;
 use super::shape::{Hashed, Ids};
+use super::table::blocks::CHUNK;
 use super::{BlockIndex, Matcher, NONE};
+use crate::epoch_lru::lanes::lane_of;
 use crate::error::Result;
-use crate::forest::Held;
-use crate::forest::lanes::lane_of;
 use crate::ids::{Medium, Millis, SequenceHash};
+use crate::prefix_tree::Held;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
 const VERSION: u32 = 4;

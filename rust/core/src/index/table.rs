@@ -9,10 +9,13 @@
 //! one comparison of a key's home shows which array holds it. Each step moves a cluster: buckets up to one that no key
 //! passed, so that all keys in them have their home there.
 
-use super::blocks::Blocks;
-use super::hints::{huge_pages, prefetch, touch};
+pub(super) mod blocks;
+pub(super) mod prefetch;
+
+use self::blocks::Blocks;
+use self::prefetch::{huge_pages, prefetch, touch};
+use crate::collections::seeded_hash::SeededHash;
 use crate::ids::SequenceHash;
-use crate::mixing::Mix;
 
 const SLOTS: usize = 7;
 const WORDS: usize = 8;
@@ -36,7 +39,7 @@ impl Key {
     pub(super) const NONE: Self = Self(0);
 
     #[inline]
-    fn new(hash: SequenceHash, mix: Mix) -> Self {
+    fn new(hash: SequenceHash, mix: SeededHash) -> Self {
         // The high bits pick the bucket.
         Self(mix.high(hash.0))
     }
@@ -247,7 +250,7 @@ impl Resize {
     }
 
     /// Moves the next cluster into `current`.
-    fn move_cluster(&mut self, current: &mut Buckets, blocks: &Blocks, mix: Mix) {
+    fn move_cluster(&mut self, current: &mut Buckets, blocks: &Blocks, mix: SeededHash) {
         let start = self.moved;
         let mut end = start;
         // The last cluster may reach around into buckets that were emptied before.
@@ -314,7 +317,7 @@ impl Resize {
 pub(super) struct Table {
     current: Buckets,
     resize: Option<Resize>,
-    mix: Mix,
+    mix: SeededHash,
     live: usize,
 }
 
@@ -323,7 +326,7 @@ impl Table {
         Self {
             current: Buckets::new(MIN_BUCKETS),
             resize: None,
-            mix: Mix::default(),
+            mix: SeededHash::default(),
             live: 0,
         }
     }

@@ -111,8 +111,10 @@ fn hashes_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
     ];
     // One product failed at one table of a thousand.
     for (list, hash) in lists.into_iter().cycle().take(400).enumerate() {
-        let (mut table, mut blocks) =
-            (super::table::Table::new(), super::blocks::Blocks::default());
+        let (mut table, mut blocks) = (
+            super::table::Table::new(),
+            super::table::blocks::Blocks::default(),
+        );
         let count = 2_000;
         for i in 0..count {
             let hash = SequenceHash(hash(i, inverse));
@@ -132,8 +134,10 @@ fn hashes_made_for_one_bucket_of_a_public_function_spread_over_the_table() {
 fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
     let mut dice = Rng::new(7);
     for round in 0..40 {
-        let (mut table, mut blocks) =
-            (super::table::Table::new(), super::blocks::Blocks::default());
+        let (mut table, mut blocks) = (
+            super::table::Table::new(),
+            super::table::blocks::Blocks::default(),
+        );
         let mut held: Vec<(SequenceHash, u32)> = Vec::new();
         // Homes at the very end of the array, or anywhere; growth and decline in turn.
         let crowded = round % 2 == 0;
@@ -182,8 +186,10 @@ fn table_finds_every_key_while_crowded_homes_wrap_around_and_arrays_change() {
 fn table_counts_passing_keys_right_when_one_passes_into_the_first_buckets_to_move() {
     let mut dice = Rng::new(11);
     for round in 0..1_000 {
-        let (mut table, mut blocks) =
-            (super::table::Table::new(), super::blocks::Blocks::default());
+        let (mut table, mut blocks) = (
+            super::table::Table::new(),
+            super::table::blocks::Blocks::default(),
+        );
         for step in 0..100 {
             let hash = SequenceHash(dice.below(1 << 40) as u64);
             let (block, _) = blocks.alloc(1);

@@ -1,11 +1,11 @@
-//! Checks of a recount that only the block index has.
+//! What a recount looks at beside what all prefix trees have.
 
 use super::marks::Marks;
 use super::shape::Hashed;
+use crate::epoch_lru::lanes::slot_of;
 use crate::error::Result;
-use crate::forest::Held;
-use crate::forest::lanes::slot_of;
-use crate::forest::validate::ensure;
+use crate::prefix_tree::Held;
+use crate::prefix_tree::validate::ensure;
 
 impl Hashed {
     pub(super) fn validate_blocks(held: &Held<Self>, id: u32) -> Result<()> {

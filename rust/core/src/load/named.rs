@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crate::collections::seeded_hash::SeededHash;
 use crate::error::{Error, Result};
 use crate::ids::{BookingId, SequenceHash, WorkerId};
-use crate::mixing::Mix;
 use crate::owners::Owners;
 
 /// Distinct named blocks per worker, as many as 64 million tokens; beyond that the oldest bookings count none.
@@ -19,7 +19,7 @@ pub(super) type First = (u32, SequenceHash);
 pub struct Named {
     by_worker: Owners<SequenceHash>,
     /// Open bookings of the whole fleet by their first block: a prompt that begins otherwise shares nothing.
-    firsts: HashMap<First, u32, Mix>,
+    firsts: HashMap<First, u32, SeededHash>,
 }
 
 impl Default for Named {

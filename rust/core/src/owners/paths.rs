@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::{Deref, Range};
 
-use crate::heap;
-use crate::mixing::Mix;
-use crate::shared::Shared;
+use crate::collections::heap_bytes;
+use crate::collections::seeded_hash::SeededHash;
+use crate::collections::shared_slice::SharedSlice;
 
 const NONE: u32 = u32::MAX;
 
@@ -21,17 +21,17 @@ fn root(namespace: u32) -> u64 {
 /// A stretch of a path that is placed.
 pub(super) trait Stretch<U>: Deref<Target = [U]> {
     /// The units in `range` without a copy, if that can be.
-    fn view(&self, range: Range<usize>) -> Option<Shared<U>>;
+    fn view(&self, range: Range<usize>) -> Option<SharedSlice<U>>;
 }
 
 impl<U> Stretch<U> for &[U] {
-    fn view(&self, _range: Range<usize>) -> Option<Shared<U>> {
+    fn view(&self, _range: Range<usize>) -> Option<SharedSlice<U>> {
         None
     }
 }
 
-impl<U: Copy> Stretch<U> for Shared<U> {
-    fn view(&self, range: Range<usize>) -> Option<Shared<U>> {
+impl<U: Copy> Stretch<U> for SharedSlice<U> {
+    fn view(&self, range: Range<usize>) -> Option<SharedSlice<U>> {
         self.view(range)
     }
 }
@@ -39,7 +39,7 @@ impl<U: Copy> Stretch<U> for Shared<U> {
 /// A stretch of paths without a branch or an end inside.
 #[derive(Debug)]
 pub(super) struct Node<U> {
-    units: Shared<U>,
+    units: SharedSlice<U>,
     /// Another node or a [`root`].
     above: u64,
     /// Requests whose path leads through here.
@@ -53,8 +53,8 @@ pub(super) struct Node<U> {
 pub(super) struct Paths<U> {
     nodes: Vec<Node<U>>,
     free: Vec<u32>,
-    below: HashMap<Below<U>, u32, Mix>,
-    /// Units in all nodes.
+    below: HashMap<Below<U>, u32, SeededHash>,
+    /// In all nodes.
     pub(super) units: usize,
 }
 
@@ -71,7 +71,7 @@ impl<U> Default for Paths<U> {
 
 impl<U> Paths<U> {
     /// The units of all nodes.
-    pub(super) fn stretches(&self) -> impl Iterator<Item = &Shared<U>> {
+    pub(super) fn stretches(&self) -> impl Iterator<Item = &SharedSlice<U>> {
         self.nodes.iter().map(|node| &node.units)
     }
 
@@ -83,7 +83,7 @@ impl<U> Paths<U> {
     pub(super) fn memory_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node<U>>()
             + self.free.capacity() * size_of::<u32>()
-            + heap::table(&self.below)
+            + heap_bytes::table(&self.below)
     }
 }
 
@@ -168,7 +168,7 @@ impl<U: Copy + Eq + Hash> Paths<U> {
             self.units += rest.len();
             return self.open(Node {
                 proven: held.min(rest.len()),
-                units: of.view(at).unwrap_or_else(|| Shared::new(rest)),
+                units: of.view(at).unwrap_or_else(|| SharedSlice::new(rest)),
                 above,
                 waiting: 1,
             });
@@ -256,7 +256,7 @@ impl<U: Copy + Eq + Hash> Paths<U> {
             };
             if gone {
                 let key = (above, node.units[0]);
-                node.units = Shared::default();
+                node.units = SharedSlice::default();
                 self.units -= length;
                 self.below.remove(&key);
                 self.free.push(at);

@@ -165,7 +165,7 @@ proptest! {
                     if size == 0 {
                         owners.placed(worker(slot), booking(id), (0, &path), known);
                     } else {
-                        let pieces: Vec<_> = path.chunks(size).map(Shared::new).collect();
+                        let pieces: Vec<_> = path.chunks(size).map(SharedSlice::new).collect();
                         owners.placed_shared(worker(slot), booking(id), (0, &pieces), known);
                     }
                     held.extend(blocks(slot, &path));

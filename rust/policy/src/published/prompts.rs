@@ -11,7 +11,7 @@ use cachelb_core::error::Result;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
-use cachelb_core::radix::{Key, PrefixOverlaps, RadixTree, Unit, Use};
+use cachelb_core::radix_tree::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
 use crate::parts::{Ended, State};
 use crate::slots::ByOrder;

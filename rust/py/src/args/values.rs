@@ -169,7 +169,7 @@ fn or_none<'a, 'py, T>(
 /// Readers for signatures, where errors are to have the argument's name: `from_py_with` gives them only the value.
 pub(crate) mod named {
     use cachelb_core::hashing::MAX_BLOCK_SIZE;
-    use cachelb_core::radix::MAX_PAGE_SIZE;
+    use cachelb_core::radix_tree::MAX_PAGE_SIZE;
     use pyo3::prelude::*;
 
     use super::{MAX_WORDS, Range, flag, integer, number, or_none};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::Origin;
 
 use super::room::Usable;
 use crate::admission::{

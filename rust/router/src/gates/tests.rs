@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::task::{Wake, Waker};
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{BookingId, Millis, SequenceHash};
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{LeastLoaded, Placements, PrefillTimesBatch, Rule};
 
 use self::door::{Asked, Door, GATE, NAMES, gate, of};

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Heard, Worth};
 use cachelb_policy::KvAware;
 use proptest::prelude::*;

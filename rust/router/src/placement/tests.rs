@@ -5,9 +5,9 @@ use crate::{
     Eligibility, Ending, Facts, Feed, Held, Pick, Placements, PoolSettings, Profile, Request, Seen,
     Selector, Settings, Usage,
 };
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::Origin;
 use cachelb_events::{FeedState, Heard, Worth};
 use cachelb_policy::{KvAware, OverlapCost, Reason, Rule, Seconds};
 

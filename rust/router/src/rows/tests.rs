@@ -1,8 +1,8 @@
 //! Kept rows against rows made from scratch: two selectors live through the same, and only one of them may keep rows.
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Report};
-use cachelb_core::tracker::Origin;
 use cachelb_policy::{CacheAware, Margin, Reason, Rule, SpillGate, Threshold};
 use proptest::prelude::*;
 

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
-use cachelb_core::index::{BlockIndex, Telling};
+use cachelb_core::index::{BlockIndex, Listing};
 use cachelb_core::load::Phase;
 use cachelb_share::{Chain, Entry, Kind, Message, put};
 
@@ -82,7 +82,7 @@ impl Parts {
 struct Stretch {
     pool: PoolId,
     worker: WorkerId,
-    telling: Telling,
+    listing: Listing,
 }
 
 impl Stretch {
@@ -91,7 +91,7 @@ impl Stretch {
     }
 
     fn age(&self, pools: &Pools) -> Option<u64> {
-        self.telling.age(self.index(pools)?)
+        self.listing.age(self.index(pools)?)
     }
 }
 
@@ -171,7 +171,7 @@ impl Exchange<'_> {
             stretches.extend(pools.iter().map(|&pool| Stretch {
                 pool,
                 worker,
-                telling: Telling::of(worker, Medium::Gpu),
+                listing: Listing::of(worker, Medium::Gpu),
             }));
         }
         let (mut queue, mut blocks) = (BinaryHeap::new(), 0);
@@ -236,7 +236,7 @@ impl Exchange<'_> {
                     parts.put(entry, &marked);
                 }
             };
-            done += stretch.telling.go_on(index, until, left, put);
+            done += stretch.listing.go_on(index, until, left, put);
             if let Some(age) = stretch.age(pools) {
                 walk.queue.push(Reverse((age, at)));
             }

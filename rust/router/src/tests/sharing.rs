@@ -17,10 +17,10 @@ mod network;
 #[path = "sharing_routes.rs"]
 mod routes;
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::Telling;
-use cachelb_core::tracker::Origin;
+use cachelb_core::index::Listing;
 use cachelb_policy::{LeastLoaded, PrefillTimesBatch};
 
 use super::*;
@@ -111,8 +111,8 @@ fn held(selector: &Selector, name: &str) -> BTreeSet<u64> {
     let Some(index) = selector.pools[PoolId(0)].exact() else {
         panic!("chained blocks are in the exact index");
     };
-    let mut telling = Telling::of(worker, Medium::Gpu);
-    telling.go_on(index, u64::MAX, usize::MAX, |_, chain| {
+    let mut listing = Listing::of(worker, Medium::Gpu);
+    listing.go_on(index, u64::MAX, usize::MAX, |_, chain| {
         found.extend(chain.iter().map(|hash| hash.0));
     });
     found

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use cachelb_core::block_tracker::Origin;
 use cachelb_core::groups::Resuming;
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, Namespace, Scheme};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
-use cachelb_core::tracker::Origin;
 use cachelb_events::{
     Batch, Event, Fault, Feed, FeedSettings, FeedState, Finding, FollowerSettings, Heard, Holdings,
     Host, IngestSettings, Message, Moment, Name, Progress, Worth,

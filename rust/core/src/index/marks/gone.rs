@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::{Entry, Marks, WORD, kin};
-use crate::forest::lanes::{lane_of, medium_of, slot_of};
-use crate::forest::nodes::Node;
+use crate::epoch_lru::lanes::{lane_of, medium_of, slot_of};
 use crate::ids::Medium;
-use crate::index::blocks::CHUNK;
 use crate::index::shape::Ids;
+use crate::index::table::blocks::CHUNK;
+use crate::prefix_tree::nodes::Node;
 
 impl Marks {
     /// Takes the marks of some ranks off blocks of one run. Returns how many.

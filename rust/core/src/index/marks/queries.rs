@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Entry, Key, Marks, WORD};
 use crate::ids::Medium;
-use crate::index::blocks::CHUNK;
+use crate::index::table::blocks::CHUNK;
 
 /// How many entries are on blocks before `end`. The search begins where it would end if all blocks up to the last
 /// marked one had as many.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::{Entry, Key, Marks, Resumes, kin};
 use crate::error::Result;
-use crate::forest::Held;
-use crate::index::blocks::CHUNK;
 use crate::index::shape::Hashed;
+use crate::index::table::blocks::CHUNK;
+use crate::prefix_tree::Held;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
 impl Marks {

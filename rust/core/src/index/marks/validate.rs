@@ -2,9 +2,9 @@
 
 use super::Marks;
 use crate::error::Result;
-use crate::forest::Held;
-use crate::forest::validate::ensure;
 use crate::index::shape::Hashed;
+use crate::prefix_tree::Held;
+use crate::prefix_tree::validate::ensure;
 
 impl Marks {
     /// Recounts everything.

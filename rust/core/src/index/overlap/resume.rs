@@ -5,11 +5,11 @@
 //! has its marks on the last of those, since they have to be blocks of the prompt too.
 
 use super::Overlaps;
-use crate::forest::lanes::lane_of;
-use crate::forest::leading::Leading;
+use crate::epoch_lru::lanes::lane_of;
 use crate::ids::Medium;
 use crate::index::marks::{Key, Marks};
 use crate::index::{BlockIndex, NONE};
+use crate::prefix_tree::leading::Leading;
 
 /// An answer before it was refined, and scratch.
 #[derive(Debug, Default, Clone)]

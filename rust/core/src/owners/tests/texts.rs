@@ -1,8 +1,8 @@
 //! Owners whose paths are labels of a tree of text.
 
 use super::*;
-use crate::radix::{PrefixOverlaps, RadixTree, Unit};
-use crate::shared::ALLOCATION;
+use crate::collections::shared_slice::ALLOCATION;
+use crate::radix_tree::{PrefixOverlaps, RadixTree, Unit};
 
 struct Texts {
     tree: RadixTree<u8>,

@@ -2,11 +2,11 @@
 
 use std::sync::Mutex;
 
+use cachelb::selector::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_events::{Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Streams};
 use cachelb_policy::KvAware;
-use cachelb_router::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
 
 const BUDGET: usize = 1 << 30;
 

@@ -16,66 +16,32 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod apply;
-mod engines;
+mod admission;
+mod assembly;
+mod bookings;
 mod error;
-mod options;
-mod query;
+mod feeds;
+mod fleet;
+mod gates;
+mod indexes;
+mod request;
 mod router;
-mod state;
-mod stats;
+mod select;
+mod settings;
+mod sharing;
 
 pub use cachelb_body::{BodyError, ErrorKind};
 pub use cachelb_core::ids::{BookingId, Millis};
 pub use cachelb_policy::Reason;
-pub use cachelb_router::{Ending, Usage};
 pub use error::{Error, Result};
-pub use query::{Prompt, Query, Selection};
+pub use router::query::{Prompt, Query, Selection};
+pub use router::state::Restored;
 pub use router::{MOST_KEY_BYTES, Router};
-pub use state::Restored;
+pub use selector::{Ending, Usage};
 
-/// The selection step over a fleet: eligibility, rule, booking and record as one.
-///
-/// [`Router`] wraps it; this is for hosts that bring their own lock, hashes and lists of workers. A minor
-/// version may add fields to these types.
-///
-/// ```
-/// use cachelb::selector::{NamespaceKey, Offer, Offers, Origin, Profile, Request, Selector, Settings, assemble};
-/// use cachelb::{Ending, Millis, Usage, hashing::Namespace};
-///
-/// let parts = assemble("kv-aware", 7, NamespaceKey::of_process())?;
-/// let settings = Settings { seed: 7, registered: true, ..Settings::default() };
-/// let mut selector = Selector::new(settings, parts.pool);
-/// for name in ["gpu0", "gpu1"] {
-///     selector.workers_mut().add(name, Profile::default(), Millis(0));
-/// }
-/// let mut hashes = Vec::new();
-/// let tokens: Vec<u32> = (0..64).collect();
-/// parts.reader.hasher.hash(&tokens, Namespace::default(), &[], &mut hashes);
-/// let request = Request {
-///     blocks: Some((&hashes, Origin::Tokens)),
-///     prompt_tokens: 64,
-///     now: Millis(1),
-///     ..Request::default()
-/// };
-/// let mut offers = Offers::new(["gpu0", "gpu1"].map(Offer::new).to_vec());
-/// let pick = selector.select(&mut offers, &request)?;
-/// let booking = pick.booking.expect("it was booked");
-/// assert!(selector.close(booking, Ending::Completed, Usage::default(), Millis(2)));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub mod selector {
-    pub use cachelb_core::block_tracker::Origin;
-    pub use cachelb_core::hashing::NamespaceKey;
-    pub use cachelb_core::ids::{Millis, WorkerId};
-    pub use cachelb_policy::{Content, Placements};
-    pub use cachelb_router::{
-        Assembly, Breaker, Eligibility, Offer, Offers, Pick, PoolId, PoolSettings, Profile,
-        PromptBuffers, PromptReader, Request, Role, Selector, Settings, Veto, Wanted, Workers,
-    };
+use selector::Selector;
 
-    pub use crate::options::assemble;
-}
+pub mod selector;
 
 /// Chained hashes of the blocks of a prompt.
 ///
@@ -121,3 +87,6 @@ pub mod events {
 
 /// The error of the parts below the [`Router`].
 pub use cachelb_core::Error as CoreError;
+
+#[cfg(test)]
+mod tests;

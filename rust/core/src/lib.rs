@@ -16,7 +16,7 @@
 //! | `cachelb-policy` | holds one routing rule per file |
 //! | `cachelb-events` | turns events of engines into holdings of the index |
 //! | `cachelb-share` | writes and reads what routers publish |
-//! | `cachelb-router` | runs the rules over a fleet |
+//! | `cachelb` | runs the rules over a fleet |
 
 pub mod block_tracker;
 pub mod boundaries;

@@ -1,7 +1,7 @@
 //! Routing rules, one per file.
 //!
 //! A rule is a pure function from a [`View`] (one row per eligible candidate) to a [`Choice`]. The selector of
-//! `cachelb-router` builds the view from the fleet, the load book and the block index, runs the rule, then books the load
+//! `cachelb` builds the view from the fleet, the load book and the block index, runs the rule, then books the load
 //! and records the placement, all in one call: two requests can never both see the load before either was booked.
 
 mod about;

@@ -1,6 +1,6 @@
 //! The arguments of a selection. Each is named once, in `arguments!`, with the kind of its value.
 
-use cachelb_router::Name;
+use cachelb::selector::Name;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};

@@ -2,7 +2,7 @@
 
 use pyo3::Python;
 
-pub use cachelb_router::{Client, PromptRoom, Read, Room, Shape, response_name};
+pub use cachelb::selector::{Client, PromptRoom, Read, Room, Shape, response_name};
 
 /// Runs `work`, without the interpreter's lock if it `is_long`.
 pub fn unlocked<T: Send>(py: Python<'_>, is_long: bool, work: impl FnOnce() -> T + Send) -> T {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use cachelb::selector::{LONG, Request, Sample, Scales};
 use cachelb_body::{Basis, Kind};
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
-use cachelb_router::{LONG, Request, Sample, Scales};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;

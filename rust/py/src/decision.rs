@@ -7,9 +7,9 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cachelb::selector::{Pick, Request, Seen, Usage, Wanted};
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
-use cachelb_router::{Pick, Request, Seen, Usage, Wanted};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;

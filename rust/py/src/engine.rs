@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
-use cachelb_router::{
+use cachelb::selector::{
     Ending, FamilyName, News, Offers, Pick, Request, Scales, Seen, Selector, Silence, Timing, Usage,
 };
+use cachelb_core::ids::Millis;
+use cachelb_core::load::BookingId;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -1,8 +1,8 @@
 //! What a selection saw, as the value types of `cachelb.explanation`.
 
+use cachelb::selector::{Held, Pick, Seen};
 use cachelb_core::ids::Medium;
 use cachelb_events::FeedState;
-use cachelb_router::{Held, Pick, Seen};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyTuple};

@@ -1,7 +1,7 @@
 //! What rules that learn tell of themselves, as plain Python values.
 
+use cachelb::selector::PoolId;
 use cachelb_learned::LearnedStats;
-use cachelb_router::PoolId;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 

@@ -3,7 +3,7 @@
 //! A failure counts against the worker only if it shows that the worker or the way to it failed: an answer with a status,
 //! or an exception of a transport. Everything else is an error of the caller's own code, and the request was given up.
 
-use cachelb_router::Ending;
+use cachelb::selector::Ending;
 use pyo3::exceptions::{
     PyBaseException, PyConnectionError, PyEOFError, PyException, PyOSError, PyTypeError,
     PyValueError,

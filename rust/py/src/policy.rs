@@ -5,13 +5,13 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use cachelb::selector::{
+    Assembly, Eligibility, Ending, Offer, Request, Selector, Settings, TagKey, Wanted,
+};
 use cachelb_core::Error;
 use cachelb_core::hashing::NamespaceKey;
 use cachelb_core::load::Report;
 use cachelb_policy::Configured;
-use cachelb_router::{
-    Assembly, Eligibility, Ending, Offer, Request, Selector, Settings, TagKey, Wanted,
-};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
+use cachelb::selector::{BYTES_PER_TOKEN, PromptBuffers, PromptReader};
 use cachelb_core::boundaries::{to_blocks, to_bytes};
 use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme};
 use cachelb_core::ids::SequenceHash;
 use cachelb_policy::Need;
-use cachelb_router::{BYTES_PER_TOKEN, PromptBuffers, PromptReader};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -16,7 +16,7 @@ use crate::args::Words;
 use crate::body::{Read, Room};
 use crate::hashing::check_made;
 
-pub use cachelb_router::Prompt;
+pub use cachelb::selector::Prompt;
 
 /// Reads tokens and block hashes for one policy.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use cachelb_router::{Offer, Offers, PoolId, Profile};
+use cachelb::selector::{Offer, Offers, PoolId, Profile};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cachelb_router::{Eligibility, Name, Offer, Offers, TagKey};
+use cachelb::selector::{Eligibility, Name, Offer, Offers, TagKey};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;

@@ -14,7 +14,7 @@
 //! | `envelope` | messages: whose entries, which numbers, whether they arrived whole |
 //! | `journal` | the entries of this router until somebody takes them along |
 //!
-//! How a router applies the entries of others: `sharing` of `cachelb-router`.
+//! How a router applies the entries of others: `sharing` of `cachelb`.
 
 mod bytes;
 mod envelope;

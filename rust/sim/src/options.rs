@@ -1,7 +1,7 @@
 //! The settings of a run beside its requests: workers, delays, incidents.
 
+use cachelb::selector::Role;
 use cachelb_core::error::{Error, Result};
-use cachelb_router::Role;
 
 use crate::cost::Timing;
 use crate::engine::EngineSettings;

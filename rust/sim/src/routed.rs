@@ -8,15 +8,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+use cachelb::selector::{
+    Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms, Passage,
+    Passed, Pick, PoolId, Receipt, Request, Selector, SharedCache, Ticket, Usage,
+};
 use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::Error;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_events::{FeedState, Worth};
-use cachelb_router::{
-    Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms, Passage,
-    Passed, Pick, PoolId, Receipt, Request, Selector, SharedCache, Ticket, Usage,
-};
 
 use crate::change::Change;
 use crate::engine::EngineLoad;

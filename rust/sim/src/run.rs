@@ -30,8 +30,8 @@ mod pooled;
 mod requests;
 mod worker;
 
+use cachelb::selector::Role;
 use cachelb_core::error::{Error, Result};
-use cachelb_router::Role;
 
 use crate::engine::Output;
 use crate::gateway::{Gateway, News};

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cachelb::selector::CONVENTIONS;
 use cachelb_body::{ErrorKind, Kind};
-use cachelb_router::CONVENTIONS;
 
 /// Requests with a body or headers, since the start. Neither dry runs nor retries are among them.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use crate::body::{PromptRoom, Read, Shape};
 use crate::error::body_error;
 use crate::items::set_items;
 use crate::options::read::Options;
-use cachelb_router::CONVENTIONS;
+use cachelb::selector::CONVENTIONS;
 
 #[doc = stub!("read_body")]
 #[pyfunction]

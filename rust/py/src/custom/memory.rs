@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use cachelb_router::Survey;
+use cachelb::selector::Survey;
 use pyo3::ffi;
 use pyo3::prelude::*;
 

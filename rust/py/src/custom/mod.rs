@@ -10,8 +10,8 @@ mod views;
 
 use std::sync::Arc;
 
+use cachelb::selector::{Survey, Wanted};
 use cachelb_policy::Reason;
-use cachelb_router::{Survey, Wanted};
 use pyo3::exceptions::PyException;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;

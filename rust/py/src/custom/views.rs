@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use cachelb::selector::{Column, Request, Survey};
 use cachelb_core::hashing::Hasher;
 use cachelb_policy::{Rng, key_hash};
-use cachelb_router::{Column, Request, Survey};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

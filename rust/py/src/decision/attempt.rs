@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use cachelb::selector::{Ending, Request, Selector, Usage};
 use cachelb_core::ids::Millis;
-use cachelb_router::{Ending, Request, Selector, Usage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};

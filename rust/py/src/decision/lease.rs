@@ -4,10 +4,10 @@ use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use cachelb::selector::{Ending, Usage};
 use cachelb_body::Notice;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
-use cachelb_router::{Ending, Usage};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -149,7 +149,7 @@ impl Lease {
     pub fn response(
         &self,
         id: &str,
-    ) -> Result<Option<(BookingId, cachelb_router::FamilyName)>, ()> {
+    ) -> Result<Option<(BookingId, cachelb::selector::FamilyName)>, ()> {
         if id.is_empty() || id.len() > LONGEST_ID {
             return Err(());
         }

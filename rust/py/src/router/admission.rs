@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-use cachelb_core::Result;
-use cachelb_core::ids::Millis;
-use cachelb_router::{
+use cachelb::selector::{
     Gate, GateId, GateSettings, Newcomer, Offers, Order, Passage, Passed, PendingLimits, Request,
     Selector, Tenant, Ticket,
 };
+use cachelb_core::Result;
+use cachelb_core::ids::Millis;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachelb_router::{BatchTerms, Eligibility, Offers, Wanted};
+use cachelb::selector::{BatchTerms, Eligibility, Offers, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 

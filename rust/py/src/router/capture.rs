@@ -1,7 +1,7 @@
 //! Captures: the prompts of decisions as block hashes under a key of each capture.
 
+use cachelb::selector::{Capture, Captured};
 use cachelb_core::hashing::NamespaceKey;
-use cachelb_router::{Capture, Captured};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};

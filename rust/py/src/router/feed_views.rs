@@ -1,7 +1,7 @@
 //! Counters of KV events as plain Python values.
 
+use cachelb::selector::Disagreement;
 use cachelb_events::{DropReason, Fault, FeedStats, GroupStats, Received, Totals};
-use cachelb_router::Disagreement;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cachelb::selector::{CommonName, PoolId, SharedTerms};
 use cachelb_core::ids::{Medium, WorkerId};
 use cachelb_events::{Place, Streams, Totals};
-use cachelb_router::{CommonName, PoolId, SharedTerms};
 
 use crate::call::Model;
 use crate::engine::lock;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cachelb::selector::{EngineKind, Facts, PoolId, Role, Selector, Settings, TagKey, whole};
 use cachelb_body::{Engine as BodyEngine, Layouts};
-use cachelb_router::{EngineKind, Facts, PoolId, Role, Selector, Settings, TagKey, whole};
 use cachelb_share::{About, fingerprint};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};

@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use cachelb::selector::{Keeper, PoolId, RouteCursor, Selector, Sharing};
 use cachelb_core::ids::Millis;
-use cachelb_router::{Keeper, PoolId, RouteCursor, Selector, Sharing};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cachelb::selector::{Access, PoolId, Rank, Selector};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_events::{
     Batch, Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Place, Streams, Totals,
 };
-use cachelb_router::{Access, PoolId, Rank, Selector};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};

@@ -23,10 +23,10 @@ mod views;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cachelb::selector::{PairTerms, Sleep};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
 use cachelb_policy::Handover;
-use cachelb_router::{PairTerms, Sleep};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -1,7 +1,7 @@
 //! The selections of two workers for one request.
 
+use cachelb::selector::{Offers, Passed, Pick, Request, Selector};
 use cachelb_core::Result;
-use cachelb_router::{Offers, Passed, Pick, Request, Selector};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

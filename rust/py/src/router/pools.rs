@@ -1,8 +1,8 @@
 //! Settings of a router and of its models, from dictionaries made by the Python half.
 
+use cachelb::selector::{Breaker, Placements, PoolId, PoolSettings, Selector, Settings, Veto};
 use cachelb_core::hashing::{Hasher, NamespaceKey};
 use cachelb_policy::{Need, Rule, Setup};
-use cachelb_router::{Breaker, Placements, PoolId, PoolSettings, Selector, Settings, Veto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cachelb_router::{Facts, Name, Profile, Role, may_be_worker};
+use cachelb::selector::{Facts, Name, Profile, Role, may_be_worker};
 use cachelb_share::{About, Word};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

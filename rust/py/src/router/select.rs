@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use cachelb::selector::{
+    Offers, Passage, Passed, PoolId, Request, Role, Selector, Survey, Ticket, Wanted,
+};
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::Millis;
 use cachelb_core::{Error, Result};
-use cachelb_router::{
-    Offers, Passage, Passed, PoolId, Request, Role, Selector, Survey, Ticket, Wanted,
-};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cachelb_router::{Kept, PoolId, Receipt, Sharing};
+use cachelb::selector::{Kept, PoolId, Receipt, Sharing};
 use cachelb_share::{Message, Word, fingerprint};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};

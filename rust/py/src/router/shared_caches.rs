@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use cachelb::selector::{PoolId, Readers, SharedTerms};
 use cachelb_core::ids::{Medium, WorkerId};
 use cachelb_events::{FeedSettings, FollowerSettings, IngestSettings, Streams};
 use cachelb_policy::Loading;
-use cachelb_router::{PoolId, Readers, SharedTerms};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

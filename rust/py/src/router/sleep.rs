@@ -1,6 +1,6 @@
 //! Which ranks of a worker sleep, from Python.
 
-use cachelb_router::Sleep;
+use cachelb::selector::Sleep;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use cachelb::selector::{
+    Counters, Eligibility, Ending, EngineKind, Lost, PoolId, Record, Selector, Tally, Timing,
+    Wanted,
+};
 use cachelb_core::ids::Medium;
 use cachelb_core::index::IndexStats;
 use cachelb_core::load::Load;
 use cachelb_policy::Reason;
-use cachelb_router::{
-    Counters, Eligibility, Ending, EngineKind, Lost, PoolId, Record, Selector, Tally, Timing,
-    Wanted,
-};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use cachelb::selector::{Ending, Usage as Counts};
 use cachelb_policy::Reason;
-use cachelb_router::{Ending, Usage as Counts};
 use cachelb_serving::{Asked, Booked, Moved, Refusal, Usage};
 use pyo3::prelude::*;
 

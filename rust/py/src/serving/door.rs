@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use cachelb_core::ids::Millis;
-use cachelb_router::{
+use cachelb::selector::{
     GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket,
 };
+use cachelb_core::ids::Millis;
 use cachelb_serving::{Asked, Picked, Refusal};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cachelb_router::{Eligibility, Role, Wanted};
+use cachelb::selector::{Eligibility, Role, Wanted};
 use cachelb_serving::{Asked, Host, LARGE_BODY_BYTES, Picked, Refusal, off_thread};
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;

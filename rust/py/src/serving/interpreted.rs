@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cachelb_router::Eligibility;
+use cachelb::selector::Eligibility;
 use cachelb_serving::{Asked, Refusal};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use cachelb::selector::{Eligibility, Offer, Offers, Passed, Request, Selector};
 use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_policy::Reason;
-use cachelb_router::{Eligibility, Offer, Offers, Passed, Request, Selector};
 use cachelb_serving::{Asked, Refusal};
 use pyo3::PyErr;
 

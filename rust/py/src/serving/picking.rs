@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cachelb_router::Ticket;
+use cachelb::selector::Ticket;
 use cachelb_serving::{Asked, Event, Refusal};
 
 use super::addresses::Known;

@@ -5,9 +5,9 @@ mod outside;
 mod read;
 mod timed;
 
+use cachelb::selector::Selector;
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
-use cachelb_router::Selector;
 use cachelb_sim::{
     Admission, Gateway, Keys, Options, Outcomes, Routed, Several, Stopped, WorkerSettings,
     Workload, run,

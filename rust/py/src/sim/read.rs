@@ -3,9 +3,9 @@
 use std::hash::RandomState;
 use std::sync::Arc;
 
+use cachelb::selector::Role;
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
-use cachelb_router::Role;
 use cachelb_sim::{
     Admission, Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial,
     PoolTerms, Roofline, Scaled, Table, Timing, WorkerSettings, Workload,

@@ -1,6 +1,6 @@
 //! Requests at the gateway, from their arrival to their end.
 
-use cachelb_router::Role;
+use cachelb::selector::Role;
 
 use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 use crate::outcome::Status;

@@ -1,7 +1,7 @@
 //! One worker of a run.
 
+use cachelb::selector::Role;
 use cachelb_core::error::{Error, Result};
-use cachelb_router::Role;
 
 use crate::engine::{Engine, EngineLoad};
 use crate::options::{Link, Options, WorkerSettings};

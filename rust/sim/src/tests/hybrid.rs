@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use cachelb::selector::{Facts, Profile};
 use cachelb_core::groups::{CacheGroup, GroupKind, Retention};
-use cachelb_router::{Facts, Profile};
 use proptest::prelude::*;
 
 use super::groups::{any_layout, prompts, rounds_beyond};

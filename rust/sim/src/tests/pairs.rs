@@ -1,6 +1,6 @@
 //! Prompts that one worker computes and another generates from.
 
-use cachelb_router::Role;
+use cachelb::selector::Role;
 
 use super::cost::close;
 use super::engine::job;

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use cachelb::selector::{PoolId, Readers, SharedTerms};
 use cachelb_core::ids::Millis;
 use cachelb_policy::Loading;
-use cachelb_router::{PoolId, Readers, SharedTerms};
 use proptest::prelude::*;
 
 use super::engine::{cached, drain, job};

@@ -1,8 +1,8 @@
 //! The real selector in simulated time.
 
+use cachelb::selector::{Placements, PoolSettings, Profile, Selector, Settings};
 use cachelb_core::ids::Millis;
 use cachelb_policy::{Rule, Setup, named};
-use cachelb_router::{Placements, PoolSettings, Profile, Selector, Settings};
 
 use super::pairs::{at_once, split};
 use super::run::{fleet, workload};

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use cachelb_router::Role;
+use cachelb::selector::Role;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Several real selectors before one fleet that share their placements.
 
-use cachelb_router::Selector;
+use cachelb::selector::Selector;
 
 use super::routed::{NAMES, families, rule, selector};
 use super::run::fleet;

@@ -1,0 +1,266 @@
+//! Workers whose engines publish KV events.
+//!
+//! A worker has events once a message of its engine was applied; from then on its *home* pool holds what events said of
+//! it and nothing else. Once a message is lost, the blocks it may concern are doubtful: they are believed as placements
+//! are, and new placements as on a worker without events, until events settle it.
+
+pub(crate) mod rank;
+
+use cachelb_core::groups::Resuming;
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_events::{Fault, FeedState, Finding, Heard, Worth};
+
+use crate::Selector;
+use crate::bookings::ledger::Ledger;
+use crate::fleet::Fleet;
+use crate::fleet::block_sizes::{Disagreement, Facts};
+use crate::fleet::worker::{Announced, FeedStatus, Member};
+use crate::indexes::Pools;
+use crate::indexes::checks::Checks;
+use crate::indexes::pool::Pool;
+use crate::request::PoolId;
+use crate::select::predictions;
+
+/// How long blocks are believed that a lost message may have removed, at most.
+const DOUBT_MS: u64 = 1_800_000;
+
+/// What events of one worker's engine change.
+#[derive(Debug)]
+pub struct Feed<'a> {
+    worker: WorkerId,
+    /// The pool that they are about.
+    home: PoolId,
+    fleet: &'a mut Fleet,
+    pools: &'a mut Pools,
+    checks: &'a mut Checks,
+    ledger: &'a mut Ledger,
+}
+
+impl Selector {
+    /// The events of a worker, `None` for one that is gone.
+    pub fn feed(&mut self, worker: WorkerId) -> Option<Feed<'_>> {
+        let home = self.fleet.member(worker)?.profile.home();
+        Some(Feed {
+            worker,
+            home,
+            fleet: &mut self.fleet,
+            pools: &mut self.pools,
+            checks: &mut self.checks,
+            ledger: &mut self.decisions.ledger,
+        })
+    }
+}
+
+impl Feed<'_> {
+    /// What is known of the home pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pools[self.home]
+    }
+
+    /// Sets how far the events can be believed. With the first that can, what was believed in the home pool is dropped,
+    /// unless messages before it are lost; once they cannot, what they announced is.
+    pub fn set_trust(&mut self, worth: Worth) {
+        let feed = match worth {
+            Worth::Refused => None,
+            Worth::Believed {
+                state,
+                engine_block_size,
+            } => Some(FeedStatus {
+                state,
+                engine_block_size,
+            }),
+        };
+        // What lost messages may have announced stays doubtful.
+        let begins_lossy = feed.is_some_and(FeedStatus::has_lost);
+        if self.fleet.feed(self.worker).is_some() != feed.is_some() && !begins_lossy {
+            self.withdraw_all();
+        }
+        if !feed.is_some_and(FeedStatus::is_caught_up) {
+            self.checks.lose_track(self.worker);
+        }
+        let behind = feed.is_some_and(|feed| feed.state == FeedState::Suspect);
+        if let Some(blocks) = self.pools[self.home].blocks_mut() {
+            blocks.leases.set_behind(self.worker.slot, behind);
+        }
+        self.set(Facts::default(), feed);
+    }
+
+    /// The events cannot be believed.
+    pub fn refuse(&mut self) {
+        self.set_trust(Worth::Refused);
+    }
+
+    /// Adds what the engine states of its cache.
+    pub(crate) fn learn(&mut self, facts: Facts) {
+        self.set(facts, self.fleet.feed(self.worker));
+    }
+
+    fn set(&mut self, facts: Facts, status: Option<FeedStatus>) {
+        let (is_resized, disagrees) = self.fleet.learn(self.worker, facts, status);
+        self.ledger.counters.size_disagreements += u64::from(disagrees);
+        if let Some(member) = self.fleet.member(self.worker).filter(|_| is_resized) {
+            self.pools.add_worker(self.worker, member);
+        }
+    }
+
+    /// Messages of the engine are lost for good: what the worker holds is believed for a time, if it is in device memory.
+    /// Returns the blocks that events had confirmed.
+    pub fn doubt(&mut self, now: Millis) -> u64 {
+        self.checks.lose_track(self.worker);
+        let ttl_ms = self.pools[self.home].placements().ttl_ms;
+        let ttl_ms = ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
+        let until = Some(Millis(now.0.saturating_add(ttl_ms)));
+        let worker = self.worker;
+        self.pools
+            .change(self.home, |blocks| blocks.doubt(worker, until))
+    }
+
+    /// The worker holds `hashes`, a chain behind `parent`, in `medium`; what was on its way has arrived. Returns how many it
+    /// did not hold there before.
+    pub fn announce(
+        &mut self,
+        parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+        now: Millis,
+    ) -> u32 {
+        let (worker, home, mut new) = (self.worker, self.home, 0);
+        let shared = self.pools[home]
+            .shared()
+            .filter(|shared| shared.holder() == worker);
+        let expires = shared.and_then(|shared| shared.expires(now));
+        let member = self.fleet.member(worker);
+        let awaited = if member.is_some_and(Member::hides_groups) {
+            predictions::awaited(self.pools[home].exact(), worker, hashes)
+        } else {
+            Vec::new()
+        };
+        let grown = self.pools.grow(home, |index, _| {
+            let exact = index.exact_mut()?;
+            new = exact.announce(worker, parent, hashes, medium, expires)?;
+            Ok(())
+        });
+        for hash in awaited {
+            self.mark(hash, medium);
+        }
+        if let Some(&last) = hashes.last()
+            && self.pools[home].awaits_events()
+        {
+            self.pools
+                .change(home, |blocks| blocks.confirmed(worker, last, now));
+        }
+        let member = self.fleet.member(worker);
+        let feed = member.and_then(Member::feed);
+        if feed.is_some_and(FeedStatus::has_lost) {
+            self.pools
+                .change(home, |blocks| blocks.fit_doubtful(worker));
+        }
+        // A worker that is not in the index holds nothing there.
+        grown.map_or(0, |()| new)
+    }
+
+    /// The worker no longer holds `hashes` in `medium`, nor is anything of them on its way if that is device memory. Returns
+    /// how many it held there.
+    pub fn withdraw(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
+        let (worker, checks) = (self.worker, &mut *self.checks);
+        self.pools.change(self.home, |blocks| {
+            if medium == Medium::Gpu {
+                blocks.given_up(worker, hashes, checks);
+            }
+            let (index, _) = blocks.index_mut();
+            index.remove(worker, hashes, Some(medium)).unwrap_or(0)
+        })
+    }
+
+    /// The worker holds nothing in its home pool. Returns the blocks it held.
+    pub fn withdraw_all(&mut self) -> u64 {
+        self.checks.start_over(self.worker);
+        let worker = self.worker;
+        self.pools.change(self.home, |blocks| blocks.clear(worker))
+    }
+
+    /// The worker holds `hash`, a block it holds in another medium, in `medium` too. Returns whether that is new.
+    pub fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        let (worker, mut new) = (self.worker, false);
+        let grown = self.pools.grow(self.home, |index, _| {
+            new = index.exact_mut()?.spread(worker, hash, medium)?;
+            Ok(())
+        });
+        grown.is_ok() && new
+    }
+
+    /// The engine resumes only where all its cache groups can, if `marked_only`, and only where so many tokens beyond the
+    /// place are held; `rule`: where prompts leave what that takes, as far as it is known.
+    pub fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>) {
+        let announced = Announced {
+            marked_only,
+            above_tokens,
+            rule,
+        };
+        if let Some(member) = self.fleet.announced(self.worker, announced) {
+            self.pools.add_worker(self.worker, member);
+        }
+    }
+
+    /// All groups of the engine can resume behind `hash`, with what they hold in media up to `medium`. Returns whether the
+    /// worker holds the block.
+    pub fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        let worker = self.worker;
+        self.pools
+            .change(self.home, |blocks| blocks.mark(worker, hash, medium))
+    }
+
+    /// Not all of them can any more. Returns whether they could.
+    pub fn unmark(&mut self, hash: SequenceHash) -> bool {
+        let (worker, checks) = (self.worker, &mut *self.checks);
+        self.pools
+            .change(self.home, |blocks| blocks.unmark(worker, hash, checks))
+    }
+
+    /// A message of the engine was applied. Returns what is known of the engine besides.
+    pub fn applied(&mut self, message: Heard) -> Finding {
+        Finding {
+            fault: self.fault(message),
+            eagle: self.drafts(),
+        }
+    }
+
+    /// Whether the engine drafts with EAGLE or MTP, as it is said to or found to.
+    #[must_use]
+    pub fn drafts(&self) -> bool {
+        let member = self.fleet.member(self.worker);
+        let stated = member.is_some_and(|member| member.profile.engine.drafts());
+        stated || self.checks.drafts(self.worker)
+    }
+
+    /// Why what the engine announced cannot be true, if so.
+    fn fault(&mut self, message: Heard) -> Option<Fault> {
+        let member = self.fleet.member(self.worker)?;
+        let block_size = self.pools[self.home].block_size();
+        let too_many = member
+            .feed()
+            .and(member.sizes().too_many_tokens(block_size));
+        if too_many.is_some_and(|too_many| message.device_tokens >= too_many) {
+            return Some(Fault::Capacity);
+        }
+        if !message.is_exact {
+            self.checks.lose_track(self.worker);
+            return None;
+        }
+        let suspicious = self.checks.caught_up(self.worker, message.until);
+        suspicious.then_some(Fault::CachedTokens)
+    }
+
+    /// Requests for which what the engine found cached was compared with what events promised, and those that found less.
+    #[must_use]
+    pub fn checked(&self) -> (u64, u64) {
+        self.checks.totals(self.worker)
+    }
+
+    /// Why the block size of the engine is not sure, `None` if nothing speaks against it.
+    #[must_use]
+    pub fn disagreement(&self) -> Option<Disagreement> {
+        self.fleet.member(self.worker)?.sizes().disagreement()
+    }
+}

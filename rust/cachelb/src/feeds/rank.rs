@@ -1,0 +1,142 @@
+//! One rank of a worker as its event stream sees it: its holdings in its home pool, a slice at a time.
+
+use std::sync::{Mutex, PoisonError};
+
+use cachelb_core::groups::Resuming;
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_events::{Batch, Finding, Heard, Holdings, Host, Place, Worth};
+
+use crate::Selector;
+use crate::feeds::Feed;
+use crate::request::PoolId;
+
+/// Blocks for which the selector is locked at once.
+const SLICE: usize = 64;
+
+/// A selector that several threads use.
+pub trait Access {
+    /// Runs `work` on the selector.
+    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R;
+
+    /// Whether a worker's own events describe a shared cache in this place.
+    fn is_shared(&self, place: Place) -> bool {
+        let _ = place;
+        false
+    }
+
+    /// Passes on what a message of the worker says of a shared cache of the pool `home`.
+    fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
+        let _ = (batch, home, now);
+    }
+
+    /// Events about the pool `home` are believed.
+    fn believed(&self, home: PoolId) {
+        let _ = home;
+    }
+}
+
+impl Access for Mutex<Selector> {
+    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
+        work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One rank of a worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Rank<'a, A> {
+    /// Where its selector lies.
+    pub access: &'a A,
+    /// Its id.
+    pub worker: WorkerId,
+    /// The pool that its events are about.
+    pub home: PoolId,
+    /// The time of the message.
+    pub now: Millis,
+}
+
+impl<A: Access> Rank<'_, A> {
+    /// Changes what is known of the worker, if it is still there.
+    fn feed<R: Default>(&self, change: impl FnOnce(&mut Feed<'_>) -> R) -> R {
+        self.access.held(|selector| {
+            let feed = selector.feed(self.worker);
+            feed.map_or_else(R::default, |mut feed| change(&mut feed))
+        })
+    }
+}
+
+impl<A: Access> Holdings for Rank<'_, A> {
+    fn store(
+        &mut self,
+        mut parent: Option<SequenceHash>,
+        hashes: &[SequenceHash],
+        medium: Medium,
+    ) -> u32 {
+        let mut new = 0;
+        for slice in hashes.chunks(SLICE) {
+            new += self.feed(|feed| feed.announce(parent, slice, medium, self.now));
+            parent = slice.last().copied();
+        }
+        new
+    }
+
+    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        self.feed(|feed| feed.spread(hash, medium))
+    }
+
+    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
+        let slices = hashes.chunks(SLICE);
+        slices
+            .map(|slice| self.feed(|feed| feed.withdraw(slice, medium)))
+            .sum()
+    }
+
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "of any lifetime")]
+    fn clear(&mut self) -> u64 {
+        self.feed(|feed| feed.withdraw_all())
+    }
+
+    fn doubt(&mut self) -> u64 {
+        self.feed(|feed| feed.doubt(self.now))
+    }
+
+    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
+        self.feed(|feed| feed.pool().path_to(hash))
+    }
+
+    fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>) {
+        self.feed(|feed| feed.set_resumes(marked_only, above_tokens, rule));
+    }
+
+    fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
+        self.feed(|feed| feed.mark(hash, medium))
+    }
+
+    fn unmark(&mut self, hash: SequenceHash) -> bool {
+        self.feed(|feed| feed.unmark(hash))
+    }
+
+    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
+        self.feed(|feed| feed.pool().holds(self.worker, hash, medium))
+    }
+
+    fn is_shared(&self, place: Place) -> bool {
+        self.access.is_shared(place)
+    }
+}
+
+impl<A: Access> Host for Rank<'_, A> {
+    fn worth(&mut self, worth: Worth) {
+        self.feed(|feed| feed.set_trust(worth));
+        if worth != Worth::Refused {
+            self.access.believed(self.home);
+        }
+    }
+
+    fn share(&mut self, batch: &Batch, now: Millis) {
+        self.access.share(batch, self.home, now);
+    }
+
+    fn heard(&mut self, heard: Heard) -> Finding {
+        self.feed(|feed| feed.applied(heard))
+    }
+}

@@ -1,0 +1,209 @@
+//! A selector behind one gate, and the requests that wait there.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+pub const GATE: GateId = GateId(7);
+pub const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Notes in a list that a request was called.
+struct Call {
+    number: u64,
+    called: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.called.lock().expect("sound").push(self.number);
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub priority: i64,
+    pub tenant: u64,
+    pub tokens: u64,
+    pub until: Option<(Millis, bool)>,
+    pub caller: u64,
+    /// Whether it waits too while no worker may be picked.
+    pub for_workers: bool,
+    /// Workers it may not use.
+    pub barred: [bool; 3],
+    pub blocks: Vec<SequenceHash>,
+}
+
+pub fn of(tokens: u64) -> Asked {
+    Asked {
+        tokens,
+        ..Asked::default()
+    }
+}
+
+pub fn gate(requests: Option<u32>, tokens: Option<u64>) -> GateSettings {
+    GateSettings {
+        limits: PendingLimits { requests, tokens },
+        routers: 1,
+        lag_ms: 0.0,
+        order: Order::Fcfs,
+        is_fair: false,
+        weights: Vec::new(),
+        most: 1000,
+    }
+}
+
+/// Workers behind one gate, and the requests that wait there, by number.
+pub struct Door {
+    pub selector: Selector,
+    called: Arc<Mutex<Vec<u64>>>,
+    pub now: Millis,
+    next: u64,
+    pub waiting: HashMap<u64, (Asked, Ticket)>,
+}
+
+impl Door {
+    pub fn new(names: &[&str], rule: Box<dyn Rule>, settings: &GateSettings) -> Self {
+        let registered = Settings {
+            registered: true,
+            breaker: Some(Breaker::new(1, 1000)),
+            ..Settings::default()
+        };
+        let pool = PoolSettings::new(rule, 16, Placements::default());
+        let mut selector = with_workers(registered, pool, names);
+        selector.gates_mut().open(GATE, settings);
+        Self {
+            selector,
+            called: Arc::default(),
+            now: Millis(0),
+            next: 0,
+            waiting: HashMap::new(),
+        }
+    }
+
+    pub fn least_loaded(workers: usize, settings: &GateSettings) -> Self {
+        let rule = Box::new(LeastLoaded::default());
+        Self::new(&NAMES[..workers], rule, settings)
+    }
+
+    pub fn select<T>(
+        &mut self,
+        asked: &Asked,
+        ticket: Option<Ticket>,
+        step: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> T,
+    ) -> T {
+        let mut offers = offers(&NAMES);
+        for at in (0..NAMES.len()).filter(|&at| asked.barred[at]) {
+            offers.set_eligibility(at, Eligibility::NotAmong);
+        }
+        let passage = Passage {
+            gate: GATE,
+            priority: asked.priority,
+            tenant: Tenant(asked.tenant),
+            ticket,
+            ..Passage::default()
+        };
+        let request = Request {
+            blocks: Some((&asked.blocks[..], Origin::Tokens)).filter(|(all, _)| !all.is_empty()),
+            prompt_tokens: asked.tokens,
+            passage: Some(passage),
+            now: self.now,
+            ..Request::default()
+        };
+        step(&mut self.selector, &mut offers, &request)
+    }
+
+    /// A request comes, the number of which is returned too.
+    pub fn arrive(&mut self, asked: &Asked, may_wait: bool) -> (u64, Result<Passed<Pick>>) {
+        let number = self.next;
+        self.next += 1;
+        let called = Arc::clone(&self.called);
+        let newcomer = Newcomer {
+            waker: Waker::from(Arc::new(Call { number, called })),
+            caller: asked.caller,
+            until: asked.until,
+            for_workers: asked.for_workers,
+        };
+        let newcomer = Some(&newcomer).filter(|_| may_wait);
+        let passed = self.select(asked, None, |selector, offers, request| {
+            selector.arrive(offers, request, newcomer, Selector::select)
+        });
+        if let Ok(Passed::Waits { ticket, .. }) = passed {
+            self.waiting.insert(number, (asked.clone(), ticket));
+        }
+        (number, passed)
+    }
+
+    pub fn try_again(&mut self, number: u64, is_last: bool) -> Result<Passed<Pick>> {
+        let (asked, ticket) = self.waiting.remove(&number).expect("waits");
+        let passed = self.select(&asked, Some(ticket), |selector, offers, request| {
+            selector.try_again(offers, request, is_last, Selector::select)
+        });
+        if matches!(passed, Ok(Passed::Waits { .. })) {
+            self.waiting.insert(number, (asked, ticket));
+        }
+        passed
+    }
+
+    pub fn give_up(&mut self, number: u64) -> bool {
+        let (_, ticket) = self.waiting.remove(&number).expect("waits");
+        self.selector.give_up(GATE, ticket)
+    }
+
+    /// The numbers of those who are called.
+    pub fn call_next(&mut self, is_event: bool) -> Vec<u64> {
+        self.selector.call_next(is_event, self.now).wake();
+        std::mem::take(&mut *self.called.lock().expect("sound"))
+    }
+
+    pub fn gate(&self) -> &Gate {
+        self.selector.gates().get(GATE).expect("open")
+    }
+
+    /// A request goes at once.
+    pub fn goes(&mut self, asked: &Asked) -> Pick {
+        match self.arrive(asked, true).1 {
+            Ok(Passed::Picked(pick)) => pick,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A request waits, and nobody is called.
+    pub fn waits(&mut self, asked: &Asked) -> u64 {
+        let (number, passed) = self.arrive(asked, true);
+        assert!(matches!(passed, Ok(Passed::Waits { .. })), "{passed:?}");
+        assert!(self.call_next(false).is_empty());
+        number
+    }
+
+    pub fn first_token(&mut self, pick: &Pick) {
+        let booking = pick.booking.expect("booked");
+        assert!(self.selector.first_token(booking, self.now));
+    }
+
+    pub fn end(&mut self, pick: &Pick, ending: Ending) {
+        let booking = pick.booking.expect("booked");
+        let usage = Usage::default();
+        assert!(self.selector.close(booking, ending, usage, self.now));
+    }
+
+    /// What a release leads to: everyone who is called tries at once.
+    pub fn released(&mut self) -> Vec<(u64, Pick)> {
+        let (mut picks, mut is_event) = (Vec::new(), true);
+        loop {
+            let called = self.call_next(is_event);
+            let Some(&number) = called.first() else {
+                return picks;
+            };
+            if let Ok(Passed::Picked(pick)) = self.try_again(number, false) {
+                picks.push((number, pick));
+            }
+            is_event = false;
+        }
+    }
+
+    /// Which ones the first token of a booking releases.
+    pub fn after(&mut self, pick: &Pick) -> Vec<u64> {
+        self.first_token(pick);
+        self.released().iter().map(|(number, _)| *number).collect()
+    }
+}

@@ -1,0 +1,339 @@
+//! What workers hold of one model: the block index, placements without confirmation, and the answer to the latest lookup.
+
+use cachelb_core::block_tracker::{Depths, Origin, Store};
+use cachelb_core::hashing::Scheme;
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::index::{BlockIndex, IndexStats, Reach, Resumes};
+use cachelb_core::load::BookingId;
+use cachelb_core::owners::{Orphaned, Owners};
+use cachelb_core::radix_tree::RadixTree;
+use cachelb_policy::{Ended, Placements, Segment};
+
+use crate::indexes::checks::Checks;
+use crate::indexes::known_ends::KnownEnds;
+use crate::indexes::unconfirmed::Leases;
+
+/// The blocks of one model.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    index: Store,
+    /// The answer to the latest lookup, if there was anything to look up.
+    depths: Depths,
+    is_answered: bool,
+    /// Bookings that wait for placements on workers without events.
+    unconfirmed: Owners<SequenceHash>,
+    /// Placements on workers with events.
+    pub leases: Leases,
+    /// Where answers of workers without events ended that are known.
+    pub known_ends: KnownEnds,
+    /// Whether blocks were ever to expire: by their time to live, since another router placed them, or since they are
+    /// doubtful.
+    expires: bool,
+    /// Whether a lost message ever left blocks doubtful.
+    is_doubtful: bool,
+    /// Those that left the index for reasons it does not know.
+    lost: Lost,
+}
+
+/// Blocks that left the index, and news that it could not take, by cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lost {
+    /// As the index counts them.
+    pub index: IndexStats,
+    /// Their worker was removed.
+    pub removed: u64,
+    /// Their worker's cache was reset.
+    pub cleared: u64,
+    /// The request that was to bring them failed before its first token.
+    pub failed: u64,
+}
+
+/// What a lookup found.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer<'a> {
+    index: &'a Store,
+    depths: &'a Depths,
+}
+
+impl Answer<'_> {
+    /// Leading blocks of the worker in `slot`.
+    pub fn overlap(&self, slot: u32) -> u32 {
+        self.depths.of(self.index, slot)
+    }
+
+    /// Leading blocks that the worker in `slot` holds for its layers that attend to the whole prefix.
+    pub fn held(&self, slot: u32) -> u32 {
+        self.depths.held(self.index, slot)
+    }
+
+    /// Leading blocks in device memory that events confirmed.
+    pub fn confirmed(&self, slot: u32) -> u32 {
+        self.depths.confirmed(self.index, slot)
+    }
+
+    /// The deepest mark of the worker in `slot` in the first `within` blocks, 0 for none.
+    pub fn mark(&self, slot: u32, within: u32) -> u32 {
+        let (index, depths) = (self.index.exact(), self.depths.exact());
+        index.map_or(0, |index| {
+            index.deepest_mark(depths, slot, within, Medium::Disk)
+        })
+    }
+
+    /// Whether the worker in `slot` holds blocks behind the first `depth` ones, which are not the prompt's.
+    pub fn goes_on(&self, slot: u32, depth: u32) -> bool {
+        let (index, depths) = (self.index.exact(), self.depths.exact());
+        index.is_some_and(|index| index.goes_on(depths, slot, depth))
+    }
+
+    /// Where the leading blocks lie.
+    pub fn reach(&self, slot: u32) -> Reach {
+        self.depths.media(self.index, slot)
+    }
+
+    /// Where the leading blocks lie that the worker in `slot` holds for its layers that attend to the whole prefix.
+    pub fn held_media(&self, slot: u32) -> Reach {
+        let (index, depths) = (self.index.exact(), self.depths.exact());
+        index.map_or_else(|| self.reach(slot), |index| index.held_media(depths, slot))
+    }
+
+    /// How the worker in `slot` resumes prompts.
+    pub fn resumes(&self, slot: u32) -> Resumes {
+        let index = self.index.exact();
+        index.map_or_else(Resumes::default, |index| index.resumes(slot))
+    }
+
+    /// Where the blocks of the holder in `slot` lie in the prompt, those behind gaps too.
+    pub fn segments(&self, slot: u32) -> Vec<Segment> {
+        self.depths.segments(self.index, slot)
+    }
+
+    /// Calls `each` with slot and overlap of every holder.
+    pub fn for_each(&self, each: impl FnMut((u32, u32))) {
+        self.depths.for_each(self.index, each);
+    }
+}
+
+fn store_of(placements: &Placements) -> Store {
+    match placements.scheme {
+        Scheme::Units => Store::Tree(Box::new(
+            RadixTree::new(1, None).expect("pages of one token are in range"),
+        )),
+        _ => Store::Exact(Box::new(BlockIndex::new(placements.matcher))),
+    }
+}
+
+impl Blocks {
+    /// No blocks.
+    pub fn new(placements: &Placements) -> Self {
+        Self {
+            index: store_of(placements),
+            depths: Depths::default(),
+            is_answered: false,
+            unconfirmed: Owners::new(placements.max_blocks_per_worker as usize),
+            leases: Leases::default(),
+            known_ends: KnownEnds::default(),
+            expires: placements.ttl_ms.is_some(),
+            is_doubtful: false,
+            lost: Lost::default(),
+        }
+    }
+
+    /// The index, to read it.
+    pub fn index(&self) -> &Store {
+        &self.index
+    }
+
+    /// The index to write to, and the answer to the latest lookup, which helps to find the place.
+    pub fn index_mut(&mut self) -> (&mut Store, &Depths) {
+        (&mut self.index, &self.depths)
+    }
+
+    /// Bookings that wait for placements on workers without events.
+    pub fn unconfirmed_mut(&mut self) -> &mut Owners<SequenceHash> {
+        &mut self.unconfirmed
+    }
+
+    /// The worker's engine can resume behind `hash`, with what its groups hold in media up to `medium`. Returns whether the
+    /// worker holds the block: what the index had no room for is resumed nowhere.
+    pub fn mark(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
+        let index = self.index.exact_mut();
+        index.is_ok_and(|index| index.mark(worker, hash, medium).unwrap_or(false))
+    }
+
+    /// The same by the first of some media that the block is in.
+    pub fn mark_first(&mut self, worker: WorkerId, hash: SequenceHash, media: &[Medium]) {
+        let _ = media
+            .iter()
+            .find(|medium| self.mark(worker, hash, **medium));
+    }
+
+    /// It cannot any more. Returns whether it could.
+    pub fn unmark(&mut self, worker: WorkerId, hash: SequenceHash, checks: &mut Checks) -> bool {
+        if checks.follows(worker) {
+            let depth = self
+                .index
+                .exact()
+                .and_then(|index| index.chains().depth_of(hash));
+            if let Some(depth) = depth {
+                checks.given_up(worker, depth as usize, hash);
+            }
+        }
+        let index = self.index.exact_mut();
+        index.is_ok_and(|index| index.unmark(worker, hash).unwrap_or(false))
+    }
+
+    /// Asks the index how many of the leading `hashes` every worker can reuse, at most `most`.
+    pub fn look_up(&mut self, hashes: Option<(&[SequenceHash], Origin)>, most: u32) {
+        let hashes = hashes.filter(|(hashes, _)| !hashes.is_empty());
+        self.is_answered = hashes.is_some();
+        if let Some((hashes, origin)) = hashes {
+            self.index.overlaps(hashes, origin, &mut self.depths);
+            self.index.resume(most, &mut self.depths);
+        }
+    }
+
+    /// What [`Self::look_up`] found, `None` if there was nothing to look up.
+    pub fn answer(&self) -> Option<Answer<'_>> {
+        let (index, depths) = (&self.index, &self.depths);
+        self.is_answered.then_some(Answer { index, depths })
+    }
+
+    /// The worker is gone, or does not serve this model.
+    pub fn remove_worker(&mut self, worker: WorkerId) {
+        self.forget_placements(worker);
+        // A worker that does not serve this pool is not in its index.
+        self.lost.removed += self.index.remove_worker(worker).unwrap_or(0);
+    }
+
+    /// Drops what a worker holds. Returns the blocks.
+    pub fn clear(&mut self, worker: WorkerId) -> u64 {
+        self.forget_placements(worker);
+        let cleared = self.index.clear(worker).unwrap_or(0);
+        self.lost.cleared += cleared;
+        cleared
+    }
+
+    fn forget_placements(&mut self, worker: WorkerId) {
+        self.unconfirmed.forget(worker.slot);
+        self.leases.forget(worker.slot);
+        self.known_ends.forget(worker.slot);
+    }
+
+    /// All bookings are forgotten, and counts begin anew.
+    pub fn forget_bookings(&mut self) {
+        self.lost = Lost::default();
+        self.unconfirmed.clear();
+        self.leases.clear();
+    }
+
+    /// From now on blocks may expire that another router placed, that a shared cache announced, or that a request
+    /// leaves for a while only.
+    pub fn expect_expiry(&mut self) {
+        self.expires = true;
+    }
+
+    /// A message of the worker's engine is lost: what it announced, and what it was sent and did not announce, is believed
+    /// until `until`. Returns the blocks that were confirmed.
+    pub fn doubt(&mut self, worker: WorkerId, until: Option<Millis>) -> u64 {
+        (self.expires, self.is_doubtful) = (true, true);
+        // A worker that is not in the index holds nothing there.
+        let doubted = self.index.doubt(worker, until).unwrap_or(0);
+        if let Ok(index) = self.index.exact_mut() {
+            self.leases.each(worker, |path, confirmed| {
+                let _ = index.expect(worker, path, confirmed as u32, None, until);
+            });
+            let _ = index.fit_speculative(worker);
+        }
+        doubted
+    }
+
+    /// Where messages of an engine are lost, drops doubtful blocks until they fit its memory together with the known ones.
+    pub fn fit_doubtful(&mut self, worker: WorkerId) {
+        if self.is_doubtful
+            && let Ok(index) = self.index.exact_mut()
+        {
+            // A worker that is not in the index holds nothing there.
+            let _ = index.fit_speculative(worker);
+        }
+    }
+
+    /// Whether [`Self::expire`] has something to do.
+    pub fn is_due(&self, now: Millis) -> bool {
+        if !self.expires && !self.leases.used() {
+            return false;
+        }
+        // Without an end of their own, blocks have no deadline in the index, but leases on them end.
+        let next = self.index.next_expiry();
+        next.is_some_and(|due| due <= now) || self.leases.is_due(now)
+    }
+
+    /// Drops what was believed long enough.
+    pub fn expire(&mut self, now: Millis) {
+        self.leases.lapse(now, &mut renewing(&mut self.index));
+        self.index.expire(now);
+    }
+
+    /// An event of the worker announced a chain that ends with `last`.
+    pub fn confirmed(&mut self, worker: WorkerId, last: SequenceHash, now: Millis) {
+        let index = self.index.exact();
+        if let Some(depth) = index.and_then(|index| index.chains().depth_of(last)) {
+            let (depth, renew) = (depth as usize, &mut renewing(&mut self.index));
+            self.leases.confirmed(worker, depth, last, now, renew);
+        }
+    }
+
+    /// An event of the worker gave up `hashes`: they are neither expected nor promised any more.
+    pub fn given_up(&mut self, worker: WorkerId, hashes: &[SequenceHash], checks: &mut Checks) {
+        if self.leases.is_empty() && !checks.follows(worker) {
+            return;
+        }
+        let index = self.index.exact();
+        for &hash in hashes {
+            if let Some(depth) = index.and_then(|index| index.chains().depth_of(hash)) {
+                self.leases.given_up(worker, depth as usize, hash);
+                checks.given_up(worker, depth as usize, hash);
+            }
+        }
+    }
+
+    /// The worker of a booking answered.
+    pub fn proven(&mut self, worker: WorkerId, booking: BookingId, now: Millis) {
+        self.unconfirmed.proven(booking);
+        let renew = &mut renewing(&mut self.index);
+        self.leases.answered(worker, booking, now, renew);
+    }
+
+    /// A booking closed before its first token. Blocks that it alone brought are taken back if it failed.
+    pub fn ended(&mut self, worker: WorkerId, booking: BookingId, ended: Ended) {
+        let expected = self.leases.take(worker, booking);
+        if ended == Ended::Served {
+            self.unconfirmed.proven(booking);
+            return;
+        }
+        let (index, mut gone) = (&mut self.index, 0);
+        if let Some(Orphaned { path, keep, .. }) = self.unconfirmed.failed(booking) {
+            gone += index.take_back(worker, &path, keep).unwrap_or(0);
+        }
+        if !expected.is_empty() {
+            let expected = index.remove(worker, &expected, Some(Medium::Speculative));
+            gone += expected.unwrap_or(0);
+        }
+        self.lost.failed += u64::from(gone);
+    }
+
+    /// Blocks that left the index, by cause.
+    pub fn lost(&self) -> Lost {
+        let index = self.index.stats();
+        Lost { index, ..self.lost }
+    }
+}
+
+/// Moves deadlines in the index. What there is no room for keeps its own.
+fn renewing(index: &mut Store) -> impl FnMut(WorkerId, &[SequenceHash], usize, Millis) {
+    |worker, path, from, until| {
+        // A worker that is not in the index is expected to hold nothing there.
+        if let Ok(index) = index.exact_mut() {
+            let _ = index.expect(worker, path, from as u32, None, Some(until));
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The models of a fleet: rules and blocks of each, and one number of bytes for the block indexes of all.
+//!
+//! Workers have a fixed cost of some hundred bytes per pool, which is counted and cannot be evicted.
+
+pub(crate) mod blocks;
+pub(crate) mod budget;
+pub(crate) mod checks;
+pub(crate) mod known_ends;
+pub(crate) mod pool;
+pub(crate) mod reusable;
+pub(crate) mod rules;
+pub(crate) mod shared_cache;
+pub(crate) mod shared_credit;
+pub(crate) mod shared_readers;
+pub(crate) mod unconfirmed;
+
+use std::ops::{Index, IndexMut};
+
+use cachelb_core::block_tracker::{Depths, Store};
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::index::IndexStats;
+use cachelb_core::load::BookingId;
+#[cfg(feature = "learned")]
+use cachelb_policy::LearnedStats;
+use cachelb_policy::{Ended, Rule};
+
+use crate::fleet::worker::Member;
+use crate::indexes::blocks::{Blocks, Lost};
+use crate::indexes::budget::Budget;
+use crate::indexes::pool::Pool;
+use crate::indexes::shared_cache::SharedCache;
+use crate::request::PoolId;
+
+/// All models.
+#[derive(Debug)]
+pub struct Pools {
+    list: Vec<Pool>,
+    budget: Budget,
+}
+
+impl Index<PoolId> for Pools {
+    type Output = Pool;
+
+    fn index(&self, id: PoolId) -> &Pool {
+        &self.list[id.0 as usize]
+    }
+}
+
+impl IndexMut<PoolId> for Pools {
+    fn index_mut(&mut self, id: PoolId) -> &mut Pool {
+        &mut self.list[id.0 as usize]
+    }
+}
+
+impl Pools {
+    /// No models. `limit` is on the bytes of all block indexes, `None` for none.
+    pub(crate) fn new(limit: Option<usize>) -> Self {
+        Self {
+            list: Vec::new(),
+            budget: Budget::new(limit),
+        }
+    }
+
+    /// Opens one more model.
+    pub(crate) fn open(&mut self, pool: Pool) -> PoolId {
+        self.list.push(pool);
+        PoolId(self.list.len() as u32 - 1)
+    }
+
+    /// The models, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PoolId, &Pool)> {
+        (0..).map(PoolId).zip(&self.list)
+    }
+
+    /// The model of a number, if there is one.
+    pub(crate) fn get(&self, id: PoolId) -> Option<&Pool> {
+        self.list.get(id.0 as usize)
+    }
+
+    /// The shared caches of all models, to change them.
+    pub(crate) fn shared_mut(&mut self) -> impl Iterator<Item = &mut SharedCache> {
+        self.list.iter_mut().filter_map(Pool::shared_mut)
+    }
+
+    /// Calls `each` with every rule of every model.
+    pub(crate) fn each_rule(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
+        for pool in &mut self.list {
+            pool.rules.each(&mut each);
+        }
+    }
+
+    /// Changes what is held of a model, if it is recorded, and evicts for it.
+    pub(crate) fn change<T: Default>(
+        &mut self,
+        id: PoolId,
+        change: impl FnOnce(&mut Blocks) -> T,
+    ) -> T {
+        let blocks = self.budget.blocks_mut(&mut self.list[id.0 as usize]);
+        let outcome = blocks.map(change);
+        self.budget.fit(&mut self.list);
+        outcome.unwrap_or_default()
+    }
+
+    /// The same of every model for which `concerns`.
+    pub(crate) fn change_all<T>(
+        &mut self,
+        concerns: impl Fn(&Blocks) -> bool,
+        mut change: impl FnMut(&mut Blocks) -> T,
+    ) {
+        for pool in &mut self.list {
+            if let Some(blocks) = self.budget.blocks_mut(pool)
+                && concerns(blocks)
+            {
+                change(blocks);
+            }
+        }
+        self.budget.fit(&mut self.list);
+    }
+
+    /// Registers a worker with the models that it serves, or changes how much it may hold there; the others forget it.
+    pub(crate) fn add_worker(&mut self, worker: WorkerId, member: &Member) {
+        for id in (0..self.list.len() as u32).map(PoolId) {
+            if !self.add_worker_to(id, worker, member) {
+                self.change(id, |blocks| blocks.remove_worker(worker));
+            }
+        }
+    }
+
+    /// The same of one model. Returns whether the worker serves it.
+    pub(crate) fn add_worker_to(&mut self, id: PoolId, worker: WorkerId, member: &Member) -> bool {
+        if !member.serves(id) {
+            return false;
+        }
+        let capacity = self[id].expect_worker(member);
+        let size = self[id].block_size();
+        let resumes = member.resumes(id, size);
+        self.change(id, |blocks| {
+            let (index, _) = blocks.index_mut();
+            index.add_worker(worker, capacity);
+            if let Ok(index) = index.exact_mut() {
+                // It was just added.
+                let _ = index.set_resumes(worker, resumes);
+            }
+        });
+        true
+    }
+
+    /// Drops what was believed long enough.
+    pub(crate) fn expire(&mut self, now: Millis) {
+        self.change_all(|blocks| blocks.is_due(now), |blocks| blocks.expire(now));
+    }
+
+    /// The worker of a booking answered; `first_token` unless only its end was reported.
+    pub(crate) fn proven(
+        &mut self,
+        id: PoolId,
+        (worker, booking): (WorkerId, BookingId),
+        first_token: Option<Millis>,
+        now: Millis,
+    ) {
+        let proven = |blocks: &mut Blocks| blocks.proven(worker, booking, now);
+        if self[id].awaits_events() {
+            self.change(id, proven);
+        } else {
+            self[id].blocks_mut().map(proven);
+        }
+        let rules = &mut self[id].rules;
+        rules.each(|rule| rule.proven(booking, first_token));
+    }
+
+    /// A booking closed; `is_proven` if its worker answered.
+    pub(crate) fn ended(
+        &mut self,
+        id: PoolId,
+        (worker, booking): (WorkerId, BookingId),
+        ended: Ended,
+        is_proven: bool,
+    ) {
+        let rules = &mut self[id].rules;
+        rules.each(|rule| rule.ended(booking, ended));
+        if !is_proven {
+            self.change(id, |blocks| blocks.ended(worker, booking, ended));
+        }
+    }
+
+    /// Records that a worker holds a path until `until` (`None`: until it is evicted).
+    pub(crate) fn record(
+        &mut self,
+        id: PoolId,
+        worker: WorkerId,
+        path: &[SequenceHash],
+        until: Option<Millis>,
+    ) -> Result<()> {
+        if until.is_some()
+            && let Some(blocks) = self[id].blocks_mut()
+        {
+            blocks.expect_expiry();
+        }
+        self.grow(id, |index, hint| {
+            index.record(worker, path, Some(hint), until)?;
+            Ok(())
+        })
+    }
+
+    /// Adds to an index, as the latest use of it, and evicts for it.
+    pub(crate) fn grow(
+        &mut self,
+        id: PoolId,
+        write: impl FnOnce(&mut Store, &Depths) -> Result<()>,
+    ) -> Result<()> {
+        self.budget.grow(&mut self.list, id.0 as usize, write)
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = &Blocks> {
+        self.list.iter().filter_map(Pool::blocks)
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = &Store> {
+        self.blocks().map(Blocks::index)
+    }
+
+    /// Distinct blocks known, of one worker or of all.
+    #[must_use]
+    pub fn block_count(&self, worker: Option<WorkerId>) -> u64 {
+        let count = |index: &Store| match worker {
+            None => index.distinct_blocks(),
+            Some(worker) => index.block_count(worker).unwrap_or(0),
+        };
+        self.indexes().map(count).sum()
+    }
+
+    /// Blocks known of a worker by medium, indexed as [`Medium::ALL`].
+    #[must_use]
+    pub fn blocks_by_medium(&self, worker: WorkerId) -> [u64; Medium::ALL.len()] {
+        let mut sums = [0; Medium::ALL.len()];
+        for index in self.indexes() {
+            let counts = index.blocks_by_medium(worker).unwrap_or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        sums
+    }
+
+    /// Every rule: of which model, for which part.
+    pub fn rules(&self) -> impl Iterator<Item = (PoolId, &'static str, &dyn Rule)> {
+        self.iter().flat_map(|(id, pool)| {
+            let parts = pool.rules.parts();
+            parts.map(move |(_, part, rule)| (id, part, rule))
+        })
+    }
+
+    /// For which parts rules keep the prompts themselves, which other routers never receive.
+    #[must_use]
+    pub fn keeps_prompts(&self) -> Vec<&'static str> {
+        let mut parts: Vec<_> = self.list.iter().flat_map(Pool::keeps_prompts).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts
+    }
+
+    /// What the rules learned: of which model, for which part, and what.
+    #[cfg(feature = "learned")]
+    #[must_use]
+    pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
+        let learned = |(id, part, rule): (_, _, &dyn Rule)| Some((id, part, rule.learned()?));
+        self.rules().filter_map(learned).collect()
+    }
+
+    /// Blocks that left the indexes, and news that they could not take, by cause.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        let mut sum = Lost::default();
+        for lost in self.blocks().map(Blocks::lost) {
+            sum.removed += lost.removed;
+            sum.cleared += lost.cleared;
+            sum.failed += lost.failed;
+            sum.index = IndexStats {
+                evicted: sum.index.evicted + lost.index.evicted,
+                displaced: sum.index.displaced + lost.index.displaced,
+                expired: sum.index.expired + lost.index.expired,
+                orphans: sum.index.orphans + lost.index.orphans,
+                conflicts: sum.index.conflicts + lost.index.conflicts,
+                unknown_removals: sum.index.unknown_removals + lost.index.unknown_removals,
+            };
+        }
+        sum
+    }
+
+    /// Placements that were not remembered, or not to their end, because the budget left no room.
+    #[must_use]
+    pub fn without_room(&self) -> u64 {
+        self.budget.without_room
+    }
+
+    /// Bytes of the block indexes.
+    #[must_use]
+    pub fn index_bytes(&self) -> usize {
+        self.indexes().map(Store::memory_bytes).sum()
+    }
+
+    /// Heap bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let rules = self.rules().map(|(.., rule)| rule.memory_bytes());
+        self.index_bytes() + rules.sum::<usize>()
+    }
+
+    /// Recounts every index and rule while `open` bookings are open, and compares the bytes with the limit.
+    pub(crate) fn validate(&self, open: usize) -> Result<()> {
+        self.indexes().try_for_each(Store::validate)?;
+        for (.., rule) in self.rules() {
+            rule.validate()?;
+            #[cfg(feature = "learned")]
+            let pending = rule.learned().map_or(0, |stats| stats.pending);
+            #[cfg(not(feature = "learned"))]
+            let pending = 0;
+            if pending > open {
+                let text = format!("{pending} rows wait for {open} bookings");
+                return Err(Error::Invariant(text));
+            }
+        }
+        let is_empty = self.block_count(None) == 0;
+        self.budget.validate(&self.list, is_empty)
+    }
+}

@@ -1,0 +1,158 @@
+//! The rules of one model: the one that picks, those for the halves of a pair, and shadows.
+
+use cachelb_core::load::BookingId;
+use cachelb_policy::{Choice, Reason, Rng, Rule, View};
+
+use crate::request::{Request, Wanted};
+use crate::settings::PoolSettings;
+
+/// A rule that decides beside the first one, with a generator of its own.
+#[derive(Debug)]
+struct Shadow {
+    rule: Box<dyn Rule>,
+    rng: Rng,
+}
+
+/// All rules of one model.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    whole: Box<dyn Rule>,
+    prefill: Option<Box<dyn Rule>>,
+    decode: Option<Box<dyn Rule>>,
+    shadows: Vec<Shadow>,
+}
+
+impl Rules {
+    /// The rules of a pool; shadows get generators of `seed`.
+    pub fn new(settings: PoolSettings, seed: u64) -> Self {
+        let mut seeds = Rng::new(seed);
+        let shadow = |rule| Shadow {
+            rule,
+            // Each its own, or rules that draw would all draw alike.
+            rng: Rng::new(seeds.bits()),
+        };
+        Self {
+            whole: settings.rule,
+            prefill: settings.prefill,
+            decode: settings.decode,
+            shadows: settings.shadows.into_iter().map(shadow).collect(),
+        }
+    }
+
+    /// Number, part and rule of each. Numbers are the same at all routers of these settings.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &'static str, &dyn Rule)> {
+        let picking = [
+            (Wanted::Whole, Some(&self.whole)),
+            (Wanted::Prefill, self.prefill.as_ref()),
+            (Wanted::Decode, self.decode.as_ref()),
+        ];
+        let picking = picking.map(|(wanted, rule)| (wanted.name(), rule));
+        let shadows = self.shadows.iter();
+        let shadows = shadows.map(|shadow| ("shadow", Some(&shadow.rule)));
+        let all = (0..).zip(picking.into_iter().chain(shadows));
+        all.filter_map(|(number, (part, rule))| Some((number, part, &**rule?)))
+    }
+
+    /// Those that pick, which shadows do not.
+    pub fn picking(&self) -> impl Iterator<Item = (&'static str, &dyn Rule)> {
+        let picking = self.parts().take_while(|(number, ..)| *number < 3);
+        picking.map(|(_, part, rule)| (part, rule))
+    }
+
+    /// Every rule.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Rule> {
+        self.parts().map(|(.., rule)| rule)
+    }
+
+    /// Calls `each` with every rule.
+    pub fn each(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
+        each(&mut *self.whole);
+        for rule in [&mut self.prefill, &mut self.decode].into_iter().flatten() {
+            each(&mut **rule);
+        }
+        for shadow in &mut self.shadows {
+            each(&mut *shadow.rule);
+        }
+    }
+
+    /// The rule of a number.
+    pub fn numbered_mut(&mut self, number: u32) -> Option<&mut dyn Rule> {
+        let rule = match number {
+            0 => &mut self.whole,
+            1 => self.prefill.as_mut()?,
+            2 => self.decode.as_mut()?,
+            more => &mut self.shadows.get_mut(more as usize - 3)?.rule,
+        };
+        Some(&mut **rule)
+    }
+
+    /// The rule that decides.
+    pub fn get(&self, wanted: Wanted) -> &dyn Rule {
+        let special = match wanted {
+            Wanted::Whole => None,
+            Wanted::Prefill => self.prefill.as_deref(),
+            Wanted::Decode => self.decode.as_deref(),
+        };
+        special.unwrap_or(&*self.whole)
+    }
+
+    fn get_mut(&mut self, wanted: Wanted) -> &mut dyn Rule {
+        let special = match wanted {
+            Wanted::Whole => None,
+            Wanted::Prefill => self.prefill.as_mut(),
+            Wanted::Decode => self.decode.as_mut(),
+        };
+        &mut **special.unwrap_or(&mut self.whole)
+    }
+
+    /// The rule that decides both halves of a pair at once, if neither has one of its own.
+    pub fn pair_rule(&self) -> Option<&dyn Rule> {
+        let halves = self.prefill.is_some() || self.decode.is_some();
+        Some(&*self.whole).filter(|rule| !halves && rule.properties().weighs_pairs)
+    }
+
+    /// Passes the booked choice to the rule that made it, and lets the shadows of a whole request decide. `note` gets the
+    /// choice of each.
+    pub fn settle<T>(
+        &mut self,
+        view: &View<'_>,
+        choice: Choice,
+        booking: BookingId,
+        request: &Request<'_>,
+        note: impl Fn(&Choice) -> T,
+    ) -> Box<[T]> {
+        self.get_mut(request.wanted).settle(view, choice, booking);
+        if request.wanted != Wanted::Whole {
+            return Box::default();
+        }
+        let decide = |(at, shadow): (usize, &mut Shadow)| {
+            let pinned = request.shadow_picks.get(at).copied().flatten();
+            let own = pinned
+                .and_then(|pinned| choose_pinned(view, pinned, &mut shadow.rng))
+                .unwrap_or_else(|| shadow.rule.choose(view, &mut shadow.rng));
+            if !own.refused {
+                shadow.rule.settled(view, own, choice.row, booking);
+            }
+            note(&own)
+        };
+        self.shadows.iter_mut().enumerate().map(decide).collect()
+    }
+
+    /// What the shadows' generators draw next.
+    pub fn shadow_seeds(&self) -> Box<[u64]> {
+        let seeds = self.shadows.iter().map(|s| s.rng.clone().bits());
+        seeds.collect()
+    }
+}
+
+/// The choice made outside, of an offer and a reason; `None` if it is no candidate any more. It was given the generator's
+/// next bits to draw from.
+pub(crate) fn choose_pinned(
+    view: &View<'_>,
+    (offer, reason): (u32, Reason),
+    rng: &mut Rng,
+) -> Option<Choice> {
+    let row = view.rows.iter().position(|row| row.offer == offer)?;
+    rng.bits();
+    Some(Choice::pinned(row, reason))
+}

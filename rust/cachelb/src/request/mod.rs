@@ -1,0 +1,150 @@
+//! One request, and the pick that answers it.
+
+use cachelb_core::block_tracker::Origin;
+pub(crate) mod body;
+pub(crate) mod prompt;
+pub(crate) mod token_scales;
+
+use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::load::BookingId;
+use cachelb_policy::{Content, Length, Placements, Reason};
+
+use crate::admission::Passage;
+
+/// Names one model's pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct PoolId(pub u32);
+
+cachelb_core::named! {
+    /// What the worker is wanted for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    Wanted {
+        /// The whole request. A worker for prefill only cannot do it.
+        #[default]
+        Whole = "whole",
+        /// Computing the prompt for another worker.
+        Prefill = "prefill",
+        /// Generating from a prompt computed elsewhere.
+        Decode = "decode",
+    }
+}
+
+/// Keyed hash of what clients call a conversation, or engines a response.
+pub type FamilyName = [u8; 16];
+
+/// Whose request it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Family {
+    /// The conversation.
+    pub own: Option<FamilyName>,
+    /// The one that began it.
+    pub parent: Option<FamilyName>,
+    /// The stored response that it continues.
+    pub response: Option<FamilyName>,
+    /// Whether the prompt lacks what an engine remembers.
+    pub continues: bool,
+}
+
+/// One request. Hashes are computed outside, before the selector is locked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// The model.
+    pub pool: PoolId,
+    /// Which half of the work.
+    pub wanted: Wanted,
+    /// Chained hashes of the full blocks and where they come from, `None` if neither tokens, text nor blocks were given.
+    pub blocks: Option<(&'a [SequenceHash], Origin)>,
+    /// The hashes that later requests look up, if they are others: the layout of the model changed.
+    pub stored: Option<&'a [SequenceHash]>,
+    /// The prompt itself, if a rule asked for it.
+    pub content: Content<'a>,
+    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    pub identity: u32,
+    /// Where its messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    pub boundaries: &'a [u32],
+    /// Length of the prompt.
+    pub prompt_tokens: u64,
+    /// The same as its blocks count it, if those are of text; 0 for as many.
+    pub prompt_units: u64,
+    /// Tells its prompt from others, 0 for none.
+    pub mark: u64,
+    /// What hashing policies hash.
+    pub key: Option<&'a [u8]>,
+    /// Whether the caller named that key.
+    pub key_is_session: bool,
+    /// Convention of clients by which the conversation is known.
+    pub convention: Option<&'static str>,
+    /// Whose it is, if that is known.
+    pub family: Option<&'a Family>,
+    /// How long what it leaves in a cache is believed, where rules do not set less; `None` for as long as they do.
+    pub cache_ttl_ms: Option<u64>,
+    /// Output tokens the caller expects.
+    pub expected_output_tokens: Option<u64>,
+    /// The offer to take, and why, decided outside: the rule is not asked.
+    pub pinned: Option<(u32, Reason)>,
+    /// The same of the prefill half of a pair.
+    pub pinned_prefill: Option<(u32, Reason)>,
+    /// The same of rules that decide beside the first, by their position; may be shorter than there are.
+    pub shadow_picks: &'a [Option<(u32, Reason)>],
+    /// How it takes part in admission, if it does.
+    pub passage: Option<Passage>,
+    /// How long it waited for room, in milliseconds.
+    pub queued_ms: u64,
+    /// How often this request was tried before.
+    pub attempt: u32,
+    /// Number of the decision, unique and rising.
+    pub number: u64,
+    /// The current time.
+    pub now: Millis,
+}
+
+impl Request<'_> {
+    /// Whether its blocks are of text.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        self.blocks
+            .is_some_and(|(_, origin)| origin == Origin::Text)
+    }
+
+    /// Until when what it leaves is believed, if that ends.
+    #[must_use]
+    pub fn believed_until(&self, placements: &Placements) -> Option<Millis> {
+        let own = self
+            .cache_ttl_ms
+            .map(|ttl| Millis(self.now.0.saturating_add(ttl)));
+        let until = placements.until(self.now);
+        own.zip(until)
+            .map_or(own.or(until), |(own, until)| Some(own.min(until)))
+    }
+
+    /// Length of the prompt.
+    #[must_use]
+    pub fn length(&self) -> Length {
+        Length::new(self.prompt_tokens, self.prompt_units)
+    }
+}
+
+/// The outcome of a selection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pick {
+    /// Position of the worker in the offers.
+    pub offer: usize,
+    /// What it was picked for.
+    pub wanted: Wanted,
+    /// The pool of its model.
+    pub pool: PoolId,
+    /// Whether the rule takes a higher score to be better.
+    pub higher_is_better: bool,
+    /// Why it was picked.
+    pub reason: Reason,
+    /// Prompt tokens the worker need not compute again.
+    pub matched_tokens: u64,
+    /// Those it holds for its layers that attend to the whole prefix: more, where others cannot resume so far.
+    pub held_tokens: u64,
+    /// Those of the matched ones that it reads from the shared cache of the model.
+    pub shared_tokens: u64,
+    /// Those that the candidate that holds most need not compute.
+    pub best_matched_tokens: u64,
+    /// The booked load, `None` for a dry run.
+    pub booking: Option<BookingId>,
+}

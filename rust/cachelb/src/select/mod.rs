@@ -1,0 +1,354 @@
+//! One selection from top to bottom: candidates, choice, booking, placement, news for the rules.
+
+pub(crate) mod batch;
+pub(crate) mod candidates;
+pub(crate) mod choice;
+pub(crate) mod lifecycle;
+pub(crate) mod pair;
+pub(crate) mod placement;
+pub(crate) mod policy_view;
+pub(crate) mod predictions;
+pub(crate) mod rows;
+pub(crate) mod trace;
+
+use std::sync::Arc;
+
+use cachelb_core::error::{Error, Result};
+use cachelb_core::ids::{Millis, WorkerId};
+use cachelb_core::load::{BookingId, Work};
+use cachelb_policy::Choice;
+
+use crate::Selector;
+use crate::bookings::decisions::Open;
+use crate::bookings::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
+use crate::fleet::health::Health;
+use crate::fleet::offers::Offers;
+use crate::fleet::worker::Profile;
+use crate::indexes::reusable::Usable;
+use crate::request::{Pick, Request, Wanted};
+use crate::select::candidates::Sources;
+use crate::select::choice::{Decided, Scene, view};
+use crate::select::trace::{Seen, Trace, explain};
+
+impl Selector {
+    /// Picks one of `offers`, books its load and records the placement.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateWorker`] if two offers have one name, [`Error::NoCandidate`] if none may be picked; the offers'
+    /// eligibilities then say why. [`Error::Moved`] if the pinned offer is no candidate any more.
+    pub fn select(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
+        let mut step = Step::new(self, offers, request, false);
+        step.look()?;
+        let (decided, uncached) = step.decide(true)?;
+        // To decode alone means that another worker computes the prompt.
+        let prefills = request.wanted != Wanted::Decode;
+        step.commit(&decided, u64::from(prefills) * uncached)
+    }
+
+    /// What the next selection would pick and sees. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Selector::select`].
+    pub fn preview(
+        &mut self,
+        offers: &mut Offers,
+        request: &Request<'_>,
+    ) -> Result<(Pick, Vec<Seen>)> {
+        let mut step = Step::new(self, offers, request, true);
+        step.look()?;
+        let (decided, _) = step.decide(false)?;
+        Ok((decided.pick, explain(&step.scene(), decided)))
+    }
+
+    /// The same without what it sees, which takes time for every worker.
+    ///
+    /// # Errors
+    /// As [`Selector::select`].
+    pub fn peek(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
+        let mut step = Step::new(self, offers, request, true);
+        step.look()?;
+        Ok(step.decide(false)?.0.pick)
+    }
+}
+
+/// One request on its way through a selector.
+pub(crate) struct Step<'a, 'r> {
+    pub selector: &'a mut Selector,
+    pub offers: &'a mut Offers,
+    pub request: &'a Request<'r>,
+    pub dry_run: bool,
+}
+
+/// Keeps what a decision saw, as it is before the booking.
+fn note(trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided, is_recorded: bool) {
+    trace.record(scene, decided);
+    decided.state =
+        is_recorded.then(|| WorkerState::of(&scene.view, &scene.rows[decided.choice.row]));
+}
+
+impl<'a, 'r> Step<'a, 'r> {
+    pub fn new(
+        selector: &'a mut Selector,
+        offers: &'a mut Offers,
+        request: &'a Request<'r>,
+        dry_run: bool,
+    ) -> Self {
+        Self {
+            selector,
+            offers,
+            request,
+            dry_run,
+        }
+    }
+
+    /// Fills in eligibilities, and makes the rows of the candidates.
+    pub fn look(&mut self) -> Result<()> {
+        let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
+        s.pools.expire(request.now);
+        s.pools[request.pool].look_up(request);
+        let mut from = Sources {
+            settings: &s.settings,
+            fleet: &mut s.fleet,
+            book: &mut s.decisions.book,
+            affinity: &s.affinity,
+            pool: &s.pools[request.pool],
+        };
+        let new = s.candidates.gather(&mut from, offers, request)?;
+        if !new.is_empty() {
+            self.introduce(new)?;
+        }
+        let (s, offers) = (&mut *self.selector, &mut *self.offers);
+        let from = Sources {
+            settings: &s.settings,
+            fleet: &mut s.fleet,
+            book: &mut s.decisions.book,
+            affinity: &s.affinity,
+            pool: &s.pools[request.pool],
+        };
+        s.candidates.refine(&from, offers, request);
+        let passage = request.passage.as_ref();
+        let Some(passage) = passage.filter(|passage| !passage.is_beside) else {
+            return Ok(());
+        };
+        let gate = s.gates.get(passage.gate);
+        gate.map_or(Ok(()), |gate| {
+            let terms = gate.terms(passage, s.sharing.is_some(), request.now);
+            s.candidates.admit(terms, &s.decisions.book, offers)
+        })
+    }
+
+    /// Registers unknown offers in the order of their names, so that the order of the list means nothing. A dry run
+    /// gives them the rows that registering them would.
+    fn introduce(&mut self, mut new: Vec<u32>) -> Result<()> {
+        let offers = &mut *self.offers;
+        new.sort_by(|a, b| offers[*a as usize].name.cmp(&offers[*b as usize].name));
+        let name = |at: u32| &offers[at as usize].name;
+        if let Some(pair) = new.windows(2).find(|p| name(p[0]) == name(p[1])) {
+            return Err(Error::DuplicateWorker(name(pair[0]).to_string()));
+        }
+        let order = self.selector.fleet.next_order;
+        if !self.dry_run {
+            for &at in &new {
+                let name = Arc::clone(&offers[at as usize].name);
+                let mut workers = self.selector.workers_mut();
+                let id = workers.add(&name, Profile::default(), self.request.now);
+                offers.set_id(at as usize, Some(id));
+            }
+        }
+        self.selector.candidates.introduce(offers, &new, order);
+        Ok(())
+    }
+
+    /// The candidates as they are now.
+    pub fn scene(&self) -> Scene<'_> {
+        let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request)
+    }
+
+    /// Decides among the candidates. Returns the prompt tokens that the picked worker must compute, too. `notes` keeps
+    /// what the decision saw, which must be booked then.
+    pub fn decide(&mut self, notes: bool) -> Result<(Decided, u64)> {
+        let s = &mut *self.selector;
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (offers, request) = (&*self.offers, self.request);
+        let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
+        let decided = scene.decide(&s.rng).map(|mut decided| {
+            if notes {
+                note(&mut s.trace, &scene, &mut decided, s.settings.records > 0);
+            }
+            let uncached = scene.uncached(&decided.pick);
+            (decided, uncached)
+        });
+        let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
+        // At a gate it may try again.
+        if is_refused && !self.dry_run && request.passage.is_none() {
+            s.decisions.ledger.counters.no_worker += 1;
+        }
+        decided
+    }
+
+    /// Notes an earlier decision as it is seen now, and books it, unless this is a dry run.
+    pub fn take(&mut self, mut decided: Decided, prefill_tokens: u64) -> Result<Pick> {
+        if self.dry_run {
+            return Ok(decided.pick);
+        }
+        let s = &mut *self.selector;
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (offers, request) = (&*self.offers, self.request);
+        let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
+        note(&mut s.trace, &scene, &mut decided, s.settings.records > 0);
+        self.commit(&decided, prefill_tokens)
+    }
+
+    /// Books a noted decision with so many tokens to be computed, places its blocks, passes it to the rules and records it.
+    pub fn commit(&mut self, decided: &Decided, prefill_tokens: u64) -> Result<Pick> {
+        let (s, request) = (&mut *self.selector, self.request);
+        let worker = s.fleet.resolve(&self.offers[decided.pick.offer]);
+        let worker = worker.ok_or(Error::NoCandidate)?;
+        let work = Work {
+            prompt_tokens: request.prompt_tokens,
+            prefill_tokens,
+            estimate_ms: decided.choice.estimate_ms,
+            block_size: s.pools[request.pool].block_size(),
+        };
+        let book = &mut s.decisions.book;
+        let booking = book.book(worker, work, request.now)?;
+        if s.pools[request.pool].counts_active()
+            && let Some((hashes, _)) = request.blocks
+        {
+            book.hold(booking, request.pool.0, hashes);
+        }
+        if decided.choice.cold {
+            book.loads.mark_cold_pick(worker);
+        }
+        s.gates.booked(request, booking, prefill_tokens);
+        if let Some(sharing) = &mut s.sharing {
+            sharing.booked(&s.fleet, (booking, worker), request.pool, work);
+        }
+        s.rng = decided.rng.clone();
+        if let Err(error) = self.place(worker, booking) {
+            let s = &mut *self.selector;
+            s.decisions.book.close(booking);
+            s.gates.ended(booking, None);
+            if let Some(sharing) = &mut s.sharing {
+                sharing.closed(booking, true);
+            }
+            return Err(error);
+        }
+        let s = &mut *self.selector;
+        if let Some(family) = request.family
+            && request.wanted != Wanted::Prefill
+        {
+            s.affinity.served(request.pool, family, worker, request.now);
+        }
+        if let Some(breaker) = s.settings.breaker {
+            let tried = |health: &mut Health| health.tried(booking, breaker, request.now);
+            s.fleet.change_health(worker, tried);
+        }
+        let shadows = self.settle(decided, booking);
+        let pick = Pick {
+            booking: Some(booking),
+            ..decided.pick
+        };
+        let ledger = &mut self.selector.decisions.ledger;
+        ledger.decided(&pick, &shadows);
+        self.record(&pick, worker, decided.state, shadows);
+        if let (Some(hashes), Some((_, origin))) = (request.stored, request.blocks) {
+            let stored = Request {
+                blocks: Some((hashes, origin)),
+                ..*request
+            };
+            self.selector.answered(booking, &stored)?;
+        }
+        self.housekeep();
+        Ok(pick)
+    }
+
+    /// Passes the rule its choice, and lets the shadows decide.
+    fn settle(&mut self, decided: &Decided, booking: BookingId) -> Box<[ShadowPick]> {
+        let s = &mut *self.selector;
+        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (offers, request) = (&*self.offers, self.request);
+        let pool = &s.pools[request.pool];
+        // The loads are those after the booking, the rows those before.
+        let view = view(&s.settings, pool, book, rows, offers, request);
+        let usable = Usable::by_slot(&s.fleet, pool, request);
+        let pick = |choice: &Choice| {
+            let row = &rows[choice.row];
+            let is_served = !choice.refused;
+            ShadowPick {
+                key: Arc::clone(&offers[row.offer as usize].key),
+                reason: choice.reason,
+                matched_tokens: u64::from(is_served)
+                    * usable(row.slot).tokens(rows.reached(choice.row)),
+                agrees: is_served && row.offer as usize == decided.pick.offer,
+            }
+        };
+        let rules = &mut s.pools[request.pool].rules;
+        rules.settle(&view, decided.choice, booking, request, pick)
+    }
+
+    fn record(
+        &mut self,
+        pick: &Pick,
+        worker: WorkerId,
+        state: Option<WorkerState>,
+        shadows: Box<[ShadowPick]>,
+    ) {
+        let (s, request) = (&mut *self.selector, self.request);
+        let Some(booking) = pick.booking else { return };
+        if let Some(capture) = &mut s.capture {
+            capture.add(request, s.pools[request.pool].block_size());
+        }
+        let member = s.fleet.member(worker);
+        let record = state.map(|state| Record {
+            worker: state,
+            gpu: member.and_then(|member| member.profile.gpu.clone()),
+            number: request.number,
+            wanted: request.wanted,
+            pool: request.pool,
+            key: Arc::clone(&self.offers[pick.offer].key),
+            rank: self.offers[pick.offer].rank,
+            reason: pick.reason,
+            prompt_tokens: request.prompt_tokens,
+            best_matched_tokens: pick.best_matched_tokens,
+            matched_tokens: pick.matched_tokens,
+            held_tokens: pick.held_tokens,
+            shared_tokens: pick.shared_tokens,
+            candidates: s.candidates.rows.len() as u32,
+            convention: request.convention,
+            attempt: request.attempt,
+            queued_ms: request.queued_ms,
+            decided: request.now,
+            first_token: None,
+            ended: None,
+            usage: Usage::default(),
+            shadows,
+        });
+        let open = Open {
+            pool: request.pool,
+            record,
+            is_remote: false,
+            mark: request.mark,
+        };
+        s.decisions.open(booking, open);
+    }
+
+    /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.
+    fn housekeep(&mut self) {
+        let (s, now) = (&mut *self.selector, self.request.now);
+        if let Some(oldest) = now.0.checked_sub(s.settings.booking_ttl_ms) {
+            for booking in s.decisions.book.silent_since(Millis(oldest)) {
+                s.close(booking, Ending::Expired, Usage::default(), now);
+            }
+        }
+        if s.settings.registered {
+            return;
+        }
+        for name in s.fleet.absent(self.offers.len()) {
+            s.workers_mut().remove(&name);
+            s.decisions.ledger.counters.forgotten += 1;
+        }
+    }
+}

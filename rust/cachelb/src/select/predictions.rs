@@ -1,0 +1,152 @@
+//! Engines with several cache groups that publish no events, or ones that leave groups out: what they find cached bounds
+//! what is predicted.
+//!
+//! Events that leave groups out describe the layers that attend to the whole prefix. Where the other groups can resume is a
+//! guess, as it is without events: where prompts end and where they part. The marks stand on blocks that are placed, or
+//! that events confirm or are expected to. An engine that finds less of a prompt than was predicted lacks what the marks
+//! stand for, so all marks of the prompt beyond that are taken off. Those that it left itself stay where no events are:
+//! with events that leave groups out even they are doubtful, as some engines keep a state where an answer ends instead.
+
+use cachelb_core::groups::Resuming;
+use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
+use cachelb_core::index::BlockIndex;
+use cachelb_core::load::BookingId;
+
+use crate::Selector;
+use crate::indexes::reusable::Usable;
+use crate::request::{PoolId, Wanted};
+use crate::select::Step;
+use crate::select::placement::Placed;
+
+/// Blocks of all prompts that are compared with answers.
+const MOST_BLOCKS: usize = 1 << 18;
+
+/// What was predicted of one request.
+#[derive(Debug)]
+struct Predicted {
+    booking: BookingId,
+    worker: WorkerId,
+    path: Box<[SequenceHash]>,
+    block_size: u64,
+    rule: Resuming,
+    /// How much of it was to be found cached.
+    tokens: u64,
+    prompt_tokens: u64,
+}
+
+/// What was predicted of open requests to such engines.
+#[derive(Debug, Default)]
+pub(crate) struct Predictions {
+    /// By entry of the load book.
+    open: Vec<Option<Predicted>>,
+    blocks: usize,
+}
+
+impl Predictions {
+    /// Remembers a prediction, if there is room.
+    fn keep(&mut self, predicted: Predicted) {
+        let entry = predicted.booking.entry as usize;
+        if self.open.len() <= entry {
+            self.open.resize_with(entry + 1, || None);
+        }
+        self.blocks -= self.open[entry].take().map_or(0, |old| old.path.len());
+        if self.blocks + predicted.path.len() <= MOST_BLOCKS {
+            self.blocks += predicted.path.len();
+            self.open[entry] = Some(predicted);
+        }
+    }
+
+    fn take(&mut self, booking: BookingId) -> Option<Predicted> {
+        let slot = self.open.get_mut(booking.entry as usize)?;
+        let found = slot.take_if(|predicted| predicted.booking == booking)?;
+        self.blocks -= found.path.len();
+        Some(found)
+    }
+}
+
+impl Step<'_, '_> {
+    /// Remembers what is predicted of the request on a worker, to compare it with what its engine finds.
+    pub(crate) fn predict(&mut self, placed: Placed<'_>, rule: Resuming) {
+        let Placed {
+            worker,
+            booking,
+            path,
+        } = placed;
+        let (s, request) = (&mut *self.selector, self.request);
+        let pool = &s.pools[request.pool];
+        // A decode worker is sent the whole prompt, and reports all of it as cached.
+        let answer = pool
+            .answer()
+            .filter(|_| request.wanted != Wanted::Decode && !request.is_text());
+        let Some(answer) = answer else {
+            return;
+        };
+        let usable = Usable::by_slot(&s.fleet, pool, request)(worker.slot);
+        let tokens = usable.tokens(usable.whole(answer.overlap(worker.slot)));
+        if tokens > 0 {
+            s.predictions.keep(Predicted {
+                booking,
+                worker,
+                path: path.into(),
+                block_size: pool.block_size().into(),
+                rule,
+                tokens,
+                prompt_tokens: request.prompt_tokens,
+            });
+        }
+    }
+}
+
+impl Selector {
+    /// A request ended, and its engine found so many of its tokens cached, of so many; `None` if that is not known.
+    pub(crate) fn bound(&mut self, id: BookingId, pool: PoolId, found: Option<(u64, Option<u64>)>) {
+        let Some(predicted) = self.predictions.take(id) else {
+            return;
+        };
+        let Some((found, prompt_tokens)) = found else {
+            return;
+        };
+        // Of another prompt nothing was predicted.
+        let is_same = prompt_tokens.is_none_or(|tokens| tokens == predicted.prompt_tokens);
+        if !is_same || found >= predicted.tokens {
+            return;
+        }
+        let Predicted {
+            rule, block_size, ..
+        } = predicted;
+        let resumed = found + u64::from(rule.above);
+        let mut own = Vec::new();
+        if !rule.is_hidden {
+            rule.places(predicted.prompt_tokens, None, |_| resumed, &mut own);
+        }
+        let depth = (resumed / block_size) as usize;
+        let beyond = predicted.path.iter().enumerate().skip(depth);
+        let beyond = beyond.filter(|(at, _)| !own.contains(&((*at as u64 + 1) * block_size)));
+        let beyond: Vec<SequenceHash> = beyond.map(|(_, hash)| *hash).collect();
+        self.pools.change(pool, |blocks| {
+            let Ok(index) = blocks.index_mut().0.exact_mut() else {
+                return;
+            };
+            for &hash in &beyond {
+                // A worker that is gone has no marks.
+                let _ = index.unmark(predicted.worker, hash);
+            }
+        });
+    }
+}
+
+/// Those of some blocks that have marks which wait for events of the worker.
+pub(crate) fn awaited(
+    index: Option<&BlockIndex>,
+    worker: WorkerId,
+    hashes: &[SequenceHash],
+) -> Vec<SequenceHash> {
+    let is_awaited =
+        |index: &BlockIndex, hash| index.is_marked(worker, hash, &[Medium::Speculative]);
+    let awaited =
+        |hash: &SequenceHash| index.is_some_and(|index| is_awaited(index, *hash).unwrap_or(false));
+    hashes.iter().copied().filter(awaited).collect()
+}
+
+#[cfg(test)]
+mod tests;

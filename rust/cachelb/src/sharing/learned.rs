@@ -1,0 +1,112 @@
+//! Routes that rules learned, told and heard.
+//!
+//! A route is told when its lesson is, once its worker answered: of a request that fails nothing was told that would have
+//! to be taken back. Receipt ones are of the lower rank (`policy/routes`). Only chained hashes name a prefix; where pools
+//! compare tokens, nothing is told.
+
+use cachelb_core::ids::Millis;
+use cachelb_core::load::BookingId;
+use cachelb_policy::{Claim, RoutePosition};
+use cachelb_share::{Entry, Keys, Kind};
+
+use crate::fleet::Fleet;
+use crate::indexes::Pools;
+use crate::request::PoolId;
+
+use super::snapshot::Parts;
+use super::{Exchange, Sharing};
+
+/// Routes of one message of a snapshot: what is told, and heard, under one lock.
+const PART: usize = 512;
+
+/// How far the routes of a pool were told.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RouteCursor {
+    /// Rules that were told whole.
+    rules: usize,
+    told: RoutePosition,
+}
+
+/// Makes entries of claims: one of those that follow each other and have worker and time in common.
+fn entries(
+    sharing: &mut Sharing,
+    fleet: &Fleet,
+    (pool, part): (PoolId, u32),
+    claims: &[Claim],
+    mut say: impl FnMut(&mut Sharing, Entry<'_>),
+) {
+    for run in claims.chunk_by(|a, b| (a.order, a.age_ms) == (b.order, b.age_ms)) {
+        let worker = fleet.by_order(run[0].order);
+        let number = worker.and_then(|id| sharing.number(id, || fleet.name(id)));
+        let Some(worker) = number else { continue };
+        let keys: Vec<_> = run.iter().map(|c| Keys::pack(c.key, c.depth)).collect();
+        let entry = Entry::Learned {
+            pool: pool.0,
+            part,
+            worker,
+            age_ms: run[0].age_ms,
+            keys: Keys::of(&keys),
+        };
+        say(sharing, entry);
+    }
+}
+
+impl Sharing {
+    /// A booking is about to teach the rules of its pool.
+    pub(crate) fn routes(
+        &mut self,
+        fleet: &Fleet,
+        pools: &Pools,
+        (id, pool): (BookingId, PoolId),
+        now: Millis,
+    ) {
+        let shared = &pools[pool];
+        if !shared.name_prefixes() {
+            return;
+        }
+        let mut claims = Vec::new();
+        for (part, _, rule) in shared.rules.parts() {
+            claims.clear();
+            rule.teaches(id, now, &mut |claim| claims.push(claim));
+            entries(self, fleet, (pool, part), &claims, Sharing::publish_entry);
+        }
+    }
+}
+
+impl Exchange<'_> {
+    /// Further messages of a snapshot: the routes of a pool, some at a time; `None` at the end.
+    pub fn snapshot_routes(
+        &mut self,
+        pool: PoolId,
+        told: &mut RouteCursor,
+        now: Millis,
+    ) -> Option<Vec<u8>> {
+        let sharing = self.0.sharing.as_mut()?;
+        let shared = self.0.pools.get(pool)?;
+        if !shared.name_prefixes() {
+            return None;
+        }
+        loop {
+            let (part, _, rule) = shared.rules.parts().nth(told.rules)?;
+            let mut claims = Vec::new();
+            let further =
+                rule.publish_routes(told.told, PART, now, &mut |claim| claims.push(claim));
+            let Some(further) = further else {
+                *told = RouteCursor {
+                    rules: told.rules + 1,
+                    told: RoutePosition::default(),
+                };
+                continue;
+            };
+            told.told = further;
+            let mut parts = Parts::new(sharing, Kind::Continued, usize::MAX);
+            let place = (pool, part);
+            entries(sharing, &self.0.fleet, place, &claims, |_, entry| {
+                parts.put(entry, &[]);
+            });
+            if let Some(message) = parts.end().pop() {
+                return Some(message);
+            }
+        }
+    }
+}

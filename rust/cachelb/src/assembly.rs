@@ -1,4 +1,4 @@
-//! What one policy makes of a router: its rule, how placements are remembered, and how prompts are read.
+//! Parts of a router that follow from its policy: the rule, how placements are remembered, and how prompts are read.
 
 use cachelb_core::hashing::{DEFAULT_SEED, Hasher, NamespaceKey};
 use cachelb_policy::{Configured, Placements, Policy, Setup, named};

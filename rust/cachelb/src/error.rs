@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of a router.
 
 use cachelb_body::BodyError;
 

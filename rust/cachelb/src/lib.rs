@@ -1,12 +1,12 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! # Contents
 //!
 //! | item | for |
 //! |---|---|
 //! | [`Router`] | everything a gateway needs, safe to share between threads |
 //! | [`Query`], [`Prompt`], [`Selection`] | one request, and the worker picked for it |
-//! | [`BookingId`], [`Ending`], [`Usage`] | what became of it |
+//! | [`BookingId`], [`Ending`], [`Usage`] | its outcome |
 //! | [`selector`] | the selection step itself, for hosts with locks, hashes and lists of workers of their own |
 //! | [`hashing`] | chained hashes of the blocks of a prompt |
 //! | [`events`] | decoding of the KV events of engines |

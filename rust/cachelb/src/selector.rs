@@ -33,14 +33,14 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `request` | one request and its pick, what a rule takes from a prompt, what a body says |
-//! | `fleet` | who the workers are, what they serve, their health, the candidates of one request |
-//! | `indexes` | per model its rules and what workers hold, unconfirmed blocks, shared caches, the memory budget |
+//! | `request` | one request and its pick, the parts of a prompt that a rule needs, the fields of a body |
+//! | `fleet` | the workers, the models they serve, their health, the candidates of one request |
+//! | `indexes` | per model its rules and the blocks of workers, unconfirmed blocks, shared caches, the memory budget |
 //! | `bookings` | open decisions, counters and records, conversations and their workers, timing, captures |
 //! | `select` | one selection from top to bottom: candidates, rows, choice, placement; pairs, batches, the end of a booking |
-//! | `admission`, `gates` | what may be pending on a worker, and the queue of the requests that wait |
-//! | `feeds` | what KV events of an engine change |
-//! | `sharing` | what this router publishes and receives, and snapshots |
+//! | `admission`, `gates` | limits of the load pending on a worker, and the queue of the requests that wait |
+//! | `feeds` | changes by the KV events of an engine |
+//! | `sharing` | state published to and received from other routers, and snapshots |
 
 pub use cachelb_core::block_tracker::Origin;
 pub use cachelb_core::hashing::NamespaceKey;
@@ -116,7 +116,7 @@ pub struct Selector {
     pub(crate) gates: Gates,
     /// Open while the prompts of decisions are recorded.
     pub(crate) capture: Option<Capture>,
-    /// What this router publishes and receives, if it does.
+    /// State published to and received from other routers, if it is shared.
     pub(crate) sharing: Option<Box<Sharing>>,
 }
 
@@ -155,7 +155,7 @@ impl Selector {
         id
     }
 
-    /// Starts over with an empty book and empty counters, as the child of a fork must. What workers hold stays known.
+    /// Starts over with an empty book and empty counters, as the child of a fork must. The blocks of workers are kept.
     /// Returns how many bookings were open.
     pub fn forget_bookings(&mut self) -> usize {
         self.trace = Trace::default();
@@ -193,13 +193,13 @@ impl Selector {
         &self.pools
     }
 
-    /// What this router publishes and keeps of others, if it shares.
+    /// State that this router publishes and keeps of others, if it shares.
     #[must_use]
     pub fn sharing(&self) -> Option<&Sharing> {
         self.sharing.as_deref()
     }
 
-    /// What this router and others exchange.
+    /// Messages that this router and others exchange.
     pub fn sharing_mut(&mut self) -> Exchange<'_> {
         Exchange(self)
     }
@@ -216,7 +216,7 @@ impl Selector {
         &self.decisions.ledger
     }
 
-    /// The same, to count.
+    /// As [`Self::ledger`], to count.
     pub fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.decisions.ledger
     }
@@ -227,18 +227,18 @@ impl Selector {
         &self.gates
     }
 
-    /// The same, to open gates and to close them.
+    /// As [`Self::gates`], to open gates and to close them.
     pub fn gates_mut(&mut self) -> &mut Gates {
         &mut self.gates
     }
 
-    /// What the latest decisions saw.
+    /// Candidates of the latest decisions.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// What a registered worker is, and what would keep it from being picked now, whatever the request.
+    /// Profile of a registered worker, and the condition that keeps it from being picked now, whatever the request.
     #[must_use]
     pub fn condition(&self, id: WorkerId, now: Millis) -> Option<(&Profile, Eligibility)> {
         let member = self.fleet.member(id)?;

@@ -1,17 +1,17 @@
-//! What a selector and its pools are built from.
+//! Settings of a selector and its pools.
 
 use cachelb_policy::{Placements, Rule};
 
 use crate::fleet::health::Breaker;
 
-/// What holds for the whole fleet.
+/// Settings of the whole fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Seed of ties and samples.
     pub seed: u64,
     /// How long a silent booking counts as load.
     pub booking_ttl_ms: u64,
-    /// Reports older than this say nothing about the present.
+    /// Reports older than this are ignored.
     pub max_report_age_ms: u64,
     /// How long a booking must have shown no sign of life before reports can drop it; `None`: reports drop none.
     pub reconcile_grace_ms: Option<u64>,
@@ -49,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-/// Bounds on what fresh reports say; `None` is off.
+/// Bounds on the values of fresh reports; `None` is off.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Veto {
     /// KV use from which a worker is passed over.
@@ -58,7 +58,7 @@ pub struct Veto {
     pub waiting: Option<f64>,
 }
 
-/// What belongs to one model.
+/// Settings of one model.
 #[derive(Debug)]
 pub struct PoolSettings {
     /// Tokens per block.

@@ -1,5 +1,5 @@
-//! What a router believes of an engine is wrong although every message came: it notices and starts over. Of an engine that
-//! is only busy evicting it never thinks so.
+//! A router's view of an engine is wrong although every message came: it notices and starts over. An engine that is
+//! only busy evicting never causes that.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 #[path = "../../events/src/tests/events_model/mod.rs"]
@@ -43,8 +43,8 @@ fn natures() -> Vec<(&'static str, Nature)> {
     all
 }
 
-/// Nothing is believed that is not so. Little is missed: a store of known blocks from the root on may be a report, and is
-/// taken for one.
+/// No block is assumed that is not there. Few are missed: a store of known blocks from the root on may be a report, and
+/// is taken for one.
 fn assert_true(world: &World, name: &str) {
     let (phantoms, missed) = world.wrong();
     let most = world.nature.blocks / 4;

@@ -142,7 +142,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Nobody is believed to hold more than was placed there, and `whole` is held by `worker`.
+    /// No worker is credited with more than was placed there, and `whole` is held by `worker`.
     fn check_overlaps(
         &mut self,
         pool: u32,

@@ -23,7 +23,7 @@ use ledger::{Ledger, blocks};
 const WORKERS: [&str; 3] = ["a", "b", "c"];
 const TTL_MS: u64 = 10_000;
 
-/// Where what a selector remembers of prompts lies.
+/// Where a selector remembers prompts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Memory {
     Index,
@@ -109,7 +109,7 @@ struct World {
     ids: u64,
 }
 
-/// A path as the index knows it: chained hashes, or units that are compared one by one.
+/// A path in the form of the index: chained hashes, or units that are compared one by one.
 fn hashes(memory: Memory, path: &[u64]) -> Vec<SequenceHash> {
     let mut chained = 0x1234_5678_u64;
     let link = |unit: &u64| {
@@ -254,7 +254,7 @@ impl World {
                 self.now += ms;
                 let oldest = self.now.saturating_sub(TTL_MS);
                 let silent = |open: &Open| open.touched <= oldest;
-                // What expires does so a few at a time; here all of it is found at once.
+                // Bookings expire a few at a time; here all of them are found at once.
                 while let Some(at) = self.open.iter().position(silent) {
                     self.end(at, Ending::Expired);
                 }
@@ -321,7 +321,7 @@ fn run(case: Case, ops: Vec<Op>) {
         world.apply(op);
         world.check(&paths);
     }
-    // Whatever waits now fails: what is left was answered by a worker.
+    // All waiting requests fail now: the others were answered by a worker.
     while !world.open.is_empty() {
         world.end(0, Ending::Cancelled);
     }

@@ -1,4 +1,4 @@
-//! First tokens that are reported late: what workers computed in that time still counts as pending here.
+//! First tokens that are reported late: work that is done in that time still counts as pending here.
 
 use cachelb_core::ids::{Millis, WorkerId};
 
@@ -15,7 +15,7 @@ struct Rate {
 }
 
 impl Rate {
-    /// What is left of it at `now`.
+    /// The part of it that is left at `now`.
     fn share(&self, now: Millis) -> f64 {
         (-(now.0.saturating_sub(self.at.0) as f64) / SPAN_MS).exp()
     }
@@ -69,7 +69,7 @@ impl Late {
     }
 }
 
-/// What may be pending on the workers now.
+/// Limits of the pending load on the workers now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub limits: super::PendingLimits,

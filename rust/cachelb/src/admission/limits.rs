@@ -1,10 +1,10 @@
-//! Admission: whether a request may go to a worker now, by what this router has pending there.
+//! Admission: whether a request may go to a worker now, by the load that this router has pending there.
 //!
-//! Reports say nothing here: they come too late, and requests released meanwhile would pile up in one engine.
+//! Reports are not used here: they come too late, and requests released meanwhile would pile up in one engine.
 
 use cachelb_core::load::Load;
 
-/// What a worker of weight 1 is taken to compute in a second before any first token is reported.
+/// Assumed speed of a worker of weight 1, in tokens per second, before any first token is reported.
 const FIRST_TOKENS_PER_S: f64 = 4096.0;
 
 /// Bounds of what may be pending on a worker, per unit of its weight: requests without a first token.
@@ -95,7 +95,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both bounds are what they say, per unit of weight, and an idle worker always has room.
+        /// Both bounds hold per unit of weight, and an idle worker always has room.
         #[test]
         fn room_is_what_the_bounds_say(
             prompts in proptest::collection::vec(0_u64..5_000, 0..12),
@@ -110,7 +110,7 @@ mod tests {
             let load = load(&book(&prompts, weight));
             let expected = prompts.is_empty() || few && short;
             prop_assert_eq!(limits.excess_tokens(&load, (0.0, 0.0)) > 0.0, !expected);
-            // What is pending is all there is to wait for.
+            // Only pending load can be waited for.
             let most = sum.max(prompts.len() as u64) as f64;
             prop_assert!(limits.excess_tokens(&load, (0.0, 0.0)) <= most + 1e-6);
         }

@@ -1,4 +1,4 @@
-//! Admission: what may be pending on a worker, and the queue of the requests that wait for room.
+//! Admission: limits of the load pending on a worker, and the queue of the requests that wait for room.
 //!
 //! | file | job |
 //! |---|---|

@@ -32,10 +32,10 @@ pub struct Passage {
     pub is_beside: bool,
 }
 
-/// What a gate makes of a request.
+/// How a gate treats a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms<'a> {
-    /// What may be pending on a worker.
+    /// Limits of the pending load on a worker.
     pub bounds: Bounds<'a>,
     /// Whether it may go to a worker that has room: it has its turn, or none of its band or above waits.
     pub may_pass: bool,

@@ -1,4 +1,4 @@
-//! The requests that wait for room: bands, in each the tenants by what they were served, of each its requests in order.
+//! The requests that wait for room: bands, in each the tenants by service received, for each its requests in order.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -59,7 +59,7 @@ pub struct Full;
 #[derive(Debug)]
 pub struct Queue<T> {
     order: Order,
-    /// Whether tenants take turns by what they were served.
+    /// Whether tenants take turns by service received.
     is_fair: bool,
     most: usize,
     next: u64,
@@ -118,7 +118,7 @@ impl<T> Queue<T> {
         self.tokens
     }
 
-    /// What tenants were served.
+    /// Service counters of the tenants.
     pub fn tenants_mut(&mut self) -> &mut Tenants {
         &mut self.tenants
     }
@@ -145,7 +145,7 @@ impl<T> Queue<T> {
         self.entries.get(&ticket)
     }
 
-    /// What goes with one that waits.
+    /// State of the caller kept with a request that waits, to change it.
     pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
         self.entries.get_mut(&ticket).map(|(_, with)| with)
     }
@@ -191,7 +191,7 @@ impl<T> Queue<T> {
         ticket
     }
 
-    /// A request waits no longer. Returns what it was, `None` if it did not wait.
+    /// A request waits no longer. Returns it, `None` if it did not wait.
     pub fn remove(&mut self, ticket: Ticket) -> Option<(Entry, T)> {
         let (entry, with) = self.entries.remove(&ticket)?;
         self.tokens -= entry.tokens;
@@ -217,8 +217,8 @@ impl<T> Queue<T> {
         Some((entry, with))
     }
 
-    /// The request that is next for room that there is for the classes that `may` names: `uncached` tells what it would
-    /// have to compute there, `None` if it is to be passed over. Of the first [`SCANNED`] in order.
+    /// The next request for the room that the classes accepted by `may` have: `uncached` returns the tokens it would
+    /// compute there, `None` if it is to be passed over. Looks at the first [`SCANNED`] in order.
     pub fn next(
         &mut self,
         now: Millis,

@@ -1,14 +1,14 @@
 //! How much each tenant was served: virtual token counters (Sheng et al., arXiv 2401.00588).
 //!
-//! A tenant's counter rises by what its requests cost, divided by its weight. Of the tenants that wait, the one with the
-//! least counter is next. One that comes back is lifted to the least counter among those that wait, so that idleness earns
-//! no credit.
+//! A tenant's counter rises by the cost of its requests, divided by its weight. The waiting tenant with the least
+//! counter is next. One that comes back is lifted to the least counter among those that wait, so that idleness earns no
+//! credit.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
-/// Names a tenant: a keyed hash of what the gateway calls it.
+/// Id of a tenant: a keyed hash of the gateway's name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Tenant(pub u64);
 
@@ -30,7 +30,7 @@ struct Account {
 #[derive(Debug, Default)]
 pub struct Tenants {
     accounts: HashMap<Tenant, Account>,
-    /// Of the tenants that have one other than 1.
+    /// Weights other than 1.
     weights: HashMap<Tenant, f64>,
     /// Those that wait.
     waiting: Ranking,

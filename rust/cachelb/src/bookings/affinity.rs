@@ -1,7 +1,7 @@
 //! Where conversations live: the worker that served each last, and the one that made each stored response.
 //!
 //! Engines keep responses in memory of their own, so that a request which continues one by its id can only be answered
-//! there. For all others a home is a hint: their prompts say better who holds what.
+//! there. For all others a home is a hint: the blocks of their prompts show better which worker holds them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,10 +11,10 @@ use crate::request::{Family, FamilyName, PoolId};
 
 /// Affinity remembered; the one unused for longest makes room.
 const MOST: usize = 100_000;
-/// One that nobody used for a day is forgotten.
+/// A home unused for a day is forgotten.
 const IDLE_MS: u64 = 86_400_000;
 
-/// What has a home, for each model.
+/// Key of a home, for each model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Tenant {
     Conversation(PoolId, FamilyName),

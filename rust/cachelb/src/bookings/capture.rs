@@ -1,7 +1,7 @@
 //! The prompts of the latest decisions as block hashes, kept until they are read, while a capture runs.
 //!
-//! Hashes are copied as selections have them, and renamed under the key of the capture by the one that reads them, so that
-//! a selection pays for a copy only. What does not fit is counted and left out.
+//! Hashes are copied as selections have them, and renamed under the key of the capture by the reader, so that
+//! a selection pays for a copy only. Prompts that do not fit are counted and left out.
 
 use cachelb_core::hashing::NamespaceKey;
 use cachelb_core::ids::SequenceHash;
@@ -18,14 +18,14 @@ pub struct Captured {
     pub number: u64,
     /// Length of the prompt, as its blocks count it.
     pub units: u64,
-    /// Of `hashes`.
+    /// Tokens per block of `hashes`.
     block_size: u32,
     hashes: Box<[SequenceHash]>,
     session: Box<[u8]>,
     tenant: u64,
 }
 
-/// The same under the key of a capture.
+/// A captured prompt renamed under the key of the capture.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// Tokens per block.
@@ -89,7 +89,7 @@ impl Capture {
         (waiting, std::mem::take(&mut self.missed))
     }
 
-    /// Keeps the prompt of a decision that was booked. Of a pair it is that of the half that generates.
+    /// Keeps the prompt of a decision that was booked. For a pair that is the prompt of the decode half.
     pub(crate) fn add(&mut self, request: &Request<'_>, block_size: u32) {
         if request.wanted == Wanted::Prefill {
             return;

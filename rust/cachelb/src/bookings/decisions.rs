@@ -1,4 +1,4 @@
-//! Decisions that were booked: their load, what each needs to be closed with, and what became of them.
+//! Decisions that were booked: their load, the data needed to close each, and their outcomes.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
@@ -7,7 +7,7 @@ use cachelb_core::load::{BookingId, LoadBook, Phase, Work};
 use crate::bookings::ledger::{Ending, Ledger, Record, Usage};
 use crate::request::PoolId;
 
-/// What a booking needs to be closed with.
+/// Data needed to close a booking.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     pub pool: PoolId,
@@ -30,7 +30,7 @@ pub(crate) struct Booked {
     pub is_remote: bool,
 }
 
-/// Bookings, and what became of them.
+/// Bookings and their outcomes.
 #[derive(Debug)]
 pub(crate) struct Decisions {
     /// The load book.
@@ -51,7 +51,7 @@ impl Decisions {
         }
     }
 
-    /// Remembers what a new booking needs to be closed with.
+    /// Keeps the data needed to close a new booking.
     pub fn open(&mut self, id: BookingId, open: Open) {
         let entry = id.entry as usize;
         if entry >= self.open.len() {

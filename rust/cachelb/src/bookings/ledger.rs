@@ -1,4 +1,4 @@
-//! What became of the decisions: counters, the token funnel, and records of the latest.
+//! Outcomes of decisions: counters, the token funnel, and the latest records.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ cachelb_core::named! {
         Failed = "failed",
         /// Given up.
         Cancelled = "cancelled",
-        /// Nobody kept the decision to say what came of it: given up, too.
+        /// The decision was dropped without an outcome: given up, too.
         Abandoned = "abandoned",
         /// No sign of life for the time to live of bookings, or of the router that booked it.
         Expired = "expired",
-        /// The engine's reports say that it no longer runs.
+        /// The engine's reports show that it no longer runs.
         Reconciled = "reconciled",
     }
 }
 
 impl Ending {
-    /// What an HTTP status makes of a request, `None` for one that is no error. Answers have statuses up to 599; what an
-    /// engine makes up beyond is its failure.
+    /// The ending for an HTTP status, `None` for one that is no error. Answers have statuses up to 599; any code beyond
+    /// is taken as a failure of the engine.
     #[must_use]
     pub fn of_status(status: u16) -> Option<Self> {
         match status {
@@ -48,7 +48,7 @@ impl Ending {
         }
     }
 
-    /// Whether the worker may be believed to hold the prompt.
+    /// Whether the worker is assumed to hold the prompt.
     #[must_use]
     pub fn ended(self) -> Ended {
         match self {
@@ -58,7 +58,7 @@ impl Ending {
     }
 }
 
-/// What a rule beside the first one would have done.
+/// Pick of a rule that decides beside the first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShadowPick {
     /// Key of the worker.
@@ -71,8 +71,8 @@ pub struct ShadowPick {
     pub agrees: bool,
 }
 
-/// What was known of the picked worker before the request was added to it: with the prompt's length and what came of it,
-/// all that a model of costs is trained on.
+/// State of the picked worker before the request was added: with the prompt's length and the outcome, all that a cost
+/// model is trained on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerState {
     /// Prompt tokens it need not compute, by the credits of where they lie.
@@ -89,7 +89,7 @@ pub struct WorkerState {
     pub decode_tokens: u64,
     /// Requests in flight.
     pub inflight: u32,
-    /// Whether its latest report was too old to tell anything.
+    /// Whether its latest report was too old to be used.
     pub is_stale: bool,
 }
 
@@ -116,7 +116,7 @@ impl WorkerState {
 pub struct Record {
     /// Number of the decision.
     pub number: u64,
-    /// What the candidate was picked for.
+    /// The part that the worker was picked for.
     pub wanted: Wanted,
     /// The model.
     pub pool: PoolId,
@@ -150,35 +150,35 @@ pub struct Record {
     pub first_token: Option<Millis>,
     /// When and how it ended.
     pub ended: Option<(Millis, Ending)>,
-    /// What the engine counted.
+    /// Token counts reported by the engine.
     pub usage: Usage,
-    /// What was known of the worker.
+    /// State of the worker at the selection.
     pub worker: WorkerState,
     /// Name of its device's model.
     pub gpu: Option<Arc<str>>,
-    /// What other rules would have done.
+    /// Picks of the other rules.
     pub shadows: Box<[ShadowPick]>,
 }
 
 cachelb_core::counted! {
     /// Where prompt tokens are lost between the prompt and the engine's cache.
     ///
-    /// Every sum is over the same requests: those that finished and whose engine said how many of its prompt tokens were
-    /// cached. Counted in the engine's tokens where it says how long the prompt was, since a prompt given as text is only
-    /// estimated here.
+    /// Every sum is over the same requests: those that finished and whose engine reported how many of the prompt tokens
+    /// were cached. Counted in the engine's tokens where it reports the prompt's length, since a prompt given as text
+    /// is only estimated here.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Funnel {
         /// Requests.
         pub requests: u64,
         /// Tokens of their prompts.
         pub prompt_tokens: u64,
-        /// Tokens the best candidate was believed to hold.
+        /// Tokens the best candidate was expected to hold.
         pub best_matched_tokens: u64,
-        /// Tokens the picked one was believed to reuse.
+        /// Tokens the picked worker was expected to reuse.
         pub selected_matched_tokens: u64,
         /// Tokens it held for its layers that attend to the whole prefix: more, where others could not resume so far.
         pub selected_held_tokens: u64,
-        /// Tokens of the matched ones that it was believed to read from the shared cache of the model.
+        /// Tokens of the matched ones that it was expected to read from the shared cache of the model.
         pub selected_shared_tokens: u64,
         /// Tokens the engine took from its cache.
         pub engine_cached_tokens: u64,
@@ -186,7 +186,7 @@ cachelb_core::counted! {
 }
 
 impl Funnel {
-    /// Adds a finished request, if it says anything about caches.
+    /// Adds a finished request whose engine reported cached tokens.
     fn add(&mut self, record: &Record) {
         let Some(cached) = record.usage.cached_tokens else {
             return;
@@ -231,17 +231,17 @@ cachelb_core::counted! {
 /// Counters since the start.
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
-    /// Decisions by what they were for and by reason, indexed as [`Wanted::ALL`] and [`Reason::ALL`].
+    /// Decisions by part and by reason, indexed as [`Wanted::ALL`] and [`Reason::ALL`].
     pub decisions: [Vec<u64>; Wanted::ALL.len()],
-    /// What the engines' caches made of the picks.
+    /// Matches at each pick against the reports of the engines' caches.
     pub funnel: Funnel,
     /// How the shadows compare, by position.
     pub shadows: Vec<ShadowTally>,
     /// Bookings by ending, indexed as [`Ending::ALL`].
     pub endings: [u64; Ending::ALL.len()],
-    /// Counts of engines that cannot be believed or read.
+    /// Token counts of engines that could not be read or were implausible.
     pub unread_usage: u64,
-    /// Selections that found nobody.
+    /// Selections without a candidate.
     pub no_worker: u64,
     /// Requests that were refused as every worker was full.
     pub overloaded: u64,
@@ -254,7 +254,7 @@ pub struct Counters {
 /// Counters since the start and the latest records.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// What was counted.
+    /// Counters since the start.
     pub counters: Counters,
     finished: VecDeque<Record>,
     /// Records finished since the start.
@@ -303,8 +303,8 @@ impl Ledger {
         }
     }
 
-    /// Takes in what the engine counted for a decision that was ended without it, as that of a prefill worker is when the
-    /// first token comes. Returns whether it was wanting and is still known.
+    /// Adds the engine's counts to a decision that was ended without them, as that of a prefill worker is when the
+    /// first token comes. Returns whether they were missing and the decision is still known.
     pub fn late_usage(&mut self, number: u64, usage: Usage) -> bool {
         let mut newest = self.finished.iter_mut().rev();
         let found = newest.find(|record| record.number == number);

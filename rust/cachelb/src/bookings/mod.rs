@@ -1,4 +1,4 @@
-//! Requests that were booked: their load, what became of them, and what is kept of the latest.
+//! Requests that were booked: their load, their outcomes, and the latest records.
 
 pub(crate) mod affinity;
 pub(crate) mod capture;

@@ -38,7 +38,7 @@ impl Timing {
         1_000_000_000,
     ];
 
-    /// Counts a selection that begins, and tells whether it is one to be timed.
+    /// Counts a selection that begins, and returns whether it is to be timed.
     pub fn is_due(&self) -> bool {
         self.calls
             .fetch_add(1, Ordering::Relaxed)

@@ -1,8 +1,8 @@
 //! Workers whose engines publish KV events.
 //!
-//! A worker has events once a message of its engine was applied; from then on its *home* pool holds what events said of
-//! it and nothing else. Once a message is lost, the blocks it may concern are doubtful: they are believed as placements
-//! are, and new placements as on a worker without events, until events settle it.
+//! A worker has events once a message of its engine was applied; from then on its *home* pool holds the blocks that
+//! events reported and nothing else. Once a message is lost, the blocks it may concern are doubtful: they count as
+//! placements do, and new placements as on a worker without events, until events settle it.
 
 pub(crate) mod rank;
 
@@ -21,10 +21,10 @@ use crate::indexes::pool::Pool;
 use crate::request::PoolId;
 use crate::select::predictions;
 
-/// How long blocks are believed that a lost message may have removed, at most.
+/// How long doubtful blocks count, at most.
 const DOUBT_MS: u64 = 1_800_000;
 
-/// What events of one worker's engine change.
+/// State that events of one worker's engine change.
 #[derive(Debug)]
 pub struct Feed<'a> {
     worker: WorkerId,
@@ -52,14 +52,14 @@ impl Selector {
 }
 
 impl Feed<'_> {
-    /// What is known of the home pool.
+    /// The home pool.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pools[self.home]
     }
 
-    /// Sets how far the events can be believed. With the first that can, what was believed in the home pool is dropped,
-    /// unless messages before it are lost; once they cannot, what they announced is.
+    /// Sets the trust in the events. The first trusted event drops the blocks assumed in the home pool, unless messages
+    /// before it are lost; once events are refused, the blocks that they announced are dropped.
     pub fn set_trust(&mut self, worth: Worth) {
         let feed = match worth {
             Worth::Refused => None,
@@ -71,7 +71,7 @@ impl Feed<'_> {
                 engine_block_size,
             }),
         };
-        // What lost messages may have announced stays doubtful.
+        // Blocks that lost messages may have announced stay doubtful.
         let begins_lossy = feed.is_some_and(FeedStatus::has_lost);
         if self.fleet.feed(self.worker).is_some() != feed.is_some() && !begins_lossy {
             self.withdraw_all();
@@ -86,12 +86,12 @@ impl Feed<'_> {
         self.set(Facts::default(), feed);
     }
 
-    /// The events cannot be believed.
+    /// Refuses the events from now on.
     pub fn refuse(&mut self) {
         self.set_trust(Worth::Refused);
     }
 
-    /// Adds what the engine states of its cache.
+    /// Adds cache properties that the engine reported.
     pub(crate) fn learn(&mut self, facts: Facts) {
         self.set(facts, self.fleet.feed(self.worker));
     }
@@ -104,8 +104,8 @@ impl Feed<'_> {
         }
     }
 
-    /// Messages of the engine are lost for good: what the worker holds is believed for a time, if it is in device memory.
-    /// Returns the blocks that events had confirmed.
+    /// Messages of the engine are lost for good: the worker's blocks count for a limited time, if they are in device
+    /// memory. Returns the blocks that events had confirmed.
     pub fn doubt(&mut self, now: Millis) -> u64 {
         self.checks.lose_track(self.worker);
         let ttl_ms = self.pools[self.home].placements().ttl_ms;
@@ -116,8 +116,8 @@ impl Feed<'_> {
             .change(self.home, |blocks| blocks.doubt(worker, until))
     }
 
-    /// The worker holds `hashes`, a chain behind `parent`, in `medium`; what was on its way has arrived. Returns how many it
-    /// did not hold there before.
+    /// The worker holds `hashes`, a chain behind `parent`, in `medium`; expected blocks among them have arrived.
+    /// Returns how many it did not hold there before.
     pub fn announce(
         &mut self,
         parent: Option<SequenceHash>,
@@ -203,8 +203,8 @@ impl Feed<'_> {
         }
     }
 
-    /// All groups of the engine can resume behind `hash`, with what they hold in media up to `medium`. Returns whether the
-    /// worker holds the block.
+    /// All groups of the engine can resume behind `hash`, with their blocks in media up to `medium`. Returns whether
+    /// the worker holds the block.
     pub fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool {
         let worker = self.worker;
         self.pools
@@ -218,7 +218,7 @@ impl Feed<'_> {
             .change(self.home, |blocks| blocks.unmark(worker, hash, checks))
     }
 
-    /// A message of the engine was applied. Returns what is known of the engine besides.
+    /// A message of the engine was applied. Returns the findings about the engine.
     pub fn applied(&mut self, message: Heard) -> Finding {
         Finding {
             fault: self.fault(message),
@@ -234,7 +234,7 @@ impl Feed<'_> {
         stated || self.checks.drafts(self.worker)
     }
 
-    /// Why what the engine announced cannot be true, if so.
+    /// Why the engine's announcements cannot be true, if so.
     fn fault(&mut self, message: Heard) -> Option<Fault> {
         let member = self.fleet.member(self.worker)?;
         let block_size = self.pools[self.home].block_size();
@@ -252,13 +252,13 @@ impl Feed<'_> {
         suspicious.then_some(Fault::CachedTokens)
     }
 
-    /// Requests for which what the engine found cached was compared with what events promised, and those that found less.
+    /// Requests whose cached tokens were compared with the promise of events, and those that found less.
     #[must_use]
     pub fn checked(&self) -> (u64, u64) {
         self.checks.totals(self.worker)
     }
 
-    /// Why the block size of the engine is not sure, `None` if nothing speaks against it.
+    /// Why the block size of the engine is not sure, `None` if its sources agree.
     #[must_use]
     pub fn disagreement(&self) -> Option<Disagreement> {
         self.fleet.member(self.worker)?.sizes().disagreement()

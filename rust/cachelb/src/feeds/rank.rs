@@ -24,12 +24,12 @@ pub trait Access {
         false
     }
 
-    /// Passes on what a message of the worker says of a shared cache of the pool `home`.
+    /// Passes on the entries of a message that concern a shared cache of the pool `home`.
     fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
         let _ = (batch, home, now);
     }
 
-    /// Events about the pool `home` are believed.
+    /// Called when events about the pool `home` are trusted.
     fn believed(&self, home: PoolId) {
         let _ = home;
     }
@@ -55,7 +55,7 @@ pub struct Rank<'a, A> {
 }
 
 impl<A: Access> Rank<'_, A> {
-    /// Changes what is known of the worker, if it is still there.
+    /// Changes the state of the worker, if it is still there.
     fn feed<R: Default>(&self, change: impl FnOnce(&mut Feed<'_>) -> R) -> R {
         self.access.held(|selector| {
             let feed = selector.feed(self.worker);

@@ -1,9 +1,9 @@
-//! Block sizes of engines where they are not the router's: the one place that says what blocks of a worker are worth here.
+//! Block sizes of engines that differ from the router's: the one place that converts between the two.
 //!
-//! An index has blocks of its own size, and an engine reuses whole blocks of its own only. So what a worker is believed to
-//! hold is cut to whole blocks of both, and its capacity, counted in the engine's blocks, is converted. The size is told
-//! by the engine's events and stated by its metrics. Where both are known events win, since they are what prompts are
-//! compared with; if the two differ, that is counted and can be asked for.
+//! An index has blocks of its own size, and an engine reuses whole blocks of its own only. So the blocks that a worker
+//! holds are cut to whole blocks of both, and its capacity, counted in the engine's blocks, is converted. Both the
+//! engine's events and its metrics report the size. Where both are known events win, since prompts are compared with
+//! their blocks; a difference is counted and can be queried.
 //!
 //! Matches are exact. So is the capacity of workers with events; of two prompts that part inside a block of the engine's,
 //! one without events has that block twice and the index shares a part of it, so each such fork takes up to one engine
@@ -26,7 +26,7 @@ cachelb_core::named! {
     }
 }
 
-/// What an engine states of its cache.
+/// Cache properties reported by an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Blocks it has.
@@ -37,13 +37,13 @@ pub struct Facts {
     pub block_size: Option<u32>,
     /// How it resumes, if some of its layers do not attend to the whole prefix.
     pub resuming: Option<Resuming>,
-    /// What it keeps to resume, by its metrics.
+    /// Blocks that it retains to resume behind, by its metrics.
     pub retention: Option<Retention>,
     /// The program that it is.
     pub kind: Option<EngineKind>,
 }
 
-/// An engine whose events tell another block size than its metrics state.
+/// An engine whose events and metrics report different block sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disagreement {
     /// Tokens per block by its events.
@@ -62,7 +62,7 @@ impl fmt::Display for Disagreement {
     }
 }
 
-/// What is known of the blocks of one engine.
+/// Block sizes of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EngineSizes {
     /// Tokens per block by its events.
@@ -71,7 +71,7 @@ pub(crate) struct EngineSizes {
 }
 
 impl EngineSizes {
-    /// What its events and its metrics say.
+    /// Sizes by its events and by its metrics.
     pub fn new(announced: Option<u32>, engine: Facts) -> Self {
         Self { announced, engine }
     }
@@ -104,7 +104,7 @@ impl EngineSizes {
     pub fn too_many_tokens(self, block_size: u32) -> Option<u64> {
         let exact = self.engine.learned.is_none();
         let (blocks, size) = self.stated(block_size).filter(|_| exact)?;
-        // The blocks may have been converted to a size other than that of events, and what was over dropped.
+        // The blocks may have been converted to a size other than that of events, and the remainder dropped.
         Some(blocks * size + size.max(self.announced.map_or(0, u64::from)))
     }
 
@@ -119,7 +119,7 @@ impl EngineSizes {
         Some((blocks.into(), size.into()))
     }
 
-    /// Why the block size is not sure, `None` if nothing speaks against it.
+    /// Why the block size is not sure, `None` if its sources agree.
     pub fn disagreement(self) -> Option<Disagreement> {
         let (announced, stated) = self.announced.zip(self.engine.block_size)?;
         (announced != stated).then_some(Disagreement { announced, stated })
@@ -127,7 +127,7 @@ impl EngineSizes {
 }
 
 impl Facts {
-    /// These with what `news` says in addition or instead.
+    /// These facts, with those of `news` added or replaced.
     #[must_use]
     pub fn updated(self, news: Self) -> Self {
         let is_same = news.kv_blocks.or(self.kv_blocks) == self.kv_blocks;
@@ -147,7 +147,7 @@ impl Facts {
         self.resuming.is_some_and(|rule| rule.above > 0)
     }
 
-    /// A rule with what it keeps by its metrics, if they say so.
+    /// A rule with the retention that the engine's metrics report, if they do.
     #[must_use]
     pub fn retained(self, rule: Resuming) -> Resuming {
         self.retention

@@ -1,9 +1,10 @@
 //! The stated size of an engine's cache, compared with its load reports.
 //!
-//! A report states which share of the cache running requests hold, and the book what they hold: one divided by the other
-//! is the size. Several things make that wrong for a moment, so only a contradiction that lasts counts, and a report is
-//! passed over where it does not follow from the book what is held: requests of others, prompts of which it is not known
-//! whether they wait, outputs that nothing counts. Engines whose layers hold different parts of a prompt are not compared.
+//! A report states the share of the cache that running requests hold, and the book their blocks: one divided by the
+//! other is the size. Several things make that wrong for a moment, so only a contradiction that lasts counts, and a
+//! report is passed over where the book does not show the held blocks: requests of others, prompts of which it
+//! is not known whether they wait, outputs that nothing counts. Engines whose layers hold different parts of a prompt
+//! are not compared.
 
 use cachelb_core::ids::WorkerId;
 use cachelb_core::load::{Load, Report};
@@ -17,7 +18,7 @@ const REPORTS: f64 = 8.0;
 const CONTRADICTION: f64 = 1.6;
 /// The blocks held are known if the most that they can be is at most so many times the least.
 const WIDEST: f64 = 1.3;
-/// A share below says little: it may be rounded to a hundredth.
+/// A share below is too coarse: it may be rounded to a hundredth.
 const LEAST_USAGE: f64 = 0.05;
 /// By one in so many requests, report and book may differ.
 const TOLERANCE: f64 = 32.0;

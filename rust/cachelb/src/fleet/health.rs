@@ -38,7 +38,7 @@ const LEAST_PATIENCE_MS: u64 = 2_000;
 const PATIENCE: f64 = 4.0;
 /// Cooldowns before the first request tries an unreachable worker.
 const COOLDOWNS: u64 = 4;
-/// How often that doubles; more often while the page is silent too, for it will tell.
+/// How often that doubles; more often while the metrics page is silent too, which shows its return.
 const DOUBLINGS: u8 = 3;
 const DOUBLINGS_OF_SILENT_PAGE: u8 = 5;
 /// The longest that one request which tries a worker holds back others.
@@ -257,7 +257,7 @@ impl Health {
         first_ms.saturating_mul(1 << self.tries.min(most))
     }
 
-    /// Adds what speaks against it.
+    /// Counts a failure against it.
     pub fn blame(&mut self, blame: Blame, breaker: Breaker, now: Millis) {
         let was_silent = self.silence().is_some();
         self.failures = self.failures.saturating_add(blame.failures);
@@ -270,7 +270,7 @@ impl Health {
         }
     }
 
-    /// Takes back what was no fault of the worker.
+    /// Takes back a failure that was not the worker's.
     pub fn excuse(&mut self, blame: Blame, breaker: Breaker) {
         let was_out = self.silence().is_some() || self.failures >= breaker.failures;
         self.failures = self.failures.saturating_sub(blame.failures);
@@ -281,8 +281,8 @@ impl Health {
         }
     }
 
-    /// The request `id` ended before the worker answered; `let_down` if its worker kept it waiting for too long. What
-    /// speaks against the worker is added before.
+    /// The request `id` ended before the worker answered; `let_down` if its worker kept it waiting for too long.
+    /// Failures are added to the worker's record before this call.
     pub fn ended(
         &mut self,
         id: BookingId,

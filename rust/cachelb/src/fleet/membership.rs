@@ -19,7 +19,7 @@ use crate::fleet::worker::{Member, Profile};
 pub struct Workers<'a>(pub(crate) &'a mut Selector);
 
 impl Workers<'_> {
-    /// Registers a worker, or changes what is known of one; its cache, load and readiness stay.
+    /// Registers a worker, or changes the profile of one; its cache, load and readiness stay.
     pub fn add(&mut self, name: &str, profile: Profile, now: Millis) -> WorkerId {
         let s = &mut *self.0;
         if let Some(id) = s.fleet.find(name) {
@@ -46,7 +46,7 @@ impl Workers<'_> {
         id
     }
 
-    /// The events of no worker can be believed.
+    /// Stops trusting the events of all workers.
     pub fn refuse_events(&mut self) {
         for (_, id) in self.0.fleet.ids() {
             if let Some(mut feed) = self.0.feed(id) {
@@ -60,7 +60,7 @@ impl Workers<'_> {
         known.unwrap_or_else(|| self.add(name, Profile::default(), Millis(0)))
     }
 
-    /// Marks a worker ready or not; what it holds stays known.
+    /// Marks a worker ready or not; its blocks are kept.
     pub fn set_ready(&mut self, name: &str, ready: bool) {
         let id = self.find_or_add(name);
         if let Some(member) = self.0.fleet.member_mut(id) {
@@ -87,7 +87,7 @@ impl Workers<'_> {
         book.loads.set_weight(id, weight)
     }
 
-    /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share what it counts.
+    /// Replaces the engine report of the worker that the candidates `names` are the ranks of; they share its counts.
     /// Bookings that a fresh report shows to be lost are closed. Returns how many. One older than the last changes nothing.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Workers<'_> {
     }
 
     /// Engines sleep or wake, by a report taken `at` a time, those of the candidates `names` with a state. One that falls
-    /// asleep so that its cache is gone loses what it held. Returns how many did.
+    /// asleep so that its cache is gone loses its blocks. Returns how many did.
     pub fn set_sleep(
         &mut self,
         names: &[Arc<str>],
@@ -156,7 +156,7 @@ impl Workers<'_> {
         lost
     }
 
-    /// Takes in what the engine of the worker called `key` states, which the candidates `names` are the ranks of.
+    /// Adds cache properties that the engine of the worker called `key` reported; the candidates `names` are its ranks.
     ///
     /// # Errors
     /// [`Error::EngineBlockSize`] if blocks of that size cannot be mapped to any of its pools'; nothing is changed then.
@@ -229,7 +229,7 @@ impl Workers<'_> {
         }
     }
 
-    /// A worker restarted: what it held is gone, its bookings stay, its slow start begins again.
+    /// A worker restarted: its blocks are gone, its bookings stay, its slow start begins again.
     pub fn reset_cache(&mut self, name: &str, now: Millis) -> bool {
         let s = &mut *self.0;
         let Some(id) = s.fleet.find(name) else {
@@ -245,7 +245,7 @@ impl Workers<'_> {
         true
     }
 
-    /// The cache of a worker is empty. What it holds is dropped unless its own events tell of that.
+    /// The cache of a worker is empty. Its blocks are dropped unless its own events report that.
     pub(crate) fn lose_cache(&mut self, id: WorkerId, has_feed: bool) {
         let s = &mut *self.0;
         if let Some(member) = s.fleet.member(id) {
@@ -258,7 +258,7 @@ impl Workers<'_> {
         }
     }
 
-    /// Lets a worker finish what it has; it leaves with its last booking. Returns whether it was known.
+    /// Lets a worker finish its requests; it leaves with its last booking. Returns whether it was known.
     pub fn drain(&mut self, name: &str) -> bool {
         let Some(id) = self.0.fleet.find(name) else {
             return false;

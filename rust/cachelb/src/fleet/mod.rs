@@ -83,13 +83,13 @@ impl Fleet {
         ids
     }
 
-    /// How far the events of a worker can be believed, `None` for one without.
+    /// Trust in the events of a worker, `None` for one without.
     #[must_use]
     pub fn feed(&self, worker: WorkerId) -> Option<FeedStatus> {
         self.member(worker)?.feed()
     }
 
-    /// Rises with every change to who is there and to what they are, but for their health and when they were offered.
+    /// Rises with every change to the members and their profiles, but for their health and when they were offered.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -101,7 +101,7 @@ impl Fleet {
             .filter(|_| self.member(id).is_some())
     }
 
-    /// What is known of a current worker.
+    /// The member behind the id of a current worker.
     pub(crate) fn member(&self, id: WorkerId) -> Option<&Member> {
         self.members
             .get(id.slot as usize)
@@ -118,20 +118,20 @@ impl Fleet {
         members.filter(|(_, member)| !member.profile.is_shared_cache)
     }
 
-    /// The same, to change it.
+    /// As [`Self::member`], to change it.
     pub(crate) fn member_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
         self.version += 1;
         self.current_mut(id)
     }
 
-    /// The same, to change what rows do not show.
+    /// As [`Self::member`], to change fields that rows do not show.
     pub(crate) fn current_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
         self.members
             .get_mut(id.slot as usize)
             .filter(|m| m.generation() == Some(id.generation))
     }
 
-    /// What is known of the worker in `slot`, if there is one.
+    /// The member in `slot`, if there is one.
     pub(crate) fn at(&self, slot: u32) -> Option<&Member> {
         let member = self.members.get(slot as usize);
         member.filter(|member| member.generation().is_some())
@@ -271,8 +271,8 @@ impl Fleet {
         Some(before)
     }
 
-    /// Adds what an engine states of its cache, and how far its events can be believed. Nothing new is no change: every
-    /// change costs the rows that are kept. Returns whether its blocks have another size or number, and whether events and
+    /// Adds cache properties that an engine reported, and the state of its events. Equal values are no change: every
+    /// change discards the kept rows. Returns whether its blocks have another size or number, and whether events and
     /// metrics came to disagree about the size.
     pub(crate) fn learn(
         &mut self,
@@ -306,7 +306,7 @@ impl Fleet {
         member.announce(announced).then_some(&*member)
     }
 
-    /// How far events about what the worker in `slot` holds of a request can be believed, `None` without.
+    /// State of the events about the blocks that the worker in `slot` holds for a request, `None` without.
     pub(crate) fn feed_in(&self, slot: u32, request: &Request<'_>) -> Option<FeedStatus> {
         self.at(slot)
             .filter(|_| self.has_events)?

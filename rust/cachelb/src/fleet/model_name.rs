@@ -1,8 +1,8 @@
 //! The name that most requests have, found as Boyer and Moore's majority vote does.
 //!
-//! KV events do not say what engines call their model. Of the names that no worker declares, the commonest is taken for
-//! it. A name that is rare, such as a client's mistake in the first request of all, loses its place to the second
-//! request with another one.
+//! KV events do not carry the engine's name of its model. The commonest name that no worker declares is taken for it. A
+//! rare name, such as a client's mistake in the very first request, loses its place to the second request with another
+//! one.
 
 /// Requests that others must be ahead by to replace a name that was always given.
 const MOST: u32 = 64;

@@ -3,14 +3,14 @@
 //! A key is often a URL, and a URL may carry a user, a password or a token in its query. None of them is part of the
 //! name, so that none can show in a header, a label, a record, a log line or a message to another router. The slash at
 //! the end of a URL is dropped too: `http://gpu0/` and `http://gpu0` are one worker. A worker whose password is changed
-//! keeps its name, and with it what is known of its cache. Only workers of one fleet that differ in nothing but
+//! keeps its name, and with it the state of its cache. Only workers of one fleet that differ in nothing but
 //! credentials get a tag, [`Name::tagged`].
 
 use std::borrow::Cow;
 
 use cachelb_core::hashing::{Hasher, NamespaceKey};
 
-/// What the tags of names are made with: only those who have the key can test a guess at the credentials.
+/// Key of the hashes in tags of names: only its owners can test a guess at the credentials.
 #[derive(Debug, Clone, Copy)]
 pub struct TagKey {
     key: NamespaceKey,
@@ -28,7 +28,7 @@ impl TagKey {
     }
 }
 
-/// What a key is shown as.
+/// Display form of a worker's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name<'a> {
     /// The key without credentials.
@@ -90,8 +90,8 @@ fn login_length(scheme: &str, rest: &str) -> usize {
         let named = !scheme.is_empty() || authority[..at].contains(':');
         return if named { at + 1 } else { 0 };
     }
-    // A password in which `/`, `?` or `#` were not percent-encoded cuts the authority short: what follows the colon is
-    // no port then.
+    // A password in which `/`, `?` or `#` were not percent-encoded cuts the authority short: the text behind the colon
+    // is no port then.
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
     let cut = authority.len() < rest.len() && !port.ends_with(']');
     if !scheme.is_empty() && cut && !port.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -50,7 +50,8 @@ impl Offer {
     }
 }
 
-/// A list of offers that knows which of them are no candidates, so that going back to all of them costs no pass.
+/// A list of offers with the positions of those that are no candidates, so that going back to all of them costs no
+/// pass.
 #[derive(Debug, Clone, Default)]
 pub struct Offers {
     list: Vec<Offer>,
@@ -72,8 +73,8 @@ impl Offers {
         }
     }
 
-    /// The same, of a list that is offered time and again: one selector never sees two lists under one `version`, and
-    /// keeps between requests what it knows of the latest.
+    /// As [`Self::new`], for a list that is offered repeatedly: a selector never sees two lists under one `version`,
+    /// and keeps the state of the latest between requests.
     #[must_use]
     pub fn versioned(list: Vec<Offer>, version: u64) -> Self {
         Self {
@@ -82,13 +83,13 @@ impl Offers {
         }
     }
 
-    /// What names the list, if anything does.
+    /// Version of the list, if it has one.
     #[must_use]
     pub fn version(&self) -> Option<u64> {
         self.version
     }
 
-    /// Says that a list which lost its version is offered time and again from now on; see [`Offers::versioned`].
+    /// Gives a version to a list that lost its own and is offered repeatedly from now on; see [`Offers::versioned`].
     pub fn set_version(&mut self, version: u64) {
         self.version = Some(version);
     }
@@ -98,7 +99,7 @@ impl Offers {
         self.out.is_empty()
     }
 
-    /// Says whether the offer at `at` takes part.
+    /// Sets whether the offer at `at` takes part.
     pub fn set_eligibility(&mut self, at: usize, eligibility: Eligibility) {
         let offer = &mut self.list[at];
         if offer.eligibility == Eligibility::Candidate && eligibility != Eligibility::Candidate {
@@ -107,7 +108,7 @@ impl Offers {
         offer.eligibility = eligibility;
     }
 
-    /// Says what names the worker of the offer at `at`.
+    /// Sets the id of the worker of the offer at `at`.
     pub(crate) fn set_id(&mut self, at: usize, id: Option<WorkerId>) {
         self.list[at].id = id;
     }

@@ -1,4 +1,4 @@
-//! One worker: its profile, how far its events can be believed, and whether it takes requests now.
+//! One worker: its profile, the state of its events, and whether it takes requests now.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub enum Eligibility {
     /// It may be picked.
     #[default]
     Candidate,
-    /// The worker says of itself that it is not healthy.
+    /// The worker reports itself unhealthy.
     Unhealthy,
     /// Outside the subset asked for.
     NotAmong,
@@ -26,7 +26,7 @@ pub enum Eligibility {
     Excluded,
     /// Marked not ready, or it fails its health check. This and what follows is set by the selector.
     NotReady,
-    /// Finishing what it has.
+    /// Finishing its requests.
     Draining,
     /// Does not serve the model.
     OtherModel,
@@ -93,7 +93,7 @@ impl Role {
     }
 }
 
-/// What a registered worker is.
+/// Properties of a registered worker.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[repr(C)]
 pub struct Profile {
@@ -105,7 +105,7 @@ pub struct Profile {
     pub slow_start_ms: u64,
     /// The models it serves; `None` serves all.
     pub pools: Option<Box<[PoolId]>>,
-    /// What its engine states of its cache.
+    /// Cache properties reported by its engine.
     pub engine: Facts,
     /// Name of its device's model.
     pub gpu: Option<Arc<str>>,
@@ -129,10 +129,10 @@ impl Profile {
     }
 }
 
-/// How far the KV events of a worker can be believed now.
+/// State of the KV events of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedStatus {
-    /// How far they can be believed.
+    /// Trust in the events.
     pub state: FeedState,
     /// Tokens per block of the engine, once it is known.
     pub engine_block_size: Option<u32>,
@@ -144,7 +144,7 @@ impl FeedStatus {
         matches!(self.state, FeedState::Live | FeedState::Degraded)
     }
 
-    /// Whether messages are lost for good, so that not all of what the engine holds is known.
+    /// Whether messages are lost for good, so that some of the engine's blocks are not known.
     pub(crate) fn has_lost(self) -> bool {
         self.state == FeedState::Degraded
     }
@@ -153,7 +153,7 @@ impl FeedStatus {
 /// How an engine resumes, by its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Only where all its cache groups can, which its events say.
+    /// Only where all its cache groups can, as its events report.
     pub marked_only: bool,
     /// Tokens that must be held beyond the place.
     pub above_tokens: u32,
@@ -164,7 +164,7 @@ pub(crate) struct Announced {
 /// A new worker begins at this share of its weight.
 const SLOW_START_FROM: f64 = 0.25;
 
-/// What every selection reads lies in the first cache line.
+/// A registered worker. Fields that every selection reads lie in the first cache line.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Member {
@@ -179,7 +179,7 @@ pub(crate) struct Member {
     pub ready: bool,
     /// Whether it passed its latest health check.
     pub healthy: bool,
-    /// Whether it finishes what it has, and leaves.
+    /// Whether it finishes its requests, and leaves.
     pub draining: bool,
     feed: Option<FeedStatus>,
     announced: Announced,
@@ -253,7 +253,7 @@ impl Member {
         self.generation
     }
 
-    /// Changes what it is. One that was draining is ready and healthy again.
+    /// Changes its profile. One that was draining is ready and healthy again.
     pub fn set_profile(&mut self, mut profile: Profile) {
         profile.engine.learned = self.profile.engine.updated(profile.engine).learned;
         let is_same = profile.gpu == self.profile.gpu;
@@ -264,7 +264,7 @@ impl Member {
         self.healthy |= returns;
     }
 
-    /// Adds what its engine states of its cache, and how far its events can be believed. Returns whether that was news.
+    /// Adds cache properties that its engine reported, and the state of its events. Returns whether anything changed.
     pub fn learn(&mut self, facts: Facts, feed: Option<FeedStatus>) -> bool {
         let before = (self.profile.engine, self.feed);
         self.profile.engine = self.profile.engine.updated(facts);
@@ -277,7 +277,7 @@ impl Member {
         std::mem::replace(&mut self.last_seen, call) != call
     }
 
-    /// As what it is passed over, if it is for its failures.
+    /// The reason why it is passed over, if it is for its failures.
     pub fn kept_out(&self) -> Eligibility {
         if self.health.silence().is_some() {
             Eligibility::Unreachable
@@ -288,17 +288,17 @@ impl Member {
         }
     }
 
-    /// How far its events can be believed, `None` without.
+    /// State of its events, `None` without.
     pub fn feed(&self) -> Option<FeedStatus> {
         self.feed
     }
 
-    /// The same for blocks of `pool`: `None` too if events are about another one.
+    /// As [`Self::feed`], for blocks of `pool`: `None` too if events are about another one.
     pub fn feed_in(&self, pool: PoolId) -> Option<FeedStatus> {
         self.feed.filter(|_| self.profile.home() == pool)
     }
 
-    /// What is known of its engine's blocks.
+    /// Block sizes of its engine.
     pub fn sizes(&self) -> EngineSizes {
         let announced = self.feed.and_then(|feed| feed.engine_block_size);
         EngineSizes::new(announced, self.profile.engine)
@@ -317,7 +317,7 @@ impl Member {
     pub fn marks(&self, pool: PoolId) -> &'static [Medium] {
         match self.feed_in(pool) {
             None => &[Medium::Gpu],
-            // Events mark what they confirm, if they describe all groups.
+            // Events mark the blocks they confirm, if they describe all groups.
             Some(_) if self.hides_groups() => &[Medium::Gpu, Medium::Speculative],
             Some(_) => &[Medium::Speculative],
         }
@@ -372,7 +372,7 @@ impl Member {
         }
     }
 
-    /// The same of any request.
+    /// Whether it may be picked now, whatever the request.
     pub fn condition(&self) -> Eligibility {
         if self.draining {
             Eligibility::Draining

@@ -20,10 +20,10 @@ const BANDS: usize = 16;
 /// Tokens that a generated one counts for, beside one of the prompt.
 const OUTPUT_WEIGHT: u64 = 2;
 
-/// What a gate is built from.
+/// Settings of a gate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GateSettings {
-    /// What may be pending on a worker.
+    /// Limits of the pending load on a worker.
     pub limits: PendingLimits,
     /// Routers that serve the same workers.
     pub routers: u32,
@@ -31,7 +31,7 @@ pub struct GateSettings {
     pub lag_ms: f64,
     /// The order of those that wait.
     pub order: Order,
-    /// Whether tenants take turns by what they were served.
+    /// Whether tenants take turns by service received.
     pub is_fair: bool,
     /// Weights of tenants, 1 for others.
     pub weights: Vec<(Tenant, f64)>,
@@ -40,7 +40,7 @@ pub struct GateSettings {
 }
 
 cachelb_core::counted! {
-    /// What became of the requests of a band.
+    /// Outcomes of the requests of a band.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Tally {
         /// Went to a worker at once.
@@ -68,14 +68,14 @@ fn band_of(tallies: &mut BTreeMap<i64, Tally>, priority: i64) -> &mut Tally {
     tallies.entry(band).or_default()
 }
 
-/// What goes with a request that waits.
+/// State of a request that waits.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// Calls it.
     pub waker: Waker,
     /// Whether the deadline is the caller's own, and not that of all requests.
     pub own_deadline: bool,
-    /// Its blocks, where the order asks what is cached of them.
+    /// Its blocks, where the order depends on the cached part.
     pub blocks: Option<(PoolId, Box<[SequenceHash]>, Origin)>,
     /// Its length as its blocks count it.
     pub units: u64,
@@ -89,7 +89,7 @@ pub struct Gate {
     pub(super) settings: GateSettings,
     pub(super) queue: Queue<Waiting>,
     late: Late,
-    /// What the requests that wait can use, and how many they are.
+    /// Candidates that waiting requests can use, and the number of requests for each.
     classes: HashMap<Class, (Usable, usize)>,
     numbers: HashMap<Usable, Class>,
     next_class: u32,
@@ -103,7 +103,7 @@ pub struct Gate {
     pub(super) is_declined: bool,
     /// Those that were displaced and do not know.
     pub(super) displaced: Vec<Waker>,
-    /// What would call those that left. To be dropped where nothing is locked: that may run code of theirs.
+    /// Wakers of requests that left. To be dropped where nothing is locked: that may run code of the callers.
     pub(super) gone: Vec<Waker>,
     /// Whether newcomers are refused.
     pub(super) is_closed: bool,
@@ -143,7 +143,7 @@ impl Gate {
         (self.queue.len(), self.queue.tokens())
     }
 
-    /// By band, what became of its requests and how many wait.
+    /// By band, the outcomes of its requests and how many wait.
     #[must_use]
     pub fn tallies(&self) -> BTreeMap<i64, (Tally, usize)> {
         let bands = self.tallies.iter();
@@ -172,7 +172,7 @@ impl Gate {
         band_of(&mut self.tallies, priority)
     }
 
-    /// What it makes of a request.
+    /// Terms of a request at this gate.
     pub(crate) fn terms(&self, passage: &Passage, is_sharing: bool, now: Millis) -> Terms<'_> {
         let by_cache = matches!(self.settings.order, Order::ShortestUncached { .. });
         Terms {
@@ -182,7 +182,7 @@ impl Gate {
         }
     }
 
-    /// What may be pending on a worker now. Of routers that share what they booked, each counts all of it.
+    /// Limits of the pending load on a worker now. Routers that share their bookings count all of them.
     pub(super) fn bounds(&self, is_sharing: bool, now: Millis) -> Bounds<'_> {
         let routers = if is_sharing { 1 } else { self.settings.routers };
         Bounds {
@@ -201,7 +201,7 @@ impl Gate {
         class
     }
 
-    /// What the classes of waiting requests can use, but for those of callers that were called and have not answered.
+    /// Candidates that the classes of waiting requests can use, but for callers that were called and have not answered.
     pub(super) fn callable(&self) -> impl Iterator<Item = (Class, &Usable)> {
         let classes = self.classes.iter();
         let all = classes.map(|(class, (terms, _))| (*class, terms));
@@ -345,7 +345,7 @@ impl Gates {
         }
     }
 
-    /// By band, what became of the requests at all gates, and how many wait.
+    /// By band, the outcomes of the requests at all gates, and how many wait.
     #[must_use]
     pub fn tallies(&self) -> BTreeMap<i64, (Tally, usize)> {
         let gates = self.open.values().filter(|gate| gate.is_bounded());
@@ -360,7 +360,7 @@ impl Gates {
         all
     }
 
-    /// Requests that wait, or are to hear that they were displaced.
+    /// Requests that wait, or were displaced and not called yet.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let gates = self.open.values();

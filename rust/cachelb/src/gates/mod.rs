@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `gate` | limits and queue of one admission, and whose turn it is |
 //! | `steps` | a request that comes, tries again, goes; an event that may let one go |
-//! | `room` | the workers that have room, and for whom |
+//! | `room` | the workers that have room, and the requests that can use it |
 
 mod gate;
 mod room;

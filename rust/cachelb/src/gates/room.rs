@@ -1,4 +1,4 @@
-//! The workers that have room, and for whom: what a selection would find, without making one.
+//! The workers that have room, and the requests that can use it: as a selection would find, without making one.
 
 use std::collections::HashMap;
 

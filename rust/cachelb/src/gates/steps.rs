@@ -30,7 +30,7 @@ const LOOK_AGAIN_MS: u64 = 1000;
 pub struct Newcomer {
     /// Calls it when it is its turn.
     pub waker: Waker,
-    /// What calls the requests of one event loop, or all that wait in threads.
+    /// Caller of the requests of one event loop, or of all that wait in threads.
     pub caller: u64,
     /// Until when it waits, and whether that is its own deadline.
     pub until: Option<(Millis, bool)>,
@@ -39,12 +39,12 @@ pub struct Newcomer {
     pub for_workers: bool,
 }
 
-/// Whom to call, outside the lock.
+/// Callers to wake, outside the lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Calls {
     called: Vec<Waker>,
-    /// What would have called those that left, which may run code of theirs as it is dropped.
+    /// Wakers of requests that left; dropping one may run code of the caller.
     gone: Vec<Waker>,
 }
 
@@ -56,7 +56,7 @@ impl Calls {
     }
 }
 
-/// What came of a request.
+/// Outcome of a request at a gate.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Passed<T> {
     /// It is booked.
@@ -103,8 +103,8 @@ struct Turn {
 }
 
 impl Selector {
-    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits as `newcomer`
-    /// says.
+    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits by the terms
+    /// of `newcomer`.
     ///
     /// # Errors
     /// As `select`; [`Error::Overloaded`] too if it may not wait, or the queue is full or closed.
@@ -318,8 +318,8 @@ impl Selector {
         })
     }
 
-    /// Finds whom to call: those who are next for the room that there is, one for each caller, and those who were
-    /// displaced. `is_event` says that something happened since everybody tried.
+    /// Finds the requests to call: those that are next for the room there is, one for each caller, and those that were
+    /// displaced. `is_event`: something happened since all of them tried.
     pub fn call_next(&mut self, is_event: bool, now: Millis) -> Calls {
         let may_change = self.changes_at(now).is_some();
         let (mut called, mut gone) = (Vec::new(), Vec::new());
@@ -371,7 +371,7 @@ impl Selector {
         1000.0 * tokens as f64 / speeds.sum::<f64>().max(1.0)
     }
 
-    /// The error of a request whose deadline is over, its offers saying why it was not released.
+    /// The error of a request whose deadline is over, with the reasons in its offers.
     fn overdue(&mut self, candidates: &mut Offers, request: &Request<'_>, is_own: bool) -> Error {
         let looked = Step::new(self, candidates, request, true).look();
         let wait_ms = match looked {
@@ -412,7 +412,7 @@ impl Selector {
         out.chain(reports).min()
     }
 
-    /// Ends bookings of which nothing was heard for long. Selections do that too, but none is made while all workers are
+    /// Ends bookings without a sign of life for long. Selections do that too, but none is made while all workers are
     /// full.
     fn end_silent(&mut self, now: Millis) {
         let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) else {

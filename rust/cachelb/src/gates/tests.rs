@@ -1,4 +1,4 @@
-//! Requests at a gate: who goes, who waits, whom a release calls.
+//! Requests at a gate: which go, which wait, which a release calls.
 
 use std::collections::HashMap;
 use std::task::{Wake, Waker};

@@ -1,4 +1,4 @@
-//! What workers hold of one model: the block index, placements without confirmation, and the answer to the latest lookup.
+//! Blocks that workers hold of one model: the block index, unconfirmed placements, and the answer to the latest lookup.
 
 use cachelb_core::block_tracker::{Depths, Origin, Store};
 use cachelb_core::hashing::Scheme;
@@ -48,7 +48,7 @@ pub struct Lost {
     pub failed: u64,
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Answer<'a> {
     index: &'a Store,
@@ -154,13 +154,13 @@ impl Blocks {
     }
 
     /// The worker's engine can resume behind `hash`, with what its groups hold in media up to `medium`. Returns whether the
-    /// worker holds the block: what the index had no room for is resumed nowhere.
+    /// worker holds the block: a block that the index had no room for is resumed nowhere.
     pub fn mark(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
         let index = self.index.exact_mut();
         index.is_ok_and(|index| index.mark(worker, hash, medium).unwrap_or(false))
     }
 
-    /// The same by the first of some media that the block is in.
+    /// As [`Self::mark`], by the first of some media that the block is in.
     pub fn mark_first(&mut self, worker: WorkerId, hash: SequenceHash, media: &[Medium]) {
         let _ = media
             .iter()
@@ -192,7 +192,7 @@ impl Blocks {
         }
     }
 
-    /// What [`Self::look_up`] found, `None` if there was nothing to look up.
+    /// Result of the latest [`Self::look_up`], `None` if there was nothing to look up.
     pub fn answer(&self) -> Option<Answer<'_>> {
         let (index, depths) = (&self.index, &self.depths);
         self.is_answered.then_some(Answer { index, depths })
@@ -205,7 +205,7 @@ impl Blocks {
         self.lost.removed += self.index.remove_worker(worker).unwrap_or(0);
     }
 
-    /// Drops what a worker holds. Returns the blocks.
+    /// Drops the worker's blocks. Returns how many.
     pub fn clear(&mut self, worker: WorkerId) -> u64 {
         self.forget_placements(worker);
         let cleared = self.index.clear(worker).unwrap_or(0);
@@ -232,8 +232,8 @@ impl Blocks {
         self.expires = true;
     }
 
-    /// A message of the worker's engine is lost: what it announced, and what it was sent and did not announce, is believed
-    /// until `until`. Returns the blocks that were confirmed.
+    /// A message of the worker's engine is lost: blocks that it announced, and blocks that it was sent and did not
+    /// announce, count until `until`. Returns the blocks that were confirmed.
     pub fn doubt(&mut self, worker: WorkerId, until: Option<Millis>) -> u64 {
         (self.expires, self.is_doubtful) = (true, true);
         // A worker that is not in the index holds nothing there.
@@ -267,7 +267,7 @@ impl Blocks {
         next.is_some_and(|due| due <= now) || self.leases.is_due(now)
     }
 
-    /// Drops what was believed long enough.
+    /// Drops blocks whose time to live is over.
     pub fn expire(&mut self, now: Millis) {
         self.leases.lapse(now, &mut renewing(&mut self.index));
         self.index.expire(now);
@@ -328,7 +328,7 @@ impl Blocks {
     }
 }
 
-/// Moves deadlines in the index. What there is no room for keeps its own.
+/// Moves deadlines in the index. Blocks that it has no room for keep theirs.
 fn renewing(index: &mut Store) -> impl FnMut(WorkerId, &[SequenceHash], usize, Millis) {
     |worker, path, from, until| {
         // A worker that is not in the index is expected to hold nothing there.

@@ -18,7 +18,9 @@ const EVICTED_AT_ONCE: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     limit: Option<usize>,
-    /// Time of the latest placement.
+    /// Bytes taken by the indexes.
+    used: usize,
+    /// Time of the placement at work.
     tick: u64,
     /// Placements that were not remembered, or not to their end.
     pub without_room: u64,
@@ -40,7 +42,7 @@ impl Budget {
         Some(blocks)
     }
 
-    /// Adds to the index of pool `at`, as the latest use of all, and evicts for it.
+    /// Evicts older blocks and writes to the index of pool `at`, until `write` returns that it was complete.
     pub fn grow(
         &mut self,
         pools: &mut [Pool],
@@ -59,18 +61,12 @@ impl Budget {
         Ok(())
     }
 
-    /// Bytes of the indexes of all pools.
-    fn taken(pools: &[Pool]) -> usize {
-        let indexes = pools.iter().filter_map(Pool::index);
-        indexes.map(Store::memory_bytes).sum()
-    }
-
-    /// Evicts until the sum fits.
+    /// Evicts until the sum fits: a change without a reservation took more than there was room for.
     pub fn fit(&mut self, pools: &mut [Pool]) {
         self.evict_beyond(pools, u64::MAX);
     }
 
-    /// Evicts what was used before the tick `before` until the sum fits; returns whether it is still too much.
+    /// Evicts blocks used before the tick `before` until the sum fits; returns whether it is still too much.
     fn evict_beyond(&mut self, pools: &mut [Pool], before: u64) -> bool {
         while self.limit.is_some_and(|limit| Self::taken(pools) > limit) {
             if Self::evict(pools, before) == 0 {
@@ -80,8 +76,8 @@ impl Budget {
         false
     }
 
-    /// Evicts some of what was used longest ago, before the tick `before`; returns how many went.
-    fn evict(pools: &mut [Pool], before: u64) -> u64 {
+    /// Evicts up to `blocks` of the least recently used blocks, before the tick `before`; returns how many went.
+    fn evict(&mut self, pools: &mut [Pool], blocks: u32, before: u64) -> u64 {
         let age = |pool: &mut Pool| pool.blocks_mut()?.index_mut().0.oldest();
         loop {
             let ages = pools.iter_mut().filter_map(|pool| Some((age(pool)?, pool)));
@@ -96,7 +92,7 @@ impl Budget {
             if gone > 0 {
                 return gone;
             }
-            // What seemed oldest has a newer part: now that is known.
+            // The index that seemed oldest has a newer part: now that is known.
         }
     }
 

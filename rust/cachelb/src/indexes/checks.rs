@@ -1,16 +1,16 @@
 //! Whether engines find cached what their events promised.
 //!
 //! A request to a worker whose stream is caught up is promised the leading blocks that events confirmed in device memory.
-//! When it completes, the engine says how much it found. Less by more than one block is a mismatch, unless an event gives
-//! up what was missing: between the selection and the engine's look the cache may well change, and the event that says so
-//! may come after the answer. So the verdict waits until the stream has told of the time of the answer. More than was
-//! promised is no mismatch: others may have brought it.
+//! When it completes, the engine reports how much it found. Less by more than one block is a mismatch, unless an event
+//! removes the missing blocks: the cache may change between the selection and the engine's lookup, and the event may
+//! come after the answer. So the verdict waits until the stream has passed the time of the answer. More than was
+//! promised is no mismatch: other requests may have stored it.
 //!
 //! Engines that draft with EAGLE or MTP compute one block more. So one that often does, where it could have done without,
 //! drafts.
 //!
 //! A few requests of each worker are followed at once, and the latest answers kept as bits; no selection allocates for
-//! either once buffers have grown. Of a worker that never reported a cached token, zeros mean that it does not report.
+//! either once buffers have grown. If a worker never reported a cached token, zeros mean that it does not report.
 
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
@@ -22,15 +22,15 @@ const MOST_BLOCKS: usize = 1 << 18;
 /// Buffers kept for the next requests, and the largest of them in blocks.
 const SPARE: usize = 64;
 const SPARE_BLOCKS: usize = 1 << 12;
-/// What a message and an answer of one moment may differ by in their time of arrival.
+/// Largest difference between the arrival of a message and of an answer sent at one moment.
 const SETTLE_MS: u64 = 250;
-/// An engine is found to draft by so many answers in a row that are a block short of what was promised, or by more with
-/// others between: one that is not takes back half a one.
+/// An engine is found to draft by so many answers in a row that are a block short of the promise, or by more with
+/// others between: a full answer takes back half a short one.
 const SHORT: u32 = 8;
 /// Answers a worker is judged by.
 const KEPT: usize = 512;
 /// It is suspicious if more than one in so many is a mismatch, by so many mismatches more. Some requests skip the cache,
-/// or are answered by another worker, and nobody is told; and of few answers, a few say little about how many.
+/// or are answered by another worker without a report; and a few mismatches among few answers prove little.
 const ONE_IN: u32 = 100;
 const MARGIN: u32 = 4;
 
@@ -66,9 +66,9 @@ impl Answers {
 pub(crate) struct Sizes {
     /// Tokens per block here.
     pub own: u64,
-    /// The larger of that and of what it resumes at multiples of: it may find so much less.
+    /// The larger of that and of the step at whose multiples it resumes: it may find so much less.
     pub slack: u64,
-    /// Blocks here that are needed beyond what is promised.
+    /// Blocks here that are needed beyond the promise.
     pub above: usize,
     /// Whether the promise holds only as long as its last block is marked.
     pub marked: bool,
@@ -82,7 +82,7 @@ struct Promise {
     path: Vec<SequenceHash>,
     was_cut: bool,
     prompt_tokens: u64,
-    /// What the engine found, in tokens, and when it said so.
+    /// Tokens the engine found, and the time of its report.
     found: Option<(u64, Millis)>,
     sizes: Sizes,
 }
@@ -134,7 +134,7 @@ impl Checked {
     }
 }
 
-/// What the requests of all workers were promised, and found.
+/// Tokens promised to the requests of all workers, and tokens found.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     /// By slot.
@@ -187,8 +187,8 @@ impl Checks {
         checked.is_some_and(|checked| !checked.followed.is_empty())
     }
 
-    /// An event of the worker gave up the block `hash`, `depth` blocks below the root, or the mark on it. Where marks count
-    /// nobody knows what is left of a promise.
+    /// An event of the worker gave up the block `hash`, `depth` blocks below the root, or the mark on it. Where marks
+    /// count, the rest of a promise is unknown.
     pub fn given_up(&mut self, worker: WorkerId, depth: usize, hash: SequenceHash) {
         let Some(checked) = self.of_mut(worker) else {
             return;
@@ -260,7 +260,7 @@ impl Checks {
         self.of(worker).is_some_and(|checked| checked.drafts)
     }
 
-    /// A request ended, and nobody knows what its engine found.
+    /// A request ended without a report of the tokens its engine found.
     pub fn ended(&mut self, worker: WorkerId, booking: BookingId) {
         self.settle(worker, |promise| {
             let gone = promise.booking == booking && promise.found.is_none();
@@ -268,7 +268,8 @@ impl Checks {
         });
     }
 
-    /// What the engine announced up to `until` is known. Returns whether its answers are too often not what was promised.
+    /// All announcements of the engine up to `until` are known. Returns whether its answers differ too often from the
+    /// promises.
     pub fn caught_up(&mut self, worker: WorkerId, until: Millis) -> bool {
         self.settle(worker, |promise| {
             let (_, at) = promise.found?;
@@ -278,12 +279,12 @@ impl Checks {
         checked.is_some_and(|checked| checked.answers.are_suspicious())
     }
 
-    /// Nothing is known of what happens to the blocks of the worker for a while.
+    /// Changes to the blocks of the worker are unknown for a while.
     pub fn lose_track(&mut self, worker: WorkerId) {
         self.settle(worker, |_| Some(None));
     }
 
-    /// What the worker held before is no longer believed, and says nothing about what comes.
+    /// Earlier contents of the worker are dropped, and are no evidence about later answers.
     pub fn start_over(&mut self, worker: WorkerId) {
         self.lose_track(worker);
         if let Some(checked) = self.of_mut(worker) {
@@ -317,7 +318,7 @@ impl Checks {
         checked.filter(|checked| checked.generation == worker.generation)
     }
 
-    /// No longer follows the requests for which `judge` returns something: whether it is a mismatch, or that nobody knows.
+    /// No longer follows the requests for which `judge` returns something: whether it is a mismatch, `None` if unknown.
     fn settle(
         &mut self,
         worker: WorkerId,

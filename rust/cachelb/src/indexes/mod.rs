@@ -90,7 +90,7 @@ impl Pools {
         }
     }
 
-    /// Changes what is held of a model, if it is recorded, and evicts for it.
+    /// Changes the blocks of a model, if they are recorded, and evicts for it.
     pub(crate) fn change<T: Default>(
         &mut self,
         id: PoolId,
@@ -102,7 +102,7 @@ impl Pools {
         outcome.unwrap_or_default()
     }
 
-    /// The same of every model for which `concerns`.
+    /// As [`Self::change`], for every model for which `concerns`.
     pub(crate) fn change_all<T>(
         &mut self,
         concerns: impl Fn(&Blocks) -> bool,
@@ -127,7 +127,7 @@ impl Pools {
         }
     }
 
-    /// The same of one model. Returns whether the worker serves it.
+    /// As [`Self::add_worker`], for one model. Returns whether the worker serves it.
     pub(crate) fn add_worker_to(&mut self, id: PoolId, worker: WorkerId, member: &Member) -> bool {
         if !member.serves(id) {
             return false;
@@ -146,7 +146,7 @@ impl Pools {
         true
     }
 
-    /// Drops what was believed long enough.
+    /// Drops blocks whose time to live is over.
     pub(crate) fn expire(&mut self, now: Millis) {
         self.change_all(|blocks| blocks.is_due(now), |blocks| blocks.expire(now));
     }
@@ -203,7 +203,7 @@ impl Pools {
         })
     }
 
-    /// Adds to an index, as the latest use of it, and evicts for it.
+    /// Evicts older blocks and writes to an index, until `write` returns that it was complete.
     pub(crate) fn grow(
         &mut self,
         id: PoolId,
@@ -260,8 +260,7 @@ impl Pools {
         parts
     }
 
-    /// What the rules learned: of which model, for which part, and what.
-    #[cfg(feature = "learned")]
+    /// State learned by the rules: the model, the part, and the statistics.
     #[must_use]
     pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
         let learned = |(id, part, rule): (_, _, &dyn Rule)| Some((id, part, rule.learned()?));

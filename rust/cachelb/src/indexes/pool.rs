@@ -1,4 +1,4 @@
-//! One model: its rules, and what workers hold of it.
+//! One model: its rules, and the blocks that workers hold of it.
 
 use cachelb_core::block_tracker::Store;
 use cachelb_core::hashing::Scheme;
@@ -21,7 +21,7 @@ pub struct Pool {
     /// Tokens per block.
     block_size: u32,
     placements: Placements,
-    /// What workers hold, if a rule has placements recorded.
+    /// Blocks that workers hold, if a rule has placements recorded.
     blocks: Option<Blocks>,
     /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
     /// the others need not ask for each.
@@ -41,7 +41,7 @@ impl Pool {
         let rules = Rules::new(settings, seed);
         let is_recorded = rules.iter().any(|rule| rule.properties().records_placement);
         let blocks = is_recorded.then(|| Blocks::new(&placements));
-        // What a tree is asked with are tokens, not blocks.
+        // A tree is queried with tokens, not blocks.
         let has_blocks = placements.scheme != Scheme::Units;
         let counts_active = has_blocks
             && rules
@@ -82,12 +82,12 @@ impl Pool {
         self.placements.scheme != Scheme::Units
     }
 
-    /// What workers hold, if that is recorded.
+    /// Blocks that workers hold, if they are recorded.
     pub(crate) fn blocks(&self) -> Option<&Blocks> {
         self.blocks.as_ref()
     }
 
-    /// The same, to change it.
+    /// As [`Self::blocks`], to change them.
     pub(crate) fn blocks_mut(&mut self) -> Option<&mut Blocks> {
         self.blocks.as_mut()
     }
@@ -110,7 +110,7 @@ impl Pool {
         }
     }
 
-    /// What the latest lookup found, `None` if there was nothing to look up.
+    /// Result of the latest lookup, `None` if there was nothing to look up.
     pub(crate) fn answer(&self) -> Option<Answer<'_>> {
         self.blocks()?.answer()
     }
@@ -121,7 +121,7 @@ impl Pool {
         self.shared.as_ref()
     }
 
-    /// The same, to change it.
+    /// As [`Self::shared`], to change it.
     pub(crate) fn shared_mut(&mut self) -> Option<&mut SharedCache> {
         self.shared.as_mut()
     }
@@ -181,7 +181,7 @@ impl Pool {
         index.is_some_and(|index| index.chains().holds(worker, hash, medium))
     }
 
-    /// For which parts the rules that pick know prompts themselves, which others are never told.
+    /// Parts whose picking rules keep prompts themselves, which is never published.
     pub(crate) fn keeps_prompts(&self) -> impl Iterator<Item = &'static str> {
         let tree = matches!(self.index(), Some(Store::Tree(_)));
         let keeps = move |rule: &dyn Rule| {

@@ -1,4 +1,4 @@
-//! How much of what a worker holds its engine can reuse.
+//! How many of a worker's blocks its engine can reuse.
 
 use cachelb_core::index::Reach;
 use cachelb_policy::{Length, Media, SharedBlocks};
@@ -7,8 +7,8 @@ use crate::fleet::Fleet;
 use crate::indexes::pool::Pool;
 use crate::request::Request;
 
-/// What blocks of a prompt are worth. Engines recompute at least the last token, so a fully cached prompt is worth one
-/// block less.
+/// Reusable blocks of a prompt. Engines recompute at least the last token, so a fully cached prompt counts as one block
+/// less.
 #[derive(Clone, Copy)]
 pub(crate) struct Usable {
     blocks: u64,
@@ -69,7 +69,7 @@ impl Usable {
         self.length.tokens_of(units)
     }
 
-    /// `media` continued by what a shared cache holds, in whole blocks of the engine.
+    /// `media` continued by the blocks of a shared cache, in whole blocks of the engine.
     pub fn extended(&self, media: Media, shared: SharedBlocks<'_>) -> Media {
         let end = media.reached();
         Media {

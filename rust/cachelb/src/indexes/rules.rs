@@ -138,7 +138,7 @@ impl Rules {
         self.shadows.iter_mut().enumerate().map(decide).collect()
     }
 
-    /// What the shadows' generators draw next.
+    /// Next draws of the shadows' generators.
     pub fn shadow_seeds(&self) -> Box<[u64]> {
         let seeds = self.shadows.iter().map(|s| s.rng.clone().bits());
         seeds.collect()

@@ -1,7 +1,7 @@
 //! A cache that workers of a model can read, such as a Mooncake store: one holder in the index, and no candidate.
 //!
 //! Its blocks are indexed once. Each candidate that reads it is credited those that continue its own, so a shared cache never makes a
-//! worker look worse, and shrinks what a worker that holds more is ahead by.
+//! worker look worse, and shrinks the lead of a worker that holds more.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
@@ -14,12 +14,12 @@ use crate::fleet::worker::Profile;
 use crate::indexes::shared_readers::{Readers, Seats};
 use crate::request::PoolId;
 
-/// What is known of a shared cache beside its blocks.
+/// Properties of a shared cache beside its blocks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SharedTerms {
-    /// What loading from it takes.
+    /// Cost of loading from it.
     pub loading: Loading,
-    /// How long a block is believed after it was announced; `None` until it is removed.
+    /// How long a block counts after it was announced; `None` until it is removed.
     pub ttl_ms: Option<u64>,
     /// Blocks that it holds, as its events count them; `None` for as many as a worker may hold.
     pub kv_blocks: Option<u32>,
@@ -70,7 +70,7 @@ fn registered(name: &str) -> String {
 }
 
 impl Workers<'_> {
-    /// Adds the shared cache of a model, or changes what is known of it; its blocks stay.
+    /// Adds the shared cache of a model, or changes its properties; its blocks stay.
     ///
     /// # Errors
     /// [`Error::BadOptions`] if the model has another one, or `name` is that of another model's.

@@ -1,4 +1,4 @@
-//! What the shared cache of a model adds to its candidates.
+//! Blocks that the shared cache of a model adds to its candidates.
 
 use cachelb_core::index::Resumes;
 use cachelb_policy::{Loads, Media, Prompt, Segment, SharedBlocks};
@@ -8,7 +8,7 @@ use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::indexes::shared_cache::SharedCache;
 
-/// What a shared cache holds of the latest lookup.
+/// Blocks of the latest lookup in a shared cache.
 ///
 /// An engine that resumes from any block goes on behind its own blocks. One that resumes only at marks loads what all of
 /// its groups need, or else nothing: up to the deepest mark of the cache, wherever the engine could resume by itself.

@@ -26,7 +26,7 @@ impl Readers {
     }
 }
 
-/// The same by the slots of the current workers, which is what selections ask.
+/// [`Readers`] by the slots of the current workers, for selections.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seats {
     readers: Readers,

@@ -1,9 +1,9 @@
-//! Placements on workers whose events will tell what came of them.
+//! Placements on workers whose events will confirm them or not.
 //!
 //! Such a placement is expected, not recorded: its blocks lie in the speculative lane of the index with a deadline. How
 //! long an engine takes to announce them is the time the request waits there and is computed, so the deadline follows the
-//! request: it moves while nobody answered, with every block that an event confirms, and with the first token. Then it
-//! stands. A request that fails takes back what only it expected and nobody confirmed.
+//! request: it moves until the worker answers, with every block that an event confirms, and with the first token. Then
+//! it stands. A request that fails removes the blocks that it alone expected and no event confirmed.
 //!
 //! While messages of a worker's engine are missing and asked for, no deadline there stands: nothing can confirm in time.
 //!
@@ -18,7 +18,7 @@ use cachelb_core::load::BookingId;
 const KEPT: usize = 1024;
 const MOST_BLOCKS: usize = 1 << 20;
 
-/// How long a placement is believed.
+/// How long an unconfirmed placement counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     /// Without any sign of it.
@@ -36,7 +36,7 @@ struct Lease {
     confirmed: usize,
     ttl_ms: u64,
     until: Millis,
-    /// The deadline moves up to here while nobody answered.
+    /// The deadline moves up to here until the worker answers.
     patience: Millis,
     answered: bool,
 }
@@ -62,7 +62,7 @@ impl Lease {
     }
 }
 
-/// Told of a deadline that moved: worker, path, its leading blocks that need none, and the deadline.
+/// Called with a deadline that moved: worker, path, its leading blocks that need none, and the deadline.
 pub(crate) type Renew<'a> = &'a mut dyn FnMut(WorkerId, &[SequenceHash], usize, Millis);
 
 /// Expected placements by worker slot.
@@ -71,7 +71,7 @@ pub(crate) struct Leases {
     slots: Vec<VecDeque<Lease>>,
     /// Workers whose messages are missing, by slot.
     behind: Vec<bool>,
-    /// Of all paths.
+    /// Blocks of all paths.
     blocks: usize,
     /// No deadline is earlier.
     due: Option<Millis>,
@@ -155,8 +155,8 @@ impl Leases {
         }
     }
 
-    /// An event of the worker gave up the block `hash`, `depth` blocks below the root: what is not confirmed is expected up
-    /// to there only.
+    /// An event of the worker gave up the block `hash`, `depth` blocks below the root: unconfirmed blocks are expected
+    /// up to there only.
     pub fn given_up(&mut self, worker: WorkerId, depth: usize, hash: SequenceHash) {
         let Some(leases) = self.slots.get_mut(worker.slot as usize) else {
             return;
@@ -169,7 +169,7 @@ impl Leases {
         }
     }
 
-    /// The worker answered a request: what is not announced by now will be soon, or never.
+    /// The worker answered a request: blocks not announced by now will be soon, or never.
     pub fn answered(
         &mut self,
         worker: WorkerId,
@@ -349,7 +349,7 @@ mod tests {
         };
         assert_eq!(confirm(&mut leases, 1, 2), [(4, 2, 2_500), (3, 2, 2_500)]);
         assert_eq!(confirm(&mut leases, 1, 2), [], "known by now");
-        assert_eq!(confirm(&mut leases, 2, 7), [], "nobody waits for it");
+        assert_eq!(confirm(&mut leases, 2, 7), [], "no lease waits for it");
         assert_eq!(confirm(&mut leases, 2, 9), [], "nothing is left");
         assert_eq!(leases.take(AT, booking(1)), []);
         assert_eq!(leases.take(AT, booking(0)), path(&[4, 3]));

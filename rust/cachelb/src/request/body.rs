@@ -1,4 +1,4 @@
-//! What a body and the headers beside it say, in the memory of a thread.
+//! Fields read from a body and the headers beside it, in the memory of a thread.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use cachelb_core::hashing::NamespaceKey;
 use crate::request::token_scales::Sample;
 use crate::request::{Family, FamilyName};
 
-/// What texts are measured in: tokens as a rough mean over tokenizers and languages.
+/// Unit in which texts are measured: tokens as a rough mean over tokenizers and languages.
 pub const BYTES_PER_TOKEN: usize = 4;
 /// Names of the conventions by which conversations are known.
 pub const CONVENTIONS: [&str; convention_names().len()] = convention_names();
@@ -28,7 +28,7 @@ pub struct Room {
     reader: Option<Box<BodyReader>>,
     /// Where its prompt goes.
     pub prompt: PromptRoom,
-    /// What was read of a body before.
+    /// Fields read from an earlier body, to be reused.
     read: Option<Box<Read>>,
     /// Bytes of the body read last.
     last: usize,
@@ -61,7 +61,7 @@ impl Room {
         (reader, &mut self.prompt)
     }
 
-    /// Where to note what is read of a request.
+    /// Memory for the fields read of a request.
     pub fn read(&mut self) -> Box<Read> {
         let mut read = self.read.take().unwrap_or_default();
         *read = Read::default();
@@ -80,7 +80,7 @@ impl Room {
     }
 }
 
-/// What the prompt is, which lies in the [`Room`].
+/// Form of the prompt in the [`Room`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shape {
     /// There is none.
@@ -92,7 +92,7 @@ pub enum Shape {
     Tokens,
 }
 
-/// What a decision keeps of what body and headers say.
+/// Fields of body and headers that a decision keeps.
 #[derive(Debug, Clone, Default)]
 pub struct Client {
     /// Name of the convention by which the conversation is known.
@@ -111,10 +111,10 @@ pub struct Client {
     pub lesson: Option<Arc<Lesson>>,
 }
 
-/// What body and headers say.
+/// Fields read from body and headers.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// What the prompt is.
+    /// Form of the prompt.
     pub shape: Shape,
     /// Tokens of all prompts; of texts units of [`BYTES_PER_TOKEN`].
     pub length: u64,
@@ -123,13 +123,13 @@ pub struct Read {
     is_measured: bool,
     /// Answers per prompt, if the prompt is a single text that token ids can stand for: those of media are equal for all.
     pub answers: Option<u64>,
-    /// What keeps the prompt apart from others beside model, adapter and salt.
+    /// Digest that separates the prompt from others beside model, adapter and salt.
     pub beside: Option<String>,
     /// Whose request it is.
     pub family: Family,
     /// Whether the conversation may stand for more than one, so that nothing is to be bound to it.
     pub is_soft: bool,
-    /// What the decision keeps of it.
+    /// Fields that the decision keeps.
     pub client: Client,
     /// Name of the model.
     pub model: Option<String>,
@@ -145,7 +145,7 @@ pub struct Read {
     pub priority: Option<i64>,
 }
 
-/// What names a response that an engine stores.
+/// Name of a response that an engine stores.
 #[must_use]
 pub fn response_name(key: NamespaceKey, id: &str) -> FamilyName {
     key.session(&[Some("response"), Some(id)])
@@ -199,13 +199,13 @@ impl Read {
         }
     }
 
-    /// What kind of text it is, and whether its tokens say how many such texts have.
+    /// Kind of its text, and whether its token count is a measure of such texts.
     #[must_use]
     pub fn measure(&self) -> (Kind, bool) {
         (self.kind, self.is_measured)
     }
 
-    /// Notes what else it says. A salt beside the gateway's is kept apart from it.
+    /// Keeps the other fields of the body. A salt beside the gateway's is kept apart from it.
     pub fn hints(&mut self, body: &Body<'_>, has_salt: bool) {
         let facts = body.facts();
         let owned = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);

@@ -16,7 +16,7 @@ use crate::admission::Passage;
 pub struct PoolId(pub u32);
 
 cachelb_core::named! {
-    /// What the worker is wanted for.
+    /// The part of a request that a worker is picked for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     Wanted {
         /// The whole request. A worker for prefill only cannot do it.
@@ -41,7 +41,7 @@ pub struct Family {
     pub parent: Option<FamilyName>,
     /// The stored response that it continues.
     pub response: Option<FamilyName>,
-    /// Whether the prompt lacks what an engine remembers.
+    /// Whether the prompt lacks messages that an engine keeps.
     pub continues: bool,
 }
 
@@ -58,17 +58,17 @@ pub struct Request<'a> {
     pub stored: Option<&'a [SequenceHash]>,
     /// The prompt itself, if a rule asked for it.
     pub content: Content<'a>,
-    /// What keeps the content of one adapter, salt or model apart from that of all others, 0 for none.
+    /// Number that separates the content of one adapter, salt or model from all others, 0 for none.
     pub identity: u32,
-    /// Where its messages end, in full blocks: rising, from 1 to the number of blocks; empty if nobody knows.
+    /// Where its messages end, in full blocks: rising, from 1 to the number of blocks; empty if unknown.
     pub boundaries: &'a [u32],
     /// Length of the prompt.
     pub prompt_tokens: u64,
-    /// The same as its blocks count it, if those are of text; 0 for as many.
+    /// Length in units of its blocks, if those are of text; 0 for the number of tokens.
     pub prompt_units: u64,
     /// Tells its prompt from others, 0 for none.
     pub mark: u64,
-    /// What hashing policies hash.
+    /// Key of hashing policies.
     pub key: Option<&'a [u8]>,
     /// Whether the caller named that key.
     pub key_is_session: bool,
@@ -76,15 +76,15 @@ pub struct Request<'a> {
     pub convention: Option<&'static str>,
     /// Whose it is, if that is known.
     pub family: Option<&'a Family>,
-    /// How long what it leaves in a cache is believed, where rules do not set less; `None` for as long as they do.
+    /// How long its blocks count as cached, where rules do not set less; `None` for the time of the rules.
     pub cache_ttl_ms: Option<u64>,
     /// Output tokens the caller expects.
     pub expected_output_tokens: Option<u64>,
     /// The offer to take, and why, decided outside: the rule is not asked.
     pub pinned: Option<(u32, Reason)>,
-    /// The same of the prefill half of a pair.
+    /// As `pinned`, for the prefill half of a pair.
     pub pinned_prefill: Option<(u32, Reason)>,
-    /// The same of rules that decide beside the first, by their position; may be shorter than there are.
+    /// As `pinned`, for rules that decide beside the first, by their position; may be shorter than there are.
     pub shadow_picks: &'a [Option<(u32, Reason)>],
     /// How it takes part in admission, if it does.
     pub passage: Option<Passage>,
@@ -106,7 +106,7 @@ impl Request<'_> {
             .is_some_and(|(_, origin)| origin == Origin::Text)
     }
 
-    /// Until when what it leaves is believed, if that ends.
+    /// Time until which its blocks count as cached, if that ends.
     #[must_use]
     pub fn believed_until(&self, placements: &Placements) -> Option<Millis> {
         let own = self
@@ -129,7 +129,7 @@ impl Request<'_> {
 pub struct Pick {
     /// Position of the worker in the offers.
     pub offer: usize,
-    /// What it was picked for.
+    /// The part that it was picked for.
     pub wanted: Wanted,
     /// The pool of its model.
     pub pool: PoolId,

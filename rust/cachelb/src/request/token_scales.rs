@@ -1,7 +1,7 @@
-//! How many tokens texts have, learned from what engines count of their prompts.
+//! Tokens of texts, learned from the engines' counts of their prompts.
 //!
 //! The index compares texts in pieces of a fixed number of bytes: those name blocks and never change. How many tokens such
-//! a text has is another matter, a mean over what was asked of a model lately.
+//! a text has is another matter, a mean over the latest requests to a model.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Names of models share the slots by their hash.
 const SLOTS: usize = 256;
-/// What a slot has seen before anything: as many tokens as units, of so many units.
+/// Prior count of a slot: as many tokens as units, of so many units.
 const PRIOR: u64 = 1_024;
 /// A slot that has seen so many units counts later ones double.
 const MEMORY: u64 = 1 << 20;

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn identical_requests_fill_one_worker_after_another() {
-        // More than everybody's share begins anew.
+        // More requests than all shares begin a new round.
         for (requests, most, expected) in [(8, 4, [4, 4, 0, 0]), (10, 2, [4, 2, 2, 2])] {
             let prompts = vec![prompt(1, 2); requests];
             let mut s = selector();

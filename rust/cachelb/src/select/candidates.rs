@@ -18,7 +18,7 @@ use crate::request::Request;
 use crate::select::rows::{Basis, Rows};
 use crate::settings::{Settings, Veto};
 
-/// What candidates are made of.
+/// Parts of a selector that candidates are built from.
 pub(crate) struct Sources<'a> {
     pub settings: &'a Settings,
     pub fleet: &'a mut Fleet,
@@ -326,7 +326,7 @@ impl Candidates {
         })
     }
 
-    /// Leaves out the candidates without room, but for those that save more by what they hold than they lack.
+    /// Leaves out the candidates without room, but for those whose cached tokens save more than they lack.
     fn narrow(&mut self, bounds: Bounds<'_>, book: &LoadBook, offers: &mut Offers) {
         let loads = book.loads.columns();
         let excess = |row: &Candidate| {
@@ -342,8 +342,8 @@ impl Candidates {
     }
 }
 
-/// What the rows of a request may be kept under, if they may be: all that is its own about them is what they hold.
-/// A call that sweeps for workers that are no longer offered looks at each one that is.
+/// Key under which the rows of a request may be kept, if they may be: only the held blocks differ between requests. A
+/// call that sweeps for workers that are no longer offered looks at each offered one.
 fn basis(from: &Sources<'_>, offers: &Offers, request: &Request<'_>) -> Option<Basis> {
     let sweeps = !from.settings.registered && from.fleet.sweeps(1);
     let may = offers.all_stand() && !sweeps;
@@ -368,7 +368,7 @@ pub(crate) fn is_vetoed(report: &Report, settings: &Settings, now: Millis) -> bo
             || reaches(report.waiting.get(), veto.waiting))
 }
 
-/// What would keep a worker from being picked now, whatever the request.
+/// Condition that keeps a worker from being picked now, whatever the request.
 pub(crate) fn condition(
     member: &Member,
     report: Option<&Report>,

@@ -24,13 +24,13 @@ pub(crate) struct Decided {
     pub pick: Pick,
     /// The generator after the choice.
     pub rng: Rng,
-    /// What the rows were ranked by, if deciding said so.
+    /// Scores by which the rule ranked the rows, if it returned them.
     pub scores: Option<Vec<Known>>,
-    /// What was known of the picked worker, if it is to be recorded.
+    /// State of the picked worker, if it is to be recorded.
     pub state: Option<WorkerState>,
 }
 
-/// A request, its candidates, and what the rules see of them.
+/// A request, its candidates, and the rules' view of them.
 pub(crate) struct Scene<'a> {
     pub fleet: &'a Fleet,
     pub pool: &'a Pool,
@@ -40,7 +40,7 @@ pub(crate) struct Scene<'a> {
     pub view: View<'a>,
 }
 
-/// What the rules of `pool` see of `rows` while loads are those of `book`.
+/// View of `rows` for the rules of `pool`, with the loads of `book`.
 pub(crate) fn view<'a>(
     settings: &Settings,
     pool: &Pool,
@@ -134,7 +134,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// The row of the worker that remembers what the prompt of the request lacks.
+    /// The row of the worker that keeps the part that the prompt of the request lacks.
     fn remembering(&self) -> Option<usize> {
         let continues = self.request.family.is_some_and(|family| family.continues);
         let continues = continues && self.request.wanted != Wanted::Prefill;
@@ -142,7 +142,7 @@ impl<'a> Scene<'a> {
         self.rows.iter().position(|row| row.order == home)
     }
 
-    /// What a choice among the rows means.
+    /// The decision that follows from a choice among the rows.
     pub fn decided(&self, mut choice: Choice, rng: Rng) -> Decided {
         let (row, rule) = (self.rows[choice.row], self.rule());
         if self.request.pinned.is_none() && rule.properties().goes_by_events {
@@ -188,8 +188,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Prompt tokens the picked worker must compute, as far as the pool's own rules know: what only a shadow has an
-    /// index for moves no load.
+    /// Prompt tokens the picked worker must compute, by the index of the pool's own rules: an index that only a shadow
+    /// uses moves no load.
     pub fn uncached(&self, pick: &Pick) -> u64 {
         let known = self.pool.knows_placements();
         self.request.prompt_tokens - if known { pick.matched_tokens } else { 0 }

@@ -1,4 +1,4 @@
-//! What happens to a booking after the selection: first token, output, end.
+//! Lifecycle of a booking after the selection: first token, output, end.
 
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Phase};
@@ -58,7 +58,7 @@ impl Selector {
         waited.is_some_and(is_overdue)
     }
 
-    /// Adds what speaks against a worker, unless it speaks against the prompt.
+    /// Counts a failure against a worker, unless it counts against the prompt.
     fn blame(&mut self, worker: WorkerId, mark: u64, blame: Blame, now: Millis) {
         let Some(breaker) = self.settings.breaker.filter(|_| blame != Blame::default()) else {
             return;

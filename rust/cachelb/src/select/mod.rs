@@ -35,7 +35,7 @@ impl Selector {
     ///
     /// # Errors
     /// [`Error::DuplicateWorker`] if two offers have one name, [`Error::NoCandidate`] if none may be picked; the offers'
-    /// eligibilities then say why. [`Error::Moved`] if the pinned offer is no candidate any more.
+    /// eligibilities then have the reasons. [`Error::Moved`] if the pinned offer is no candidate any more.
     pub fn select(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
         let mut step = Step::new(self, offers, request, false);
         step.look()?;
@@ -45,7 +45,7 @@ impl Selector {
         step.commit(&decided, u64::from(prefills) * uncached)
     }
 
-    /// What the next selection would pick and sees. Changes nothing.
+    /// The next pick, and the candidates as it sees them. Changes nothing.
     ///
     /// # Errors
     /// As [`Selector::select`].
@@ -60,7 +60,7 @@ impl Selector {
         Ok((decided.pick, explain(&step.scene(), decided)))
     }
 
-    /// The same without what it sees, which takes time for every worker.
+    /// As [`Self::preview`] without the candidates, which take time for every worker.
     ///
     /// # Errors
     /// As [`Selector::select`].
@@ -79,7 +79,7 @@ pub(crate) struct Step<'a, 'r> {
     pub dry_run: bool,
 }
 
-/// Keeps what a decision saw, as it is before the booking.
+/// Keeps the candidates of a decision, as they are before the booking.
 fn note(trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided, is_recorded: bool) {
     trace.record(scene, decided);
     decided.state =
@@ -167,7 +167,7 @@ impl<'a, 'r> Step<'a, 'r> {
     }
 
     /// Decides among the candidates. Returns the prompt tokens that the picked worker must compute, too. `notes` keeps
-    /// what the decision saw, which must be booked then.
+    /// the candidates for the trace; the decision must be booked then.
     pub fn decide(&mut self, notes: bool) -> Result<(Decided, u64)> {
         let s = &mut *self.selector;
         let (book, rows) = (&s.decisions.book, &s.candidates.rows);

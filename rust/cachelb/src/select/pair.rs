@@ -21,7 +21,7 @@ pub struct PairTerms {
     pub uncached_token_threshold: Option<u64>,
     /// Let the decode worker do the whole request if no prefill worker is there.
     pub fallback: bool,
-    /// What it takes to hand a computed prompt over, for a rule that weighs pairs.
+    /// Cost of handing a computed prompt over, for a rule that weighs pairs.
     pub handover: Handover,
 }
 
@@ -242,7 +242,7 @@ impl<'r> Pair<'_, 'r> {
         let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
             return Ok((prefiller, self.decode_step().take(decoder, uncached)?));
         };
-        // The rule is told of the rows it saw, but what the index holds is another matter since that booking.
+        // The rule learns from the rows it saw, but the index has changed with that booking.
         self.selector.pools[self.decode.pool].look_up(self.decode);
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {

@@ -1,9 +1,9 @@
-//! What a routed request leaves in the index.
+//! Blocks that a routed request leaves in the index.
 //!
 //! On a worker without events its blocks are recorded as held. On one with events they are expected: they count from now
-//! on, apart from what is confirmed, and with a deadline that follows the request (`leases`). Where events are lost for
+//! on, apart from confirmed blocks, and with a deadline that follows the request (`leases`). Where events are lost for
 //! good the confirmation may be among them, so they count as long as on a worker without. Blocks of text are expected
-//! too, but as long as placements without events are believed: no event will ever speak of them.
+//! too, but for as long as placements without events count: no event ever reports them.
 //!
 //! A prompt that a worker's memory is known to be too small for leaves nothing: it would push everything else out of the
 //! index, while its engine refuses it.
@@ -23,11 +23,11 @@ use crate::indexes::unconfirmed::Terms;
 use crate::request::{PoolId, Request, Wanted};
 use crate::select::Step;
 
-/// How long a placement is believed without any sign of it, unless the rule says otherwise.
+/// How long an unconfirmed placement counts, unless the rule sets another time.
 const TTL_MS: u64 = 2_000;
 /// An owner that does not answer is waited for as long as its prefill may take, times this.
 const PATIENCE: f64 = 4.0;
-/// Prompt tokens per second of an engine that does not say.
+/// Prompt tokens per second of an engine that does not report them.
 const PREFILL_TPS: f64 = 1_000.0;
 
 /// A request that was booked on a worker, and the blocks of it that its engine can keep.
@@ -40,7 +40,7 @@ pub(crate) struct Placed<'r> {
 
 impl Selector {
     /// The answer of a booking is known: `request` has the blocks of the prompt, and of the tokens that were generated and
-    /// computed behind it. An engine without events holds them now; others say so.
+    /// computed behind it. An engine without events is assumed to hold them now; others announce them.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Step<'_, '_> {
         Ok(())
     }
 
-    /// Remembers what the engine of a worker should find cached, to compare it with what it reports.
+    /// Keeps the cached tokens that the engine of a worker should find, to compare them with its report.
     fn promise(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) {
         let (s, request) = (&mut *self.selector, self.request);
         let member = s.fleet.member(placed.worker);
@@ -192,7 +192,7 @@ impl Step<'_, '_> {
             .promised(worker, booking, path, request.prompt_tokens, sizes);
     }
 
-    /// Records that events should confirm what is behind the `confirmed` blocks.
+    /// Records that events should confirm the blocks behind the first `confirmed`.
     fn expect(&mut self, placed: Placed<'_>, feed: FeedStatus, confirmed: usize) -> Result<()> {
         let (s, request) = (&mut *self.selector, self.request);
         let pool = &s.pools[request.pool];
@@ -226,8 +226,8 @@ impl Step<'_, '_> {
         Ok(())
     }
 
-    /// Records that what the engine keeps to resume ends behind `kept` leading blocks once the request is computed, by the
-    /// first of `media` that the block may be in.
+    /// Records that the states which the engine keeps to resume end behind `kept` leading blocks once the request is
+    /// computed, by the first of `media` that the block may be in.
     fn mark(&mut self, placed: Placed<'_>, kept: &[u32], media: &[Medium]) {
         if kept.is_empty() {
             return;
@@ -278,7 +278,7 @@ fn kept<'r>(
     // How many tokens a text has is an estimate.
     let counted = member.filter(|_| !request.is_text());
     if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
-        // It refuses what its memory cannot hold, and keeps what it has.
+        // It refuses a prompt that its memory cannot hold, and keeps its blocks.
         return &[];
     }
     let coarse = member.filter(|_| pool.is_coarse());
@@ -286,7 +286,7 @@ fn kept<'r>(
     &hashes[..hashes.len() - hashes.len() % per_block as usize]
 }
 
-/// Whether all is known that the worker in `slot` computed behind what it holds of a path.
+/// Whether all is known that the worker in `slot` computed behind its blocks of a path.
 fn is_known_end(pool: &Pool, answer: Answer<'_>, slot: u32, hashes: &[SequenceHash]) -> bool {
     let last = (answer.held(slot) as usize).checked_sub(1);
     let ends = pool.blocks().map(|blocks| &blocks.known_ends);
@@ -306,7 +306,7 @@ fn of_blocks(rule: Resuming, request: &Request<'_>, size: u32) -> Resuming {
     }
 }
 
-/// The numbers of leading blocks behind which what an engine keeps to resume ends once it has computed a request.
+/// The numbers of leading blocks at which an engine keeps a state to resume from once it has computed a request.
 fn places(
     rule: Resuming,
     request: &Request<'_>,

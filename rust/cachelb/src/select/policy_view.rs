@@ -1,5 +1,5 @@
-//! What a policy outside the selector sees of the candidates: columns, copied out, so that nothing is locked while it
-//! thinks. Its pick comes back as [`Request::pinned`](crate::selector::Request::pinned).
+//! Candidates for a policy outside the selector: columns, copied out, so that nothing is locked while it decides. Its
+//! pick comes back as [`Request::pinned`](crate::selector::Request::pinned).
 //!
 //! Every cell is 8 bytes wide and the columns lie one after another, so that a column is a plain array.
 
@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::select::Step;
 
 cachelb_core::named! {
-    /// One column. What a worker has not reported, or not lately, is NaN.
+    /// One column. Values that a worker has not reported, or not lately, are NaN.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     Column {
         /// Leading blocks of the request the worker holds.
@@ -108,7 +108,7 @@ pub struct Survey {
     cells: Box<[u64]>,
     /// Seeds the outside decision's generator.
     pub seed: u64,
-    /// The same for each policy that decides beside the first.
+    /// As `seed`, for each policy that decides beside the first.
     pub shadow_seeds: Box<[u64]>,
 }
 
@@ -132,7 +132,7 @@ impl Survey {
         &self.cells[column as usize * rows..][..rows]
     }
 
-    /// Copies out what the candidates of `request` look like. Changes nothing a later call could notice.
+    /// Copies out the columns of the candidates of `request`. Changes nothing that a later call could notice.
     ///
     /// # Errors
     /// [`Error::DuplicateWorker`], and [`Error::NoCandidate`], which is not counted: the selection that follows is.
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(floats(&survey, Column::UncachedTokens), [40.0; 3]);
         let columns = [Column::KvUsage, Column::ReportAgeS];
         let [usage, age] = columns.map(|column| floats(&survey, column));
-        // The report of b is too old to be used, and its age says so.
+        // The report of b is too old to be used, as its age shows.
         assert_eq!(usage[..1], [0.25]);
         assert!(usage[1].is_nan() && usage[2].is_nan());
         assert_eq!(age[..2], [0.5, 4.0]);

@@ -1,11 +1,12 @@
-//! Engines with several cache groups that publish no events, or ones that leave groups out: what they find cached bounds
-//! what is predicted.
+//! Engines with several cache groups that publish no events, or ones that leave groups out: their cached tokens bound
+//! the prediction.
 //!
-//! Events that leave groups out describe the layers that attend to the whole prefix. Where the other groups can resume is a
-//! guess, as it is without events: where prompts end and where they part. The marks stand on blocks that are placed, or
-//! that events confirm or are expected to. An engine that finds less of a prompt than was predicted lacks what the marks
-//! stand for, so all marks of the prompt beyond that are taken off. Those that it left itself stay where no events are:
-//! with events that leave groups out even they are doubtful, as some engines keep a state where an answer ends instead.
+//! Events that leave groups out describe the layers that attend to the whole prefix. Resume points of the other groups
+//! are a guess, as they are without events: the ends of prompts and the points where they part. The marks stand on
+//! blocks that are placed, or that events confirm or are expected to. An engine that finds less of a prompt than was
+//! predicted lacks the states that the marks stand for, so all marks of the prompt beyond that are taken off. Those
+//! that it left itself stay where no events are: with events that leave groups out even they are doubtful, as some
+//! engines keep a state where an answer ends instead.
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
@@ -21,7 +22,7 @@ use crate::select::placement::Placed;
 /// Blocks of all prompts that are compared with answers.
 const MOST_BLOCKS: usize = 1 << 18;
 
-/// What was predicted of one request.
+/// Prediction for one request.
 #[derive(Debug)]
 struct Predicted {
     booking: BookingId,
@@ -34,7 +35,7 @@ struct Predicted {
     prompt_tokens: u64,
 }
 
-/// What was predicted of open requests to such engines.
+/// Predictions for open requests to such engines.
 #[derive(Debug, Default)]
 pub(crate) struct Predictions {
     /// By entry of the load book.
@@ -65,7 +66,7 @@ impl Predictions {
 }
 
 impl Step<'_, '_> {
-    /// Remembers what is predicted of the request on a worker, to compare it with what its engine finds.
+    /// Keeps the prediction for the request on a worker, to compare it with the engine's cached tokens.
     pub(crate) fn predict(&mut self, placed: Placed<'_>, rule: Resuming) {
         let Placed {
             worker,
@@ -106,7 +107,7 @@ impl Selector {
         let Some((found, prompt_tokens)) = found else {
             return;
         };
-        // Of another prompt nothing was predicted.
+        // Another prompt was counted: there is no prediction for it.
         let is_same = prompt_tokens.is_none_or(|tokens| tokens == predicted.prompt_tokens);
         if !is_same || found >= predicted.tokens {
             return;

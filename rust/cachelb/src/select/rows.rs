@@ -1,11 +1,11 @@
 //! The rows a rule sees, kept from one request to the next.
 //!
-//! A list of offers that comes again, of a fleet that did not change, needs no new rows: what the previous request held is
-//! taken out, what this one holds put in, and the columns of workers whose load changed are copied again. All of that
-//! costs what changed, not what there is.
+//! A list of offers that comes again, of a fleet that did not change, needs no new rows: the blocks held for the
+//! previous request are taken out, those for this one put in, and the columns of workers whose load changed are copied
+//! again. The cost is in the changes, not in the size of the fleet.
 //!
-//! Kept rows are those of every offer that takes part by itself. A request that rules somebody out, and one for which
-//! somebody is passed over, makes its own, and the next one starts anew.
+//! Kept rows are those of every offer that takes part by itself. A request that rules a worker out, and one for which a
+//! worker is passed over, makes its own, and the next one starts anew.
 
 use std::ops::Deref;
 
@@ -18,7 +18,7 @@ use crate::fleet::Fleet;
 use crate::fleet::worker::{Eligibility, Member};
 use crate::request::{PoolId, Wanted};
 
-/// What kept rows are the rows of.
+/// Key of kept rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Basis {
     /// Version of the list.
@@ -46,7 +46,7 @@ pub(crate) struct Rows {
     pub best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     pub media: Vec<Media>,
-    /// Whether rows that hold nothing are credited what a shared cache holds.
+    /// Whether rows without blocks are credited those of a shared cache.
     is_extended: bool,
     /// Registration order of the worker that is the request's home.
     pub home: Option<u64>,
@@ -67,7 +67,7 @@ fn drifts(load: &Load, member: &Member, now: Millis) -> bool {
     load.others > 0 || member.is_ramping(now)
 }
 
-/// Copies what the load book and the slow start say.
+/// Copies the load and the slow start of a worker.
 fn weigh(row: &mut Candidate, load: &Load, member: &Member, now: Millis, max_report_age_ms: u64) {
     row.last_cold_pick = load.last_cold_pick;
     row.weight = load.weight * member.ramp(now);
@@ -122,7 +122,7 @@ impl Rows {
         self.list.push(row);
     }
 
-    /// Adds the rows of workers that nobody has seen yet; the offers' order is restored.
+    /// Adds the rows of workers not seen before; the offers' order is restored.
     pub fn add_unseen(&mut self, rows: impl Iterator<Item = Candidate>) {
         self.basis = None;
         self.list.extend(rows);
@@ -144,7 +144,7 @@ impl Rows {
         self.absent = absent;
     }
 
-    /// Brings kept rows up to date, all but what they hold: nothing, for now. Returns whether there are any of that basis.
+    /// Brings kept rows up to date, but for their blocks: none, for now. Returns whether there are any of that basis.
     pub fn renew(
         &mut self,
         basis: Basis,
@@ -218,7 +218,7 @@ impl Rows {
         }
     }
 
-    /// Continues where the blocks of every row lie, by what a shared cache holds; `extend` returns the prompt tokens that
+    /// Continues where the blocks of every row lie, by those of a shared cache; `extend` returns the prompt tokens that
     /// can be reused too.
     pub fn extend(&mut self, mut extend: impl FnMut(&mut Candidate, Media) -> (u64, Media)) {
         if self.media.is_empty() {
@@ -256,7 +256,7 @@ impl Rows {
         }
     }
 
-    /// Takes what the rule ranks the rows by.
+    /// Scores by which the rule ranks the rows.
     pub fn scores(&self) -> &Scores {
         &self.scores
     }

@@ -1,4 +1,4 @@
-//! What the latest decisions saw, kept for explanations.
+//! Candidates of the latest decisions, kept for explanations.
 //!
 //! A ring of a fixed number of decisions, each with at most [`KEPT_ROWS`] workers. Rows are written into the
 //! memory of the oldest decision once the ring is full.
@@ -26,10 +26,10 @@ const KEPT_ROWS: usize = 64;
 pub struct Held {
     /// Blocks that events of the engine confirmed in device memory, and from there on in host memory and on disk.
     pub confirmed: [u32; 3],
-    /// Blocks in the same media that may be gone unheard, since messages of the engine are missing; where they are lost for
-    /// good, those that it was sent and nobody confirmed too.
+    /// Blocks in the same media that may be gone, since messages of the engine are missing; where they are lost for
+    /// good, blocks that it was sent and did not confirm too.
     pub doubtful: [u32; 3],
-    /// Blocks that it was sent and nobody confirmed, while no message is missing.
+    /// Blocks that it was sent and did not confirm, while no message is missing.
     pub speculative: u32,
     /// Blocks behind those of the worker itself that a shared cache holds.
     pub shared: u32,
@@ -48,20 +48,20 @@ impl Held {
     }
 }
 
-/// What a selection saw of one offered worker, before it booked anything. Zeros for one that was no candidate.
+/// State of one offered worker at a selection, before it booked anything. Zeros for one that was no candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     /// Unique name of the candidate.
     pub name: Arc<str>,
-    /// What was seen of it without its events.
+    /// Its state without its events.
     pub row: Row,
     /// Whether it was picked.
     pub picked: bool,
     /// How its leading blocks are known, and where they lie.
     pub held: Held,
-    /// How far the events of its engine can be believed, `None` without.
+    /// State of its engine's events, `None` without.
     pub events: Option<FeedState>,
-    /// What the rule ranked it by.
+    /// Score by which the rule ranked it.
     pub score: Known,
     /// The terms of its score: see `policy::Rule::terms`. Only previews take scores apart.
     pub terms: Vec<(&'static str, f64)>,
@@ -75,7 +75,7 @@ impl Deref for Seen {
     }
 }
 
-/// All offers to a decision, and what the scores of the candidates among them are made of.
+/// All offers to a decision, and the terms of the scores of the candidates among them.
 pub(crate) fn explain(scene: &Scene<'_>, mut decided: Decided) -> Vec<Seen> {
     let mut entry = Entry::default();
     entry.fill(scene, &mut decided, usize::MAX);
@@ -87,7 +87,7 @@ pub(crate) fn explain(scene: &Scene<'_>, mut decided: Decided) -> Vec<Seen> {
     seen
 }
 
-/// What was seen of one worker, its events aside.
+/// State of one worker, its events aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// Position of the worker among those offered.
@@ -113,7 +113,7 @@ pub struct Row {
 /// How the leading blocks of a row are known, by the events of its engine.
 type Evidence = (Held, Option<FeedState>);
 
-/// What one decision saw, in as little memory as that takes: every decision writes it anew.
+/// Candidates of one decision, in little memory: every decision writes them anew.
 #[derive(Debug, Default)]
 struct Entry {
     number: u64,
@@ -281,7 +281,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// What decision `number` saw, `None` once it is no longer kept.
+    /// Candidates of decision `number`, `None` once they are no longer kept.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<Vec<Seen>> {
         let mut entries = self.entries.iter().rev();

@@ -1,4 +1,4 @@
-//! What a gateway calls: messages for other routers, and what became of theirs.
+//! Calls of a gateway: messages for other routers, and the outcome of theirs.
 
 use cachelb_core::ids::Millis;
 use cachelb_share::{Kind, Part};
@@ -6,12 +6,13 @@ use cachelb_share::{Kind, Part};
 use super::{Sharing, SharingCounters};
 use crate::Selector;
 
-/// What this router and others exchange. Without [`Self::share`], there is nothing to publish and nothing is received.
+/// Messages that this router and others exchange. Without [`Self::share`], there is nothing to publish and nothing is
+/// received.
 #[derive(Debug)]
 pub struct Exchange<'a>(pub(crate) &'a mut Selector);
 
 impl Exchange<'_> {
-    /// Begins to publish, as `origin`, what happens here, and to believe what others placed for `ttl_ms`; at most about
+    /// Begins to publish local changes, as `origin`, and to count remote placements for `ttl_ms`; at most about
     /// `limit` bytes wait to be taken. `fingerprints` are those of the pools there are. Bookings of before are in the
     /// snapshot. Starts over if it published before.
     pub fn share(&mut self, origin: u64, fingerprints: &[u64], ttl_ms: u64, limit: usize) {
@@ -36,7 +37,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// What waits to be published, as a message; `None` if nothing does.
+    /// Entries that wait to be published, as a message; `None` without any.
     pub fn publish(&mut self) -> Option<Vec<u8>> {
         let sharing = self.0.sharing.as_mut()?;
         let Part {
@@ -58,7 +59,7 @@ impl Sharing {
             .collect()
     }
 
-    /// A message with the number of entries of this router: who receives it and knows less has missed something. Who
+    /// A message with the number of entries of this router: a receiver that has fewer has missed some. A router that
     /// receives it later than others, by `sent_us` of any clock of this router, is behind. `None` while entries wait.
     #[must_use]
     pub fn heartbeat(&self, sent_us: u64) -> Option<Vec<u8>> {

@@ -1,8 +1,9 @@
-//! Changes of the fleet itself: what is said of workers, and what others said that is to be done here.
+//! Changes of the fleet itself: published statements on workers, and received ones that are to be applied here.
 //!
-//! Whoever keeps the list of workers does what was said, outside (`changes_due`, `take_change`), and says what was changed here
-//! (`publish_changes`), both in one step with the change: of two that happen at once, the one that is later for all must be done
-//! last. In a journal what follows a word begins a new message, so that it can be done before the rest is heard.
+//! The owner of the list of workers applies received changes, outside (`changes_due`, `take_change`), and publishes
+//! local ones (`publish_changes`), both in one step with the change: if two happen at once, the one that is later for
+//! all must be applied last. In a journal the entry behind a change begins a new message, so that the change can be
+//! applied before the rest is received.
 
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ impl Exchange<'_> {
         sharing.journal.cut();
     }
 
-    /// Publishes again what others published last.
+    /// Publishes the latest changes of others again.
     pub(super) fn repeat_changes(&mut self) {
         if let Some(sharing) = &mut self.0.sharing {
             let Sharing {
@@ -68,7 +69,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// What others published last of a worker, to be done now.
+    /// Latest change of a worker that others published, to be applied now.
     pub fn take_change(&mut self, name: &str) -> Option<Due> {
         self.0.sharing.as_mut()?.words.as_mut()?.take(name)
     }
@@ -82,7 +83,7 @@ impl Exchange<'_> {
 }
 
 impl Sharing {
-    /// What others published last of workers, and was not done here yet.
+    /// Latest changes of workers that others published and that are not applied here yet.
     #[must_use]
     pub fn changes_due(&self) -> Vec<(Arc<str>, Due)> {
         self.words.as_ref().map_or_else(Vec::new, Register::due)

@@ -1,4 +1,4 @@
-//! What becomes of the entries of another router.
+//! Applies the entries of another router.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::request::PoolId;
 
 /// Tokens of a prompt of another router: sums of more could overflow.
 const MOST_TOKENS: u64 = u32::MAX as u64;
-/// How long what others placed is believed on a worker that announces what it holds.
+/// How long a remote placement counts on a worker that announces its blocks.
 const EXPECTED_MS: u64 = 2_000;
 
 /// Applies entries of another router, while this one shares.
@@ -77,7 +77,7 @@ impl Exchange<'_> {
         bookings
     }
 
-    /// Books what others booked on workers that were not here.
+    /// Adds the remote bookings on workers that were not here.
     pub(crate) fn book_waiting(&mut self, now: Millis) {
         let sharing = self.0.sharing.as_ref();
         let waiting = sharing.map_or_else(Vec::new, |sharing| sharing.peers.waiting());
@@ -86,8 +86,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// A worker leaves with all that was booked on it: others learn of what was booked here, and what they booked waits
-    /// for the worker to come back.
+    /// A worker leaves with all that was booked on it: local bookings are published as ended, and remote ones wait for
+    /// the worker to come back.
     pub(crate) fn unbook(&mut self, worker: WorkerId) {
         let s = &mut *self.0;
         let Some(sharing) = &mut s.sharing else {
@@ -119,7 +119,7 @@ struct Adopted<'a> {
 
 impl Adopted<'_> {
     /// The worker holds it until `expires`, after what must go for it. Returns the blocks it did not hold before, `None` if
-    /// the chain contradicts what is stored: nothing of it stays then.
+    /// the chain contradicts stored blocks: nothing of it stays then.
     fn add(&self, pools: &mut Pools, expires: Millis) -> Option<u32> {
         pools[self.pool].blocks_mut()?.expect_expiry();
         let (worker, anchor, expires) = (self.worker, self.anchor, Some(expires));
@@ -142,7 +142,7 @@ impl Adopted<'_> {
         Some(grown.map_or(0, |()| new))
     }
 
-    /// Takes back what [`Self::add`] brought, the last `new` blocks of what is here of the chain.
+    /// Removes the blocks that [`Self::add`] brought, the last `new` of the chain's blocks that are here.
     fn take_back(&self, pools: &mut Pools, new: u32) {
         pools.change(self.pool, |blocks| {
             if let Ok(index) = blocks.index_mut().0.exact_mut() {
@@ -159,13 +159,14 @@ impl Inbox<'_> {
         sharing.expect("messages are received while sharing")
     }
 
-    /// Finds the place of a message. Returns how many of its entries are known, or what became of it already.
+    /// Finds the place of a message. Returns how many of its entries are known, or its outcome if it needs no more.
     fn open(&mut self, message: &Message<'_>) -> Result<ControlFlow<Receipt, u64>> {
         let origin = self.origin;
         let peers = &mut self.sharing().peers;
         match message.kind {
             Kind::Snapshot => {
-                // One that was asked for twice, or repeated: what it says is known, and what came since would be lost.
+                // A snapshot that was requested twice, or repeated: its entries are known, and later ones would be
+                // lost.
                 let known = peers.get(origin);
                 if known.is_some_and(|peer| message.first < peer.next) {
                     return Ok(ControlFlow::Break(Receipt::Applied(0)));
@@ -216,11 +217,11 @@ impl Inbox<'_> {
             self.apply(number, entry);
             applied += 1;
         }
-        // The next message is expected behind as many as this one says it has.
+        // The next message is expected behind as many entries as this one declares.
         let left = u64::from(message.count).saturating_sub(skip);
         if message.kind == Kind::Delta && u64::from(applied) != left {
             return Err(Error::BadMessage(format!(
-                "it says that it has {} entries, {applied} follow the {skip} known ones",
+                "it declares {} entries, {applied} follow the {skip} known ones",
                 message.count
             )));
         }
@@ -337,8 +338,8 @@ impl Inbox<'_> {
         }
     }
 
-    /// A worker's cache was lost for the `epoch`th time, according to the other router. It is published in turn: what is
-    /// placed there from now on is placed by one that knows.
+    /// A worker's cache was lost for the `epoch`th time, according to the other router. It is published in turn: later
+    /// placements of this router are on the new cache.
     fn cache_was_lost(&mut self, name: &str, epoch: u64) {
         let s = &mut *self.selector;
         let Some(sharing) = &mut s.sharing else {
@@ -348,7 +349,7 @@ impl Inbox<'_> {
             return;
         }
         let found = s.fleet.find(name);
-        // Of names that are not known here, as many are kept as one router may have.
+        // The epochs of unknown names are kept up to the limit of one router.
         let limit = found.map_or(sharing.peers.limit(), |_| usize::MAX);
         if !sharing.epochs.set(name, epoch, limit) {
             sharing.peers.count_crowded();
@@ -358,12 +359,12 @@ impl Inbox<'_> {
             return;
         };
         sharing.publish_cleared(worker, name, epoch);
-        // Its own events tell of its blocks, and of nothing else.
+        // Its own events report its blocks, and nothing else.
         let has_feed = s.fleet.feed(worker).is_some();
         s.workers_mut().lose_cache(worker, has_feed);
     }
 
-    /// Pool, worker and whether its cache is the one the other router knows; `None` for strangers, which are counted.
+    /// Pool, worker and whether its cache is the one the other router knows; `None` if unknown, which is counted.
     fn theirs(&mut self, (at, number): ((u32, u32), u64)) -> Option<(PoolId, WorkerId, bool)> {
         let origin = self.origin;
         let found = self.sharing().ours(origin, at, number);
@@ -377,7 +378,7 @@ impl Inbox<'_> {
         found
     }
 
-    /// The same, `None` too if the cache was lost since, which is counted.
+    /// As [`Self::theirs`], `None` too if the cache was lost since, which is counted.
     fn current(&mut self, at: ((u32, u32), u64)) -> Option<(PoolId, WorkerId)> {
         let (pool, worker, current) = self.theirs(at)?;
         if !current {
@@ -400,13 +401,13 @@ impl Inbox<'_> {
             bytes: Remote::BYTES,
         };
         if self.sharing().peers.add_booking(origin, key, remote) {
-            // Counts strangers.
+            // Counts unknown workers.
             self.theirs((at, 0));
             self.book_now(key);
         }
     }
 
-    /// Books what the other router booked, if the worker is here.
+    /// Adds a booking of the other router, if the worker is here.
     fn book_now(&mut self, key: u64) {
         let (origin, now) = (self.origin, self.now);
         let Some(&mut remote) = self.sharing().peers.booking_mut(origin, key) else {

@@ -1,8 +1,8 @@
-//! Routes that rules learned, told and heard.
+//! Routes that rules learned, published and received.
 //!
-//! A route is told when its lesson is, once its worker answered: of a request that fails nothing was told that would have
-//! to be taken back. Receipt ones are of the lower rank (`policy/routes`). Only chained hashes name a prefix; where pools
-//! compare tokens, nothing is told.
+//! A route is published when it is learned, once its worker answered: a request that fails has published nothing that
+//! would have to be withdrawn. Received ones are of the lower rank (`policy/routes`). Only chained hashes name a
+//! prefix; where pools compare tokens, nothing is published.
 
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
@@ -16,13 +16,13 @@ use crate::request::PoolId;
 use super::snapshot::Parts;
 use super::{Exchange, Sharing};
 
-/// Routes of one message of a snapshot: what is told, and heard, under one lock.
+/// Routes of one message of a snapshot: published, or received, under one lock.
 const PART: usize = 512;
 
-/// How far the routes of a pool were told.
+/// Position up to which the routes of a pool were published.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RouteCursor {
-    /// Rules that were told whole.
+    /// Rules whose routes were all published.
     rules: usize,
     told: RoutePosition,
 }

@@ -1,23 +1,23 @@
-//! What other routers and this one tell each other: `share` has the entries, here they are made and applied.
+//! State exchanged with other routers: `share` has the entries, here they are made and applied.
 //!
 //! A booking of another router counts as load like one of its own, and ends with it or with the router that made it. Its
-//! blocks are recorded as if they had been placed here: an engine evicts what was used longest ago, whoever sent it. But
-//! they are hearsay. They stand for a bounded time, unless a request that is routed here finds them again; and a worker
-//! whose own events tell what it holds only expects them. How often a worker lost its cache is counted: the higher count
-//! wins, and what a router placed without knowing of it is ignored. Whoever hears of a loss says so, since what it places
-//! from then on is on the new cache.
+//! blocks are recorded as if they had been placed here: an engine evicts the least recently used block, whichever
+//! router sent it. But they are remote state. They count for a bounded time, unless a request that is routed here finds
+//! them again; on a worker with events of its own they are only expected. How often a worker lost its cache is counted:
+//! the higher count wins, and placements of a router with the lower count are ignored. A router that receives a loss
+//! publishes it in turn, since its later placements are on the new cache.
 //!
-//! A booking on a worker that is not here waits for the worker: routers hear of new ones at different times.
+//! A booking on a worker that is not here waits for the worker: routers learn of new ones at different times.
 //!
 //! | file | job |
 //! |---|---|
-//! | `exchange` | what a gateway calls |
-//! | `outgoing` | entries on what happens here |
-//! | `inbox`, `peers` | what becomes of the entries of others, and what is kept of them |
+//! | `exchange` | calls of a gateway |
+//! | `outgoing` | entries on local changes |
+//! | `inbox`, `peers` | entries of others: how they are applied, and the state kept of them |
 //! | `learned` | routes that rules learned |
 //! | `fleet` | changes of the fleet itself |
 //! | `snapshot` | messages with all that is known, in the order of use |
-//! | `keeping` | what outlives the process |
+//! | `keeping` | state that outlives the process |
 
 mod exchange;
 mod fleet;
@@ -44,7 +44,7 @@ use cachelb_share::{Entry, Journal, Kind, Message, Register};
 use self::peers::{Peers, named_bytes};
 use crate::request::PoolId;
 
-/// What became of a message.
+/// Outcome of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
     /// So many new entries were applied.
@@ -60,7 +60,7 @@ pub enum Receipt {
 }
 
 cachelb_core::counted! {
-    /// Counters of what was told and heard; they only rise.
+    /// Counters of entries published and received; they only rise.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct SharingCounters {
         /// Entries of others applied.
@@ -77,7 +77,7 @@ cachelb_core::counted! {
         pub dropped: u64,
         /// Routes that others learned and that were taken in.
         pub routes: u64,
-        /// Changes of the fleet that others made and that were the last word.
+        /// Changes of the fleet that others made last.
         pub changes: u64,
         /// Placements refused whole: a block of theirs is known behind another one, or twice among them.
         pub conflicts: u64,
@@ -86,12 +86,12 @@ cachelb_core::counted! {
     }
 }
 
-/// What this router publishes, and what it keeps of others.
+/// State that this router publishes, and state that it keeps of others.
 #[derive(Debug)]
 pub struct Sharing {
     origin: u64,
     journal: Journal,
-    /// How long what others placed is believed.
+    /// How long remote placements count.
     ttl_ms: u64,
     /// By pool: equal where hashes mean the same.
     fingerprints: Vec<u64>,
@@ -232,7 +232,7 @@ impl Sharing {
         self.peers.bookings().collect()
     }
 
-    /// Recounts what is kept of others.
+    /// Recounts the state kept of others.
     pub(crate) fn validate(&self) -> Result<()> {
         self.peers.validate()?;
         self.epochs.validate()?;

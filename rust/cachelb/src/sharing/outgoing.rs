@@ -1,4 +1,4 @@
-//! Entries on what happens here.
+//! Entries on local changes.
 
 use cachelb_core::ids::{SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
@@ -37,7 +37,7 @@ impl Sharing {
         path: &[SequenceHash],
         held: usize,
     ) {
-        // What is held already is named by its last block, so that it counts as used.
+        // Held blocks are named by the last of them, so that they count as used.
         let from = held.min(path.len() - 1);
         if let Some(worker) = self.number(worker, || fleet.name(worker)) {
             let entry = Entry::Placed {

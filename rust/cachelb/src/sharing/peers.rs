@@ -1,4 +1,4 @@
-//! Other routers: what is kept of them, within bounds.
+//! Other routers: the state kept of them, within bounds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cachelb_core::load::{BookingId, Work};
 
 /// Routers whose state is kept at once.
 pub(super) const MOST_ORIGINS: usize = 1024;
-/// What all routers together may have here, in times of what one may.
+/// Limit for all routers together, as a multiple of the limit for one.
 pub(super) const ALL_ORIGINS: usize = 16;
 /// Bytes of a model of another router, about.
 const POOL_BYTES: usize = 64;
@@ -101,7 +101,7 @@ impl Peers {
         self.by_origin.get(&origin)
     }
 
-    /// The same, to change it.
+    /// As [`Self::get`], to change it.
     pub fn get_mut(&mut self, origin: u64) -> Option<&mut Peer> {
         self.by_origin.get_mut(&origin)
     }
@@ -111,7 +111,7 @@ impl Peers {
         self.by_origin.entry(origin).or_default()
     }
 
-    /// The routers, and what is kept of each.
+    /// The routers, and the state kept of each.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Peer)> {
         self.by_origin.iter().map(|(&origin, peer)| (origin, peer))
     }

@@ -1,7 +1,7 @@
-//! All that this router knows, told in short steps between which others select.
+//! Snapshot of the state of this router, published in short steps between which others select.
 //!
-//! What was used longest ago comes first, whichever worker and model it belongs to: whoever stores it in this order, with
-//! less memory or more, evicts what would have been evicted here.
+//! The least recently used block comes first, whichever worker and model it belongs to: a router that stores blocks in
+//! this order, with less memory or more, evicts as this one would.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +18,7 @@ use crate::fleet::Fleet;
 use crate::indexes::Pools;
 use crate::request::PoolId;
 
-/// Bytes of entries from which on a message is not made longer: what is published, or received, under one lock.
+/// Bytes of entries from which on a message is not made longer: published, or received, under one lock.
 pub(super) const PART: usize = 1 << 13;
 const HASH: usize = 8;
 
@@ -77,7 +77,7 @@ impl Parts {
     }
 }
 
-/// What one worker holds in one model's index.
+/// Blocks of one worker in one model's index.
 #[derive(Debug)]
 struct Stretch {
     pool: PoolId,
@@ -99,15 +99,15 @@ impl Stretch {
 #[derive(Debug)]
 pub struct Walk {
     stretches: Vec<Stretch>,
-    /// By age of what is told next.
+    /// By age of the next block.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Blocks that are told in short steps; what is left then is told in one, so that a walk ends though others use, and
-    /// so move to its end, what it told already.
+    /// Blocks that are published in short steps; the rest is published in one, so that a walk ends though requests use
+    /// blocks, and so move them to its end again.
     left: usize,
 }
 
 impl Sharing {
-    /// The number of the first entry that a message of a snapshot does not speak of; changes of the fleet have none.
+    /// The number of the first entry that a message of a snapshot does not cover; changes of the fleet have none.
     fn first(&self, kind: Kind) -> u64 {
         if kind == Kind::Words {
             0
@@ -116,7 +116,7 @@ impl Sharing {
         }
     }
 
-    /// The first message of a snapshot: models, workers and open bookings. What happens from now on is in deltas.
+    /// The first message of a snapshot: models, workers and open bookings. Later changes are in deltas.
     fn head(&mut self, fleet: &Fleet, decisions: &Decisions) -> Option<Vec<u8>> {
         // Before the number is read: who receives deltas alone must know them too.
         let workers = fleet.ids();
@@ -158,8 +158,8 @@ impl Sharing {
 }
 
 impl Exchange<'_> {
-    /// Begins a snapshot: its first message, with models, workers and open bookings. What happens from now on is in
-    /// deltas. `None` while nothing is shared.
+    /// Begins a snapshot: its first message, with models, workers and open bookings. Later changes are in deltas.
+    /// `None` while nothing is shared.
     pub fn snapshot_begin(&mut self) -> Option<(Vec<u8>, Walk)> {
         let s = &mut *self.0;
         let sharing = s.sharing.as_mut()?;

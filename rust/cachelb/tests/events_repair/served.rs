@@ -1,4 +1,5 @@
-//! An engine that serves requests from a true paged cache in steps, and says at the end of each what it stored and evicted.
+//! An engine that serves requests from a true paged cache in steps, and reports at the end of each the blocks it stored
+//! and evicted.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,7 @@ struct Job {
     left: usize,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Served {
     pub booking: BookingId,
@@ -102,7 +103,7 @@ impl Engine {
         self.pool.hashes().map(|name| hash_of(name.0))
     }
 
-    /// One scheduler step: what was said, and who is done.
+    /// One scheduler step: its events, and the requests that are done.
     pub fn step(&mut self) -> (&Batch, Vec<Served>) {
         self.writer.batch.clear();
         while self.running.len() < RUNNING

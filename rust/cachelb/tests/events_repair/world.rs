@@ -1,4 +1,4 @@
-//! A router, an engine and what is between them, in simulated time.
+//! A router, an engine and the network between them, in simulated time.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -25,7 +25,7 @@ const STEP_MS: u64 = 10;
 /// The engine's clock is that far ahead, in seconds.
 const AHEAD_S: f64 = 5_000.0;
 
-/// What a world is like.
+/// Properties of a world.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "in any combination")]
 pub struct Nature {
@@ -157,7 +157,7 @@ pub struct World {
     wire: VecDeque<(u64, Sent)>,
     answers: Vec<(u64, Served)>,
     matched: HashMap<BookingId, u64>,
-    /// Removals that go missing from here on, noticed by nobody.
+    /// Removals that go missing from here on, unnoticed.
     pub swallow: usize,
     pub requests: u64,
     /// Requests that found less than they were matched with, by more than a block.
@@ -238,7 +238,7 @@ impl World {
         None
     }
 
-    /// Everything under way arrives, and that of one more request, which tells of a reset.
+    /// All messages under way arrive, and those of one more request, which reveal a reset.
     pub fn settle(&mut self) {
         self.send();
         while !self.engine.is_idle() || !self.wire.is_empty() || !self.answers.is_empty() {
@@ -263,7 +263,7 @@ impl World {
         self.feed.stats().events.removed_blocks
     }
 
-    /// Blocks believed to be there that are not, and blocks there that are not believed.
+    /// Blocks assumed to be there that are not, and blocks there that are not assumed.
     pub fn wrong(&self) -> (usize, usize) {
         let truth: HashSet<SequenceHash> = self.engine.truth().collect();
         let mut ever: HashSet<SequenceHash> = HashSet::new();
@@ -386,7 +386,7 @@ impl World {
     fn replay(&mut self, mut progress: Progress) {
         let at = self.moment();
         while let Some(from) = progress.replay {
-            // What is on its way is not lost: it comes twice.
+            // Messages on their way are not lost: they come twice.
             let said = std::mem::take(&mut self.said);
             for sent in said.iter().filter(|sent| sent.seq >= from) {
                 self.on_feed(|feed, host| feed.replayed(message(sent), at, host));

@@ -130,8 +130,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: the next is the one that a search of a list finds, nobody who can use the room
-    /// is passed over, nobody who cannot is named, and the counts are those of a recount.
+    /// After any steps in any order: the next is the one that a search of a list finds, no request that can use the
+    /// room is passed over, none that cannot is named, and the counts are those of a recount.
     #[test]
     fn a_queue_is_a_list_that_is_searched(
         order in prop_oneof![

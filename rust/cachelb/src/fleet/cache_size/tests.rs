@@ -148,7 +148,7 @@ impl Bench {
         });
     }
 
-    /// Its report, of `others` requests of somebody else too.
+    /// Its report, which includes `others` requests of another router.
     fn report(&mut self, others: u64) {
         let usage = (self.held() as f64 / self.blocks as f64 * 100.0).round() / 100.0;
         let report = Report {
@@ -347,7 +347,7 @@ fn ranks_that_report_together_have_one_size() {
         let member = fleet.member(fleet.find(name).unwrap());
         member.unwrap().profile.engine.learned
     });
-    // A thousand blocks are half of what is in use of both.
+    // A thousand blocks are half of those in use of both.
     assert!(
         matches!(learned, [Some(1_990..2_030), Some(_)]),
         "{learned:?}"

@@ -1,4 +1,4 @@
-//! Speeds against what is stated of them.
+//! Measured speeds against stated ones.
 
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::Work;

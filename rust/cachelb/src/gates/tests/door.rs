@@ -167,7 +167,7 @@ impl Door {
         }
     }
 
-    /// A request waits, and nobody is called.
+    /// A request waits, and no caller is called.
     pub fn waits(&mut self, asked: &Asked) -> u64 {
         let (number, passed) = self.arrive(asked, true);
         assert!(matches!(passed, Ok(Passed::Waits { .. })), "{passed:?}");
@@ -186,7 +186,7 @@ impl Door {
         assert!(self.selector.close(booking, ending, usage, self.now));
     }
 
-    /// What a release leads to: everyone who is called tries at once.
+    /// Picks that a release leads to: every called request tries at once.
     pub fn released(&mut self) -> Vec<(u64, Pick)> {
         let (mut picks, mut is_event) = (Vec::new(), true);
         loop {

@@ -31,7 +31,7 @@ pub struct Model {
     /// Displaced, and not called since.
     pub displaced: Vec<u64>,
     pub booked: Vec<Booked>,
-    /// By caller, whom it is to answer for.
+    /// By caller, the request it is to answer for.
     pub turns: HashMap<u64, u64>,
     pub tallies: HashMap<i64, Tally>,
     pub arrived: HashMap<i64, u64>,
@@ -82,7 +82,7 @@ impl Model {
         self.can_use(asked).any(|worker| self.has_room(worker))
     }
 
-    /// Whether nobody of its band or above waits.
+    /// Whether no request of its band or above waits.
     pub fn is_first(&self, asked: &Asked) -> bool {
         let mut others = self.waiting.iter();
         others.all(|one| one.asked.priority < asked.priority)
@@ -107,7 +107,7 @@ impl Model {
         *self.served.entry(tenant).or_default() += tokens as f64 / weight;
     }
 
-    /// Whom it displaces, if anybody; an error if it cannot wait.
+    /// The request that it displaces, if any; an error if it cannot wait.
     pub fn displaces(&self, asked: &Asked) -> std::result::Result<Option<u64>, ()> {
         if self.waiting.len() < self.settings.most {
             return Ok(None);

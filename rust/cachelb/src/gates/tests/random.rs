@@ -86,7 +86,7 @@ fn why<T>(outcome: &Result<T>) -> &'static str {
     match outcome {
         Ok(_) => "it goes or waits",
         Err(Error::Overloaded { why, .. }) => why,
-        Err(Error::NoCandidate) => "nobody may be picked",
+        Err(Error::NoCandidate) => "no candidate",
         Err(_) => "another error",
     }
 }
@@ -124,7 +124,7 @@ impl Run {
         let model = &mut self.model;
         if model.is_first(asked) && model.finds_room(asked) {
             let Ok(Passed::Picked(pick)) = passed else {
-                panic!("a worker has room and nobody is ahead: {passed:?}");
+                panic!("a worker has room and no request is ahead: {passed:?}");
             };
             model.goes(asked, &pick, false);
             model.tally(asked).admitted += 1;
@@ -145,7 +145,7 @@ impl Run {
             _ => {
                 let expected = match is_nobody {
                     _ if may_wait => "queue full",
-                    true => "nobody may be picked",
+                    true => "no candidate",
                     false => "no room",
                 };
                 assert_eq!(why(&passed), expected);
@@ -182,7 +182,7 @@ impl Run {
             tally.waited_ms += waited;
         } else if over.is_some() || is_last {
             let expected = match over {
-                _ if is_nobody => "nobody may be picked",
+                _ if is_nobody => "no candidate",
                 Some((_, true)) => "deadline passed",
                 Some((_, false)) => "waited too long",
                 None => "no room",
@@ -331,8 +331,8 @@ impl Run {
 }
 
 proptest! {
-    /// Nobody who could use the room there is waits longer than callers need to answer, the next is the one that a search
-    /// of a list finds, the limits hold, and whoever leaves leaves nothing behind.
+    /// No request that could use the room waits longer than callers need to answer, the next is the one that a search
+    /// of a list finds, the limits hold, and a request that leaves leaves nothing behind.
     #[test]
     fn a_gate_is_a_list_that_is_searched(
         settings in settings(),

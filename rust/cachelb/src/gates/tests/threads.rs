@@ -1,5 +1,5 @@
-//! Threads that wait for each other's releases, which are told only while somebody waits, as the bindings do it: many
-//! requests in a few of their schedules, and a few in all of them.
+//! Threads that wait for each other's releases, which are announced only while a request waits, as the bindings do it:
+//! many requests in a few of their schedules, and a few in all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,15 +10,15 @@ use super::*;
 
 const THREADS: u64 = 4;
 const REQUESTS: u64 = 100_000;
-/// Nobody sleeps so long unless nobody is going to call it.
+/// No thread sleeps so long unless its call is lost.
 const LOST: Duration = Duration::from_secs(20);
 
-/// Whoever waits for a call.
+/// A thread that waits for a call.
 trait Sleeper: Wake + Send + Sync + 'static {
     fn wait(&self);
 }
 
-/// What threads share, by the locks and counters of `$sync`.
+/// State shared by threads, with the locks and counters of `$sync`.
 macro_rules! shared {
     ($($sync:ident)::+) => {
         use $($sync)::+::Mutex;
@@ -26,7 +26,7 @@ macro_rules! shared {
 
         struct Shared {
             door: Mutex<Door>,
-            /// Requests that wait, as of the latest call: whoever releases looks no further while there is none.
+            /// Requests that wait, as of the latest call: a release looks no further while there is none.
             waiting: AtomicUsize,
         }
 
@@ -109,7 +109,7 @@ mod on_threads {
             {
                 let begun = std::time::Instant::now();
                 thread::park_timeout(LOST);
-                assert!(begun.elapsed() < LOST, "nobody called");
+                assert!(begun.elapsed() < LOST, "the call was lost");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Workers whose events tell: what is expected, what is confirmed, and what a request is worth there.
+//! Workers with events: expected blocks, confirmed blocks, and the tokens a request saves there.
 
 use crate::Selector;
 use crate::selector::{
@@ -179,7 +179,7 @@ fn a_listed_worker_that_left_meanwhile_is_draining() {
     assert_eq!(list[0].eligibility, Eligibility::Draining);
 }
 
-/// Completes a request, lets the stream tell of that time, and tells how many were compared and how many found less.
+/// Completes a request, lets the stream pass that time, and returns how many were compared and how many found less.
 fn found(fleet: &mut Fleet, pick: Pick, cached_tokens: u64, now: u64) -> (u64, u64) {
     let usage = Usage {
         cached_tokens: Some(cached_tokens),
@@ -308,7 +308,7 @@ fn what_an_event_gives_up_is_not_expected_again() {
     let at = fleet.select(&path, 0).offer;
     fleet.feed(at).withdraw(&path[600..601], Medium::Gpu);
     assert_eq!(fleet.matched(&path, 1), 600);
-    // The owner still waits, so what is left is renewed.
+    // The owner still waits, so the rest is renewed.
     assert_eq!(fleet.matched(&path, 3_000), 600);
 }
 
@@ -317,7 +317,7 @@ fn a_long_prompt_is_not_forgotten_before_its_last_chunk() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 1_024);
     let pick = fleet.select(&path, 0);
-    // 16k tokens in eight chunks over 3.7 s, as an engine sent them; nobody answers before the end.
+    // 16k tokens in eight chunks over 3.7 s, as an engine sent them; no answer comes before the end.
     for (chunk, at) in [109, 400, 800, 1_300, 1_800, 2_400, 3_000, 3_729]
         .into_iter()
         .enumerate()

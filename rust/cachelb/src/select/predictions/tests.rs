@@ -24,7 +24,7 @@ fn layout(block_size: u32) -> Resuming {
     Resuming::of(&groups, Retention::Ends, false).unwrap()
 }
 
-/// A router with one worker whose events are heard.
+/// A router with one worker whose events are received.
 struct Gateway {
     selector: Selector,
     worker: WorkerId,
@@ -85,7 +85,7 @@ impl Gateway {
         pick
     }
 
-    /// What the worker is predicted to find of a prompt, and what it holds for full attention.
+    /// Tokens of a prompt that the worker is predicted to find, and tokens it holds for full attention.
     fn predicted(&mut self, path: &[SequenceHash], tokens: u64) -> (u64, u64) {
         let request = self.request(path, tokens);
         let (pick, _) = self
@@ -309,7 +309,7 @@ proptest! {
     fn after_an_answer_no_more_is_predicted_than_it_found_until_something_is_stored(steps in steps()) {
         let mut gateways = [Gateway::hidden(), Gateway::new(None)];
         let (mut engine, mut open) = (Engine::default(), VecDeque::new());
-        // What was found of prompts of which more was predicted, since the last one was routed.
+        // Tokens found of prompts for which more was predicted, since the last one was routed.
         let mut bounds: HashMap<Prompt, u64> = HashMap::new();
         for step in steps {
             for gateway in &mut gateways {

@@ -12,7 +12,7 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A prompt, the pool, what is wanted, who is excluded, and whether it is a dry run.
+    /// A prompt, the pool, the part wanted, the excluded worker, and whether it is a dry run.
     Select(u64, u32, usize, Option<usize>, bool),
     Pair(u64),
     Pass(u64),

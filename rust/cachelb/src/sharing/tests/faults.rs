@@ -1,4 +1,4 @@
-//! Messages that are not what they say, and requests that come while everything is told.
+//! Messages with wrong headers, and requests that come while a snapshot is published.
 
 use cachelb_share::{Kind, Message};
 
@@ -39,7 +39,7 @@ fn a_message_with_other_entries_than_it_says_starts_its_sender_over() {
         let count = message.count.wrapping_add_signed(more);
         let wrong = Message { count, ..message }.encode();
         let error = hear(&mut to, &wrong, 1).unwrap_err();
-        assert!(error.to_string().contains("says that it has"), "{error}");
+        assert!(error.to_string().contains("it declares"), "{error}");
         assert_eq!(to.sharing().unwrap().origins(), [], "it is heard anew");
         assert_eq!(loads(&to)["a"].0 + loads(&to)["b"].0, 0);
         to.validate().unwrap();
@@ -64,7 +64,7 @@ fn what_is_used_all_the_time_is_in_a_snapshot() {
     let mut messages = vec![head];
     while let Some(parts) = from.sharing_mut().snapshot_next(&mut walk) {
         messages.extend(parts);
-        // More than one step tells, and behind it what lasts.
+        // More entries than one step publishes, and behind them a lasting one.
         for path in others.iter().chain([&lasting]) {
             serve(&mut from, path);
         }

@@ -8,7 +8,7 @@ use super::*;
 /// A router and the list of its workers, which is kept outside of a selector.
 struct Site {
     selector: Selector,
-    /// Weight and readiness; whoever drains is no longer listed.
+    /// Weight and readiness; a draining worker is no longer listed.
     workers: BTreeMap<String, (u32, bool)>,
     open: Vec<BookingId>,
 }
@@ -177,8 +177,8 @@ fn a_new_worker_is_there_before_what_is_booked_on_it() {
     assert_eq!(b.workers, BTreeMap::from([("new".into(), (3, true))]));
     assert_eq!((a.loads(), counts(&b.selector).strangers), (b.loads(), 0));
     assert_eq!(counts(&b.selector).changes, 6);
-    assert_eq!(tell(&mut b.selector).len(), 1, "nothing is told again");
-    // And before what a snapshot says.
+    assert_eq!(tell(&mut b.selector).len(), 1, "nothing is published again");
+    // Changes come before the entries of a snapshot as well.
     let mut c = Site::new(3);
     for part in snapshot(&mut a.selector, Millis(6)) {
         c.receive(&part, 6).unwrap();
@@ -207,7 +207,7 @@ fn what_one_said_outlives_it() {
     a.set_ready("a", false, 2);
     pass(&mut a, &mut b, 3);
     pass(&mut b, &mut c, 4);
-    assert_eq!(c.workers["a"], (1, true), "only who said it says it");
+    assert_eq!(c.workers["a"], (1, true), "only the origin publishes it");
     b.selector.sharing_mut().forget_origin(1, Millis(5));
     pass(&mut b, &mut c, 6);
     assert_eq!(c.workers["a"], (1, false));
@@ -245,11 +245,11 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a random case comes to.
+/// Outcome of a random case.
 type Outcome = std::result::Result<(), TestCaseError>;
 
 /// Messages are lost, come twice or late, routers restart with the workers of the beginning; then all is delivered.
-/// All have the same workers, as the last word on each says, and the same load, which is that of their open requests.
+/// All have the same workers, by the latest change of each, and the same load, which is that of their open requests.
 fn run(plan: &[(usize, Step, Fates)], new: fn(u64) -> Site) -> Outcome {
     let shares = new(9).selector.sharing().unwrap().words.is_some();
     let mut network = Network::new(new);

@@ -242,8 +242,8 @@ fn written(lies: &[Lie]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever others tell, and whatever is placed here between, the index is sound, every sum is a recount, and nothing
-    /// grows beyond the limits.
+    /// After any messages of others, and any placements here between, the index is sound, every sum is a recount, and
+    /// nothing grows beyond the limits.
     #[test]
     fn lies_break_nothing_and_take_a_bounded_memory(
         plan in proptest::collection::vec(attacks(), 1..60),

@@ -1,5 +1,5 @@
-//! Snapshots for a router that starts later: the same blocks in the same order of eviction, whatever happens beside it; and
-//! nothing of what is damaged.
+//! Snapshots for a router that starts later: the same blocks in the same order of eviction, whatever happens beside it;
+//! and no block of a damaged one.
 
 use cachelb_share::{Chain, Entries, Entry, Keeping, Message, put};
 use proptest::prelude::*;
@@ -78,7 +78,7 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
         assert_eq!(tell(&mut b).len(), usize::from(shares));
         b.validate().unwrap();
     }
-    // What it shares goes on as before.
+    // Its own sharing goes on as before.
     assert!(a.close(open, Ending::Failed, Usage::default(), Millis(101)));
     let mut c = router(3, 1000);
     for message in told.into_iter().chain(tell(&mut a)) {
@@ -117,7 +117,7 @@ fn a_cache_that_was_lost_since_stays_lost() {
     let counts = restore(&mut b, &bytes, 52).unwrap();
     assert!(counts.stale > 0 && held(&b, "a").is_empty());
     assert_eq!(held(&b, "b"), held(&a, "b"));
-    // One that was lost before is no second loss for whoever tells nobody.
+    // A loss before is no second loss for a router that publishes nothing.
     a.workers_mut().reset_cache("b", Millis(53));
     traffic(&mut a, 54..90);
     let bytes = keep(&mut a);
@@ -150,7 +150,7 @@ fn other_hashes_are_refused_and_strangers_are_skipped() {
     assert!(hear(&mut b, &bytes, 61).is_err());
 }
 
-/// Entries with seal and checksum, as only one who knows the seed can write them.
+/// Entries with seal and checksum, as only a router with the seed can write them.
 fn sealed(entries: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut keeping = Keeping::begin(5, SEED, &mut out);
@@ -231,13 +231,13 @@ proptest! {
             prop_assert!(all_held(&b).iter().all(BTreeSet::is_empty));
         }
         b.validate().unwrap();
-        // Entries that a router could have written are read to their end, whatever they say.
+        // Entries that a router could have written are read to their end, whatever they contain.
         if let Ok(kept) = Kept::read(&sealed(entries), SEED) {
             prop_assert!(kept.workers().count() <= entries.len());
         }
     }
 
-    /// Others place, use, lose and forget between any two steps: what a worker holds all the time is kept.
+    /// Others place, use, lose and forget between any two steps: blocks that a worker holds all the time are kept.
     #[test]
     fn what_is_held_all_the_time_is_kept(
         capacity in prop_oneof![Just(60_u32), Just(3_000), Just(100_000)],

@@ -1,4 +1,4 @@
-//! Routers that tell each other, over a network that loses, repeats and mixes up.
+//! Routers that share state, over a network that loses, repeats and reorders.
 
 mod keeping;
 
@@ -133,7 +133,7 @@ fn load(selector: &Selector, name: &str) -> Load {
     )
 }
 
-/// All that `from` waits to tell.
+/// All messages that wait at `from`.
 fn tell(from: &mut Selector) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| from.sharing_mut().publish()).collect()
 }
@@ -167,7 +167,7 @@ fn hear_all(to: &mut Selector, messages: &[Vec<u8>], now: u64) {
     }
 }
 
-/// All that `from` waits to tell arrives.
+/// Delivers all messages that wait at `from`.
 fn pass(from: &mut Selector, to: &mut Selector, now: u64) {
     hear_all(to, &tell(from), now);
 }
@@ -239,7 +239,7 @@ fn a_lost_cache_is_lost_for_all_and_once() {
     let booking = ask(&mut a, &prompt(1, 4, 1, 9), 5);
     let name = worker_of(&a, booking);
     let placed = tell(&mut a);
-    // Both see the restart; one hears of the placement from before only now.
+    // Both see the restart; one receives the placement from before only now.
     a.workers_mut().reset_cache(&name, Millis(6));
     b.workers_mut().reset_cache(&name, Millis(6));
     hear_all(&mut b, &placed, 7);
@@ -265,7 +265,7 @@ fn who_hears_of_a_lost_cache_places_on_the_new_one() {
     ask_one_of(&["a"], &mut a, &prompt(2, 4, 1, 5), 9);
     pass(&mut a, &mut b, 10);
     assert_eq!((held(&b, "a").len(), counts(&b).stale), (5, 0));
-    assert!(tell(&mut b).is_empty(), "the same loss is told once");
+    assert!(tell(&mut b).is_empty(), "the same loss is published once");
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn a_router_that_is_gone_takes_its_load_along_and_a_stranger_is_counted() {
     hear_all(&mut c, &snapshot(&mut a, Millis(8)), 8);
     assert!(counts(&c).strangers > 9 && c.book().bookings.is_empty());
     c.validate().unwrap();
-    // Of a worker that it knows it counts the load, whatever the model.
+    // The load of a known worker counts, whatever the model.
     for name in WORKERS {
         add(&mut c, name, 9);
     }
@@ -400,7 +400,7 @@ fn a_snapshot_keeps_the_order_of_evictions() {
     for name in WORKERS {
         assert_eq!(held(&a, name), held(&b, name));
     }
-    // The same further requests evict the same: told by a third router, so that both take the same steps.
+    // Further requests evict equal blocks in both: a third router publishes them, so that both take the same steps.
     let mut c = router(3, 1000);
     for step in 200..260_u64 {
         ask(&mut c, &prompt(step % 5, 3, step, 9), step);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// One router of a network, and what is kept outside of its selector.
+/// One router of a network, and the state kept outside of its selector.
 pub trait Site {
     fn selector(&mut self) -> &mut Selector;
 
@@ -11,7 +11,7 @@ pub trait Site {
     }
 }
 
-/// What becomes of messages.
+/// Fates of messages.
 pub type Fates = [u8; 2];
 
 /// Three routers, and the messages that come late.
@@ -33,7 +33,7 @@ impl<S: Site> Network<S> {
         }
     }
 
-    /// Of all that router `at` waits to tell, every message is lost, comes once, twice or late.
+    /// Publishes all that waits at router `at`: every message is lost, comes once, twice or late.
     pub fn tell(&mut self, at: usize, fates: Fates, now: u64) {
         let messages = tell(self.sites[at].selector());
         for to in (0..3).filter(|&to| to != at) {
@@ -72,7 +72,7 @@ impl<S: Site> Network<S> {
         }
     }
 
-    /// What is late comes, then all say how far they have told. Losses may be told in turn.
+    /// Late messages come, then all publish how far they are. Losses may be published in turn.
     pub fn heal(&mut self) {
         for (_, to, message) in std::mem::take(&mut self.late) {
             let _ = self.sites[to].receive(&message, 1_000);
@@ -82,7 +82,7 @@ impl<S: Site> Network<S> {
         }
     }
 
-    /// All hear what `from` waits to tell, and ask it for a snapshot if something is missing.
+    /// All receive the messages that wait at `from`, and ask it for a snapshot if something is missing.
     pub fn deliver(&mut self, from: usize) {
         let mut messages = tell(self.sites[from].selector());
         messages.extend(self.sites[from].selector().sharing().unwrap().heartbeat(7));

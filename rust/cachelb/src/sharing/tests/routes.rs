@@ -112,7 +112,7 @@ fn an_age_is_told_too_and_a_route_ends_everywhere_at_once() {
             (reason, reason)
         );
     }
-    // What is over is not told, and not taken in if it was told before.
+    // An expired route is not published, and not applied if it was published before.
     let mut c = learner(3, 100, 1000);
     hear_all(&mut c, &snapshot(&mut a, Millis(1100)), 9000);
     assert_eq!(routes(&c), 0);
@@ -184,7 +184,7 @@ fn a_snapshot_of_many_routes_comes_in_parts_and_in_the_order_of_evictions() {
     for (key, holders) in &kept {
         assert_eq!(all.get(key), Some(holders));
     }
-    // The newest were kept: what the last thousand were, a table of that size would have kept too.
+    // The newest were kept: a table for the last thousand would have kept them too.
     let mut small = learner(3, 1000, TTL_MS);
     serve_all(&mut small);
     assert_eq!(kept, known(&small, 2000));
@@ -277,8 +277,8 @@ fn keys(path: &[SequenceHash]) -> Vec<(u64, u32)> {
 }
 
 proptest! {
-    /// Messages are lost, come twice or late, routers restart; then all is delivered. Nobody believes in a route that was
-    /// not learned on the worker's present cache, and everybody knows all that were, but where it has learned its own.
+    /// Messages are lost, come twice or late, routers restart; then all is delivered. No router keeps a route that was
+    /// not learned on the worker's present cache, and every router has all that were, but where it has learned its own.
     #[test]
     fn all_know_the_routes_of_all_once_the_network_heals(
         plan in proptest::collection::vec((0..3_usize, moves(), any::<Fates>()), 1..80),
@@ -322,7 +322,7 @@ proptest! {
                 }
                 Move::Restart => {
                     network.restart(at, now);
-                    // What nobody heard of it nobody knows.
+                    // Lessons that no other router received are lost.
                     lessons.retain(|lesson| lesson.at != at);
                 }
                 Move::Tell => network.tell(at, fates, now),

@@ -11,7 +11,7 @@ fn a_lost_message_leaves_blocks_in_doubt_and_placements_count_as_without_events(
     fleet.trust(1, FeedState::Degraded, 16);
     assert_eq!(fleet.held(1, &path, 2), ([0; 3], 0));
     assert_eq!(fleet.doubtful(1, &path, 2), [8, 0, 0]);
-    // What an event names again is sure, and what a removal names is gone.
+    // Blocks that an event names again are confirmed, and blocks that a removal names are gone.
     fleet.store(1, &path[..4], 3);
     assert_eq!(fleet.held(1, &path, 4), ([4, 0, 0], 0));
     assert_eq!(fleet.doubtful(1, &path, 4), [4, 0, 0]);
@@ -57,7 +57,7 @@ fn what_was_placed_long_ago_does_not_come_back_with_a_lost_message() {
     fleet.selector.first_token(pick.booking.unwrap(), Millis(2));
     fleet.close(pick.booking.unwrap(), Ending::Completed, 3);
     assert_eq!(fleet.doubtful(1, &path, 4), [10, 0, 0]);
-    // Its engine says nothing of the last two, which go when others need their room.
+    // Its engine reports nothing about the last two, which go when others need their room.
     fleet.store(1, &other, 5);
     assert_eq!(fleet.doubtful(1, &path, 6), [8, 0, 0]);
     fleet.look(&other, 10_000);

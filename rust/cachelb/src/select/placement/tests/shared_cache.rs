@@ -1,4 +1,4 @@
-//! What loading takes, and caches that workers read.
+//! Cost of loading, and caches that workers read.
 
 use std::collections::HashSet;
 
@@ -69,7 +69,7 @@ impl Fleet {
         id
     }
 
-    /// Of each worker.
+    /// Credit of each worker.
     pub(super) fn credited(&mut self, path: &[SequenceHash], now: u64) -> Vec<Credited> {
         let tokens = path.len() as u64 * 16 + 1;
         let (_, seen) = self.preview(&request((path, Origin::Tokens), tokens, now));
@@ -149,7 +149,7 @@ fn a_shared_cache_continues_what_each_worker_holds() {
     }
 }
 
-/// The load that is booked is that of what no cache holds.
+/// Only tokens that no cache holds are booked as load.
 #[test]
 fn tokens_that_a_shared_cache_holds_are_matched() {
     let (mut fleet, path) = (Fleet::new(adaptive()), prompt(0, 12));
@@ -243,7 +243,7 @@ fn a_shared_cache_is_no_worker_and_its_blocks_expire() {
         "{text}"
     );
     assert!(!fleet.selector.workers_mut().remove_shared_cache("second"));
-    // What is announced again is believed anew.
+    // Blocks that are announced again count anew.
     fleet
         .selector
         .feed(store)

@@ -1,4 +1,4 @@
-//! Shared caches of models with several cache groups: what one adds must satisfy every group.
+//! Shared caches of models with several cache groups: the blocks that one adds must satisfy every group.
 
 use cachelb_policy::Segment;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::shared_cache::{MEASURED, adaptive, assert_near, runs, segment, terms};
 use super::*;
 
-/// Of the first worker: blocks for full attention, blocks it is marked behind, blocks needed above.
+/// State of the first worker: blocks for full attention, blocks it is marked behind, blocks needed above.
 type Own<'a> = (u32, &'a [usize], u32);
 
 impl Fleet {
@@ -21,7 +21,7 @@ impl Fleet {
                 .set_resumes(marked_only, above * 16, None);
         }
         fleet.store(0, &path[..held as usize], 0);
-        // So that the index knows what is behind gaps.
+        // So that the index has the blocks behind gaps.
         fleet.store(2, path, 0);
         for end in marks {
             assert!(fleet.feed(0).mark(path[end - 1], Medium::Gpu));
@@ -151,7 +151,7 @@ fn a_shared_cache_adds_what_every_group_can_resume_from() {
     }
 }
 
-/// With EAGLE marks lie one block beyond the point, and those of other engines say nothing of it.
+/// With EAGLE marks lie one block beyond the point, and those of other engines do not count for it.
 #[test]
 fn marks_of_a_cache_count_for_engines_that_draft_alike() {
     let path = prompt(0, 12);
@@ -168,7 +168,7 @@ fn marks_of_a_cache_count_for_engines_that_draft_alike() {
     }
 }
 
-/// What is removed takes its mark with it.
+/// A removed block takes its mark with it.
 #[test]
 fn a_state_that_the_shared_cache_lost_resumes_nothing() {
     let path = prompt(0, 12);

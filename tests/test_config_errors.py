@@ -50,7 +50,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"shared_caches": [{"name": "x", "workers": []}]},
-        "shared_caches[0].workers: workers names nobody who reads the shared cache",
+        "shared_caches[0].workers: workers is empty",
     ),
     ({"shared_caches": [{"name": "x", "workers": "a"}]}, "shared_caches[0].workers: workers must be several, got one"),
     (

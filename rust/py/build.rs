@@ -40,7 +40,7 @@ fn write_docstrings(stub: &str, folder: &Path) {
             }
             let text = text.trim_end_matches(QUOTES).trim_end();
             fs::write(folder.join(&name), text).expect("a docstring can be written");
-            // What follows without a `def` of its own is an attribute.
+            // A docstring without a `def` of its own belongs to an attribute.
             name.clear();
         }
     }

@@ -222,7 +222,7 @@ def test_each_model_has_its_own() -> None:
         ("x", {"model": "m", "ttl_s": 0}, ValueError, "ttl_s"),
         ("x", {"model": "m", "kv_blocks": 0}, ValueError, "kv_blocks"),
         ("x", {"model": "m", "media": [3]}, TypeError, "media|str"),
-        ("x", {"model": "m", "workers": []}, ValueError, "workers names nobody who reads the shared cache"),
+        ("x", {"model": "m", "workers": []}, ValueError, "workers is empty"),
         ("x", {"model": "m", "workers": "a"}, TypeError, "workers must be several, got one str"),
         ("x", {"model": "m", "workers": [3]}, TypeError, r"workers\[0\] is a int"),
         ("", {"model": "m"}, ValueError, "must not be empty"),

@@ -7,9 +7,10 @@
 //!
 //! # Who else may write
 //!
-//! With a GIL, it is held while a borrowed slice is in use, no Python code runs meanwhile, and what runs without the GIL
-//! gets a copy ([`steady_words`]). Threads of other libraries may still write to their own buffer: so a borrowed slice is
-//! only hashed, looked up or copied, each of which takes any words; what is stored is looked at in the copy.
+//! With a GIL, it is held while a borrowed slice is in use, no Python code runs meanwhile, and code that runs without
+//! the GIL gets a copy ([`steady_words`]). Threads of other libraries may still write to their own buffer: so a
+//! borrowed slice is only hashed, looked up or copied, each of which takes any words; stored values are checked in the
+//! copy.
 //!
 //! Without a GIL nothing keeps other threads from changing a list or a buffer. A list is read from a tuple of its items,
 //! which the interpreter makes in one step, and no buffer is borrowed: every word of it is read once, by a volatile load
@@ -70,7 +71,7 @@ impl Word for u32 {
         reason = "c_ulong is 32 bits wide elsewhere"
     )]
     unsafe fn read(item: *mut ffi::PyObject) -> u64 {
-        // SAFETY: the caller's promise is what the call asks for.
+        // SAFETY: the caller guarantees the condition of the call.
         u64::from(unsafe { ffi::PyLong_AsUnsignedLong(item) })
     }
 }
@@ -86,7 +87,7 @@ impl Word for SequenceHash {
 
     #[inline]
     unsafe fn read(item: *mut ffi::PyObject) -> u64 {
-        // SAFETY: the caller's promise is what the call asks for.
+        // SAFETY: the caller guarantees the condition of the call.
         unsafe { ffi::PyLong_AsUnsignedLongLong(item) }
     }
 }
@@ -283,7 +284,7 @@ fn read_items<W: Word>(
     Ok(())
 }
 
-/// Converts anything with `__index__`, or says what is wrong with it.
+/// Converts anything with `__index__`, or raises an error that names the wrong item.
 fn closer_look<W: Word>(item: &Bound<'_, PyAny>, name: &str, at: usize) -> PyResult<W> {
     if item.is_instance_of::<PyBool>() {
         return Err(wrong_type(item, &format!("{name}[{at}]"), "int"));
@@ -434,7 +435,7 @@ fn copy<T: Copy, W: Word>(
         return narrow(items.iter().map(|item| widen(*item)), out);
     }
     if stride == size_of::<T>().cast_signed() && start.is_aligned() {
-        // SAFETY: contiguous and aligned, `count` items; nobody writes while the GIL is held here.
+        // SAFETY: contiguous and aligned, `count` items; no other thread writes while the GIL is held here.
         let items = unsafe { slice::from_raw_parts(start, count) };
         return narrow(items.iter().map(|item| widen(*item)), out);
     }
@@ -526,7 +527,7 @@ pub(crate) fn new_hash_array(
         let words = buffer
             .as_slice_ptr()
             .ok_or_else(|| PyTypeError::new_err("numpy.empty gave no contiguous array"))?;
-        // SAFETY: `len` aligned words that nobody else has seen yet; `SequenceHash` is a transparent u64.
+        // SAFETY: `len` aligned words without another reference yet; `SequenceHash` is a transparent u64.
         fill(unsafe { slice::from_raw_parts_mut(words.as_ptr().cast::<SequenceHash>(), len) })?;
     }
     Ok(array)

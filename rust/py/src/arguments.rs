@@ -11,7 +11,7 @@ use crate::args::{self, named, ranged, type_name};
 use crate::body::Read;
 use crate::options::read::{ABOVE_ZERO, millis};
 
-/// A trillion tokens: what no request reaches, and what no sum of loads overflows by.
+/// A trillion tokens: more than any request has, and no sum of loads overflows by it.
 pub const MAX_TOKENS: u64 = 1 << 40;
 
 /// Calls a macro with `name: Type = reader,` for all of them; `priority`, `by_load` and `dry_run`, which are never None, come behind.
@@ -59,7 +59,7 @@ pub trait Kept: Default {
     fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
 
-/// What is read where it is used.
+/// An object that is read where it is used.
 #[expect(clippy::unnecessary_wraps, reason = "a reader as the others are")]
 pub fn object(_name: &str, given: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     Ok(given.clone().unbind())
@@ -125,7 +125,7 @@ macro_rules! call {
             pub priority: i64,
             /// There may be no prompt.
             pub by_load: bool,
-            /// What body and headers said, which have filled the others.
+            /// Fields read from body and headers, which have filled the others.
             pub read: Option<Box<Read>>,
         }
 

@@ -1,4 +1,4 @@
-//! What a body and the headers beside it say, and the interpreter's lock.
+//! Fields read from a body and the headers beside it, and the interpreter's lock.
 
 use pyo3::Python;
 

@@ -57,7 +57,7 @@ pub fn layout(given: &Bound<'_, PyAny>) -> PyResult<CacheLayout> {
     layout.map_err(|error| to_python(&error))
 }
 
-/// What a router goes by, `None` if any leading blocks can be resumed behind.
+/// The resume rule of a router, `None` if any leading blocks can be resumed behind.
 pub fn resuming(given: &Bound<'_, PyAny>) -> PyResult<Option<Resuming>> {
     let (groups, retention, eagle) = read(given)?;
     let is_announced = Options(given.cast::<PyDict>()?).flag("announced")?;
@@ -65,7 +65,7 @@ pub fn resuming(given: &Bound<'_, PyAny>) -> PyResult<Option<Resuming>> {
     Ok(rule.map(|rule| rule.hidden(!is_announced)))
 }
 
-/// What an engine retains: the interval in tokens, 0 for ends only, or "all".
+/// Retention of an engine: the interval in tokens, 0 for ends only, or "all".
 pub fn retention(given: &Bound<'_, PyAny>) -> PyResult<Retention> {
     if given.extract::<&str>().is_ok_and(|text| text == "all") {
         return Ok(Retention::All);

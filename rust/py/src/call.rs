@@ -1,4 +1,4 @@
-//! What the arguments of a selection say of its prompt, and what was tried for it.
+//! Prompt and hints in the arguments of a selection, and the workers tried for it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::body::{Client, Read, Shape, unlocked};
 use crate::hashing::objects;
 use crate::prompt::{Prompt, Reader, Scratch};
 
-/// What the name of a model says about the identity of its blocks.
+/// How the name of a model affects the identity of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Model<'a> {
     /// Nothing: it has an index of its own, or is what all engines of the index serve.
@@ -40,13 +40,13 @@ pub fn text<'py>(
         .transpose()
 }
 
-/// What a request says beside its prompt.
+/// Fields of a request beside its prompt.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hints<'a> {
     pub model: Option<&'a str>,
     lora: Option<&'a str>,
     cache_salt: Option<&'a str>,
-    /// Of the caller, who counted them.
+    /// As the caller counted them.
     prompt_tokens: Option<u64>,
     expected_output_tokens: Option<u64>,
     /// How long the worker keeps the prompt.
@@ -59,7 +59,7 @@ pub struct Hints<'a> {
 }
 
 impl<'a> Hints<'a> {
-    /// What body and headers say.
+    /// Hints from body and headers.
     pub fn of(read: Option<&'a Read>) -> Self {
         let text = |text: Option<&'a String>| text.map(String::as_str);
         Self {
@@ -106,7 +106,7 @@ impl<'a> Hints<'a> {
         }
     }
 
-    /// Notes how many tokens the `prompt` has: as many as the caller says, or as a text like it most likely has.
+    /// Sets the length of the `prompt`: the caller's count, or an estimate for a text like it.
     fn measure(&self, prompt: &mut Prompt, scales: &Scales) {
         if self.is_counted {
             return;
@@ -135,7 +135,7 @@ impl<'a> Hints<'a> {
         }
     }
 
-    /// What the decision keeps of body and headers.
+    /// Fields of body and headers that the decision keeps.
     pub fn client(&self, prompt: &Prompt) -> Client {
         let mut client = self
             .read
@@ -156,7 +156,7 @@ impl<'a> Hints<'a> {
 }
 
 impl Call {
-    /// What it says beside the prompt; of the caller first.
+    /// Fields beside the prompt; those of the caller come first.
     pub fn hints<'a>(&'a self, py: Python<'a>) -> PyResult<Hints<'a>> {
         let read = Hints::of(self.read.as_deref());
         let or_read = |name: &str, given: &'a Option<Py<PyString>>, read: Option<&'a str>| {
@@ -270,7 +270,7 @@ impl Call {
         self.max_output_tokens.or_else(|| read?.max_output_tokens)
     }
 
-    /// Of the caller, who may have given the maximum alone.
+    /// Expected output tokens; a caller may have given the maximum alone.
     pub fn expected_output_tokens(&self) -> Option<u64> {
         let read = self
             .read
@@ -285,7 +285,7 @@ impl Call {
 #[derive(Debug, Clone)]
 pub struct Try {
     pub key: Arc<str>,
-    /// What came of it, in words.
+    /// Outcome in words.
     pub outcome: Arc<str>,
 }
 

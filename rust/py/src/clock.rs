@@ -15,7 +15,7 @@ use crate::args::type_name;
 #[derive(Debug)]
 pub struct Clock {
     callable: Option<Py<PyAny>>,
-    /// What the callable said last.
+    /// Latest value of the callable.
     last: AtomicU64,
 }
 

@@ -76,13 +76,13 @@ pub struct Decision {
     #[doc = stub!("Decision.dp_rank")]
     #[pyo3(get)]
     dp_rank: Option<u32>,
-    /// What a dry run saw; the engine remembers what the others did.
+    /// Candidates of a dry run; the engine keeps those of other decisions.
     seen: Option<Vec<Seen>>,
     /// The engine's own count of cached tokens plus 1; 0 until reported.
     cached_tokens: AtomicU64,
 }
 
-/// What a decision is made of.
+/// Parts of a decision.
 #[derive(Debug)]
 pub struct Selected {
     pub worker: Py<PyAny>,
@@ -413,7 +413,7 @@ impl Decision {
 }
 
 impl Decision {
-    /// What `headers` holds.
+    /// Pairs of `headers`.
     pub fn header_pairs(&self) -> Vec<(&'static str, String)> {
         header_pairs(
             &self.attempt.key,

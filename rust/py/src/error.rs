@@ -39,7 +39,7 @@ pub(crate) fn body_error(error: BodyError) -> PyErr {
     classes::BodyError::new_err((error.kind.name(), error.offset))
 }
 
-/// What is wrong with a body, as the exception says it.
+/// Text of the exception for an invalid body.
 pub(crate) fn body_text(error: BodyError) -> String {
     format!(
         "request body: {} at byte {}",

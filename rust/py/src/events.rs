@@ -1,4 +1,4 @@
-//! `decode_kv_events`: what an engine's message says, for people, the doctor and tests.
+//! `decode_kv_events`: content of an engine's message, for people, the doctor and tests.
 
 use cachelb_events::{Attention, Batch, Event, Name, Place, Span, decode};
 use pyo3::exceptions::PyValueError;

@@ -1,4 +1,4 @@
-//! What a selection saw, as the value types of `cachelb.explanation`.
+//! Candidates of a selection, as the value types of `cachelb.explanation`.
 
 use cachelb::selector::{Held, Pick, Seen};
 use cachelb_core::ids::Medium;

@@ -1,4 +1,4 @@
-//! What a policy with a list of its own and a router both do, written once: such a policy is a router without a name,
+//! Methods that a policy with a list of its own and a router share: such a policy is a router without a name,
 //! whose workers are those of the latest lists.
 
 use pyo3::prelude::*;

@@ -49,7 +49,7 @@ impl Namespace {
     }
 }
 
-/// What a secret is for functions that hash: a key of namespaces, and a seed in the place of the default one.
+/// Keys derived from a secret for functions that hash: a key of namespaces, and a seed in the place of the default one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Keys {
     namespaces: Option<NamespaceKey>,
@@ -57,7 +57,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Of the argument `secret`; without one, what is published.
+    /// Keys of the argument `secret`; without one, the published ones.
     pub(crate) fn read(py: Python<'_>, secret: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(secret) = secret else {
             return Ok(Self::default());

@@ -1,7 +1,7 @@
 //! `BlockTracker`.
 //!
 //! Every call first runs whatever may run Python code (the clock, reading lists, names), then takes the lock without
-//! waiting; only if somebody else has it, or the work is large, is the GIL let go meanwhile.
+//! waiting; the GIL is released meanwhile only if another thread has it, or the work is large.
 
 use std::cell::Cell;
 
@@ -64,7 +64,7 @@ indexed!(BlockTracker, "BlockTracker", View, |view, now| view
     .snapshot(now));
 
 impl BlockTracker {
-    /// Drops what is past its time to live, before anything is asked or changed.
+    /// Drops blocks past their time to live, before anything is asked or changed.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(due) = self.core.next_expiry() {
             let now = self.clock.now(py)?;

@@ -1,4 +1,4 @@
-//! What the block index and the radix tree have in common, written once.
+//! Code that the block index and the radix tree share.
 
 use cachelb_core::error::Result;
 use pyo3::prelude::*;

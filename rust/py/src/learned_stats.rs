@@ -1,4 +1,4 @@
-//! What rules that learn tell of themselves, as plain Python values.
+//! Statistics of rules that learn, as plain Python values.
 
 use cachelb::selector::PoolId;
 use cachelb_learned::LearnedStats;
@@ -8,7 +8,7 @@ use pyo3::types::{IntoPyDict, PyDict};
 use crate::engine::Engine;
 use crate::items::set_items;
 
-/// What the rules of all models learned, of those that do.
+/// Statistics of the learning rules of all models.
 pub fn learned<'py>(
     py: Python<'py>,
     engine: &Engine,

@@ -1,4 +1,4 @@
-//! `Match`: what `find_best_worker` found.
+//! `Match`: result of `find_best_worker`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyString, PyTuple};

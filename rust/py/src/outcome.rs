@@ -1,4 +1,4 @@
-//! What kind of failure an exception or a status is.
+//! Classifies the failure behind an exception or a status.
 //!
 //! A failure counts against the worker only if it shows that the worker or the way to it failed: an answer with a status,
 //! or an exception of a transport. Everything else is an error of the caller's own code, and the request was given up.
@@ -43,7 +43,7 @@ const DISCONNECTS: [(&str, &str); 2] = [
 /// How deep the causes of an exception are looked at, and how many members of a group.
 pub const DEPTH: usize = 8;
 
-/// How a request ended that `on_error` is told of.
+/// Ending of a request reported to `on_error`.
 pub fn classify(error: &Bound<'_, PyAny>) -> PyResult<Ending> {
     if error.is_instance_of::<PyInt>() && !error.is_instance_of::<PyBool>() {
         return of_status(error).ok_or_else(|| {
@@ -69,7 +69,7 @@ pub fn is_disconnect(error: &Bound<'_, PyAny>, depth: usize) -> bool {
 }
 
 /// The exceptions that this one was raised from: its cause, the members of a group, and its arguments, as `aiohttp` and
-/// `requests` have them. What was being handled at the time may be of another request, except in LiteLLM.
+/// `requests` have them. The exception being handled at the time may belong to another request, except in LiteLLM.
 fn causes<'py>(error: &Bound<'py, PyAny>) -> Vec<Bound<'py, PyAny>> {
     let module = get(error, "__module__").map_or_else(String::new, |module| module.to_string());
     let names = ["__cause__", "exceptions", "args", "__context__"];
@@ -139,7 +139,7 @@ fn is_one_of(error: &Bound<'_, PyAny>, classes: &[(&str, &str)]) -> PyResult<boo
     Ok(false)
 }
 
-/// What a call of gRPC ended with, `None` if it is no such exception.
+/// Ending of a gRPC call, `None` if it is no such exception.
 fn of_call(error: &Bound<'_, PyAny>) -> Option<Ending> {
     let code = error.getattr_opt("code").ok()??;
     let name: String = code.call0().ok()?.getattr("name").ok()?.extract().ok()?;

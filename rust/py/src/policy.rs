@@ -303,7 +303,7 @@ impl NativePolicy {
         slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
     }
 
-    /// What its rule learned, if it does.
+    /// Statistics of its rule, if that learns.
     fn _learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         learned(py, &self.engine, |_| None)
     }

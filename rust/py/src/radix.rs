@@ -1,8 +1,8 @@
 //! `RadixTree`.
 //!
 //! Every call first runs whatever may run Python code (the clock, reading lists, names), then takes the lock without
-//! waiting. Only if somebody else has it is the GIL let go, and for evictions of many leaves, which are done in parts that
-//! let others in between.
+//! waiting. The GIL is released only if another thread has it, and for evictions of many leaves, which are done in
+//! parts that let others in between.
 
 use std::cell::Cell;
 
@@ -71,7 +71,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Tokens that stay what they are without the GIL.
+    /// Tokens that do not change while the GIL is released.
     fn copied(&self, py: Python<'_>) -> Vec<u32> {
         match self {
             Self::Text(_) => Vec::new(),
@@ -167,7 +167,7 @@ impl RadixTree {
         Ok(gone)
     }
 
-    /// Drops what is past its time to live, before anything is asked or changed.
+    /// Drops prefixes past their time to live, before anything is asked or changed.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(due) = self.core.next_expiry() {
             let now = self.clock.now(py)?;

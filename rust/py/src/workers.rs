@@ -30,7 +30,7 @@ enum Health {
     Attributes([bool; 3]),
 }
 
-/// What is known of a worker beside its name.
+/// State of a worker beside its name.
 #[derive(Debug)]
 struct Seat {
     health: Health,
@@ -48,7 +48,7 @@ pub struct Roster {
     objects: Vec<Py<PyAny>>,
     /// Parallel to the objects.
     seats: Vec<Seat>,
-    /// What the selector is offered; parallel to the objects.
+    /// Offers to the selector, parallel to the objects.
     pub offers: Offers,
     /// Whether every worker is silent about its health.
     silent: bool,
@@ -320,8 +320,8 @@ fn health_of(item: &Bound<'_, PyAny>) -> PyResult<Health> {
     Ok(Health::Attributes(present))
 }
 
-/// Names of the workers with keys `raws`, all there are. Of several that differ only in credentials, each gets a tag, but
-/// for one that goes by the plain name already: `holder` is the key of the worker with a name. One that has a tag by now
+/// Names of the workers with keys `raws`, all there are. Keys that differ only in credentials each get a tag, but for
+/// one that has the plain name already: `holder` is the key of the worker with a name. A worker that has a tag by now
 /// (`known`) keeps it.
 pub fn names_of<'a>(
     raws: &[&'a str],
@@ -370,7 +370,7 @@ pub fn worker_name(text: &str) -> String {
     Name::of(text).shown.into_owned()
 }
 
-/// The worker's key: what `key` says, else the `str` itself, else `.url`, else `.id`.
+/// The worker's key: the value of `key`, else the `str` itself, else `.url`, else `.id`.
 pub fn key_of<'py>(
     item: &Bound<'py, PyAny>,
     key: Option<&Bound<'py, PyAny>>,

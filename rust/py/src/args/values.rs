@@ -1,7 +1,7 @@
 //! Numbers, flags, texts and items: every argument that is not a row of words is read here.
 //!
 //! A value of the wrong type is a `TypeError`, any other value that is not accepted a `ValueError`, and both name the
-//! argument. `bool` is no number. What can be iterated is read to a stated length and no further.
+//! argument. `bool` is no number. An iterable is read to a stated length and no further.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -96,7 +96,7 @@ pub(crate) fn string<'a, 'py>(
         .map_err(|_| wrong_type(value, name, "str"))
 }
 
-/// What is wrong with the type of an argument.
+/// Error for an argument of a wrong type.
 pub(crate) fn wrong_type(value: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
     PyTypeError::new_err(format!(
         "{name} must be {expected}, got {}",

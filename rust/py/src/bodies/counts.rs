@@ -1,4 +1,4 @@
-//! What was read, counted by names that are fixed; nothing of a body or header is a name.
+//! Counts of read bodies, under fixed names; no part of a body or header is a name.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub struct Counts {
     attribution: AtomicU64,
 }
 
-/// What one request adds to them.
+/// Counts that one request adds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
     pub kind: Option<Kind>,

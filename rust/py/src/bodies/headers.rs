@@ -17,7 +17,7 @@ const PRIORITIES: [(&str, bool); 3] = [
     ("x-litellm-priority", false),
 ];
 const ENCODING: &str = "content-encoding";
-/// What the gateway names a session by.
+/// Key of a session that the gateway named.
 const OWN: &str = "/cachelb/session";
 
 /// Headers by their names in lower case.
@@ -46,7 +46,7 @@ impl Headers {
         Ok(found)
     }
 
-    /// The same of pairs that are texts.
+    /// As [`Self::read`], for pairs of texts.
     pub fn of<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>, own: &[String]) -> Self {
         let mut found = Self::default();
         for (name, value) in pairs {
@@ -68,7 +68,7 @@ impl Headers {
         }
     }
 
-    /// What they say of the conversation.
+    /// Clues to the conversation in them.
     pub fn clues(&self) -> Clues<'_> {
         let mut clues = Clues::default();
         for (name, value) in &self.0 {

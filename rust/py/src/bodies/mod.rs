@@ -51,7 +51,7 @@ pub struct Bodies {
     limited: AtomicBool,
 }
 
-/// What the gateway says of the request.
+/// Facts that the gateway gives about the request.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     path: &'a str,
@@ -79,7 +79,7 @@ impl Bodies {
         visit.call(&self.settings.renderer)
     }
 
-    /// Notes in `call` what its body, headers and messages say, if it has any. `counted` is false
+    /// Fills `call` from its body, headers and messages, if it has any. `counted` is false
     /// for a request that was counted before, or is none. `has_events` is whether any worker has. A renderer is called here, so
     /// nothing may be locked.
     pub fn fill(
@@ -161,7 +161,7 @@ impl Bodies {
         match &call.body {
             Some(_) if path.is_none() => {
                 return Err(PyTypeError::new_err(
-                    "body= needs path=, the path of the request, which says what the body is",
+                    "body= needs path=, the path of the request, which determines how the body is read",
                 ));
             }
             Some(body) => {

@@ -10,7 +10,7 @@ use crate::args::Words;
 use crate::body::{PromptRoom, Read, Shape};
 
 impl Bodies {
-    /// Has a text prompt rendered. If that fails it stays text; what is no failure, such as an interrupt, goes to the caller.
+    /// Has a text prompt rendered. If that fails it stays text; an interrupt or exit is raised to the caller.
     pub(super) fn render(
         &self,
         body: &Bound<'_, PyBytes>,

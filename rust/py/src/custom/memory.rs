@@ -8,7 +8,7 @@ use cachelb::selector::Survey;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// The columns of a survey as read-only bytes. Whoever looks at them keeps this object alive, and it keeps the survey.
+/// The columns of a survey as read-only bytes. A view of them keeps this object alive, and it keeps the survey.
 #[pyclass(frozen, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct Memory(pub Arc<Survey>);
@@ -25,7 +25,7 @@ impl Memory {
         let cells = slf.get().0.cells();
         // SAFETY: the interpreter passes a view that may be written. The bytes live in a boxed slice of the survey that
         // nothing moves, frees or writes to while this object lives; the call takes a reference to it for the view,
-        // and refuses whoever wants to write.
+        // and refuses a writable one.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,

@@ -46,7 +46,7 @@ impl Custom {
         }))
     }
 
-    /// Asks the policy. `None` if it failed; what is no failure, such as an interrupt, goes to the caller.
+    /// Asks the policy. `None` if it failed; an interrupt or exit is raised to the caller.
     fn ask(
         &self,
         py: Python<'_>,
@@ -83,7 +83,7 @@ pub struct Customs {
     shadows: Vec<Option<Custom>>,
 }
 
-/// What the caller's policies picked for one selection.
+/// Picks of the caller's policies for one selection.
 #[derive(Debug, Default)]
 pub struct Picks {
     pub pinned: Pinned,
@@ -139,12 +139,12 @@ impl Customs {
         self.of(wanted).is_some()
     }
 
-    /// Whether somebody outside must be asked.
+    /// Whether a policy outside the selector must be asked.
     pub fn are_asked(&self, wanted: Wanted, dry_run: bool) -> bool {
         self.of(wanted).is_some() || !self.shadows(wanted, dry_run).is_empty()
     }
 
-    /// Asks whom `turn` concerns; `request` makes the view for a seed.
+    /// Asks the policies that `turn` concerns; `request` makes the view for a seed.
     pub fn ask(
         &self,
         py: Python<'_>,

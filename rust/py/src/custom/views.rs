@@ -1,4 +1,4 @@
-//! What a policy of the caller's own sees: one request, and the fleet as columns.
+//! Views for a policy of the caller's own: one request, and the fleet as columns.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! One attempt at a request: what was selected for, its booking, and how it ended.
+//! One attempt at a request: its pick, its booking, and how it ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,11 +23,11 @@ use crate::prompt::Reader;
 pub enum End {
     Completed,
     Cancelled,
-    /// With an error: what it was, in words.
+    /// With an error, in words.
     Failed(Arc<str>),
 }
 
-/// What a decision decided for, and the load it owns.
+/// The request and worker of a decision, and the load it owns.
 #[derive(Debug)]
 pub struct Attempt {
     pub lease: Lease,
@@ -54,8 +54,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// The engine generated the tokens `output` behind those of the prompt, which are read again. Nothing is told of prompts
-    /// that were given in another form. Returns how many they are.
+    /// The engine generated the tokens `output` behind those of the prompt, which are read again. Prompts that were
+    /// given in another form are skipped. Returns how many tokens they are.
     pub fn answered(&self, output: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (py, mut copied, mut words) = (output.py(), Vec::new(), Vec::new());
         let output = Words::<u32>::get(output, "output_ids", &mut copied)?;

@@ -1,4 +1,4 @@
-//! What the policies and their options are, for the Python half to make classes, signatures and documentation of.
+//! Policies and their options, from which the Python half makes classes, signatures and documentation.
 
 use cachelb_policy::{Declared, Kind, POLICIES, Policy, Value};
 use pyo3::prelude::*;

@@ -66,7 +66,7 @@ pub fn tenant_named(tenants: &RandomState, name: &str) -> Tenant {
     Tenant(tenants.hash_one(name).max(1))
 }
 
-/// What a gate is built from.
+/// Settings of a gate.
 pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<GateSettings> {
     let ageing_tokens_per_s = given.required("ageing_tokens_per_s")?.extract()?;
     let orders = [
@@ -166,7 +166,7 @@ impl AdmissionGate {
         found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
     }
 
-    /// The same for a request that is not held.
+    /// As [`Self::select`], for a request that is not held.
     fn select_now<'py>(
         &self,
         py: Python<'py>,
@@ -179,7 +179,7 @@ impl AdmissionGate {
     }
 }
 
-/// What becomes of a request that cannot go.
+/// Treatment of a request that cannot go.
 enum Way<'a> {
     /// The caller learns why, and nothing changes.
     Preview,
@@ -291,7 +291,7 @@ impl AdmissionGate {
         }
     }
 
-    /// What the next request of these arguments would get, which may be an error. Changes nothing.
+    /// Outcome of the next request with these arguments, which may be an error. Changes nothing.
     #[pyo3(signature = (**arguments))]
     fn preview<'py>(
         &self,
@@ -310,7 +310,7 @@ impl AdmissionGate {
         })
     }
 
-    /// What became of the requests of each priority, as `BandStats` has it.
+    /// Outcomes of the requests of each priority, as in `BandStats`.
     fn bands<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let tallies = self.gate(py, |gate| gate.tallies())?;
         bands(py, &tallies)

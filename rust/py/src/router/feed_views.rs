@@ -14,7 +14,7 @@ fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<
     counts.into_py_dict(py)
 }
 
-/// Adds what is known of unknown fields by name.
+/// Adds the counts of unknown fields by name.
 fn fields<'py>(counts: Bound<'py, PyDict>, seen: &FeedStats) -> PyResult<Bound<'py, PyDict>> {
     for (name, n) in &seen.unknown_fields {
         counts.set_item(format!("unknown-field:{name}"), n)?;
@@ -89,7 +89,7 @@ fn row<'py>(
 
 #[pymethods]
 impl Fleet {
-    /// What every stream counted: key, rank or None, and a dictionary.
+    /// Counters of every stream: key, rank or None, and a dictionary.
     fn event_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rows = PyList::empty(py);
         for (key, worker) in self.feeds.all() {

@@ -1,7 +1,7 @@
 //! The native base class of the router: registered workers, several models, roles and ranks.
 //!
-//! The class has what gateways call, [`Fleet`] what the Python half, sources and transports do: workers and models, events
-//! of engines, what is shared with other routers and kept for later ones, counters and records.
+//! The class has the calls of gateways, [`Fleet`] those of the Python half, sources and transports: workers and models,
+//! events of engines, state shared with other routers and kept for later ones, counters and records.
 
 mod admission;
 mod batch;

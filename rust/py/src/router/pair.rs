@@ -28,7 +28,7 @@ fn pair(
     found?.now()
 }
 
-/// What a pair's selection found.
+/// Picks of a pair: prefill, if any, and decode.
 type Halves = (Option<Pick>, Pick);
 
 /// Selects a pair by `step`, which is given the selection itself.

@@ -30,7 +30,7 @@ use crate::prompt::{Prompt, Reader, Scratch, with_scratch};
 use crate::roster::Registered;
 use crate::workers::Limits;
 
-/// What decisions are made of: the request as it was read, and the workers it chose from.
+/// Parts of a decision: the request as it was read, and the workers it chose from.
 pub(super) struct Outcome {
     pub ready: Ready,
     pub client: Client,
@@ -39,7 +39,7 @@ pub(super) struct Outcome {
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// What policies of the caller's are asked for, the first worker to be picked last.
+    /// The parts of a request that policies of the caller's pick for, the first worker to be picked last.
     pub wanted: &'static [Wanted],
     pub dry_run: bool,
     /// How the request takes part in admission, if it does.
@@ -50,14 +50,14 @@ pub(super) struct Kind {
 pub(super) type Step<'a, T> =
     &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
 
-/// What a selection found: a worker, or that the request waits.
+/// Result of a selection: a worker, or a request that waits.
 pub(super) enum Found<T> {
     Decision(T),
     Waits(Ticket, Option<u64>, Box<Call>),
 }
 
 impl<T> Found<T> {
-    /// What it found, as `to` has it.
+    /// The result with `to` applied to the worker.
     pub fn map<U>(self, to: impl FnOnce(T) -> PyResult<U>) -> PyResult<Found<U>> {
         Ok(match self {
             Self::Decision(found) => Found::Decision(to(found)?),
@@ -65,7 +65,7 @@ impl<T> Found<T> {
         })
     }
 
-    /// What it found where nothing waits.
+    /// The worker, where nothing waits.
     pub fn now(self) -> PyResult<T> {
         match self {
             Self::Decision(found) => Ok(found),
@@ -305,7 +305,7 @@ impl Ready {
         Ok(ready)
     }
 
-    /// What was read of a request, the `prompt` by the reader of its pool.
+    /// A request that was read, the `prompt` by the reader of its pool.
     pub fn new(
         fleet: &Fleet,
         registered: Arc<Registered>,
@@ -396,7 +396,7 @@ impl Ready {
         let before = offers.ruled_out();
         let survey = self.locked(router, |selector| Survey::of(selector, offers, request))?;
         offers.restore(&before);
-        // What is wrong shows in the selection that follows.
+        // An error shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };
         let (prompt, hasher) = (&self.prompt, &self.hasher);
         let view = |seed| RequestView::new(py, call, prompt, request, hasher, dry_run, seed);
@@ -486,7 +486,7 @@ impl NativeRouter {
         select_now(slf, kind, call, Vec::new())
     }
 
-    /// What the next selection would pick, and what it sees of every worker.
+    /// The next pick, and the selection's view of every worker.
     #[pyo3(signature = (**arguments))]
     fn _explain<'py>(
         slf: &Bound<'py, Self>,

@@ -89,7 +89,7 @@ impl Fleet {
         let keys = keys_of(workers, key, self.tags(), |name| now.seat(name).is_some())?;
         if keys.is_empty() {
             return Err(PyValueError::new_err(
-                "workers names nobody who reads the shared cache; name one, or pass None for all of the model",
+                "workers is empty; name a worker that reads the shared cache, or pass None for all of the model",
             ));
         }
         Ok(Readers::of(keys))
@@ -106,7 +106,7 @@ impl Fleet {
 
 #[pymethods]
 impl Fleet {
-    /// Registers the shared cache of a model, or changes what is known of it.
+    /// Registers the shared cache of a model, or changes its properties.
     #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, ttl_s=None, kv_blocks=None, media=vec![], workers=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add_shared_cache(

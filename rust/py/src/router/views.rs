@@ -1,4 +1,4 @@
-//! Counters and columns of a router as plain Python values, read when somebody asks.
+//! Counters and columns of a router as plain Python values, read on demand.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ struct Copied {
     bands: BTreeMap<i64, (Tally, usize)>,
 }
 
-/// What became of the requests of each priority, as `BandStats` has it.
+/// Outcomes of the requests of each priority, as in `BandStats`.
 pub fn bands<'py>(
     py: Python<'py>,
     bands: &BTreeMap<i64, (Tally, usize)>,
@@ -77,7 +77,7 @@ fn evictions(lost: &Lost) -> [(&'static str, u64); 6] {
     ]
 }
 
-/// What the indexes were told and could not take.
+/// Changes that the indexes could not apply.
 fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
     [
         ("orphan", stats.orphans),
@@ -159,7 +159,7 @@ impl Fleet {
         Ok(counters)
     }
 
-    /// What is known of every candidate.
+    /// State of every candidate.
     fn worker_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let now = self.engine.now(py)?;
         let rows: Vec<Row> = self.engine.locked(py, |selector| {
@@ -206,7 +206,7 @@ impl Fleet {
         Ok(list)
     }
 
-    /// What the rules learned, of those that do.
+    /// Statistics of the rules that learn.
     fn learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         learned(py, &self.engine, |pool| self.model(pool))
     }

@@ -131,7 +131,7 @@ impl<'a, 'py> Borrowed<'a, 'py> {
 impl Drop for Borrowed<'_, '_> {
     fn drop(&mut self) {
         for (router, selector) in self.routers.iter().zip(self.selectors.drain(..)) {
-            // Fails only if the lock's owner panicked inside, and then there is nobody to tell.
+            // Fails only if the lock's owner panicked inside, and no caller could handle that.
             let _ = put_selector(self.py, router.get(), selector);
         }
     }
@@ -341,7 +341,7 @@ fn put_selector(py: Python<'_>, router: &NativeRouter, selector: Selector) -> Py
     })
 }
 
-/// What its rules go by.
+/// Keys that its rules use.
 fn rule_keys<'a>(
     router: &NativeRouter,
     sessions: &'a [Option<Box<[u8]>>],

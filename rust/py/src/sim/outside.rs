@@ -61,7 +61,7 @@ impl Outside {
     }
 }
 
-/// What a gateway answers for one worker.
+/// A gateway's answer for one worker.
 type Answer = (u32, u64, u32, u8);
 
 fn placed((worker, ticket, predicted_tokens, reason): Answer) -> Placed {

@@ -265,7 +265,7 @@ fn incident(given: &Bound<'_, PyAny>) -> PyResult<(f64, u32, Incident)> {
     Ok((at, worker, what))
 }
 
-/// What is given; the rest keeps its default.
+/// Options given; the rest keep their defaults.
 pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
     let mut options = RunOptions::default();
     for (name, value) in given.iter() {

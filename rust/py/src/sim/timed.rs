@@ -1,4 +1,4 @@
-//! What selections cost in real time, which the core has no clock for.
+//! Real time taken by selections, for which the core has no clock.
 
 use std::time::Instant;
 

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 
 impl Router {
     /// Applies one message of KV events of a worker's engine: the msgpack payload that vLLM and `SGLang` publish. `seq` is its
-    /// number, by which lost messages are noticed. From the first on, what the worker holds is what its events say.
+    /// number, by which lost messages are noticed. From the first on, the worker holds the blocks that its events
+    /// report.
     ///
     /// Returns the events applied; 0 for a payload that cannot be read, which the counters show.
     ///

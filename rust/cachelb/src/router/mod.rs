@@ -61,7 +61,7 @@ pub struct Router {
     numbers: AtomicU64,
 }
 
-/// What the lock guards.
+/// State behind the lock.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     pub selector: Selector,
@@ -202,12 +202,12 @@ impl Router {
         Ok(())
     }
 
-    /// Forgets a worker and what it holds; its bookings still end as usual. Returns whether it was known.
+    /// Forgets a worker and its blocks; its bookings still end as usual. Returns whether it was known.
     pub fn remove_worker(&self, key: &str) -> bool {
         self.leave(key, |selector| selector.workers_mut().remove(key))
     }
 
-    /// Lets a worker finish what it has; it is forgotten with its last booking. Returns whether it was known.
+    /// Lets a worker finish its requests; it is forgotten with its last booking. Returns whether it was known.
     pub fn drain_worker(&self, key: &str) -> bool {
         self.leave(key, |selector| selector.workers_mut().drain(key))
     }
@@ -223,7 +223,7 @@ impl Router {
         known
     }
 
-    /// Marks a worker ready or not; what it holds and its bookings stay. Returns whether it is registered.
+    /// Marks a worker ready or not; its blocks and bookings stay. Returns whether it is registered.
     pub fn set_ready(&self, key: &str, ready: bool) -> bool {
         let mut fleet = self.fleet();
         let known = fleet.places.contains_key(key);

@@ -19,7 +19,7 @@ const POLICY: &str = "adaptive";
 /// Objects in objects: a policy in a policy.
 const DEPTH: u32 = 8;
 
-/// What a router is built from.
+/// Parts of a router, built from its options.
 #[derive(Debug)]
 pub(crate) struct Built {
     pub policy: &'static str,

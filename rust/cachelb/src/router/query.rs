@@ -1,4 +1,4 @@
-//! One request as a router takes it, and what it picks.
+//! One request as a router takes it, and its pick.
 
 use cachelb_core::ids::BookingId;
 use cachelb_policy::Reason;
@@ -26,7 +26,7 @@ pub enum Prompt<'a> {
     Text(&'a [u8]),
     /// The body of a request of an LLM API, which is read here.
     Body {
-        /// The path of the request, which tells how to read the body.
+        /// The path of the request, which determines how the body is read.
         path: &'a str,
         /// Its bytes.
         body: &'a [u8],
@@ -35,7 +35,7 @@ pub enum Prompt<'a> {
     Length(u64),
 }
 
-/// What else is known of a request. Build one by changing the fields of `Query::default()`.
+/// Options of a request beside its prompt. Build one by changing the fields of `Query::default()`.
 ///
 /// ```
 /// use cachelb::{Error, Prompt, Query, Router};
@@ -63,7 +63,7 @@ pub struct Query<'a> {
     pub expected_output_tokens: Option<u64>,
     /// Keys of workers that must not be picked, such as those that failed for this request before.
     pub exclude: &'a [&'a str],
-    /// Only say what would be picked; nothing is booked.
+    /// Only return the pick; nothing is booked.
     pub dry_run: bool,
 }
 

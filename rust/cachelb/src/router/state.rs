@@ -1,4 +1,4 @@
-//! Snapshots of what workers hold, for a router that starts later.
+//! Snapshots of the blocks of workers, for a router that starts later.
 
 use crate::selector::{Access as _, Keeper, Kept};
 use cachelb_core::ids::Millis;
@@ -7,12 +7,12 @@ use cachelb_share::fingerprint;
 use super::Router;
 use crate::error::{Error, Result};
 
-/// How long restored prefixes are believed, unless a request finds them again.
+/// How long restored prefixes count, unless a request finds them again.
 const TTL_MS: u64 = 3_600_000;
 /// Bytes handed on at once.
 const PIECE: usize = 1 << 16;
 
-/// What a snapshot brought.
+/// Counts of a restored snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
@@ -64,7 +64,8 @@ impl Router {
         sink(&piece)
     }
 
-    /// Restores what a snapshot says of the registered workers. It is checked as a whole first, and believed for an hour.
+    /// Restores the cached prefixes of the registered workers from a snapshot. It is checked as a whole first, and
+    /// counts for an hour.
     ///
     /// # Errors
     /// [`Error::Snapshot`] if it is damaged, or of a router with another `namespace_key`, `hash_seed` or block size; nothing is

@@ -61,7 +61,7 @@ impl Seat {
     }
 }
 
-/// What selections read, made from the workers.
+/// Offers for selections, made from the workers.
 #[derive(Debug)]
 struct Lined {
     offers: Vec<Offer>,
@@ -209,8 +209,8 @@ impl Registered {
     }
 }
 
-/// What a change displaced. It may hold the last of an object of the caller, whose end runs code: to be dropped when
-/// others may change the workers again.
+/// State displaced by a change. It may hold the last reference to an object of the caller, whose finalizer runs code:
+/// to be dropped when others may change the workers again.
 #[must_use]
 #[derive(Debug)]
 pub struct Displaced {

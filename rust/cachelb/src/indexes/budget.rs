@@ -18,9 +18,7 @@ const EVICTED_AT_ONCE: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     limit: Option<usize>,
-    /// Bytes taken by the indexes.
-    used: usize,
-    /// Time of the placement at work.
+    /// Time of the latest placement.
     tick: u64,
     /// Placements that were not remembered, or not to their end.
     pub without_room: u64,
@@ -42,7 +40,7 @@ impl Budget {
         Some(blocks)
     }
 
-    /// Evicts older blocks and writes to the index of pool `at`, until `write` returns that it was complete.
+    /// Adds to the index of pool `at`, as the latest use of all, and evicts for it.
     pub fn grow(
         &mut self,
         pools: &mut [Pool],
@@ -61,12 +59,18 @@ impl Budget {
         Ok(())
     }
 
-    /// Evicts until the sum fits: a change without a reservation took more than there was room for.
+    /// Bytes of the indexes of all pools.
+    fn taken(pools: &[Pool]) -> usize {
+        let indexes = pools.iter().filter_map(Pool::index);
+        indexes.map(Store::memory_bytes).sum()
+    }
+
+    /// Evicts until the sum fits.
     pub fn fit(&mut self, pools: &mut [Pool]) {
         self.evict_beyond(pools, u64::MAX);
     }
 
-    /// Evicts blocks used before the tick `before` until the sum fits; returns whether it is still too much.
+    /// Evicts what was used before the tick `before` until the sum fits; returns whether it is still too much.
     fn evict_beyond(&mut self, pools: &mut [Pool], before: u64) -> bool {
         while self.limit.is_some_and(|limit| Self::taken(pools) > limit) {
             if Self::evict(pools, before) == 0 {
@@ -76,8 +80,8 @@ impl Budget {
         false
     }
 
-    /// Evicts up to `blocks` of the least recently used blocks, before the tick `before`; returns how many went.
-    fn evict(&mut self, pools: &mut [Pool], blocks: u32, before: u64) -> u64 {
+    /// Evicts some of what was used longest ago, before the tick `before`; returns how many went.
+    fn evict(pools: &mut [Pool], before: u64) -> u64 {
         let age = |pool: &mut Pool| pool.blocks_mut()?.index_mut().0.oldest();
         loop {
             let ages = pools.iter_mut().filter_map(|pool| Some((age(pool)?, pool)));
@@ -92,7 +96,7 @@ impl Budget {
             if gone > 0 {
                 return gone;
             }
-            // The index that seemed oldest has a newer part: now that is known.
+            // The pool that seemed oldest has a newer part: now that is known.
         }
     }
 

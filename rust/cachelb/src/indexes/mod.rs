@@ -261,6 +261,7 @@ impl Pools {
     }
 
     /// State learned by the rules: the model, the part, and the statistics.
+    #[cfg(feature = "learned")]
     #[must_use]
     pub fn learned(&self) -> Vec<(PoolId, &'static str, LearnedStats)> {
         let learned = |(id, part, rule): (_, _, &dyn Rule)| Some((id, part, rule.learned()?));

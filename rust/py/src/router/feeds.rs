@@ -1,4 +1,4 @@
-//! The event streams of the registered workers, and what they say of undeclared models.
+//! The event streams of the registered workers, and the undeclared models they name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,9 +17,9 @@ use crate::roster::Seat;
 pub struct WorkerStreams {
     /// By rank.
     pub ids: Vec<WorkerId>,
-    /// What they speak of.
+    /// The pool that they are about.
     pub home: PoolId,
-    /// The same as long as the worker is registered.
+    /// Flag of the worker, which is one object as long as it is registered.
     pub life: Arc<AtomicBool>,
     pub streams: Streams,
     /// Restarts in them when another source saw the last one.
@@ -51,7 +51,7 @@ impl SharedCache {
         self.terms.readers.has(key)
     }
 
-    /// Whether what a worker announces in `place` is held here.
+    /// Whether the blocks that a worker announces in `place` are recorded here.
     pub fn holds(&self, place: Place) -> bool {
         match place {
             Place::Shared => true,
@@ -66,12 +66,12 @@ impl SharedCache {
     }
 }
 
-/// Names of models that no pool was declared for, and what they mean where engines tell of their caches.
+/// Names of models that no pool was declared for, and their meaning where engines publish events.
 #[derive(Debug, Default)]
 pub struct Undeclared {
     /// Events came for the first pool.
     pub fed: AtomicBool,
-    /// What the engines call their model; nothing in events says so.
+    /// The engines' name of their model, which events do not carry.
     own: Mutex<CommonName>,
     /// Adapters that events named.
     adapters: Mutex<HashSet<Box<str>>>,
@@ -90,7 +90,7 @@ pub struct Feeds {
     workers: Mutex<HashMap<Arc<str>, Arc<WorkerStreams>>>,
     /// Shared caches by the model whose workers read them.
     shared: Mutex<HashMap<PoolId, SharedCache>>,
-    /// What streams counted that are gone.
+    /// Counters of streams that are gone.
     retired: Mutex<Totals>,
     pub undeclared: Undeclared,
 }
@@ -109,7 +109,7 @@ impl Feeds {
         lock(&self.workers).get(key).map(Arc::clone)
     }
 
-    /// Forgets the streams of a worker; what they counted stays counted.
+    /// Forgets the streams of a worker; their counters are kept.
     pub fn forget(&self, key: &str) {
         let gone = lock(&self.workers).remove(key);
         if let Some(gone) = gone {
@@ -160,20 +160,20 @@ impl Feeds {
         gone.streams.add_to(&mut lock(&self.retired));
     }
 
-    /// What streams counted that are gone.
+    /// Counters of streams that are gone.
     pub fn retired(&self) -> Totals {
         *lock(&self.retired)
     }
 
-    /// Forgets all streams, as the child of a fork must: nobody there knows what its parent reads.
+    /// Forgets all streams, as the child of a fork must: it does not see what its parent reads.
     pub fn clear(&self) {
         lock(&self.workers).clear();
         *lock(&self.retired) = Totals::default();
     }
 
-    /// What an undeclared name means. The commonest one that is no adapter is what engines call their model, of which
-    /// events say nothing, so it is not mixed into hashes; a dry run only asks. Where every worker names its models
-    /// (`declared`), clients open no namespaces with other names.
+    /// Meaning of an undeclared name. The commonest one that is no adapter is the engines' name of their model, which
+    /// events do not carry, so it is not mixed into hashes; a dry run only looks it up. Where every worker names its
+    /// models (`declared`), clients open no namespaces with other names.
     pub fn meaning<'a>(&self, name: &'a str, declared: bool, dry_run: bool) -> Model<'a> {
         let undeclared = &self.undeclared;
         let fed = undeclared.has_events();

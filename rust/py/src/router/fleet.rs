@@ -44,7 +44,7 @@ pub struct Fleet {
     pub layouts: Arc<Layouts>,
     /// Whether a thread is changing selector, roster and readers, which must agree.
     pub changing: AtomicBool,
-    /// What the selector was made of, for a fork or a simulation that cannot use it.
+    /// Settings of the selector, for a fork or a simulation that cannot use it.
     pub settings: Settings,
     pub specs: Mutex<Vec<Py<PyDict>>>,
     /// Whether this is the child of a fork and the router is not used in it yet.
@@ -65,7 +65,7 @@ impl Fleet {
         Ok(whole(text(&raw, "a worker's key")?).into())
     }
 
-    /// What tags of names are made with: routers that share state have it in common.
+    /// Key of the tags of names: routers that share state have it in common.
     pub fn tags(&self) -> TagKey {
         TagKey::of(&self.readers()[0].hasher)
     }
@@ -83,8 +83,8 @@ impl Fleet {
         self.roster.now().model(pool).map(str::to_owned)
     }
 
-    /// The pool of the model called `name`, and what the name means there. A model without an index of its own shares the
-    /// first one.
+    /// The pool of the model called `name`, and the meaning of the name there. A model without an index of its own
+    /// shares the first one.
     pub fn pool_of<'a>(
         &self,
         name: Option<&'a str>,
@@ -157,7 +157,7 @@ pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Op
 
 #[pymethods]
 impl Fleet {
-    /// Registers a worker, or changes what is known of one. Returns whether it is new.
+    /// Registers a worker, or changes the profile of one. Returns whether it is new.
     #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None, cache_layout=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add(
@@ -236,7 +236,7 @@ impl Fleet {
         models
     }
 
-    /// Takes in what the engine of a worker states of its cache, each rank's.
+    /// Adds cache properties that the engine of a worker reported, to each rank.
     #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None, engine=None))]
     fn learn(
         &self,
@@ -285,7 +285,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Marks a worker ready or not; what it holds stays known.
+    /// Marks a worker ready or not; its blocks are kept.
     fn set_ready(
         &self,
         worker: &Bound<'_, PyAny>,

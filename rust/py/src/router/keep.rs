@@ -15,7 +15,7 @@ use crate::error::enter;
 /// Bytes handed to Python at once: short enough to be copied under the GIL.
 const PIECE: usize = 1 << 16;
 
-/// All that the router knows, as messages for peers.
+/// The state of the router, as messages for peers.
 pub(super) fn publish_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u8>> {
     // Before bookings, so that their workers are there.
     let words = |selector: &mut Selector| selector.sharing().map(Sharing::snapshot_changes);
@@ -46,7 +46,7 @@ pub(super) fn publish_all(engine: &Engine, pools: u32, now: Millis) -> Vec<Vec<u
 #[derive(Debug)]
 pub struct SnapshotPieces {
     engine: Arc<Engine>,
-    /// What is left: nothing after the last piece. In a box, since its checksum is aligned to 64 bytes, and Python's
+    /// Pieces to come: none after the last one. In a box, since its checksum is aligned to 64 bytes, and Python's
     /// objects are not.
     state: Mutex<(Option<Box<Keeper>>, Vec<u8>)>,
 }
@@ -70,7 +70,7 @@ impl SnapshotPieces {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        // Not waited for: whoever has it may need the GIL.
+        // Not waited for: the thread that has it may need the GIL.
         let Ok(mut state) = self.state.try_lock() else {
             let why = "another thread reads this snapshot";
             return Err(PyRuntimeError::new_err(why));

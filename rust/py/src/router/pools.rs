@@ -13,7 +13,7 @@ use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Opt
 use crate::policy::NativePolicy;
 use crate::prompt::Reader;
 
-/// What holds for the whole fleet.
+/// Settings of the whole fleet.
 pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
     let bound = |name, range| number_or_none(given.optional(name)?.as_ref(), name, range);
     let failures = given.integer("breaker_failures", 0, u64::from(u32::MAX))? as u32;
@@ -38,12 +38,12 @@ pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
     })
 }
 
-/// What the hashes of all models are made with.
+/// Keys of the hashes of all models.
 #[derive(Debug, Clone, Copy)]
 pub struct HashKeys {
     pub seed: u64,
     namespaces: NamespaceKey,
-    /// Of sessions: routers without a secret but with the same seed divide them alike.
+    /// Key of sessions: routers without a secret but with the same seed divide them alike.
     pub sessions: NamespaceKey,
 }
 

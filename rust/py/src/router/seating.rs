@@ -1,6 +1,6 @@
-//! The fleet changes: by the calls of this router, or as another router said.
+//! The fleet changes: by calls of this router, or by changes received from another.
 //!
-//! A change of either kind is one step: roster, selector and, of an own change, the word that others are told.
+//! A change of either kind is one step: roster, selector and, for an own change, the statement that is published.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ impl Fleet {
         Arc::clone(&seat.key)
     }
 
-    /// Registers a worker, or changes what is known of one. Returns whether it is new, and what it displaced.
+    /// Registers a worker, or changes the profile of one. Returns whether it is new, and the state it displaced.
     pub(super) fn take_seat(
         &self,
         worker: &Bound<'_, PyAny>,
@@ -105,7 +105,7 @@ impl Fleet {
         }
         if let Some(old) = before.seat(key) {
             seat.ready = Arc::clone(&old.ready);
-            // What a load source found out is told once.
+            // A load source reports its findings once.
             profile.engine = old.profile.engine.updated(profile.engine);
         }
         drop(before);
@@ -130,7 +130,8 @@ impl Fleet {
         Ok((old.is_empty(), displaced))
     }
 
-    /// Takes a worker out: at once, or when its last request ends. Returns whether it was known, and what it displaced.
+    /// Takes a worker out: at once, or when its last request ends. Returns whether it was known, and the state it
+    /// displaced.
     pub(super) fn leave_seat(
         &self,
         py: Python<'_>,

@@ -1,4 +1,5 @@
-//! What this router and others tell each other, as bytes that a transport carries, and what it keeps for a later one.
+//! State that this router exchanges with others, as bytes that a transport carries, and state that it keeps for a later
+//! one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ impl Fleet {
 
 #[pymethods]
 impl Fleet {
-    /// Begins to tell others what happens here and to hear them. Returns for which parts policies keep prompts, of which
-    /// others are told nothing.
+    /// Begins to publish changes of this router and to receive those of others. Returns the parts whose policies keep
+    /// prompts, which are never published.
     #[pyo3(signature = (origin, ttl_s, max_bytes, *, share_fleet=false))]
     fn share(
         &self,
@@ -107,7 +108,7 @@ impl Fleet {
             .locked(py, |selector| selector.sharing_mut().unshare(now))
     }
 
-    /// What waits to be told.
+    /// Messages that wait to be published.
     fn publish<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let mut messages = Vec::new();
         while let Some(message) = self
@@ -184,7 +185,7 @@ impl Fleet {
         Ok((origins.into_iter().collect(), found))
     }
 
-    /// Writes what workers hold, at a time in milliseconds of 1970.
+    /// Writes the blocks of workers, at a time in milliseconds of 1970.
     fn keep(&self, kept_ms: u64) -> SnapshotPieces {
         SnapshotPieces::begin(
             Arc::clone(&self.engine),
@@ -200,7 +201,7 @@ impl Fleet {
         enter(|| py.detach(|| Kept::read(&data, seed).map(|kept| kept.kept_ms())))
     }
 
-    /// Takes in what workers held when a snapshot was written.
+    /// Restores the blocks that workers held when a snapshot was written.
     fn restore<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Workers and the addresses that a proxy knows them by.
+//! Workers and their addresses at a proxy.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -16,9 +16,9 @@ const NO_ADDRESS: &str = "worker %s is never picked: it has no IP address and po
 /// The addresses of the workers at one time.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// Of the list of workers; `None` before the first.
+    /// Version of the list of workers; `None` before the first.
     version: Option<u64>,
-    /// Of every worker, whether it has an address or not.
+    /// Address of every worker, `None` for one without.
     by_key: HashMap<Arc<str>, Option<Arc<str>>>,
     by_address: HashMap<Arc<str>, Arc<str>>,
 }

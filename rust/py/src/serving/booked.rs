@@ -71,7 +71,7 @@ pub struct Booking {
 }
 
 impl Booking {
-    /// Runs `step` on the load, if there is one. What fails is reported as what no caller waits for.
+    /// Runs `step` on the load, if there is one. Errors are reported as unraisable, since no caller waits for them.
     fn with(&self, step: impl FnOnce(&Lease) -> PyResult<()>) {
         let _inside = gate::enter();
         let lease = self.chosen.load.as_ref().and_then(Load::lease);

@@ -70,7 +70,7 @@ pub struct Held {
     is_over: bool,
 }
 
-/// What a try came to.
+/// Outcome of a try.
 pub enum Came {
     Picked(Picked),
     Waits {

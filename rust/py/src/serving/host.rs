@@ -28,7 +28,7 @@ pub struct RouterHost {
     addresses: Addresses,
     /// The admission, if there is one.
     door: Option<Arc<Door>>,
-    /// Whoever has the permit asks the interpreter.
+    /// Permit to call the interpreter.
     interpreter: Arc<Semaphore>,
     /// How long a request waits for the interpreter in all.
     patience: Duration,
@@ -189,7 +189,7 @@ impl Rebooking for RouterHost {
             pinned: self.router.get().customs.decides(Wanted::Whole),
             entry: None,
         };
-        // Of one candidate no policy has anything to choose, but a prompt that was rendered is rendered again.
+        // With one candidate a policy has nothing to choose, but a rendered prompt is rendered again.
         let way = if self.renders(asked) {
             Way::Interpreted
         } else {
@@ -210,7 +210,7 @@ impl Host for Shared {
         if host.way(&asked) == Way::Interpreted {
             let (interpreter, patience) = (Arc::clone(&host.interpreter), host.patience);
             let (own, request) = (Arc::clone(&host), asked.clone());
-            // The permit goes with the work: what hangs keeps it, and all others wait their time and no longer.
+            // The permit goes with the work: a call that hangs keeps it, and all others wait their time and no longer.
             let work = async move {
                 let permit = interpreter.acquire_owned().await;
                 let work = move || {

@@ -94,7 +94,7 @@ impl Selecting for Interpreted<'_> {
     }
 }
 
-/// What the client is answered for an exception.
+/// Refusal that the client gets for an exception.
 fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     if error.is_instance_of::<NoWorkerAvailable>(py) {
         let reasons = error.value(py).getattr(intern!(py, "reasons"));

@@ -37,7 +37,7 @@ pub type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>, String);
 
 const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)];
 
-/// A year: what is longer ends never.
+/// A year: longer times never end.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
 
 /// A time, of a year at most.

@@ -20,7 +20,7 @@ use crate::roster::Registered;
 use crate::router::{NativeRouter, Ready};
 use crate::workers::rule_out;
 
-/// The latest that it is told, as by `cachelb.Overloaded`.
+/// Longest `Retry-After` of a refusal, as in `cachelb.Overloaded`.
 const LATEST_RETRY_S: f64 = 60.0;
 
 /// One request whose body was read.
@@ -32,7 +32,7 @@ pub struct Natively<'a> {
     read: &'a Read,
     hints: Hints<'a>,
     scratch: &'a mut Scratch,
-    /// What was read for a selection before, and whether that was a dry run.
+    /// The request as read for a selection before, and whether that was a dry run.
     ready: Option<(Ready, bool)>,
 }
 
@@ -83,7 +83,7 @@ pub fn failed(error: &PyErr) -> Refusal {
     Refusal::failed()
 }
 
-/// What the client is answered for an error of a selection among `candidates`.
+/// Refusal that the client gets for an error of a selection among `candidates`.
 fn refusal(error: &Error, candidates: &[Offer]) -> Refusal {
     let lacks = |each: &Offer| each.eligibility == Eligibility::OtherModel;
     match error {
@@ -101,8 +101,8 @@ fn refusal(error: &Error, candidates: &[Offer]) -> Refusal {
 }
 
 impl Natively<'_> {
-    /// What a selection needs. The prompt is read and hashed for the first one, and again if that was a dry run, which
-    /// counts nothing.
+    /// The request as a selection needs it. The prompt is read and hashed for the first one, and again if that was a
+    /// dry run, which counts nothing.
     fn ready(&mut self, now: Millis, dry_run: bool) -> Ready {
         let fleet = self.router.fleet.get();
         if let Some((mut ready, was_dry)) = self.ready.take()

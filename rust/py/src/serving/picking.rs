@@ -41,7 +41,7 @@ impl From<Refusal> for Stop {
 }
 
 impl From<Stop> for Refusal {
-    /// Of a selection without an entry, which waits nowhere.
+    /// Refusal for a selection without an entry, which waits nowhere.
     fn from(stop: Stop) -> Self {
         match stop {
             Stop::Refused(refusal) => refusal,

@@ -1,20 +1,10 @@
-//! Block tracker: workers by name over one block index behind one lock.
-//!
-//! [`BlockTracker::view`] answers, [`BlockTracker::edit`] changes; each holds the lock for as long as its value lives,
-//! and each has a `try_` form for callers that must not wait. Names are added and removed only while
-//! the write lock is held, so under either lock the registry and its slots do not change.
-//! Lock order: index, then registry. The lock has shards, so that threads that look up share no cache line that they
-//! write.
+//! Block tracker: workers by name over one block index behind one lock (see [`NamedIndex`]).
 
 mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
 
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use store::{Depths, Origin, Store};
@@ -23,12 +13,9 @@ use crate::error::{Error, Result};
 use crate::hashing::{DEFAULT_SEED, Hasher, Scheme};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 use crate::index::{BlockIndex, Matcher};
-use crate::locks::at_once;
+use crate::named_index::{self, Expiring, NamedIndex};
 use crate::positional::PositionalIndex;
 use crate::registry::WorkerRegistry;
-
-/// No entry has a time to live.
-const NEVER: u64 = u64::MAX;
 
 /// Settings of a [`BlockTracker`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,21 +69,31 @@ impl Answer {
 }
 
 /// One model's blocks and their holders.
+pub type BlockTracker = NamedIndex<Settings, State>;
+/// Questions to a tracker that stands still.
+pub type View<'a> = named_index::View<'a, Settings, State>;
+/// Changes to a tracker that no other thread sees half-made.
+pub type Edit<'a> = named_index::Edit<'a, Settings, State>;
+
+/// What a tracker was made of.
 #[derive(Debug)]
-pub struct BlockTracker {
+pub struct Settings {
     hasher: Hasher,
     config: TrackerConfig,
-    registry: WorkerRegistry,
-    state: ShardedLock<State>,
-    /// When the next entry is due, in milliseconds: a lookup sees without the lock that none is due.
-    due: AtomicU64,
 }
 
+/// Blocks, and the workers that hold them.
 #[derive(Debug)]
-struct State {
+pub struct State {
     store: Store,
     /// By slot.
     members: Vec<Option<Member>>,
+}
+
+impl Expiring for State {
+    fn next_expiry(&self) -> Option<Millis> {
+        self.store.next_expiry()
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -144,78 +141,19 @@ impl BlockTracker {
         for (name, id) in registry.ids() {
             state.join(id, &name, config.seed);
         }
-        let due = AtomicU64::new(state.due());
-        Ok(Self {
-            hasher,
-            config,
-            registry,
-            state: ShardedLock::new(state),
-            due,
-        })
+        Ok(Self::of(Settings { hasher, config }, registry, state))
     }
 
     /// The settings.
     #[must_use]
     pub fn config(&self) -> &TrackerConfig {
-        &self.config
+        &self.settings.config
     }
 
     /// The hasher of this tracker's blocks.
     #[must_use]
     pub fn hasher(&self) -> &Hasher {
-        &self.hasher
-    }
-
-    /// Names and ids of the workers.
-    #[must_use]
-    pub fn registry(&self) -> &WorkerRegistry {
-        &self.registry
-    }
-
-    /// When the next entry with a time to live is due, if any has one. [`Edit::expire`] must run before a question
-    /// asked at or after that time; asking for the time is needless while this is `None`.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        match self.due.load(Ordering::Acquire) {
-            NEVER => None,
-            due => Some(Millis(due)),
-        }
-    }
-
-    /// Waits for the read lock.
-    pub fn view(&self) -> View<'_> {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        View {
-            tracker: self,
-            state,
-        }
-    }
-
-    /// The read lock, unless that means waiting.
-    pub fn try_view(&self) -> Option<View<'_>> {
-        let state = at_once(self.state.try_read())?;
-        Some(View {
-            tracker: self,
-            state,
-        })
-    }
-
-    /// Waits for the write lock.
-    pub fn edit(&self) -> Edit<'_> {
-        let state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        Edit {
-            tracker: self,
-            state,
-        }
-    }
-
-    /// The write lock, unless that means waiting.
-    pub fn try_edit(&self) -> Option<Edit<'_>> {
-        let state = at_once(self.state.try_write())?;
-        Some(Edit {
-            tracker: self,
-            state,
-        })
+        &self.settings.hasher
     }
 }
 
@@ -237,20 +175,9 @@ impl State {
     fn member(&self, slot: u32) -> Option<&Member> {
         self.members.get(slot as usize)?.as_ref()
     }
-
-    fn due(&self) -> u64 {
-        self.store.next_expiry().map_or(NEVER, |due| due.0)
-    }
 }
 
 // === impl View ===
-
-/// Questions to a tracker that stands still.
-#[derive(Debug)]
-pub struct View<'a> {
-    tracker: &'a BlockTracker,
-    state: ShardedLockReadGuard<'a, State>,
-}
 
 impl View<'_> {
     /// Finds every worker that holds leading blocks of `hashes`; with `among`, of those names only, unknown ones
@@ -279,7 +206,7 @@ impl View<'_> {
             return;
         };
         for name in names {
-            if let Some(worker) = self.tracker.registry.get(name) {
+            if let Some(worker) = self.owner.registry.get(name) {
                 let blocks = depths.of(store, worker.slot);
                 if blocks > 0 {
                     found.push(Held { worker, blocks });
@@ -310,7 +237,7 @@ impl View<'_> {
             let mut pair = [0; 16];
             pair[..8].copy_from_slice(&last);
             pair[8..].copy_from_slice(&tie.to_le_bytes());
-            xxh3_64_with_seed(&pair, self.tracker.config.seed)
+            xxh3_64_with_seed(&pair, self.owner.settings.config.seed)
         };
         [first, second]
             .into_iter()
@@ -319,20 +246,14 @@ impl View<'_> {
             .copied()
     }
 
-    /// When the next entry with a time to live is due, if any has one.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        self.state.store.next_expiry()
-    }
-
     /// Distinct blocks held by the worker called `name`, 0 for an unknown one; without a name, the sum over workers.
     #[must_use]
     pub fn block_count(&self, name: Option<&str>) -> u64 {
         let count = |id| self.state.store.block_count(id).unwrap_or(0);
         if let Some(name) = name {
-            return self.tracker.registry.get(name).map_or(0, count);
+            return self.owner.registry.get(name).map_or(0, count);
         }
-        let ids = self.tracker.registry.ids().into_iter();
+        let ids = self.owner.registry.ids().into_iter();
         ids.map(|(_, id)| count(id)).sum()
     }
 
@@ -349,7 +270,7 @@ impl View<'_> {
     /// [`Error::Invariant`] naming the first broken invariant.
     pub fn validate(&self) -> Result<()> {
         self.state.store.validate()?;
-        let ids = self.tracker.registry.ids();
+        let ids = self.owner.registry.ids();
         let members = self.state.members.iter().flatten().count();
         if ids.len() != members {
             return Err(Error::Invariant(format!(
@@ -370,13 +291,6 @@ impl View<'_> {
 }
 
 // === impl Edit ===
-
-/// Changes to a tracker that other threads see as one.
-#[derive(Debug)]
-pub struct Edit<'a> {
-    tracker: &'a BlockTracker,
-    state: ShardedLockWriteGuard<'a, State>,
-}
 
 impl Edit<'_> {
     /// Records that `name`, registered if new, now holds the prompt of `hashes`; returns the blocks newly held.
@@ -418,7 +332,7 @@ impl Edit<'_> {
         hashes: &[SequenceHash],
         medium: Option<Medium>,
     ) -> Result<u32> {
-        let known = self.tracker.registry.get(name);
+        let known = self.owner.registry.get(name);
         known.map_or(Ok(0), |worker| {
             self.state.store.remove(worker, hashes, medium)
         })
@@ -429,7 +343,7 @@ impl Edit<'_> {
     /// # Errors
     /// None today; an unknown name has no blocks.
     pub fn clear(&mut self, name: &str) -> Result<u64> {
-        let known = self.tracker.registry.get(name);
+        let known = self.owner.registry.get(name);
         known.map_or(Ok(0), |worker| self.state.store.clear(worker))
     }
 
@@ -438,7 +352,7 @@ impl Edit<'_> {
     /// # Errors
     /// None today; an unknown name has no blocks.
     pub fn evict_worker(&mut self, name: &str, max_blocks: u64) -> Result<u64> {
-        let known = self.tracker.registry.get(name);
+        let known = self.owner.registry.get(name);
         known.map_or(Ok(0), |worker| {
             self.state.store.evict_worker(worker, max_blocks)
         })
@@ -449,7 +363,7 @@ impl Edit<'_> {
     /// # Errors
     /// None today; an unknown name has no blocks.
     pub fn remove_worker(&mut self, name: &str) -> Result<u64> {
-        match self.tracker.registry.remove(name) {
+        match self.owner.registry.remove(name) {
             Some(worker) => {
                 self.state.members[worker.slot as usize] = None;
                 self.state.store.remove_worker(worker)
@@ -464,18 +378,13 @@ impl Edit<'_> {
     }
 
     fn join(&mut self, name: &str) -> WorkerId {
-        let (worker, added) = self.tracker.registry.get_or_add(name);
+        let (worker, added) = self.owner.registry.get_or_add(name);
         if added {
             let State { store, .. } = &mut *self.state;
-            store.add_worker(worker, self.tracker.config.max_blocks_per_worker);
-            self.state.join(worker, name, self.tracker.config.seed);
+            store.add_worker(worker, self.owner.settings.config.max_blocks_per_worker);
+            self.state
+                .join(worker, name, self.owner.settings.config.seed);
         }
         worker
-    }
-}
-
-impl Drop for Edit<'_> {
-    fn drop(&mut self) {
-        self.tracker.due.store(self.state.due(), Ordering::Release);
     }
 }

@@ -26,7 +26,7 @@ impl View<'_> {
         let Some(index) = self.state.store.exact() else {
             return Err(Error::Unsupported("a snapshot"));
         };
-        let config = &self.tracker.config;
+        let config = &self.owner.settings.config;
         let mut out = begin(&FORMAT);
         put32(&mut out, config.block_size as u32);
         put32(&mut out, config.max_blocks_per_worker);
@@ -43,7 +43,7 @@ impl View<'_> {
                 .unwrap_or(0) as u8,
         );
         put64(&mut out, config.seed);
-        put_slots(&self.tracker.registry.slots(), &mut out);
+        put_slots(&self.owner.registry.slots(), &mut out);
         index.snapshot(now, &mut out);
         Ok(seal(out))
     }

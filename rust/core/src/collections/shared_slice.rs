@@ -78,7 +78,7 @@ impl<U: Copy> SharedSlice<U> {
 }
 
 impl<U> SharedSlice<U> {
-    /// The allocation, to tell who refers to it.
+    /// The allocation, to find out what else refers to it.
     pub(crate) fn allocation(&self) -> Option<&Arc<[U]>> {
         self.all.as_ref()
     }

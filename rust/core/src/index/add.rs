@@ -8,9 +8,9 @@ use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
 
 impl BlockIndex {
     /// Records that `worker` holds the path `hashes` from the root (at most its capacity of them) on the GPU, makes it
-    /// the worker's most recent use, and evicts what no longer fits. `expires`: end of the time to live, `None` for
-    /// never. Returns the blocks newly held. `hint` is the answer of an [`Self::overlaps`] call for the same hashes; it
-    /// saves the search if the index has not changed since.
+    /// the worker's most recent use, and evicts blocks that no longer fit. `expires`: end of the time to live, `None`
+    /// for never. Returns the blocks newly held. `hint` is the answer of an [`Self::overlaps`] call for the same
+    /// hashes; it saves the search if the index has not changed since.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -28,7 +28,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Begins with what a worker holds in a medium.
+    /// Begins with the holdings of a worker in a medium.
     #[must_use]
     pub fn of(worker: WorkerId, medium: Medium) -> Self {
         Self {

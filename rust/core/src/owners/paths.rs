@@ -54,7 +54,7 @@ pub(super) struct Paths<U> {
     nodes: Vec<Node<U>>,
     free: Vec<u32>,
     below: HashMap<Below<U>, u32, SeededHash>,
-    /// In all nodes.
+    /// Units in all nodes.
     pub(super) units: usize,
 }
 

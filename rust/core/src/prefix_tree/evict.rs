@@ -92,8 +92,8 @@ impl<S: Shape> Held<S> {
 }
 
 impl<S: Shape> PrefixTree<S> {
-    /// Evicts up to `units` of what the lane used longest ago, whole stretches at a time and `steps` of them at most; returns
-    /// how many went.
+    /// Evicts up to `units` of the lane in LRU order, whole stretches at a time and `steps` of them at most; returns
+    /// the number of units.
     pub(crate) fn evict(&mut self, lane: u32, units: u64, steps: &mut u32) -> u64 {
         let mut gone = 0;
         while gone < units && *steps > 0 {
@@ -128,8 +128,8 @@ impl<S: Shape> PrefixTree<S> {
         self.held.expiry.next().map(Millis)
     }
 
-    /// Drops what lived to its end at or before `now`; returns the units dropped, of an index per medium. A tree looks at
-    /// [`crate::radix_tree::STEPS`] leaves at most: call again while [`Self::next_expiry`] is due.
+    /// Drops entries whose time to live ended at or before `now`; returns the units dropped, of an index per medium. A
+    /// tree looks at [`crate::radix_tree::STEPS`] leaves at most: call again while [`Self::next_expiry`] is due.
     pub fn expire(&mut self, now: Millis) -> u64 {
         let mut dropped = 0;
         for _ in 0..S::EXPIRED_AT_ONCE {

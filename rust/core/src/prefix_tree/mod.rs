@@ -3,8 +3,8 @@
 //! A node is a stretch of units, blocks or characters, without a branch inside, at the end of its parent. A lane holds a
 //! leading part of a node. Who holds all of it is one interned set (`sets`) and, where coverage ends inside the node, a
 //! short list (`nodes`). Recency is one record per (node, lane) in per-lane lists (`epoch_lru`).
-//! They are one state (`held`): all changes of coverage pass through `cover`; nodes are split and joined in `split`; what
-//! goes, goes through `evict`.
+//! They are one state (`held`): all changes of coverage pass through `cover`; nodes are split and joined in `split`;
+//! removals pass through `evict`.
 //!
 //! A [`Shape`] defines the units, and how a node is found.
 
@@ -31,7 +31,7 @@ pub use held::Held;
 use nodes::{Node, Nodes};
 use validate::Recount;
 
-/// What happened since an index was made.
+/// Counters since an index was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexStats {
     /// Blocks evicted to keep within a capacity, or on request.
@@ -77,7 +77,7 @@ pub trait Shape: Debug + Sized {
     /// Puts the units of `upper`, without holders, in front of those of its only child, which takes its place; frees it.
     fn unite(&mut self, nodes: &mut Nodes<Self::Own>, upper: u32, lower: u32);
 
-    /// Evicts what the worker holds beyond a new capacity.
+    /// Evicts the worker's units beyond a new capacity.
     fn fit(tree: &mut PrefixTree<Self>, worker: WorkerId);
 
     /// Units of a node that make those of a lane worthless: leaves that are no longer go with them.

@@ -29,8 +29,8 @@ impl<U: Unit> RadixTree<U> {
     }
 
     /// Records that `worker` holds `key` in whole pages, as many from its beginning as its capacity and the budget allow,
-    /// makes that the latest use of the whole path, and evicts what no longer fits. Returns the units the worker did not
-    /// hold before.
+    /// makes that the latest use of the whole path, and evicts units that no longer fit. Returns the units the worker
+    /// did not hold before.
     ///
     /// Remote state ([`Trust::Remote`]) is not kept where local state covers all of it.
     ///

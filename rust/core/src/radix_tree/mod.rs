@@ -6,9 +6,9 @@
 //! stop inside an edge, and the deepest holder of a path is found by comparing labels alone.
 //!
 //! Who holds a node, and when it was used, is up to the `prefix_tree`, as in the block index. A worker has two lanes, one per
-//! [`Trust`]: what this process saw, and what others said. Each is closed under prefixes by itself; a worker holds
-//! what either does. What others said goes first when room is needed, so it is never kept where the own lane covers it:
-//! every leaf of the [`Trust::Remote`] lane reaches beyond the [`Trust::Local`] one.
+//! [`Trust`]: local and remote state. Each is closed under prefixes by itself; a worker holds the union of both. Remote
+//! state is evicted first, so it is never kept where the local lane covers it: every leaf of the [`Trust::Remote`] lane
+//! reaches beyond the [`Trust::Local`] one.
 //!
 //! Costs, for a key of L units over N nodes: a match O(L) comparisons in vectors and O(N) nodes; an insert the same, and
 //! O(1) for the recency of the whole path. Evictions are done in steps of one leaf, long ones in several parts.
@@ -27,7 +27,7 @@ mod validate;
 mod walk;
 
 pub use evict::Progress;
-pub use named::{NamedTree, PrefixAnswer, Prompt, TreeEdit, TreeView};
+pub use named::{NamedTree, PrefixAnswer, Prompt, Tree, TreeEdit, TreeSettings, TreeView};
 pub use overlap::PrefixOverlaps;
 pub use unit::{Key, MAX_PAGE_SIZE, Unit};
 

@@ -1,21 +1,17 @@
-//! A tree of either kind behind one lock, with workers by name.
+//! A tree of either kind behind one lock, with workers by name (see [`NamedIndex`]).
 //!
-//! The first key that is inserted decides whether it is a tree of text or of tokens. Names are added and removed only while
-//! the write lock is held. Long evictions are done in parts, between which waiting calls get the lock.
+//! The first key that is inserted decides whether it is a tree of text or of tokens. Long evictions are
+//! done in parts, between which waiting calls get the lock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::{PrefixOverlaps, Progress, RadixTree, Use};
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
-use crate::locks::at_once;
+use crate::named_index::{self, Expiring, NamedIndex};
 use crate::registry::WorkerRegistry;
 use crate::snapshot::{Format, Reader, begin, put_slots, put32, put64, refuse, seal};
 
-/// No entry has a time to live.
-const NEVER: u64 = u64::MAX;
 /// Between parts of an eviction: about as long as a thread takes to wake up.
 const BREATH: Duration = Duration::from_micros(50);
 /// The version differs from those of other things.
@@ -34,11 +30,14 @@ pub enum Prompt<'a> {
     Tokens(&'a [u32]),
 }
 
+/// A tree of the kind that the first key decided.
 #[derive(Debug)]
-enum Tree {
+pub enum Tree {
     /// Nothing was inserted yet.
     Unset,
+    /// Of characters.
     Text(RadixTree<u8>),
+    /// Of token ids.
     Tokens(RadixTree<u32>),
 }
 
@@ -69,14 +68,17 @@ impl PrefixAnswer {
 }
 
 /// The tree.
-#[derive(Debug)]
-pub struct NamedTree {
-    registry: WorkerRegistry,
-    state: RwLock<Tree>,
+pub type NamedTree = NamedIndex<TreeSettings, Tree>;
+/// Questions to a tree that stands still.
+pub type TreeView<'a> = named_index::View<'a, TreeSettings, Tree>;
+/// Changes to a tree that no other thread sees half-made.
+pub type TreeEdit<'a> = named_index::Edit<'a, TreeSettings, Tree>;
+
+/// Settings of both kinds.
+#[derive(Debug, Clone, Copy)]
+pub struct TreeSettings {
     page: usize,
     max_units: Option<u64>,
-    /// When the next entry is due, in milliseconds.
-    due: AtomicU64,
 }
 
 impl NamedTree {
@@ -87,73 +89,20 @@ impl NamedTree {
     pub fn new(page: usize, max_units: Option<u64>) -> Result<Self> {
         // The kind with the wider range of settings.
         RadixTree::<u32>::new(page, max_units)?;
-        Ok(Self::of(
-            Tree::Unset,
-            WorkerRegistry::new(),
-            page,
-            max_units,
-        ))
-    }
-
-    fn of(tree: Tree, registry: WorkerRegistry, page: usize, max_units: Option<u64>) -> Self {
-        let due = AtomicU64::new(tree.due());
-        Self {
-            registry,
-            state: RwLock::new(tree),
-            page,
-            max_units,
-            due,
-        }
-    }
-
-    /// Names and ids of the workers.
-    #[must_use]
-    pub fn registry(&self) -> &WorkerRegistry {
-        &self.registry
+        let settings = TreeSettings { page, max_units };
+        Ok(Self::of(settings, WorkerRegistry::new(), Tree::Unset))
     }
 
     /// Tokens per page.
     #[must_use]
     pub fn page_size(&self) -> usize {
-        self.page
+        self.settings.page
     }
 
     /// Most (worker, unit) pairs.
     #[must_use]
     pub fn max_units(&self) -> Option<u64> {
-        self.max_units
-    }
-
-    /// When the next entry with a time to live is due. [`TreeEdit::expire`] must run before a question asked at or after
-    /// that time.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        let due = self.due.load(Ordering::Acquire);
-        (due != NEVER).then_some(Millis(due))
-    }
-
-    /// Waits for the read lock.
-    pub fn view(&self) -> TreeView<'_> {
-        let tree = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        TreeView { owner: self, tree }
-    }
-
-    /// The read lock, unless that means waiting.
-    pub fn try_view(&self) -> Option<TreeView<'_>> {
-        let tree = at_once(self.state.try_read())?;
-        Some(TreeView { owner: self, tree })
-    }
-
-    /// Waits for the write lock.
-    pub fn edit(&self) -> TreeEdit<'_> {
-        let tree = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        TreeEdit { owner: self, tree }
-    }
-
-    /// The write lock, unless that means waiting.
-    pub fn try_edit(&self) -> Option<TreeEdit<'_>> {
-        let tree = at_once(self.state.try_write())?;
-        Some(TreeEdit { owner: self, tree })
+        self.settings.max_units
     }
 
     /// Repeats `part` under the write lock until it is done; in between, it leaves the lock to calls that wait.
@@ -188,7 +137,7 @@ impl NamedTree {
         if !same {
             return refuse("its settings contradict each other");
         }
-        let tree = Self::of(tree, registry, page, max_units);
+        let tree = Self::of(TreeSettings { page, max_units }, registry, tree);
         tree.view()
             .validate()
             .or_else(|why| refuse(why.to_string()))?;
@@ -198,11 +147,13 @@ impl NamedTree {
 
 // === impl Tree ===
 
-impl Tree {
-    fn due(&self) -> u64 {
-        each!(self, NEVER, tree => tree.next_expiry().map_or(NEVER, |due| due.0))
+impl Expiring for Tree {
+    fn next_expiry(&self) -> Option<Millis> {
+        each!(self, None, tree => tree.next_expiry())
     }
+}
 
+impl Tree {
     fn worker_in(&self, slot: u32) -> Option<WorkerId> {
         each!(self, None, tree => tree.worker_in(slot))
     }
@@ -216,13 +167,6 @@ impl Tree {
 }
 
 // === impl TreeView ===
-
-/// Questions to a tree that stands still.
-#[derive(Debug)]
-pub struct TreeView<'a> {
-    owner: &'a NamedTree,
-    tree: RwLockReadGuard<'a, Tree>,
-}
 
 impl TreeView<'_> {
     /// Finds every worker that holds leading units of the prompt; with `among`, of those names only, unknown ones ignored.
@@ -265,7 +209,7 @@ impl TreeView<'_> {
     ) -> Result<()> {
         let PrefixAnswer { depths, found } = answer;
         found.clear();
-        match (&*self.tree, prompt) {
+        match (&*self.state, prompt) {
             (Tree::Text(tree), Prompt::Text(text)) if all => tree.overlaps(text, depths),
             (Tree::Text(tree), Prompt::Text(text)) => tree.match_prefix(text, depths),
             (Tree::Tokens(tree), Prompt::Tokens(tokens)) if all => tree.overlaps(tokens, depths),
@@ -277,7 +221,7 @@ impl TreeView<'_> {
             None => {
                 let each = depths.iter();
                 let each =
-                    each.filter_map(|(slot, units)| Some((self.tree.worker_in(slot)?, units)));
+                    each.filter_map(|(slot, units)| Some((self.state.worker_in(slot)?, units)));
                 found.extend(each);
             }
             Some(names) => {
@@ -298,39 +242,33 @@ impl TreeView<'_> {
     #[must_use]
     pub fn size(&self, name: Option<&str>) -> u64 {
         let Some(name) = name else {
-            return each!(&*self.tree, 0, tree => tree.total());
+            return each!(&*self.state, 0, tree => tree.total());
         };
         let worker = self.owner.registry.get(name);
-        let count = |worker| each!(&*self.tree, 0, tree => tree.count(worker).unwrap_or(0));
+        let count = |worker| each!(&*self.state, 0, tree => tree.count(worker).unwrap_or(0));
         worker.map_or(0, count)
     }
 
     /// Heap bytes of the tree.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        each!(&*self.tree, 0, tree => tree.memory_bytes())
-    }
-
-    /// When the next entry with a time to live is due.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Millis> {
-        each!(&*self.tree, None, tree => tree.next_expiry())
+        each!(&*self.state, 0, tree => tree.memory_bytes())
     }
 
     /// The tree as bytes. Times to live are kept as the time left at `now`.
     #[must_use]
     pub fn snapshot(&self, now: Millis) -> Vec<u8> {
         let mut out = begin(&FORMAT);
-        put32(&mut out, self.owner.page as u32);
-        put64(&mut out, self.owner.max_units.unwrap_or(u64::MAX));
+        put32(&mut out, self.owner.settings.page as u32);
+        put64(&mut out, self.owner.settings.max_units.unwrap_or(u64::MAX));
         put_slots(&self.owner.registry.slots(), &mut out);
-        let kind = match &*self.tree {
+        let kind = match &*self.state {
             Tree::Unset => 0,
             Tree::Text(_) => 1,
             Tree::Tokens(_) => 2,
         };
         put32(&mut out, kind);
-        each!(&*self.tree, {}, tree => tree.snapshot(now, &mut out));
+        each!(&*self.state, {}, tree => tree.snapshot(now, &mut out));
         seal(out)
     }
 
@@ -339,9 +277,9 @@ impl TreeView<'_> {
     /// # Errors
     /// [`Error::Invariant`] naming the first broken invariant.
     pub fn validate(&self) -> Result<()> {
-        each!(&*self.tree, Ok(()), tree => tree.validate())?;
+        each!(&*self.state, Ok(()), tree => tree.validate())?;
         for (name, id) in self.owner.registry.ids() {
-            if self.tree.worker_in(id.slot) != Some(id) {
+            if self.state.worker_in(id.slot) != Some(id) {
                 return Err(Error::Invariant(format!(
                     "worker {name:?} is registered and unknown to the tree"
                 )));
@@ -353,41 +291,29 @@ impl TreeView<'_> {
 
 // === impl TreeEdit ===
 
-/// Changes to a tree that other threads see as one.
-#[derive(Debug)]
-pub struct TreeEdit<'a> {
-    owner: &'a NamedTree,
-    tree: RwLockWriteGuard<'a, Tree>,
-}
-
 impl TreeEdit<'_> {
     /// Records that `name`, registered if new, holds the prompt; returns the units newly held.
     ///
     /// # Errors
     /// [`Error::KeyKind`].
     pub fn insert(&mut self, prompt: Prompt<'_>, name: &str, how: Use) -> Result<u32> {
-        let NamedTree {
-            registry,
-            page,
-            max_units,
-            ..
-        } = self.owner;
-        if let Tree::Unset = *self.tree {
-            *self.tree = match prompt {
-                Prompt::Text(_) if *page > 1 => return Err(self.tree.wrong_kind()),
-                Prompt::Text(_) => Tree::Text(RadixTree::new(1, *max_units)?),
-                Prompt::Tokens(_) => Tree::Tokens(RadixTree::new(*page, *max_units)?),
+        let TreeSettings { page, max_units } = self.owner.settings;
+        if let Tree::Unset = *self.state {
+            *self.state = match prompt {
+                Prompt::Text(_) if page > 1 => return Err(self.state.wrong_kind()),
+                Prompt::Text(_) => Tree::Text(RadixTree::new(1, max_units)?),
+                Prompt::Tokens(_) => Tree::Tokens(RadixTree::new(page, max_units)?),
             };
         }
-        match (&*self.tree, prompt) {
+        match (&*self.state, prompt) {
             (Tree::Text(_), Prompt::Text(_)) | (Tree::Tokens(_), Prompt::Tokens(_)) => {}
             (tree, _) => return Err(tree.wrong_kind()),
         }
-        let (worker, added) = registry.get_or_add(name);
+        let (worker, added) = self.owner.registry.get_or_add(name);
         if added {
-            each!(&mut *self.tree, {}, tree => tree.add_worker(worker, u32::MAX));
+            each!(&mut *self.state, {}, tree => tree.add_worker(worker, u32::MAX));
         }
-        match (&mut *self.tree, prompt) {
+        match (&mut *self.state, prompt) {
             (Tree::Text(tree), Prompt::Text(text)) => tree.insert(worker, text, how),
             (Tree::Tokens(tree), Prompt::Tokens(tokens)) => tree.insert(worker, tokens, how),
             _ => Ok(0),
@@ -401,11 +327,11 @@ impl TreeEdit<'_> {
     pub fn evict(&mut self, name: Option<&str>, max_units: u64, steps: u32) -> Result<Progress> {
         let done = Progress::NONE;
         let Some(name) = name else {
-            return Ok(each!(&mut *self.tree, done, tree => tree.evict_part(max_units, steps)));
+            return Ok(each!(&mut *self.state, done, tree => tree.evict_part(max_units, steps)));
         };
         match self.owner.registry.get(name) {
             Some(worker) => each!(
-                &mut *self.tree,
+                &mut *self.state,
                 Ok(done),
                 tree => tree.evict_worker_part(worker, max_units, steps)
             ),
@@ -421,7 +347,7 @@ impl TreeEdit<'_> {
         let done = Progress::NONE;
         match self.owner.registry.get(name) {
             Some(worker) => each!(
-                &mut *self.tree,
+                &mut *self.state,
                 Ok(done),
                 tree => tree.evict_oldest_uses(worker, min_units, steps)
             ),
@@ -435,27 +361,21 @@ impl TreeEdit<'_> {
     /// None today; an unknown name holds nothing.
     pub fn remove_worker(&mut self, name: &str) -> Result<u64> {
         match self.owner.registry.remove(name) {
-            Some(worker) => each!(&mut *self.tree, Ok(0), tree => tree.remove_worker(worker)),
+            Some(worker) => each!(&mut *self.state, Ok(0), tree => tree.remove_worker(worker)),
             None => Ok(0),
         }
     }
 
     /// Drops a part of what lived to its end at or before `now`; returns whether nothing is left that did.
     pub fn expire(&mut self, now: Millis) -> bool {
-        each!(&mut *self.tree, {}, tree => drop(tree.expire(now)));
-        self.tree.due() > now.0
-    }
-}
-
-impl Drop for TreeEdit<'_> {
-    fn drop(&mut self) {
-        self.owner.due.store(self.tree.due(), Ordering::Release);
+        each!(&mut *self.state, {}, tree => drop(tree.expire(now)));
+        self.state.due() > now.0
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;

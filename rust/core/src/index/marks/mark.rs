@@ -19,10 +19,10 @@ impl BlockIndex {
         Ok(())
     }
 
-    /// Marks a block: the side groups of the worker accept resuming behind it with what they hold in media up to `medium`.
-    /// Of the ranks that engines announce the lowest stays; a speculative mark is one of its own. Returns whether the block
-    /// is marked so: not if the worker does not hold it, in the speculative lane or else in a medium that engines announce. A
-    /// mark goes when that no longer is so.
+    /// Marks a block: the side groups of the worker accept resuming behind it with their blocks in media up to
+    /// `medium`. The lowest of the ranks that engines announce stays; a speculative mark is one of its own. Returns
+    /// whether the block is marked so: not if the worker does not hold it, in the speculative lane or else in a medium
+    /// that engines announce. A mark is removed when that no longer holds.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

@@ -22,7 +22,7 @@ pub fn prefetch<T>(item: &T) {
 #[inline]
 #[allow(unsafe_code)]
 pub(in crate::index) fn touch(word: &mut u64) {
-    // SAFETY: the pointer comes from a live exclusive reference, so it is aligned and valid and nobody else has it.
+    // SAFETY: the pointer comes from a live exclusive reference, so it is aligned, valid and unaliased.
     let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(word) };
     // An exchange that changes nothing: the compiler keeps it, and the processor takes it for a write.
     let _ = word.compare_exchange(0, 0, Relaxed, Relaxed);

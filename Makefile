@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 WHEELS := target/wheels
 # The distributions beside the library: pure Python.
-PURE := fakes
+PURE := fakes gateway lab
 BUILD_PURE := import sys; from flit_core import buildapi; buildapi.build_sdist(sys.argv[1]); buildapi.build_wheel(sys.argv[1])
 ENGINE_VENV ?= .venv-engine
 PRODUCTION_STACK ?= ../production-stack

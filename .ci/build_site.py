@@ -17,6 +17,7 @@ import subprocess
 import sys
 import zlib
 from html.parser import HTMLParser
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -26,7 +27,7 @@ import yaml
 from click.testing import CliRunner
 
 from cachelb import Router
-from cachelb.cli.app import app
+from cachelb.cli import main as commands
 from cachelb.metrics.families import families
 from cachelb.policies import BuiltinPolicy
 
@@ -55,7 +56,11 @@ def stage() -> None:
         else:
             (STAGE / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, STAGE / name)
-    fill("cli.md", HELP, "\n".join(helps((), app)))
+    own = {entry.name: entry.load() for entry in entry_points(group=commands.GROUP)}
+    sections = [section("cachelb", commands.listing())]
+    for name, command in sorted(own.items()):
+        sections += helps(("cachelb", name), command)
+    fill("cli.md", HELP, "\n".join(sections))
     fill("observability.md", METRICS, metrics())
 
 
@@ -76,13 +81,18 @@ def metrics() -> str:
     return "\n".join(["| metric | kind | labels | unit | |", "|---|---|---|---|---|", *rows, ""])
 
 
-def helps(parents: tuple[str, ...], command: click.Command) -> list[str]:
+def section(name: str, shown: str) -> str:
+    """Give the help of a command below its name."""
+    return f"## {name}\n\n```text\n{shown.rstrip()}\n```\n"
+
+
+def helps(words: tuple[str, ...], command: click.Command) -> list[str]:
     """Give the help of a command and of those below it, a section each."""
-    result = CliRunner().invoke(app, [*parents, "--help"], prog_name="cachelb", terminal_width=WIDTH)
-    sections = [f"## {' '.join(('cachelb', *parents))}\n\n```text\n{result.output.rstrip()}\n```\n"]
+    result = CliRunner().invoke(command, ["--help"], prog_name=" ".join(words), terminal_width=WIDTH)
+    sections = [section(" ".join(words), result.output)]
     if isinstance(command, click.Group):
         for name, child in sorted(command.commands.items()):
-            sections += helps((*parents, name), child)
+            sections += helps((*words, name), child)
     return sections
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = ("python", "gateway", "lab", "fakes")
 TIMEOUT_S: Final = 900
 PASSED, FAILED = 0, 1  # of pytest
 
@@ -36,7 +37,11 @@ def copy_to(folder: Path) -> None:
 
 def run_tests(folder: Path, tests: list[str], crates: list[str]) -> int:
     """Return the exit status of the tests; one that hangs has found the mistake."""
-    environment = {**os.environ, "PYTHONPATH": str(folder / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(folder / name) for name in SOURCES),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     if crates:
         command = ["cargo", "test", "--quiet", "--locked", *(word for crate in crates for word in ("--package", crate))]
@@ -60,7 +65,7 @@ def survivors(
         return [f"{name}: its tests fail without a mistake"]
     found = []
     for file, old, new in mutants:
-        path = folder / file if crates else folder / "python" / "cachelb" / file
+        path = folder / file
         source = path.read_text("utf-8")
         if source.count(old) != 1:
             found.append(f"{name}: {file} has {old!r} {source.count(old)} times, not once")

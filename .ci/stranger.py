@@ -1,6 +1,6 @@
-"""Run the first hour of a stranger: a built wheel in a new environment, an empty home, 80 columns, no checkout.
+"""Run the first hour of a stranger: built wheels in a new environment, an empty home, 80 columns, no checkout.
 
-usage: stranger.py FOLDER_OF_THE_WHEEL
+usage: stranger.py FOLDER_OF_THE_WHEELS
 
 Every line of `LINES` runs in a folder of its own, and prints what stands beside it.
 """
@@ -27,7 +27,8 @@ class Line(NamedTuple):
     """Regular expression of all of it, errors too."""
     development: bool = False
     """Python's development mode."""
-    extras: str = "cli"
+    with_all: bool = False
+    """With the wheels of all distributions, not of the library alone."""
 
 
 def error(program: str) -> str:
@@ -145,41 +146,58 @@ LINES = [
         exactly("True\ncold prefix True\ncold prefix True"),
     ),
     Line(
-        "the list of commands at 80 columns",
-        COMMAND
-        + "shown = run('--help')\nprint(max(len(line) for line in shown.partition('Examples')[0].splitlines()) <= 80)\n"
-        "print(re.findall(r'\\S*\\.\\.\\.', shown.partition('Commands')[2]))",
-        exactly("True\n[]"),
+        "the library needs numpy alone",
+        "from importlib.metadata import distributions\n"
+        "print(sorted({each.name for each in distributions()} - {'pip', 'setuptools'}))",
+        exactly("['cachelb', 'numpy']"),
     ),
     Line(
-        "a missing extra",
-        COMMAND + "print(run('serve', '--worker', 'http://gpu0:8000'))",
-        r"(?s).*cachelb\[serve\].*",
+        "the list of commands at 80 columns, with the lines that install them",
+        COMMAND
+        + "shown = run('--help')\nprint(max(map(len, shown.splitlines())) <= 80, shown.count('(pip install cachelb-'))",
+        exactly("True 2"),
+    ),
+    Line(
+        "a command of a distribution that is not installed",
+        COMMAND + "print(run('serve', '--worker', 'http://gpu0:8000'), end='')",
+        exactly("cachelb: the command serve is in cachelb-gateway: pip install cachelb-gateway"),
+    ),
+    Line(
+        "an old import path of a distribution that is not installed",
+        error("import cachelb.sim"),
+        exactly("cachelb.sim has moved to cachelb_lab.sim: pip install cachelb-lab"),
+    ),
+    Line(
+        "the list of commands with all distributions",
+        COMMAND + "shown = run()\nprint(max(map(len, shown.splitlines())) <= 80, 'pip install' in shown)",
+        exactly("True False"),
+        with_all=True,
     ),
     Line(
         "a CSV with other columns",
         COMMAND + "Path('own.csv').write_text('when,length\\n1,2\\n')\nprint(run('replay', 'own.csv'))",
         r"(?s).*own\.csv.*TIMESTAMP.*",
+        with_all=True,
     ),
     Line(
         "a gateway of a configuration, and watch",
         TOOLS + GATEWAY,
         exactly("0\npolls True width True\nTrue\nTrue"),
-        extras="serve",
+        with_all=True,
     ),
-    Line("an agent and embeddings at fake engines", TOOLS + AGENT, exactly("look True\n2"), extras="serve"),
+    Line("an agent and embeddings at fake engines", TOOLS + AGENT, exactly("look True\n2"), with_all=True),
     Line(
         "options that engines lack",
         TOOLS + "with FakeFleet(1, report_cached_tokens=False) as fleet:\n    print(run('doctor', *fleet.urls))",
         r"(?s).*--kv-events-config.*--enable-prompt-tokens-.*",
-        extras="serve",
+        with_all=True,
     ),
     Line(
         "the report of all policies",
         TOOLS + "run('replay', 'chat', '--count', '200', '--fleet', '2xa30', '--policy', 'all', '--html', 'all.html')\n"
         "print(Path('all.html').stat().st_size <= 500_000)",
         exactly("True"),
-        extras="serve",
+        with_all=True,
     ),
 ]
 
@@ -204,19 +222,26 @@ def wrong(line: Line, programs: Path) -> str | None:
     return f"{line.about}: exit {run.returncode}, expected {line.prints!r}, printed:\n{run.stdout}"
 
 
+def requirement(name: str, folder: Path) -> str:
+    """Name the wheel of a distribution, with its extras."""
+    (wheel,) = folder.glob(f"{name.partition('[')[0].replace('-', '_')}-*.whl")
+    return f"{name} @ {wheel.resolve().as_uri()}"
+
+
 def main(folder: Path) -> int:
-    """Run every line with the one wheel in `folder`."""
-    (wheel,) = folder.glob("cachelb-*.whl")
+    """Run every line with the wheels in `folder`."""
+    library = ["cachelb"]
+    others = ["cachelb-gateway[events]", "cachelb-lab[plots]", "cachelb-fakes"]
     with tempfile.TemporaryDirectory() as environment:
         venv.create(environment, with_pip=True)
         programs = Path(environment, "bin")
         problems: list[str] = []
-        for extras, more in (("cli", ""), ("serve", ",plots,testing")):
-            wanted = f"cachelb[{extras}{more}] @ {wheel.resolve().as_uri()}"
-            subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", wanted], check=True)
-            lines = (line for line in LINES if line.extras == extras)
+        for with_all, wanted in ((False, library), (True, others)):
+            words = ["-m", "pip", "install", "--quiet", *(requirement(name, folder) for name in wanted)]
+            subprocess.run([programs / "python", *words], check=True)
+            lines = (line for line in LINES if line.with_all == with_all)
             problems += [problem for line in lines if (problem := wrong(line, programs))]
-    print("\n".join(problems) or f"stranger: {len(LINES)} lines of the first hour work from the wheel")
+    print("\n".join(problems) or f"stranger: {len(LINES)} lines of the first hour work from the wheels")
     return 1 if problems else 0
 
 

@@ -26,10 +26,10 @@ import numpy as np
 
 from cachelb import Router
 from cachelb.boundaries import MARKERS, estimate, message_boundaries
-from cachelb.sim import FleetSpec, Workload, build, simulate
-from cachelb.sim.workloads.arrivals import Poisson
-from cachelb.sim.workloads.columns import runs
-from cachelb.sim.workloads.draft import Draft, Piece, Plan, around
+from cachelb_lab.sim import FleetSpec, Workload, build, simulate
+from cachelb_lab.sim.workloads.arrivals import Poisson
+from cachelb_lab.sim.workloads.columns import runs
+from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan, around
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

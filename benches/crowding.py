@@ -21,7 +21,7 @@ from benches.learned.rates import FLEETS
 from benches.learned.store import Store
 from benches.learned.workloads import WORKLOADS
 
-from cachelb.sim import prepare
+from cachelb_lab.sim import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,11 @@ from typing import Any
 
 from tests.models.quiet_gateway import QuietGateway, follow, leading
 
-from cachelb.sim import Workload
+from cachelb_lab.sim import Workload
 
 
 class DynamoRouter(QuietGateway):
-    """A `cachelb.sim.gateway.Gateway`."""
+    """A `cachelb_lab.sim.gateway.Gateway`."""
 
     def __init__(self, workload: Workload, workers: int, *, seed: int) -> None:
         self._workload = workload

@@ -65,7 +65,7 @@ def main() -> None:
         words = [
             sys.executable,
             "-m",
-            "cachelb.integrations.ext_proc",
+            "cachelb_gateway.ext_proc",
             "--config",
             str(config),
             "--listen",

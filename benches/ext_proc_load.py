@@ -115,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "gateway.toml"
         config.write_text(f"workers = {json.dumps(workers)}\n", "utf-8")
-        words = ["-m", "cachelb.integrations.ext_proc", "--config", str(config), "--listen", "127.0.0.1:0"]
+        words = ["-m", "cachelb_gateway.ext_proc", "--config", str(config), "--listen", "127.0.0.1:0"]
         command = [sys.executable, *words, "--max-body-mb", "10"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None

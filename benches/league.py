@@ -20,8 +20,8 @@ from pathlib import Path
 
 from cachelb.calls import split_list
 from cachelb.policies import POLICIES
-from cachelb.sim.league import LOADS, REALISM, League, Store, markdown, play
-from cachelb.sim.league.traces import PARTS
+from cachelb_lab.sim.league import LOADS, REALISM, League, Store, markdown, play
+from cachelb_lab.sim.league.traces import PARTS
 
 DATA = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[2] / "shared")) / "traces"
 CONVERSATION = f"{DATA}/mooncake/conversation_trace.jsonl.xz(jitter=3)"
@@ -93,7 +93,7 @@ def main() -> None:
     else:
         given.out.write_text(markdown(found), encoding="utf-8")
     if given.svg is not None:
-        from cachelb.plots import write_ratios
+        from cachelb_lab.plots import write_ratios
 
         write_ratios(given.svg, found)
 

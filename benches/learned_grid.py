@@ -24,7 +24,7 @@ from benches.learned.store import Store
 from benches.learned.workloads import WORKLOADS
 
 from cachelb.policies import POLICIES as KNOWN
-from cachelb.sim import prepare
+from cachelb_lab.sim import prepare
 
 SMALL = ("conversation", "prefix-mixed", "tool-agent")
 SMALL_COUNT = 6_000

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cachelb.calls import split_list
-from cachelb.sim.contender import KV_EVENTS, ORACLE
-from cachelb.sim.league import League
-from cachelb.sim.league.capacity import capacity
-from cachelb.sim.league.cells import FIRST_SEED
-from cachelb.sim.league.traces import PARTS
-from cachelb.sim.simulation import prepare, simulate
+from cachelb_lab.sim.contender import KV_EVENTS, ORACLE
+from cachelb_lab.sim.league import League
+from cachelb_lab.sim.league.capacity import capacity
+from cachelb_lab.sim.league.cells import FIRST_SEED
+from cachelb_lab.sim.league.traces import PARTS
+from cachelb_lab.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from cachelb.sim.fleet import FleetSpec
-    from cachelb.sim.league import Cell
-    from cachelb.sim.result import SimResult
-    from cachelb.sim.workloads import Workload
+    from cachelb_lab.sim.fleet import FleetSpec
+    from cachelb_lab.sim.league import Cell
+    from cachelb_lab.sim.result import SimResult
+    from cachelb_lab.sim.workloads import Workload
 
     Pinned = npt.NDArray[np.int32]
     """The worker of each request, -1 where the policy picks."""

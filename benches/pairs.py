@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelb.sim import FleetSpec, build, simulate
-from cachelb.sim.simulation import prepare
+from cachelb_lab.sim import FleetSpec, build, simulate
+from cachelb_lab.sim.simulation import prepare
 
 H100 = {"chat": (1, 12), "rag": (1, 3), "agent": (1, 8), "tool-agent": (1, 3)}
 A30 = {"chat": (1, 3), "rag": (0.2, 0.4), "agent": (0.3, 1), "tool-agent": (0.2, 0.4)}

@@ -18,7 +18,7 @@ import numpy as np
 
 from cachelb.learned import LearnedModel, read_lodestar
 from cachelb.records import read_records
-from cachelb.records.samples import samples_of
+from cachelb_lab.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

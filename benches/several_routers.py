@@ -29,16 +29,16 @@ from tests.herd.served import Served
 from tests.herd.traffic import Traffic
 from tests.herd.true_workers import TrueWorkers
 
-from cachelb.sim import FleetSpec, Signals, simulate
-from cachelb.sim.workloads import Draft, Plan, Poisson
-from cachelb.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim import FleetSpec, Signals, simulate
+from cachelb_lab.sim.workloads import Draft, Plan, Poisson
+from cachelb_lab.sim.workloads.traces import read_mooncake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from redis import Redis
 
-    from cachelb.sim import Workload
+    from cachelb_lab.sim import Workload
 
 WORKERS = [f"gpu{at}" for at in range(8)]
 MAX_BLOCKS = 50_000

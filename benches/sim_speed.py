@@ -22,9 +22,9 @@ POLICY = "cache-aware"
 
 
 def run(trace: Path | None, generator: str, requests: int) -> None:
-    """Read or generate, simulate, and print time and memory as JSON."""
-    from cachelb.sim import FleetSpec, build, prepare, simulate
-    from cachelb.sim.workloads import read_workload
+    """Read or generate, simulate, and print what it took as JSON."""
+    from cachelb_lab.sim import FleetSpec, build, prepare, simulate
+    from cachelb_lab.sim.workloads import read_workload
 
     workload = build(generator, seed=1, count=requests) if trace is None else read_workload(trace)
     prepared = prepare(workload)

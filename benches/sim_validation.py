@@ -23,13 +23,13 @@ from tests.sim import test_validation_llmd as llmd
 from tests.sim import test_validation_mooncake as mooncake
 from tests.sim import test_validation_vllm_log as vllm_log
 
-from cachelb.sim import Signals, simulate
-from cachelb.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim import Signals, simulate
+from cachelb_lab.sim.workloads.traces import read_mooncake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cachelb.sim import SimResult, Workload
+    from cachelb_lab.sim import SimResult, Workload
 
 CONVERSATION = Path("mooncake", "conversation_trace.jsonl.xz")
 

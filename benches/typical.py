@@ -31,24 +31,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benches.unlike import unlike
 
-from cachelb.sim.contender import KV_EVENTS
-from cachelb.sim.fleet import FleetSpec
-from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, play
-from cachelb.sim.league.cells import digest
-from cachelb.sim.league.documents import ratio_text
-from cachelb.sim.league.figures import figures_of
-from cachelb.sim.league.standings import Ratio
-from cachelb.sim.lru_bound import PoolProfile
-from cachelb.sim.metrics import measure
-from cachelb.sim.simulation import _router, simulate
+from cachelb_lab.sim.contender import KV_EVENTS
+from cachelb_lab.sim.fleet import FleetSpec
+from cachelb_lab.sim.league import COMPARED, REALISM, League, Row, Standings, Store, play
+from cachelb_lab.sim.league.cells import digest
+from cachelb_lab.sim.league.documents import ratio_text
+from cachelb_lab.sim.league.figures import figures_of
+from cachelb_lab.sim.league.standings import Ratio
+from cachelb_lab.sim.lru_bound import PoolProfile
+from cachelb_lab.sim.metrics import measure
+from cachelb_lab.sim.simulation import _router, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cachelb.router import Router
-    from cachelb.sim.league.cells import Cell
-    from cachelb.sim.result import SimResult
-    from cachelb.sim.workloads import Workload
+    from cachelb_lab.sim.league.cells import Cell
+    from cachelb_lab.sim.result import SimResult
+    from cachelb_lab.sim.workloads import Workload
 
 DATA = Path(os.environ.get("CACHELB_DATA", Path(__file__).parents[2] / "shared")) / "traces"
 CONVERSATION = f"{DATA}/mooncake/conversation_trace.jsonl.xz(jitter=3,limit=6000)"

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cachelb.sim.league import Trace
+from cachelb_lab.sim.league import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from cachelb.sim.workloads import Workload
+    from cachelb_lab.sim.workloads import Workload
 
 HEADS = (
     "trace",

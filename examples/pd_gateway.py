@@ -26,6 +26,7 @@ import cachelb
 from cachelb.answers import header_filter, read_usage, retry_after
 from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
+from cachelb_gateway import config
 
 RETRIED = {429, 500, 502, 503, 504}
 FORWARDED = ("authorization", "content-type", "x-request-id")
@@ -148,7 +149,7 @@ def main() -> None:
     parser.add_argument("--grace-s", type=int, default=20, help="for open requests at the end")
     options = parser.parse_args()
     workers = [{"url": url, "role": role} for role in ("prefill", "decode") for url in vars(options)[role]]
-    router = cachelb.Router.from_config(options.config or {"workers": workers, "load": {}})
+    router = config.load(options.config or {"workers": workers, "load": {}}).build()
     if options.snapshot:
         router.attach(SnapshotFile(options.snapshot))  # written now and then, and at the end
     app = make_app(router, expose_headers=options.expose_headers)

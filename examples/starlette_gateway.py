@@ -28,6 +28,7 @@ from cachelb.answers import header_filter, read_usage, retry_after
 from cachelb.bodies import UNTRUSTED_HEADERS
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
 from cachelb.requests import RequestError, read_request
+from cachelb_gateway import config
 
 RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
@@ -143,7 +144,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     options = parser.parse_args()
-    app = make_app(cachelb.Router.from_config({"workers": options.workers, "load": {}}))
+    app = make_app(config.load({"workers": options.workers, "load": {}}).build())
     uvicorn.run(app, host=options.host, port=options.port, timeout_graceful_shutdown=20)
 
 

@@ -18,7 +18,7 @@ from examples import starlette_gateway
 from tests import waiting
 
 from cachelb import Router
-from cachelb.serve import Certificate, Gateway
+from cachelb_gateway.serve import Certificate, Gateway
 
 wait_until = waiting.wait_until
 
@@ -50,7 +50,7 @@ def _starlette(router: Router[str], **options: Any) -> contextlib.AbstractContex
 
 @dataclass
 class Served:
-    """A gateway of `cachelb.serve`."""
+    """A gateway of `cachelb_gateway.serve`."""
 
     gateway: Gateway
     admin_url: str
@@ -87,7 +87,7 @@ def serving(
     capture: bool = False,
     **options: Any,
 ) -> Iterator[Served]:
-    """Serve with `cachelb.serve`, with an address for operators."""
+    """Serve with `cachelb_gateway.serve`, with an address for operators."""
     gateway = Gateway(router, **options)
     gateway.start(listen, admin="127.0.0.1:0", admin_token=token, capture=capture, certificate=certificate)
     assert gateway.admin_url is not None

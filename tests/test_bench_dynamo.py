@@ -18,10 +18,10 @@ from benches.dynamo.page import losses, page
 from benches.dynamo.play import Cell, Setting, play_ours, unequal
 from benches.dynamo.trace import write_mooncake
 
-from cachelb.sim import Workload, build
-from cachelb.sim.league import Store
-from cachelb.sim.league.traces import opened
-from cachelb.sim.workloads import read_mooncake
+from cachelb_lab.sim import Workload, build
+from cachelb_lab.sim.league import Store
+from cachelb_lab.sim.league.traces import opened
+from cachelb_lab.sim.workloads import read_mooncake
 
 ROUTER = "Dynamo kv_router"
 

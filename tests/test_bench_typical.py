@@ -10,8 +10,8 @@ import pytest
 from benches import typical
 from benches.unlike import distance, unlike
 
-from cachelb.sim import FleetSpec, build, simulate
-from cachelb.sim.league import League, Row, Store
+from cachelb_lab.sim import FleetSpec, build, simulate
+from cachelb_lab.sim.league import League, Row, Store
 
 CHATS = League(("chat(count=140)",), ("2xl40s",), loads=(0.95,), seeds=(31, 32), part="report")
 AGENTS = replace(CHATS, traces=("chat(count=140,loop=closed)",))

@@ -15,8 +15,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import cachelb
-from cachelb import RequestBodies, Router, config
+from cachelb import RequestBodies, Router
 from cachelb.metrics import PrometheusCollector
+from cachelb_gateway import config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,20 +17,20 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.commands import app
 from tests.gateways import Served, serving, wait_until
 from tests.http_client import complete, connect, send
 
 from cachelb import Router
-from cachelb.cli.app import app
 from cachelb.errors import TraceError
 from cachelb.policies import POLICIES
 from cachelb.records import Capture, capture, read_records
 from cachelb.records.capture import Tap
 from cachelb.router import views
-from cachelb.sim.ladder import climb, fleet_of
-from cachelb.sim.lru_bound import PoolProfile
-from cachelb.sim.workloads import CapturedTraffic, read_capture
 from cachelb_fakes import FakeFleet
+from cachelb_lab.sim.ladder import climb, fleet_of
+from cachelb_lab.sim.lru_bound import PoolProfile
+from cachelb_lab.sim.workloads import CapturedTraffic, read_capture
 
 BLOCK = 16
 STEP_S = 100.0

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.commands import app
 
 from cachelb.cli import main as entry
-from cachelb.cli.app import app
-from cachelb.cli.demo import demo
 from cachelb.policies import POLICIES
+from cachelb_gateway.cli.doctor import doctor
+from cachelb_lab.cli.demo import demo
 
 
 def run(*arguments: object) -> Result:
@@ -28,7 +30,6 @@ SEVEN = {
 @pytest.mark.parametrize(
     "command",
     [
-        (),
         ("bench", "agentic"),
         *((name,) for name in ("replay", "league", "demo", "config", "explain", "watch", "doctor")),
     ],
@@ -109,14 +110,38 @@ def test_interrupt_leaves_with_130_and_no_traceback(
     assert capsys.readouterr().err.strip() == "cachelb: interrupted"
 
 
-@pytest.mark.parametrize("package", ["click", "rich"])
-def test_missing_extra_names_the_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+def test_commands_are_listed_with_their_line(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {name: about for commands in entry.COMMANDS.values() for name, about in commands.items()}
+    assert known == {name: command.short_help for name, command in app.commands.items()}
+    for words in ([], ["-h"], ["--help"]):
+        assert exit_code(*words) == 0
+        listed = capsys.readouterr().out
+        assert [line for line in listed.splitlines() if len(line) > 80] == []
+        assert all(f"  {name:8} {about}\n" in listed for name, about in known.items())
+        assert "pip install" not in listed
+
+
+def test_commands_of_a_missing_distribution_name_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("cachelb.cli.") and name != "cachelb.cli.main"]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, package, None)
-    assert exit_code("demo") == 1
-    assert f"needs {package}: install it, or cachelb[cli]" in capsys.readouterr().err
+    plugin = EntryPoint("own", "a:b", entry.GROUP)
+
+    def found(*, name: str = "own", **_: str) -> list[EntryPoint]:
+        return [plugin] * (name == "own")
+
+    monkeypatch.setattr(entry, "entry_points", found)
+    assert exit_code("serve") == 2
+    assert capsys.readouterr().err == "cachelb: the command serve is in cachelb-gateway: pip install cachelb-gateway\n"
+    assert exit_code("sevre") == 2
+    assert capsys.readouterr().err == "cachelb: there is no command 'sevre'; did you mean 'serve'?\n"
+    assert exit_code() == 0
+    listed = capsys.readouterr().out
+    assert "Commands of cachelb-lab (pip install cachelb-lab):\n  bench " in listed
+    assert "Other commands:\n  own\n" in listed
+
+
+def test_doctor_without_the_lab_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(doctor.commands, "analyze")
+    result = run("doctor", "analyze", "capture.jsonl")
+    assert result.exit_code == 2
+    assert "cachelb doctor analyze is in cachelb-lab: pip install cachelb-lab" in result.stderr

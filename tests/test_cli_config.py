@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-
-from cachelb.cli.app import app
+from tests.commands import app
 
 GOOD = '[router]\npolicy = "cache-aware"\nhash_seed = 424242\n\n[policy]\nload_factor = 1.5\n'
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.commands import app
 from tests.models.decision_records import decision_record
 
-from cachelb.cli.app import app
 from cachelb.records.schema import decision_line, lost_line
 from cachelb.types import ShadowPick
 

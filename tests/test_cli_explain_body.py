@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-
-from cachelb.cli.app import app
+from tests.commands import app
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Do magpies sing? " * 20}], "max_tokens": 8}
 GROWN = {**CHAT, "messages": [*CHAT["messages"], {"role": "assistant", "content": "Seldom."}]}  # type: ignore[misc]

@@ -13,19 +13,19 @@ import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from rich.console import Console
+from tests.commands import app
 from tests.models.metrics_server import reserved_port
 from tests.threads import serving
 
 from cachelb import Router
-from cachelb.cli.app import app
-from cachelb.cli.watch import _drawn, _Look
 from cachelb.metrics import PrometheusCollector
-from cachelb.metrics.page import read_page
+from cachelb_gateway.cli.watch import _drawn, _Look
+from cachelb_gateway.page import read_page
 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelb.cli.watch._TIMEOUT_S", 60.0)
+    monkeypatch.setattr("cachelb_gateway.cli.watch._TIMEOUT_S", 60.0)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from cachelb import ConfigError, config
+from cachelb import ConfigError
 from cachelb.policies import POLICIES
+from cachelb_gateway import config
 
 ROUTING = """\
 # gateway config

@@ -11,11 +11,12 @@ import pytest
 from tests.events.test_router_events import batch
 from tests.models.metrics_server import eventually
 
-from cachelb import Router, config
-from cachelb.config.resolve import event_source
+from cachelb import Router
 from cachelb.events import ZmqSource
 from cachelb.events.relayed import RelayEndpoint
 from cachelb_fakes.events import stored
+from cachelb_gateway import config
+from cachelb_gateway.config.resolve import event_source
 
 
 def build(data: dict[str, Any], **environ: str) -> Router[str]:
@@ -33,11 +34,11 @@ def test_router_of_a_file_has_its_workers_policy_and_configuration(
     file = tmp_path / "gateway.json"
     workers = [{"url": "http://gpu0:8000", "weight": 2.0}, "http://gpu1:8000"]
     file.write_text(json.dumps({"router": {"policy": "random", "block_size": 64}, "workers": workers}))
-    router = Router.from_config(file)
+    loaded = config.load(file)
+    router = loaded.build()
     assert router.policy == "random"
     assert [(row.key[7:11], row.weight) for row in router.stats().workers] == [("gpu0", 2.0), ("gpu1", 1.0)]
-    assert router.config is not None
-    assert router.config.options == {"block_size": 64, "booking_ttl_s": 60}
+    assert loaded.options == {"block_size": 64, "booking_ttl_s": 60}
 
 
 def test_options_of_router_and_policy_take_effect() -> None:

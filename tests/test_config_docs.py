@@ -13,10 +13,11 @@ import pytest
 import yaml
 from tests.pages import ROOT, Block, definitions, parameters
 
-from cachelb import ConfigError, config
-from cachelb.discovery import FileWorkers
+from cachelb import ConfigError
 from cachelb.integrations.litellm import lifetimes
 from cachelb.policies import plugins
+from cachelb_gateway import config
+from cachelb_gateway.discovery import FileWorkers
 
 PAGE = ROOT / "docs" / "configuration.md"
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import ConfigError, config
-from cachelb.config import schema
+from cachelb import ConfigError
 from cachelb.policies import POLICIES
+from cachelb_gateway import config
+from cachelb_gateway.config import schema
 
 
 def refused(source: Any, **environ: str) -> str:
@@ -230,7 +231,7 @@ def test_a_missing_file_is_an_oserror(tmp_path: Path) -> None:
 def test_yaml_without_pyyaml_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     (tmp_path / "a.yaml").write_text("router: {}")
-    with pytest.raises(ModuleNotFoundError, match=r"a.yaml needs PyYAML: install it, or cachelb\[yaml\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"a.yaml needs PyYAML: install it, or cachelb-gateway\[yaml\]"):
         config.load(tmp_path / "a.yaml")
 
 

@@ -12,12 +12,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tests.commands import app
 from tests.test_config_errors import MISTAKES
 
-from cachelb import ConfigError, config, policies
-from cachelb.cli.app import app
-from cachelb.config import schema
-from cachelb.discovery.text import KINDS
+from cachelb import ConfigError, policies
+from cachelb_gateway import config
+from cachelb_gateway.config import schema
+from cachelb_gateway.discovery.text import KINDS
 
 SCHEMA = config.json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)

@@ -11,8 +11,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cachelb import config
-from cachelb.integrations.ext_proc.__main__ import parse
+from cachelb_gateway import config
+from cachelb_gateway.ext_proc.__main__ import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFESTS = ROOT / "deploy" / "kubernetes"
@@ -125,7 +125,7 @@ def test_gateway_serves_clients_alone_on_its_port() -> None:
 
 def test_picker_listens_where_its_probes_and_the_pool_look() -> None:
     own = container("picker")
-    assert own["command"] == ["python", "-m", "cachelb.integrations.ext_proc"]
+    assert own["command"] == ["python", "-m", "cachelb_gateway.ext_proc"]
     options = parse(own["args"])
     listen = [options.listen, options.grpc_health_port, options.metrics_port]
     port, health, _ = ports = [int(address.rpartition(":")[2]) for address in listen]
@@ -183,12 +183,17 @@ def test_context_of_the_image_has_what_the_wheel_is_built_from() -> None:
     ]
     needed += [project["tool"]["maturin"]["manifest-path"], project["tool"]["maturin"]["python-source"]]
     needed += tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["members"]
-    assert {path.partition("/")[0] for path in needed} | {"Cargo.toml", "Cargo.lock", "pyproject.toml"} == kept
+    assert {path.partition("/")[0] for path in needed} | {
+        "Cargo.toml",
+        "Cargo.lock",
+        "gateway",
+        "pyproject.toml",
+    } == kept
     assert all((ROOT / path).exists() for path in kept)
 
 
 def test_image_has_the_extras_that_the_applications_need() -> None:
-    found = re.search(r"cachelb-\*\.whl\)\[([a-z,]+)\]", INSTRUCTIONS)
-    assert found is not None
-    extras = set(found[1].split(","))
-    assert {"cli", "extproc", "http", "events", "serve"} <= extras
+    found = dict(re.findall(r"(cachelb\w*)-\*\.whl\)\[([a-z,]+)\]", INSTRUCTIONS))
+    extras = {package: set(named.split(",")) for package, named in found.items()}
+    assert {"events", "redis"} <= extras["cachelb"]
+    assert {"dns", "extproc", "yaml"} <= extras["cachelb_gateway"]

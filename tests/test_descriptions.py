@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb.descriptions import BodyDescription, describe_body
+from cachelb_lab.descriptions import BodyDescription, describe_body
 
 SYSTEM = "Answer in one short sentence. " * 20
 TALK = [

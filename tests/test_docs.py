@@ -15,9 +15,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.commands import app
 from tests.pages import ROOT, Block, blocks
 
-from cachelb.cli.app import app
 from cachelb.policies import POLICIES
 
 STUB = ROOT / "python" / "cachelb" / "_core.pyi"

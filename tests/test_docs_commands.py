@@ -26,13 +26,13 @@ from typing import Any, NamedTuple, NoReturn
 import click
 import pytest
 from click.testing import CliRunner
+from tests.commands import app
 from tests.hostile.tables import AGENTS, AZURE, MOONCAKE, SESSIONS
 from tests.pages import PAGES, ROOT, Block, definitions, name_of, parameters, prose
 
 from cachelb import Router
-from cachelb.cli import serve
-from cachelb.cli.app import app
 from cachelb.records import Capture, JsonlRecords
+from cachelb_gateway.cli import serve
 
 # Programs that are not ours: of their words, only files are checked.
 OTHERS = {
@@ -60,8 +60,8 @@ MODULES = [ROOT, *(ROOT / name for name in ("python", "gateway", "lab", "fakes")
 FOLDERS = ("benches", "deploy", "docs", "examples", "rust", "tests")
 SPAN = re.compile(r"(?<!`)`((?:cachelb|cargo|docker|kubectl|make|python) [^`]+)`(?!`)")
 LONG = (
-    *("cachelb.cli.doctor._load",),
-    *("cachelb.sim.league.running.capacity", "cachelb.sim.league.running.simulate"),
+    *("cachelb_gateway.cli.doctor._load",),
+    *("cachelb_lab.sim.league.running.capacity", "cachelb_lab.sim.league.running.simulate"),
 )
 
 

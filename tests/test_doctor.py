@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.commands import app
 from tests.gateways import wait_until
 from tests.models.kv_streams import nothing_left
 from tests.models.metrics_server import FakeEngine
 
 from cachelb import Router
-from cachelb.cli.app import app
-from cachelb.doctor import Check, Diagnosis, Settings, WorkerReport, examine
-from cachelb.doctor.client import WorkerClient
-from cachelb.doctor.pages import Facts
-from cachelb.doctor.probe import Prober
-from cachelb.doctor.stream import Stream
-from cachelb.doctor.tap import StreamNotes, Tap
-from cachelb.doctor.verdicts import Verdict
 from cachelb.events import Endpoint
 from cachelb_fakes import EventPublisher, FakeFleet
 from cachelb_fakes.events import encode_batch, stored
 from cachelb_fakes.fleet.tokens import encode, render_chat
+from cachelb_gateway.doctor import Check, Diagnosis, Settings, WorkerReport, examine
+from cachelb_gateway.doctor.client import WorkerClient
+from cachelb_gateway.doctor.pages import Facts
+from cachelb_gateway.doctor.probe import Prober
+from cachelb_gateway.doctor.stream import Stream
+from cachelb_gateway.doctor.tap import StreamNotes, Tap
+from cachelb_gateway.doctor.verdicts import Verdict
 
 WORKER_CHECKS = [
     *("reachable", "model", "block-size", "prefix-caching", "events", "stream", "shape", "cache-groups", "sequence"),

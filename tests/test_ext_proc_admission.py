@@ -14,7 +14,7 @@ from tests.support_gateways import endings
 
 from cachelb import RequestBodies, Router
 from cachelb.admission import AdmissionOptions
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb_gateway.ext_proc import EndpointPicker
 
 BATCH = {"x-gateway-inference-objective": "batch"}
 LONG = 300_000

@@ -10,7 +10,7 @@ from tests.models.ext_proc_golden import LENGTH, ROUNDS, messages_of, normal, op
 from tests.models.ext_proc_messages import METHOD, ProcessingRequest, ProcessingResponse
 from tests.waiting import wait_until
 
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb_gateway.ext_proc import EndpointPicker
 
 GOLDEN = recorded()
 

@@ -25,15 +25,16 @@ from tests.models.ext_proc_messages import SERVICE
 from tests.programs import running
 
 from cachelb import Router
-from cachelb.integrations.ext_proc import Certificate, EndpointPicker, Pages
-from cachelb.integrations.ext_proc.__main__ import main as command
-from cachelb.integrations.ext_proc.__main__ import parse
-from cachelb.integrations.ext_proc.certificates import watch
-from cachelb.integrations.ext_proc.pages import _MOST_CLIENTS
+from cachelb_gateway import config
+from cachelb_gateway.ext_proc import Certificate, EndpointPicker, Pages
+from cachelb_gateway.ext_proc.__main__ import main as command
+from cachelb_gateway.ext_proc.__main__ import parse
+from cachelb_gateway.ext_proc.certificates import watch
+from cachelb_gateway.ext_proc.pages import _MOST_CLIENTS
 
 URLS = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
 BODY = json.dumps({"prompt": "Once upon a time"}).encode()
-MODULE = "cachelb.integrations.ext_proc"
+MODULE = "cachelb_gateway.ext_proc"
 
 
 async def health_of(channel: Any, name: str) -> str:
@@ -179,7 +180,7 @@ async def test_clients_of_the_pages_are_bounded() -> None:
 CHILD = """
 import asyncio, os, sys
 from cachelb import Router
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb_gateway.ext_proc import EndpointPicker
 
 router = Router(["http://10.0.0.1:8000"])
 picker = EndpointPicker(router)
@@ -310,6 +311,6 @@ def test_example_names_what_the_picker_reads_and_writes() -> None:
         for endpoint in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]:
             socket = endpoint["endpoint"]["address"]["socket_address"]
             addresses.setdefault(cluster["name"], []).append(f"{socket['address']}:{socket['port_value']}")
-    with Router.from_config(folder / "gateway.toml") as router:
+    with config.load(folder / "gateway.toml").build() as router:
         assert router.keys() == [f"http://{address}" for address in addresses["workers"]]
     assert addresses["picker"] == [parse(["--config", "x"]).listen]

@@ -17,10 +17,16 @@ from cachelb.extras import _PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-EXTRAS = set(PROJECT["project"]["optional-dependencies"])
+FOLDERS = {"gateway": "cachelb-gateway", "lab": "cachelb-lab", "fakes": "cachelb-fakes"}
+PROJECTS = {".": PROJECT} | {
+    f"./{name}": tomllib.loads((ROOT / name / "pyproject.toml").read_text("utf-8")) for name in FOLDERS
+}
+EXTRAS = {word: set(each["project"].get("optional-dependencies", {})) for word, each in PROJECTS.items()}
+SHORTCUTS = {"cli", "dns", "extproc", "gateway", "lab", "plots", "serve", "testing", "traces", "yaml"}
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 PACKAGE_README = ROOT / PROJECT["project"]["readme"]
-PAGES = (ROOT / "README.md", PACKAGE_README, *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py"))
+READMES = (PACKAGE_README, *(ROOT / name / "README.md" for name in FOLDERS))
+PAGES = (ROOT / "README.md", *READMES, *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py"))
 COMMAND = re.compile(r"pip install ([^`#\n]+)")
 
 
@@ -33,30 +39,62 @@ def installed(text: str) -> list[str]:
 def test_every_page_installs_from_a_checkout_or_a_wheel(page: Path) -> None:
     words = installed(page.read_text("utf-8"))
     assert not [word for word in words if word.startswith("cachelb")], "cachelb is in no index"
-    own = [re.fullmatch(r"(?:\.|NAME\.whl)(?:\[(.+)\])?", word) for word in words]
-    extras = {extra for found in own if found and found[1] for extra in found[1].split(",")}
-    assert extras <= EXTRAS
-    assert not words or any(own), f"{words} does not install cachelb"
+    own = {word: re.fullmatch(r"(target/wheels/\*\.whl|\.(?:/\w+)?)(?:\[(.+)\])?", word) for word in words}
+    for found in filter(None, own.values()):
+        extras = set((found[2] or "").split(",")) - {""}
+        assert extras <= EXTRAS.get(found[1], set()) - (SHORTCUTS if found[1] == "." else set()), found[0]
+    assert not words or any(own.values()), f"{words} does not install cachelb"
 
 
 def test_pages_that_need_extras_install_them() -> None:
     words = [word for page in PAGES for word in installed(page.read_text("utf-8"))]
     named = {extra for word in words for extra in re.split(r"[\[\],]", word)[1:]}
-    assert EXTRAS - named <= {"otel", "plots", "redis", "testing"}
+    assert set.union(*EXTRAS.values()) - SHORTCUTS - named <= {"otel", "redis"}
 
 
 def test_messages_name_extras_that_there_are() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "python" / "cachelb").rglob("*.py"))
-    named = set(re.findall(r"install (?:it|them), or cachelb\[(\w+)\]", sources))
+    named = set(re.findall(r"install (?:it|them), or (cachelb[-\w]*\[\w+\])", sources))
     named |= {extra for _, extra in _PACKAGES.values()}
+    there = {f"{each['project']['name']}[{extra}]" for word, each in PROJECTS.items() for extra in EXTRAS[word]}
     assert len(named) > 5
-    assert named <= EXTRAS
-    assert not re.findall(r"pip install \S*cachelb", sources), "no package index has it while it is a checkout"
+    assert named <= there
 
 
-def test_the_readme_of_the_package_links_to_nothing_that_an_index_lacks() -> None:
-    links = re.findall(r"\]\(([^)]*)\)", PACKAGE_README.read_text("utf-8"))
+@pytest.mark.parametrize("page", READMES, ids=lambda page: page.parent.name)
+def test_the_readme_of_a_package_links_to_nothing_that_an_index_lacks(page: Path) -> None:
+    links = re.findall(r"\]\(([^)]*)\)", page.read_text("utf-8"))
     assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_distributions_have_one_version_and_pin_it() -> None:
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["version"]
+    names = {"cachelb", *FOLDERS.values()}
+    for word, each in PROJECTS.items():
+        project = each["project"]
+        extras = project.get("optional-dependencies", {}).values()
+        found = [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
+        assert {str(own.specifier) for own in found if own.name in names} == {f"=={version}"}
+        assert word == "." or project["version"] == version
+        assert word == "." or set(project) - {"dependencies"} >= {"license-files", "readme", "classifiers"}
+
+
+def test_the_library_needs_numpy_alone() -> None:
+    assert [Requirement(text).name for text in PROJECT["project"]["dependencies"]] == ["numpy"]
+
+
+def test_shortcuts_lead_to_the_distributions_alone() -> None:
+    project = PROJECT["project"]["optional-dependencies"]
+    found = {
+        name for name, texts in project.items() if any(Requirement(text).name in FOLDERS.values() for text in texts)
+    }
+    assert found == SHORTCUTS
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_distributions_carry_licence_and_notice(folder: str) -> None:
+    for name in ("LICENSE", "NOTICE"):
+        assert (ROOT / folder / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 def pins(lock: Path) -> dict[str, set[str]]:

@@ -18,8 +18,8 @@ import cachelb
 from cachelb.cli.main import main
 from cachelb.learned import FEATURES, LearnedModel, Samples, read_lodestar
 from cachelb.records import JsonlRecords
-from cachelb.records.samples import samples_of
 from cachelb.types import DecisionRecord
+from cachelb_lab.samples import samples_of
 
 COMP = "comp__latency_predictor_model_output_pod_specific_data.csv.xz"
 P2048 = "p2048__processed_dataset.csv.xz"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.sim.lru_bound import HitCount, PoolProfile
-from cachelb.sim.traces import Request, read_trace
-from cachelb.sim.workloads import WORKLOADS, Workload, build, read_mooncake
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim.lru_bound import HitCount, PoolProfile
+from cachelb_lab.sim.traces import Request, read_trace
+from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_mooncake
+from cachelb_lab.sim.workloads.workload import make
 
 # === workloads ===
 

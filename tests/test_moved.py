@@ -55,6 +55,10 @@ def test_missing_distribution_is_named_with_the_line_that_installs_it(old: str) 
     assert f"ModuleNotFoundError: {text}" in run.stderr.splitlines()[-1]
 
 
-def test_a_program_of_an_old_path_runs() -> None:
-    run = subprocess.run([sys.executable, "-m", "cachelb.testing.fleet", "--help"], check=True, capture_output=True)
-    assert run.stdout.startswith(b"usage: python -m cachelb_fakes")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("cachelb.testing.fleet", "cachelb_fakes"), ("cachelb.integrations.ext_proc", "cachelb_gateway.ext_proc")],
+)
+def test_a_program_of_an_old_path_runs(old: str, new: str) -> None:
+    run = subprocess.run([sys.executable, "-m", old, "--help"], check=True, capture_output=True, text=True)
+    assert run.stdout.startswith(f"usage: python -m {new} ")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from cachelb.plots import FIGURES, curves, drawing, figures, write_figures, write_html
 from cachelb.policies import POLICIES
-from cachelb.sim import Comparison, FleetSpec, SimResult, Slo, build, compare, simulate
+from cachelb_lab.plots import FIGURES, curves, drawing, figures, write_figures, write_html
+from cachelb_lab.sim import Comparison, FleetSpec, SimResult, Slo, build, compare, simulate
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -251,5 +251,5 @@ def test_wrong_calls_name_the_value(runs: list[SimResult], tmp_path: Path) -> No
 
 def test_missing_extra_is_named(runs: list[SimResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb\[plots\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb-lab\[plots\]"):
         write_html(tmp_path / "x", runs)

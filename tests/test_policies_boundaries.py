@@ -13,7 +13,7 @@ import cachelb
 from cachelb import policies
 from cachelb.metrics import PrometheusCollector
 from cachelb.policies import BoundaryLearning
-from cachelb.sim import FleetSpec, build, simulate
+from cachelb_lab.sim import FleetSpec, build, simulate
 
 WORKERS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 ENDS = [256, 306, 406, 446]

@@ -19,6 +19,7 @@ from cachelb import Decision, Router, policies
 from cachelb.metrics import PrometheusCollector
 from cachelb.policies import Learned, LeastLoaded, PrefixCacheAndLoad
 from cachelb.types import LearnedStats
+from cachelb_gateway import config
 
 WORKERS = ["fast0", "fast1", "slow0", "slow1"]
 FEW: dict[str, Any] = {"n_min": 200, "theta": 200, "model_kind": "linear", "seed": 1}
@@ -154,7 +155,7 @@ def test_configurations_name_its_options(tmp_path: Path) -> None:
     path = tmp_path / "m"
     router.save_model(path)
     document = {"router": {"policy": "learned"}, "policy": {"k": 3, "model": str(path)}, "workers": ["a", "b"]}
-    built = cachelb.Router.from_config(document)
+    built = config.load(document).build()
     assert (built.policy, built.learned_stats()[0].version) == ("learned", 1)
     assert policies.make("learned", tau_sat=0.5).name == "learned"
 

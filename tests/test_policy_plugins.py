@@ -13,6 +13,7 @@ import pytest
 
 import cachelb
 from cachelb import Router, policies
+from cachelb_gateway import config
 
 Install = Callable[..., None]
 
@@ -77,8 +78,8 @@ def test_registered_policy_is_made_by_name_with_its_options(install: Install) ->
 
 def test_registered_policy_may_be_configured(install: Install) -> None:
     install("acme", "my-last = acme:Last")
-    config = {"router": {"policy": "my-last"}, "policy": {"offset": 3}, "workers": ["a", "b", "c"]}
-    assert Router.from_config(config).select_worker(by_load=True).worker == "a"
+    written = {"router": {"policy": "my-last"}, "policy": {"offset": 3}, "workers": ["a", "b", "c"]}
+    assert config.load(written).build().select_worker(by_load=True).worker == "a"
 
 
 def test_built_in_names_are_not_taken_over_and_look_up_nothing(
@@ -142,10 +143,10 @@ def test_module_and_class_name_a_policy_wherever_one_is_named(install: Install) 
     decision = Router(["a", "b", "c"], policy="acme:Last", offset=2).select_worker(by_load=True)  # type: ignore[call-arg]
     assert (decision.worker, decision.reason) == ("b", "custom")
     written = {"router": {"policy": "acme:Last", "shadow": ["acme:Tokens"]}, "policy": {"offset": 3}}
-    router = Router.from_config({**written, "workers": ["a", "b", "c"]})
+    loaded = config.load({**written, "workers": ["a", "b", "c"]})
+    router = loaded.build()
     assert (router.select_worker(by_load=True).worker, router.shadows) == ("a", ("least-loaded",))
-    assert router.config is not None
-    assert [router.config.policy.name, *(each.name for each in router.config.shadow)] == ["acme:Last", "acme:Tokens"]
+    assert [loaded.policy.name, *(each.name for each in loaded.shadow)] == ["acme:Last", "acme:Tokens"]
 
 
 def test_command_line_runs_a_policy_of_the_current_directory(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_wrong_module_or_class_names_the_value_and_the_way_out(
     with pytest.raises(error, match=re.escape(f"policy {name!r}: {message}")):
         policies.make(name)
     with pytest.raises(cachelb.ConfigError, match=re.escape(f"mapping: router.policy: policy {name!r}: ")):
-        cachelb.config.load({"router": {"policy": name}}, environ={})
+        config.load({"router": {"policy": name}}, environ={})
 
 
 def test_module_that_fails_is_named_with_its_error(install: Install) -> None:

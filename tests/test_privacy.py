@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.commands import app
 
 from cachelb import NoWorkerAvailable, Router, policies
-from cachelb.cli.app import app
 from cachelb.metrics import PrometheusCollector, instrument
 from cachelb.records import JsonlRecords
 

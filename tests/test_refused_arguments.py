@@ -12,13 +12,13 @@ import pytest
 from cachelb import BlockTracker, Router, hash_blocks, hash_text
 from cachelb.boundaries import message_boundaries
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.records import JsonlRecords
-from cachelb.sim import FleetSpec, Measurement, Signals, Slo, Sweep, WorkerSpec, build
-from cachelb.sim.gpus import find_gpu, find_model
-from cachelb.sim.workloads import parse_arrivals
 from cachelb.sources import MetricsSource
 from cachelb_fakes import FakeFleet
+from cachelb_gateway.ext_proc import EndpointPicker
+from cachelb_lab.sim import FleetSpec, Measurement, Signals, Slo, Sweep, WorkerSpec, build
+from cachelb_lab.sim.gpus import find_gpu, find_model
+from cachelb_lab.sim.workloads import parse_arrivals
 
 T, V = TypeError, ValueError
 MEASURED = Measurement(1_000, 0, 10, 0.1, 0.5)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from tests.commands import app
 
-from cachelb.cli.app import app
-from cachelb.cli.table import seconds
 from cachelb.policies import POLICIES
-from cachelb.sim import FleetSpec, Status, build, simulate
-from cachelb.sim.workloads import WORKLOADS, read_workload
+from cachelb_lab.cli.table import seconds
+from cachelb_lab.sim import FleetSpec, Status, build, simulate
+from cachelb_lab.sim.workloads import WORKLOADS, read_workload
 
 SMALL = ("--count", 60, "--fleet", "2xa30", "--policy", "cache-aware,random")
 ROW = {"timestamp": 0, "input_length": 1200, "output_length": 20, "hash_ids": [0, 1, 2]}
@@ -344,7 +344,7 @@ def test_limit_of_a_generator_is_refused() -> None:
 
 def test_pages_without_the_extra_name_the_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "install it, or cachelb[plots]" in refusal_of("chat", *SMALL, "--html", tmp_path / "page.html")
+    assert "install it, or cachelb-lab[plots]" in refusal_of("chat", *SMALL, "--html", tmp_path / "page.html")
 
 
 def test_help_shows_examples_generators_and_devices() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cachelb import Router, SnapshotError, hash_blocks
-from cachelb.config import load
 from cachelb.secret import VARIABLE, Secret, read
+from cachelb_gateway.config import load
 
 TEXT, OTHER = "known to all gateways", "known to others only"
 PROMPT = list(range(64))
@@ -25,7 +25,7 @@ def test_argument_environment_and_configuration_give_the_same_keys(monkeypatch: 
     assert not hashes_of(Router(["gpu0"], secret=OTHER))
     assert hashes_of(Router(["gpu0"], secret=TEXT))
     assert hashes_of(Router(["gpu0"], secret=[TEXT, OTHER], seed=3))
-    assert hashes_of(Router.from_config({"router": {"secret": TEXT}, "workers": ["gpu0"]}))
+    assert hashes_of(load({"router": {"secret": TEXT}, "workers": ["gpu0"]}).build())
     for value in (TEXT, f'["{TEXT}", "{OTHER}"]'):
         environ = {VARIABLE: value, "CACHELB_WORKERS": "gpu0"}
         assert hashes_of(load({}, environ=environ).build()), "where it is given"
@@ -86,7 +86,7 @@ def test_the_secret_shows_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     loaded = load({"router": {"secret": TEXT}, "workers": ["gpu0"]})
     with loaded.build() as router, Router(["gpu0"], secret=[TEXT, OTHER]) as other:
-        shown: list[object] = [loaded, router.config, read(TEXT), Secret(TEXT)]
+        shown: list[object] = [loaded, read(TEXT), Secret(TEXT)]
         for each in (router, other):
             decision = each.select_worker(tokens=PROMPT)
             shown += [each, decision, decision.headers, decision.explain(), each.explain(tokens=PROMPT), each.stats()]

@@ -40,7 +40,7 @@ def test_what_a_signature_lacks_is_named(shown: str, found: list[str]) -> None:
 def test_a_class_without_a_constructor_lacks_every_argument() -> None:
     assert len(problems("")) == 4
     missing = {each.rpartition(" ")[2] for each in site.signature_problems({})}
-    assert {"cachelb.Router", "cachelb.BlockTracker", "cachelb.policies.CacheAware", "cachelb.sim.build"} <= missing
+    assert {"cachelb.Router", "cachelb.BlockTracker", "cachelb.policies.CacheAware", "cachelb_lab.sim.build"} <= missing
     assert (
         not {"cachelb.Decision", "cachelb.ConfigError", "cachelb.policies.Policy", "cachelb.sources.Source"} & missing
     )

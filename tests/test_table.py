@@ -21,10 +21,10 @@ from pyarrow import parquet
 
 import cachelb
 from cachelb.records import JsonlRecords, read_records
-from cachelb.records.analysis import analyse
-from cachelb.sim import Comparison, FleetSpec, SimResult, Slo, Status, Sweep, build, compare, simulate
-from cachelb.sim.league import Row, Standings
 from cachelb.table import Table, Tabular
+from cachelb_lab.analysis import analyse
+from cachelb_lab.sim import Comparison, FleetSpec, SimResult, Slo, Status, Sweep, build, compare, simulate
+from cachelb_lab.sim.league import Row, Standings
 
 VALUES = {
     "whole": st.integers(-(1 << 63), (1 << 63) - 1),

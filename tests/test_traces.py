@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelb import TraceError
-from cachelb.sim.expand import blocks_per_id, expand_ids
-from cachelb.sim.traces import Request, read_trace
+from cachelb_lab.sim.expand import blocks_per_id, expand_ids
+from cachelb_lab.sim.traces import Request, read_trace
 
 GOOD: dict[str, Any] = {"timestamp": 3000, "input_length": 1025, "output_length": 9, "hash_ids": [0, 4, 5]}
 ROWS = [GOOD, {**GOOD, "timestamp": 3000.5, "hash_ids": [0, 4, 6], "session_id": "s1", "unknown": None}]
@@ -128,7 +128,7 @@ if sys.version_info < (3, 14):  # later ones read zstd with the standard library
     def test_zst_without_the_extra_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "zstandard", None)
         file = write(tmp_path / "trace.jsonl.zst", zst(lines(ROWS)))
-        with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb\[traces\]"):
+        with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb-lab\[traces\]"):
             list(read_trace(file))
 
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.commands import app
 from tests.gateways import wait_until
 from tests.models.metrics_server import FakeEngine
 from tests.test_privacy import shown_by
 
-from cachelb import ConfigError, NoWorkerAvailable, Router, UnknownWorkerError, config, doctor, policies
+from cachelb import ConfigError, NoWorkerAvailable, Router, UnknownWorkerError, policies
 from cachelb._core import worker_name
-from cachelb.cli.app import app
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.integrations.offered import OfferedWorkers
 from cachelb.sources import MetricsSource
+from cachelb_gateway import config, doctor
 
 LOGIN = "http://xyzzyUser:xyzzyWord@gpu0:8000/"
 OTHER = "http://xyzzyOther:xyzzyWord2@gpu0:8000"

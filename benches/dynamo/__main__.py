@@ -25,8 +25,8 @@ from benches.dynamo.page import page, standings
 from benches.dynamo.play import DYNAMO, KV_TOKENS, Cell, Setting, dynamo_name, play_ours, play_theirs, unequal
 
 from cachelb.calls import split_list
-from cachelb.plots import write_ratios
-from cachelb.sim.league import Store
+from cachelb_lab.plots import write_ratios
+from cachelb_lab.sim.league import Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benches.dynamo.play import DYNAMO, TOLERANCE
 
-from cachelb.sim.league import Row, Standings, markdown
+from cachelb_lab.sim.league import Row, Standings, markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

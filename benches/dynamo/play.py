@@ -16,19 +16,19 @@ from benches.compare.environment import PYTHON, pinned
 from benches.dynamo.trace import write_mooncake
 
 from cachelb.calls import Call
-from cachelb.sim import FleetSpec, Signals, simulate
-from cachelb.sim.league.cells import FIRST_SEED, digest
-from cachelb.sim.league.figures import NAMES, SLO, figures_of
-from cachelb.sim.league.traces import Trace, fingerprint
-from cachelb.sim.lru_bound import PoolProfile
-from cachelb.sim.metrics import measure
-from cachelb.sim.timing import Polynomial
+from cachelb_lab.sim import FleetSpec, Signals, simulate
+from cachelb_lab.sim.league.cells import FIRST_SEED, digest
+from cachelb_lab.sim.league.figures import NAMES, SLO, figures_of
+from cachelb_lab.sim.league.traces import Trace, fingerprint
+from cachelb_lab.sim.lru_bound import PoolProfile
+from cachelb_lab.sim.metrics import measure
+from cachelb_lab.sim.timing import Polynomial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cachelb.sim import Workload
-    from cachelb.sim.league import Store
+    from cachelb_lab.sim import Workload
+    from cachelb_lab.sim.league import Store
 
 DYNAMO = pinned("ai-dynamo-runtime")
 WORKERS = 8
@@ -116,7 +116,7 @@ class Cell:
         return digest([_fingerprint(self.setting.trace), self.fleet.native(), self.speed])
 
     def facts(self) -> dict[str, Any]:
-        """Return its columns in tables, as `cachelb.sim.league.Cell.facts` does."""
+        """Return what tables say of it, as `cachelb_lab.sim.league.Cell.facts` does."""
         return {
             "trace": Trace.parse(self.setting.trace).label,
             "part": "all",

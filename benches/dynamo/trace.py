@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cachelb.sim import Workload
+    from cachelb_lab.sim import Workload
 
 
 def write_mooncake(path: Path, workload: Workload) -> None:

@@ -41,7 +41,7 @@ from tests.engine.model import SIZES, VOCABULARY
 
 from cachelb.calls import split_list
 from cachelb.events import Endpoint
-from cachelb.sim.contender import ORACLE, Contender, admission_apart
+from cachelb_lab.sim.contender import ORACLE, Contender, admission_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

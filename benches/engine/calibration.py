@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.engine.engine import BLOCK_SIZE
 
-from cachelb.sim import FleetSpec, Signals
-from cachelb.sim.fleet import WorkerSpec
-from cachelb.sim.gpus import GpuProfile, ModelProfile
-from cachelb.sim.timing import Roofline
+from cachelb_lab.sim import FleetSpec, Signals
+from cachelb_lab.sim.fleet import WorkerSpec
+from cachelb_lab.sim.gpus import GpuProfile, ModelProfile
+from cachelb_lab.sim.timing import Roofline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from tests.http_client import metrics
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
 from cachelb.events import ZmqSource
-from cachelb.sim.contender import KV_EVENTS, Contender, admission_apart
+from cachelb_lab.sim.contender import KV_EVENTS, Contender, admission_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

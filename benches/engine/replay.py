@@ -9,16 +9,16 @@ import numpy as np
 from benches.engine.workload import Known, Shape, plan
 
 from cachelb import Router, hash_blocks
-from cachelb.sim import simulate
-from cachelb.sim.contender import Contender
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim import simulate
+from cachelb_lab.sim.contender import Contender
+from cachelb_lab.sim.workloads.workload import make
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cachelb.sim import FleetSpec, Signals
-    from cachelb.sim.result import SimResult
-    from cachelb.sim.workloads import Workload
+    from cachelb_lab.sim import FleetSpec, Signals
+    from cachelb_lab.sim.result import SimResult
+    from cachelb_lab.sim.workloads import Workload
 
 
 def replay(fleet: FleetSpec, signals: Signals, policy: str, shape: Shape, seed: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from benches.engine.replay import new_prompts
 from tests.engine.traffic import FIRST_PLAIN_TOKEN
 
 from cachelb.calls import split_list
-from cachelb.sim import FleetSpec, Signals, simulate
+from cachelb_lab.sim import FleetSpec, Signals, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

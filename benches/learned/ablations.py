@@ -11,7 +11,7 @@ from benches.learned.cells import Place, figures
 from benches.learned.change import Change
 from benches.learned.lessons import learn, watch
 
-from cachelb.sim import FleetSpec, simulate
+from cachelb_lab.sim import FleetSpec, simulate
 
 SHIFT, RECURRING, FEWER = 20_000, 15_000, 6_000
 LONG, SINCE = 40_000, 0.75

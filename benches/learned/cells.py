@@ -9,13 +9,13 @@ import numpy as np
 from benches.learned.rates import rate
 from benches.learned.workloads import make
 
-from cachelb.sim import FleetSpec, simulate
+from cachelb_lab.sim import FleetSpec, simulate
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from cachelb._core import SimWorkload
-    from cachelb.sim import SimResult, Workload
+    from cachelb_lab.sim import SimResult, Workload
 
 LOADS = (0.6, 0.8, 0.95)
 """Medium to saturated, as parts of the capacity under `prefix-cache-and-load`."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cachelb.sim import FleetSpec
+from cachelb_lab.sim import FleetSpec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from cachelb.sim import SimResult
+    from cachelb_lab.sim import SimResult
 
 PERIODS = ((-2_000, 0), (0, 1_000), (1_000, 2_000), (2_000, 5_000), (5_000, 10_000))
 """Requests since the change, between which figures are taken."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cachelb import Router
-from cachelb.sim import simulate
-from cachelb.sim.gateway import RouterGateway
+from cachelb_lab.sim import simulate
+from cachelb_lab.sim.gateway import RouterGateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from cachelb.sim import FleetSpec, SimResult, Workload
-    from cachelb.sim.gateway import Gateway
+    from cachelb_lab.sim import FleetSpec, SimResult, Workload
+    from cachelb_lab.sim.gateway import Gateway
 
 
 def learn(requests: Workload, fleet: FleetSpec, *, seed: int) -> bytes:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelb.sim import WORKLOADS as GENERATORS
-from cachelb.sim import Workload, build
-from cachelb.sim.mixing import mix
-from cachelb.sim.workloads import Poisson, Steps, read_mooncake
+from cachelb_lab.sim import WORKLOADS as GENERATORS
+from cachelb_lab.sim import Workload, build
+from cachelb_lab.sim.mixing import mix
+from cachelb_lab.sim.workloads import Poisson, Steps, read_mooncake
 
 TRACE = "traces/mooncake/conversation_trace.jsonl.xz"
 RATE_SHIFT = 2.2

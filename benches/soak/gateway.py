@@ -23,9 +23,9 @@ from examples import starlette_gateway
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
 from cachelb.events import ZmqSource
-from cachelb.serve import Gateway
 from cachelb.sources import MetricsSource
 from cachelb.state import ZmqMesh
+from cachelb_gateway.serve import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable

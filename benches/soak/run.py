@@ -20,8 +20,8 @@ from benches.soak.processes import Gateway
 from tests.state.addresses import free_addresses
 
 from cachelb.cache_groups import CacheGroup, CacheLayout
-from cachelb.sim.saturation import highest
 from cachelb_fakes import FakeFleet
+from cachelb_lab.sim.saturation import highest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from benches.templates.engine import Engine
 from benches.templates.readers import Options
 
 from cachelb.bodies import RequestBodies
-from cachelb.descriptions import BodyDescription, describe_body
+from cachelb_lab.descriptions import BodyDescription, describe_body
 
 
 @dataclass(frozen=True, slots=True)

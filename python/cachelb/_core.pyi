@@ -851,7 +851,7 @@ class HeldRequest(Generic[_W]):
 
 @final
 class NativeEndpointPicker:
-    """The server of `cachelb.integrations.ext_proc.EndpointPicker`, which documents its options."""
+    """The server of `cachelb_gateway.ext_proc.EndpointPicker`, which documents its options."""
 
     def __new__(
         cls,
@@ -880,7 +880,7 @@ class NativeEndpointPicker:
 
 @final
 class NativeGateway:
-    """The server of `cachelb.serve.Gateway`, which documents its options.
+    """The server of `cachelb_gateway.serve.Gateway`, which documents its options.
 
     An operator makes the pages of the address for operators: `answer(method, path, body)` returns status, content type
     and body, or the number of a page of lines, and `more(page, is_over)` the next part of that, None at its end.
@@ -1126,7 +1126,7 @@ def message_ends(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """
 
 def read_body(settings: Mapping[str, Any], body: Buffer, path: str, headers: Headers) -> dict[str, Any]:
-    """Read a body as a router with these settings does, for `cachelb.descriptions.describe_body`.
+    """Read a body as a router with these settings does, for `cachelb_lab.descriptions.describe_body`.
 
     Args:
         settings: The fields of `RequestBodies`.
@@ -2134,7 +2134,7 @@ class SimWorkload:
     def __new__(
         cls, columns: Mapping[str, object], *, block_size: int, sessions: Sequence[str | None] | None = None
     ) -> Self:
-        """Read the columns of `cachelb.sim.workloads.Workload`.
+        """Read the columns of `cachelb_lab.sim.workloads.Workload`.
 
         Args:
             columns: Arrays by name.
@@ -2146,7 +2146,7 @@ class SimWorkload:
 
         Example:
             >>> from cachelb._core import SimWorkload
-            >>> from cachelb.sim.workloads import build
+            >>> from cachelb_lab.sim.workloads import build
             >>> chats = build("chat", seed=1, count=20)
             >>> len(SimWorkload(chats.columns(), block_size=chats.block_size))
             20
@@ -2165,11 +2165,11 @@ def simulate(
     progress: Callable[[int], object] | None = None,
     admission: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run a workload over simulated workers; `cachelb.sim.simulate` is the way to call it.
+    """Run a workload over simulated workers; `cachelb_lab.sim.simulate` is the way to call it.
 
     Args:
         gateways: Routers, which are used as they are and changed by the run, or objects with the methods of
-            `cachelb.sim.gateway.Gateway`.
+            `cachelb_lab.sim.gateway.Gateway`.
         workload: The requests.
         workers: Settings of each engine.
         names: Registered names of the workers, in the same order.

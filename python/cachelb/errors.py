@@ -84,7 +84,7 @@ class ConfigError(CachelbError, ValueError):
     """A configuration has an unknown key, a value that does not fit, or is malformed; the message names the place.
 
     Example:
-        >>> from cachelb import config
+        >>> from cachelb_gateway import config
         >>> config.load({"router": {"block_sise": 32}}, environ={})
         Traceback (most recent call last):
         cachelb.ConfigError: mapping: router.block_sise: unknown key; did you mean 'block_size'?

@@ -6,18 +6,18 @@ import importlib
 from typing import Final
 
 _PACKAGES: Final = {
-    "aiohttp": ("aiohttp", "http"),
-    "cryptography": ("cryptography", "redis"),
-    "dns": ("dnspython", "dns"),
-    "jinja2": ("jinja2", "tokenizers"),
-    "matplotlib": ("matplotlib", "plots"),
-    "opentelemetry.metrics": ("opentelemetry-api", "otel"),
-    "prometheus_client": ("prometheus-client", "prometheus"),
-    "redis": ("redis-py", "redis"),
-    "tokenizers": ("tokenizers", "tokenizers"),
-    "yaml": ("PyYAML", "yaml"),
-    "zmq": ("pyzmq", "events"),
-    "zstandard": ("zstandard", "traces"),
+    "aiohttp": ("aiohttp", "cachelb[http]"),
+    "cryptography": ("cryptography", "cachelb[redis]"),
+    "dns": ("dnspython", "cachelb-gateway[dns]"),
+    "jinja2": ("jinja2", "cachelb[tokenizers]"),
+    "matplotlib": ("matplotlib", "cachelb-lab[plots]"),
+    "opentelemetry.metrics": ("opentelemetry-api", "cachelb[otel]"),
+    "prometheus_client": ("prometheus-client", "cachelb[prometheus]"),
+    "redis": ("redis-py", "cachelb[redis]"),
+    "tokenizers": ("tokenizers", "cachelb[tokenizers]"),
+    "yaml": ("PyYAML", "cachelb-gateway[yaml]"),
+    "zmq": ("pyzmq", "cachelb[events]"),
+    "zstandard": ("zstandard", "cachelb-lab[traces]"),
 }
 
 
@@ -31,5 +31,4 @@ def need(who: str, *modules: str, extra: str | None = None) -> None:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             package, own = _PACKAGES[module]
-            text = f"{who} needs {package}: install it, or cachelb[{extra or own}]"
-            raise ModuleNotFoundError(text, name=module) from error
+            raise ModuleNotFoundError(f"{who} needs {package}: install it, or {extra or own}", name=module) from error

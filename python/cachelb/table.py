@@ -23,7 +23,7 @@ class Tabular(ABC):
     """A result that is a table.
 
     Example:
-        >>> from cachelb.sim import FleetSpec, build, simulate
+        >>> from cachelb_lab.sim import FleetSpec, build, simulate
         >>> run = simulate(build("rag", seed=1, count=20), FleetSpec.parse("2xh100"))
         >>> isinstance(run, Tabular), len(run.table())
         (True, 20)

@@ -389,7 +389,7 @@ class DiscoveryStats:
         failing: Why there is no answer at the moment; empty when there is.
 
     Example:
-        >>> from cachelb.discovery import FileWorkers
+        >>> from cachelb_gateway.discovery import FileWorkers
         >>> FileWorkers("/etc/cachelb/workers.json").stats().found
         0
     """

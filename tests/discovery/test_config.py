@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.waiting import wait_until
 
-from cachelb import ConfigError, Router, config
-from cachelb.discovery import FileWorkers, from_text
+from cachelb import ConfigError, Router
 from cachelb.metrics.families import families
+from cachelb_gateway import config
+from cachelb_gateway.discovery import FileWorkers, from_text
 
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dns:vllm.llm.svc:8000": ("dns", {"name": "vllm.llm.svc", "port": 8000}),

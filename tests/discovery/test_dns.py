@@ -13,7 +13,7 @@ from tests.models.name_server import NameServer
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.discovery import DnsWorkers
+from cachelb_gateway.discovery import DnsWorkers
 
 NAME = "vllm.llm.example"
 A, B, C = (f"http://10.0.0.{n}:8000" for n in (1, 2, 3))

@@ -12,7 +12,7 @@ import yaml
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.discovery import FileWorkers
+from cachelb_gateway.discovery import FileWorkers
 
 
 def targets(*hosts: str, **labels: str) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ from tests.models.kubernetes_api import CUT, END, FakeKubernetes, endpoint, endp
 from tests.waiting import wait_until
 
 from cachelb import NoWorkerAvailable, Router
-from cachelb.discovery import KubernetesWorkers
+from cachelb_gateway.discovery import KubernetesWorkers
 
 A, B, C = (f"http://10.0.0.{n}:8000" for n in (1, 2, 3))
 ALL = endpoint_slice("s", endpoint("10.0.0.1"), endpoint("10.0.0.2"), endpoint("10.0.0.3"))
@@ -106,7 +106,7 @@ def test_a_version_that_is_too_old_is_listed_again_at_once(router: Router[str], 
 def test_a_refusing_server_keeps_the_workers(
     router: Router[str], api: FakeKubernetes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "cachelb.discovery")
+    caplog.set_level(logging.INFO, "cachelb_gateway.discovery")
     source = watched(router, api)
     api.status = status
     api.send(END)
@@ -154,7 +154,7 @@ BROKEN: dict[str, tuple[Callable[[FakeKubernetes], None], str, int]] = {
 def test_a_broken_watch_loses_no_worker_and_no_change(
     router: Router[str], api: FakeKubernetes, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "cachelb.discovery")
+    caplog.set_level(logging.WARNING, "cachelb_gateway.discovery")
     send, reason, lists = BROKEN[broken]
     source = watched(router, api)
     send(api)
@@ -302,7 +302,7 @@ def test_in_a_pod_everything_is_that_of_its_service_account(
     (tmp_path / "namespace").write_text("llm")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(shown, hidden)
-    monkeypatch.setattr("cachelb.discovery.kubernetes_access.ACCOUNT", tmp_path)
+    monkeypatch.setattr("cachelb_gateway.discovery.kubernetes_access.ACCOUNT", tmp_path)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     source = KubernetesWorkers(service="vllm")
     with pytest.raises(ValueError, match="not in a pod, as KUBERNETES_SERVICE_HOST is not set: give api_url"):

@@ -16,8 +16,8 @@ from tests.test_router_fork import in_child
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.discovery import DiscoveryError, Findings, PolledWorkers, WorkerSource
-from cachelb.discovery.guard import DropGuard
+from cachelb_gateway.discovery import DiscoveryError, Findings, PolledWorkers, WorkerSource
+from cachelb_gateway.discovery.guard import DropGuard
 
 WORKERS = [f"http://gpu{n}:8000" for n in range(8)]
 SETS = st.sets(st.sampled_from(WORKERS))

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
+from tests.commands import app
 from tests.engine.engine import BLOCK_SIZE, MODEL_NAME, Engine
 
-from cachelb.cli.app import app
-from cachelb.doctor import Settings, examine
 from cachelb.tokenizers import HfTokenizer
+from cachelb_gateway.doctor import Settings, examine
 
 PROBES = f"0/0, {4 * BLOCK_SIZE}/{4 * BLOCK_SIZE}, {2 * BLOCK_SIZE}/{2 * BLOCK_SIZE}, {3 * BLOCK_SIZE}/{3 * BLOCK_SIZE}"
 

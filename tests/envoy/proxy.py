@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 import envoy
 from cachelb import Router
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb_gateway.ext_proc import EndpointPicker
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "envoy" / "envoy.yaml"
 START_S = 20

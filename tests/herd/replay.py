@@ -18,8 +18,8 @@ from tests.herd.served import Served
 from tests.herd.true_workers import TrueWorkers, prompt_of, times_of
 from tests.herd.views import Views
 
-from cachelb.sim import Workload
 from cachelb.state import StateStats
+from cachelb_lab.sim import Workload
 
 GRACE_S = 0.5
 

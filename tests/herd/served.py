@@ -10,8 +10,8 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.sim import SimResult, Workload
-from cachelb.sim.metrics import Imbalance
+from cachelb_lab.sim import SimResult, Workload
+from cachelb_lab.sim.metrics import Imbalance
 
 Dispatch = Literal["in turn", "least loaded", "conversations stay"]
 

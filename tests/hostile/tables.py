@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelb import NoWorkerAvailable, Router, SnapshotError, TraceError, UnknownWorkerError, sim
+from cachelb import NoWorkerAvailable, Router, SnapshotError, TraceError, UnknownWorkerError
 from cachelb.records import Capture
-from cachelb.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
-from cachelb.sim.expand import blocks_per_id
-from cachelb.sim.gpus import find_gpu, find_model, kv_tokens
-from cachelb.sim.lru_bound import PoolProfile
-from cachelb.sim.timing import Roofline
-from cachelb.sim.traces import Request, read_trace
-from cachelb.sim.workloads import WORKLOADS, Draft, Plan, Poisson
+from cachelb_lab import sim
+from cachelb_lab.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
+from cachelb_lab.sim.expand import blocks_per_id
+from cachelb_lab.sim.gpus import find_gpu, find_model, kv_tokens
+from cachelb_lab.sim.lru_bound import PoolProfile
+from cachelb_lab.sim.timing import Roofline
+from cachelb_lab.sim.traces import Request, read_trace
+from cachelb_lab.sim.workloads import WORKLOADS, Draft, Plan, Poisson
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS: tuple[Any, ...] = (

@@ -87,7 +87,7 @@ SERVER = """
 import asyncio, faulthandler, signal, sys
 faulthandler.register(signal.SIGUSR1)
 from cachelb import Router
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb_gateway.ext_proc import EndpointPicker
 
 async def main():
     picker = EndpointPicker(Router(["http://10.0.0.1:8000"]), max_held_bytes=int(sys.argv[1]))

@@ -12,30 +12,19 @@ import pytest
 from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
 import cachelb_fakes
-from cachelb import (
-    NoWorkerAvailable,
-    Router,
-    discovery,
-    doctor,
-    events,
-    learned,
-    records,
-    serve,
-    sim,
-    sources,
-    state,
-    testing,
-)
-from cachelb.config import WorkerConfig
-from cachelb.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
+from cachelb import NoWorkerAvailable, Router, events, learned, records, sources, state, testing
 from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
-from cachelb.integrations.ext_proc import EndpointPicker
 from cachelb.integrations.ray_serve import RayState
 from cachelb.records import Capture, JsonlRecords
-from cachelb.sim import FleetSpec, Sweep, workloads
-from cachelb.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb.sources import LoadReport, MetricsSource
 from cachelb.state import RedisState, SnapshotFile, ZmqMesh
+from cachelb_gateway import discovery, doctor, serve
+from cachelb_gateway.config import WorkerConfig
+from cachelb_gateway.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
+from cachelb_gateway.ext_proc import EndpointPicker
+from cachelb_lab import sim
+from cachelb_lab.sim import FleetSpec, Sweep, workloads
+from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 
 PORT = "tcp://127.0.0.1:*"
 

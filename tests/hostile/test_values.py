@@ -16,20 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.hostile.tables import CHATS, FLEET, survives
 
-from cachelb import (
-    BlockTracker,
-    RadixTree,
-    Router,
-    hash_blocks,
-    hash_text,
-    policies,
-    sim,
-)
+from cachelb import BlockTracker, RadixTree, Router, hash_blocks, hash_text, policies
 from cachelb.answers import header_filter
 from cachelb.boundaries import align, estimate, marked, message_boundaries
 from cachelb.events import Relay
 from cachelb.requests import RequestError, read_request
-from cachelb.sim import FleetSpec, Incident, Sweep, Workload, workloads
+from cachelb_lab import sim
+from cachelb_lab.sim import FleetSpec, Incident, Sweep, Workload, workloads
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE: tuple[Any, ...] = (

@@ -16,8 +16,8 @@ from typing import Any
 from tests.threads import serving
 
 from cachelb import RequestBodies, Router
-from cachelb.serve import Gateway
 from cachelb.sources import MetricsSource
+from cachelb_gateway.serve import Gateway
 
 _PAGE_BYTES = 4096
 

@@ -15,7 +15,7 @@ from tests.loops import wanted, without
 from tests.models.ext_proc_messages import METHOD, ProcessingRequest, ProcessingResponse
 
 from cachelb import Router
-from cachelb.integrations.ext_proc import EndpointPicker
+from cachelb_gateway.ext_proc import EndpointPicker
 
 DEADLINE_S = 120.0
 until = waiting.until

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from tests.models.quiet_gateway import QuietGateway, follow, leading
 
-from cachelb.sim import Workload
+from cachelb_lab.sim import Workload
 
 Configuration = Literal["precise", "default", "load"]
 
@@ -25,7 +25,7 @@ REMEMBERED_TOKENS = 500_000
 
 
 class ScoringGateway(QuietGateway):
-    """A `cachelb.sim.gateway.Gateway`."""
+    """A `cachelb_lab.sim.gateway.Gateway`."""
 
     def __init__(self, workload: Workload, workers: int, configuration: Configuration, *, seed: int) -> None:
         self._workload = workload

@@ -9,7 +9,7 @@ Placed = tuple[int, int, int, int]
 
 
 class QuietGateway:
-    """A `cachelb.sim.gateway.Gateway` but for `select`."""
+    """A `cachelb_lab.sim.gateway.Gateway` but for `select`."""
 
     reasons: Sequence[str] = ("any",)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.models.quiet_gateway import QuietGateway
 
 from cachelb.policies import POLICIES
-from cachelb.sim import WORKLOADS, FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim import WORKLOADS, FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
+from cachelb_lab.sim.workloads.workload import make
 
 BLOCK = 16
 FAMILIES = 4

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.commands import app
 from tests.gateways import Served, serving
 from tests.http_client import connect, send
 
 from cachelb import Router
-from cachelb.cli.app import app
 from cachelb.metrics import CONTENT_TYPE
 from cachelb_fakes import FakeFleet
 

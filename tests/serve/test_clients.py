@@ -25,8 +25,8 @@ from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
 from cachelb import Router
-from cachelb.serve import Certificate
 from cachelb_fakes import FakeFleet
+from cachelb_gateway.serve import Certificate
 
 PROMPT = "How vexingly quick daft zebras jump. " * 20
 BIG = bytes(range(256)) * (8 << 12)
@@ -268,7 +268,7 @@ def test_upgrade_that_a_worker_does_not_take_is_a_plain_request() -> None:
 
 
 def test_gateway_serves_several_addresses(tmp_path: Path) -> None:
-    from cachelb.serve import Gateway
+    from cachelb_gateway.serve import Gateway
 
     with FakeFleet(1) as fleet, Gateway(Router(fleet.urls)) as gateway:
         gateway.start(["127.0.0.1:0", f"unix:{tmp_path}/s"])

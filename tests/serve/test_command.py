@@ -9,7 +9,6 @@ import re
 import signal
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,16 +17,16 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 from tests.certificates import certificate
+from tests.commands import app
 from tests.gateways import wait_until
 from tests.http_client import DEADLINE_S, Answer, complete, send
 from tests.programs import running
 from tests.support_gateways import begin_stream
 
-from cachelb.cli.app import app
-from cachelb.cli.serve import build_router
 from cachelb.records import read_records
 from cachelb.sources import MetricsSource
 from cachelb_fakes import FakeFleet
+from cachelb_gateway.cli.serve import build_router
 
 PROMPT = "The quick onyx goblin jumps over the lazy dwarf. " * 20
 SECRET = "known to all gateways"  # noqa: S105 - of these tests
@@ -281,7 +280,7 @@ def test_log_lines_have_time_and_level_and_those_below_the_level_are_left_out() 
             assert process.wait(DEADLINE_S) == 0
             assert process.stderr is not None
             logged = process.stderr.read()
-        assert bool(re.match(r"[-\d]+ [\d:,]+ WARNING cachelb.serve: there are no workers", logged)) == shown
+        assert bool(re.match(r"[-\d]+ [\d:,]+ WARNING cachelb_gateway.serve: there are no workers", logged)) == shown
         assert "INFO" not in logged
 
 
@@ -316,14 +315,3 @@ def test_fleet_of_the_command_serves_on_the_ports_that_are_asked_for() -> None:
         assert [complete(url, "x", max_tokens=1, model="m").status for url in urls] == [200] * 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
-
-
-def test_help_is_there_without_the_extra() -> None:
-    code = "import sys\nfor name in ('aiohttp', 'prometheus_client'): sys.modules[name] = None\n"
-    code += "from cachelb.cli.main import main\nmain(sys.argv[1:])"
-    shown = subprocess.run([sys.executable, "-c", code, "serve", "--help"], capture_output=True, text=True, check=True)
-    assert "--upstream-ca" in shown.stdout
-    words = [sys.executable, "-c", code, "serve", "--worker", "http://a"]
-    run = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    assert "Error: cachelb serve needs aiohttp: install it, or cachelb[serve]" in run.stderr

@@ -22,8 +22,8 @@ from tests.support_gateways import begin_stream, endings
 from tests.threads import serving as serving_in_thread
 
 from cachelb import Router
-from cachelb.serve import Gateway
 from cachelb_fakes import FakeFleet
+from cachelb_gateway.serve import Gateway
 
 PROMPT = "Waltz, bad nymph, for quick jigs vex. " * 20
 RESET = struct.pack("ii", 1, 0)

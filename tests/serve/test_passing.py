@@ -17,8 +17,8 @@ from tests.http_client import DEADLINE_S, Answer, complete, connect, send
 from tests.serve.echo import echo_worker
 
 from cachelb import RequestBodies, Router
-from cachelb.serve import Certificate
 from cachelb_fakes import FakeFleet
+from cachelb_gateway.serve import Certificate
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
 

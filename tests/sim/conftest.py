@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachelb.sim import Workload, build
+from cachelb_lab.sim import Workload, build
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cachelb.errors import TraceError
-from cachelb.sim.workloads import Constant, Workload, read_agent_sessions, read_workload
+from cachelb_lab.sim.workloads import Constant, Workload, read_agent_sessions, read_workload
 
 
 def turn(at_s: float, ids: list[int], **fields: Any) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.commands import app
 
-from cachelb.cli.app import app
-from cachelb.sim import Comparison, FleetSpec, Workload, build, compare, simulate
-from cachelb.sim.agentic import SessionFigures
-from cachelb.sim.league.traces import copied
+from cachelb_lab.sim import Comparison, FleetSpec, Workload, build, compare, simulate
+from cachelb_lab.sim.agentic import SessionFigures
+from cachelb_lab.sim.league.traces import copied
 
 FLEET = FleetSpec.parse("2xa30+1xh100:tp2")
 

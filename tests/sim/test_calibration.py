@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelb.sim import FleetSpec, Measurement, Signals, WorkerSpec, fit_scale, simulate
-from cachelb.sim.timing import Polynomial, Roofline, Scaled, Table
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim import FleetSpec, Measurement, Signals, WorkerSpec, fit_scale, simulate
+from cachelb_lab.sim.timing import Polynomial, Roofline, Scaled, Table
+from cachelb_lab.sim.workloads.workload import make
 
 (WORKER,) = FleetSpec.parse("a30")
 SILENT = Signals(net_delay_s=0.0, scrape_interval_s=float("inf"))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cachelb.policies import FleetView, LeastLoaded, RequestView
-from cachelb.sim import FleetSpec, Signals, Slo, Sweep, Workload, build, compare, simulate
-from cachelb.sim.comparison import Spread
-from cachelb.sim.timing import Polynomial
+from cachelb_lab.sim import FleetSpec, Signals, Slo, Sweep, Workload, build, compare, simulate
+from cachelb_lab.sim.comparison import Spread
+from cachelb_lab.sim.timing import Polynomial
 
 FLEET = FleetSpec.parse("4xa30")
 POLYNOMIAL = FleetSpec.parse("4xa30", timing=Polynomial())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cachelb.sim.fleet import FleetSpec, WorkerSpec
-from cachelb.sim.gpus import GPUS, MODELS, find_gpu, find_model, kv_tokens
-from cachelb.sim.simulation import Signals, simulate
-from cachelb.sim.timing import Polynomial, Roofline, Table, exchange_seconds
-from cachelb.sim.workloads import build
+from cachelb_lab.sim.fleet import FleetSpec, WorkerSpec
+from cachelb_lab.sim.gpus import GPUS, MODELS, find_gpu, find_model, kv_tokens
+from cachelb_lab.sim.simulation import Signals, simulate
+from cachelb_lab.sim.timing import Polynomial, Roofline, Table, exchange_seconds
+from cachelb_lab.sim.workloads import build
 
 LLAMA = MODELS["llama-3-8b"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelb.sim.workloads import WORKLOADS, Constant, Draft, Gamma, Given, Plan, Ramp, build, parse_arrivals
+from cachelb_lab.sim.workloads import WORKLOADS, Constant, Draft, Gamma, Given, Plan, Ramp, build, parse_arrivals
 
 COUNT = 600
 

@@ -14,15 +14,15 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.commands import app
 from tests.models import league_table
 
 from cachelb.calls import split_list
-from cachelb.cli.app import app
-from cachelb.sim import FleetSpec, build, simulate
-from cachelb.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
-from cachelb.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
-from cachelb.sim.league.capacity import capacity
-from cachelb.sim.league.traces import fingerprint, part_of, roots
+from cachelb_lab.sim import FleetSpec, build, simulate
+from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
+from cachelb_lab.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play
+from cachelb_lab.sim.league.capacity import capacity
+from cachelb_lab.sim.league.traces import fingerprint, part_of, roots
 
 SMALL = League(("chat(count=150)", "rag(count=150)"), ("2xl40s",), loads=(0.5, 0.9), seeds=(1, 2))
 POLICIES = ["cache-aware", "prefill-times-batch(crowding=1)+events", "round-robin"]

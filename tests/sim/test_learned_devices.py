@@ -13,7 +13,7 @@ from benches.learned import workloads
 from benches.learned.cells import SETTLED_S, Place, figures
 from benches.learned.document import in_distribution
 
-from cachelb.sim import FleetSpec, SimResult, prepare, simulate
+from cachelb_lab.sim import FleetSpec, SimResult, prepare, simulate
 
 SETTLED = 1_000
 """Requests until all that is measured is of a model."""

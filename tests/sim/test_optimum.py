@@ -11,8 +11,8 @@ import pytest
 from benches import optimum
 from benches.optimum import STARTS, Excerpt, clairvoyant, rollout
 
-from cachelb.sim import FleetSpec, Incident, Workload, build, simulate
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim import FleetSpec, Incident, Workload, build, simulate
+from cachelb_lab.sim.workloads.workload import make
 
 TWO = FleetSpec.parse("2xl40s")
 COLUMNS = ("status", "arrival_s", "first_token_s", "finish_s", "worker", "cached_tokens", "preemptions")

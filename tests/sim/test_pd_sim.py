@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.models.own_policy import Own
 
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
-from cachelb.sim.gpus import find_model
-from cachelb.sim.timing import Table
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
+from cachelb_lab.sim.gpus import find_model
+from cachelb_lab.sim.timing import Table
+from cachelb_lab.sim.workloads.workload import make
 
 FLEET = FleetSpec.parse("2xh100@prefill+3xh100@decode")
 PREFILL, DECODE = {0, 1}, {2, 3, 4}

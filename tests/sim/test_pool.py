@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cachelb.sim import FleetSpec, PoolSpec, Signals, WorkerSpec, build, simulate
-from cachelb.sim.gpus import find_gpu, find_model
-from cachelb.sim.league import COMPARED, LOADS, League, Standings, play
+from cachelb_lab.sim import FleetSpec, PoolSpec, Signals, WorkerSpec, build, simulate
+from cachelb_lab.sim.gpus import find_gpu, find_model
+from cachelb_lab.sim.league import COMPARED, LOADS, League, Standings, play
 
 HALF = FleetSpec.parse("2xl40s/pool=0.01+2xl40s")
 POLICIES = ("adaptive+events", "adaptive+events+pool-blind")

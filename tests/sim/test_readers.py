@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cachelb import TraceError
-from cachelb.sim.traces import Request
-from cachelb.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
-from cachelb.sim.workloads.generic import read_generic
+from cachelb_lab.sim.traces import Request
+from cachelb_lab.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
+from cachelb_lab.sim.workloads.generic import read_generic
 
 GOOD: dict[str, Any] = {"arrival_s": 0.5, "input_length": 40, "output_length": 3}
 IDS: dict[str, Any] = {"hash_ids": [7, 8], "block_size": 16}

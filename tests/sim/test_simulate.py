@@ -14,11 +14,11 @@ from tests.models.quiet_gateway import QuietGateway
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
 from cachelb.policies import POLICIES, FleetView
-from cachelb.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, compare, simulate
-from cachelb.sim.gateway import RouterGateway
-from cachelb.sim.simulation import _SHARED_BYTES, _SHARED_TTL_S
 from cachelb.state import ZmqMesh
 from cachelb.state.options import megabytes
+from cachelb_lab.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, compare, simulate
+from cachelb_lab.sim.gateway import RouterGateway
+from cachelb_lab.sim.simulation import _SHARED_BYTES, _SHARED_TTL_S
 
 FLEET = FleetSpec.parse("4xa30")
 

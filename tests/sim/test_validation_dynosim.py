@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelb.sim import FleetSpec, Signals, SimResult, Workload, simulate
-from cachelb.sim.timing import Polynomial
-from cachelb.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim import FleetSpec, Signals, SimResult, Workload, simulate
+from cachelb_lab.sim.timing import Polynomial
+from cachelb_lab.sim.workloads.traces import read_mooncake
 
 Rows = dict[tuple[float, str], dict[str, Any]]
 

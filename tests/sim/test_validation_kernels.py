@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cachelb.sim.gpus import GPUS, MODELS
-from cachelb.sim.timing import ATTENTION_SHARE
+from cachelb_lab.sim.gpus import GPUS, MODELS
+from cachelb_lab.sim.timing import ATTENTION_SHARE
 
 MODEL = MODELS["llama-3-8b"]
 NAMES = {"a100_sxm": "a100-80", "h100_sxm": "h100-80", "l40s": "l40s"}

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 from tests.models.llmd_scorers import ScoringGateway
 
-from cachelb.sim import FleetSpec, Signals, prepare, simulate
-from cachelb.sim.workloads.draft import Plan
-from cachelb.sim.workloads.shared_prefix import LLMD_STAGES, shared_prefix
+from cachelb_lab.sim import FleetSpec, Signals, prepare, simulate
+from cachelb_lab.sim.workloads.draft import Plan
+from cachelb_lab.sim.workloads.shared_prefix import LLMD_STAGES, shared_prefix
 
 RATES = tuple(float(rate) for rate, _ in LLMD_STAGES[1:])
 CONFIGURATIONS = ("precise", "default", "load", "random")

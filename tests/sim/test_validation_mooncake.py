@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cachelb.sim import FleetSpec, simulate
-from cachelb.sim.timing import Roofline
-from cachelb.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim import FleetSpec, simulate
+from cachelb_lab.sim.timing import Roofline
+from cachelb_lab.sim.workloads.traces import read_mooncake
 
 NODES = FleetSpec.parse(
     "8xa100:tp8",

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cachelb.sim import FleetSpec, Signals, SimResult, simulate
-from cachelb.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim import FleetSpec, Signals, SimResult, simulate
+from cachelb_lab.sim.workloads.traces import read_mooncake
 
 Seconds = npt.NDArray[np.float64]
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.sim.mixing import mix, unmix
-from cachelb.sim.traces import Request
-from cachelb.sim.workloads import Workload, build, from_requests, read_mooncake
-from cachelb.sim.workloads.generic import read_generic
-from cachelb.sim.workloads.workload import make
+from cachelb_lab.sim.mixing import mix, unmix
+from cachelb_lab.sim.traces import Request
+from cachelb_lab.sim.workloads import Workload, build, from_requests, read_mooncake
+from cachelb_lab.sim.workloads.generic import read_generic
+from cachelb_lab.sim.workloads.workload import make
 
 CHATS = build("chat", seed=2, count=120)
 

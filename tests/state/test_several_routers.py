@@ -13,8 +13,8 @@ from tests.herd.views import Views
 from tests.state.transports import SECRET
 
 from cachelb import Router
-from cachelb.sim.workloads import Draft, Plan
-from cachelb.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads import Draft, Plan
+from cachelb_lab.sim.workloads.traces import read_mooncake
 
 WORKERS = [f"gpu{at}" for at in range(8)]
 MAX_BLOCKS = 50_000

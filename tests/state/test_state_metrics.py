@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from tests.commands import app
 from tests.cutting_proxy import CuttingProxy
 from tests.router_parts import replaced
 from tests.state.addresses import free_addresses
@@ -17,10 +18,9 @@ from tests.state.transports import PATIENT, STORY, MeshFleet, expire_after, make
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.cli.app import app
 from cachelb.metrics import PrometheusCollector
-from cachelb.metrics.page import SharingFigures, read_page
 from cachelb.state import ZmqMesh
+from cachelb_gateway.page import SharingFigures, read_page
 
 
 def registry_of(router: Router[str]) -> CollectorRegistry:

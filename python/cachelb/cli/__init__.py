@@ -1,3 +1,1 @@
-"""Command line: `cachelb replay`, `cachelb demo`. Needs the extra ``cachelb[cli]``."""
-
-from __future__ import annotations
+"""The command `cachelb`, and what its commands share: options and tables, which need click and rich."""

@@ -1,26 +1,16 @@
-"""Options of the commands that compare policies: the list of policies, and the run with its progress bar."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cachelb import admission_text, policies
-from cachelb.calls import split_list
-from cachelb.cli.progress import progress_bar
-from cachelb.errors import CachelbError
-from cachelb.sim.compare import compare
-from cachelb.sim.contender import Contender
+from cachelb import admission_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cachelb.sim.compare import WorkloadSource
-    from cachelb.sim.comparison import Comparison
-    from cachelb.sim.fleet import FleetSpec
+    from collections.abc import Callable
 
 Command = TypeVar("Command", bound="Callable[..., Any] | click.Command")
 
@@ -28,49 +18,6 @@ COUNT = click.IntRange(min=1)
 NOT_NEGATIVE = click.IntRange(min=0)
 POSITIVE = click.FloatRange(min=0, min_open=True)
 FILE = click.Path(path_type=Path, dir_okay=False)
-
-ALL = "all"
-"""Stands for every policy."""
-
-THREADS = min(2, os.cpu_count() or 1)
-"""Runs at a time by default."""
-
-
-def policy_names(_context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
-    """Split a comma-separated list of policies; an unknown name is answered with the nearest one.
-
-    Names and aliases may have options in parentheses and end in ``+events`` or ``+oracle``; repeated ones count once.
-    ``all`` stands for every policy.
-    """
-    names: dict[str, None] = {}
-    for name in split_list(value):
-        if name == ALL:
-            names |= dict.fromkeys(policies.POLICIES)
-            continue
-        try:
-            contender = Contender.parse(name).canonical()
-            contender.check()
-        except (ValueError, TypeError, CachelbError) as error:
-            raise click.BadParameter(str(error)) from error
-        names[str(contender)] = None
-    if not names:
-        raise click.BadParameter(f"must name at least one policy, or {ALL!r}")
-    return list(names)
-
-
-def policy_option(default: str) -> Callable[[Command], Command]:
-    """Give a command ``--policy``; it receives ``names``."""
-    return click.option(
-        "--policy",
-        "names",
-        metavar="NAMES",
-        callback=policy_names,
-        default=default,
-        show_default=True,
-        help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, module:Class is "
-        "one of your own, NAME+events lets engines publish what they cache, NAME+oracle shows the policy everything at "
-        "once and exactly.",
-    )
 
 
 def option(name: str, default: object, kind: click.ParamType[Any], text: str) -> Callable[[Command], Command]:
@@ -104,24 +51,3 @@ def admission_option(does: str) -> Callable[[Command], Command]:
 def json_option(instead_of: str = "the table") -> Callable[[Command], Command]:
     """Make the option that prints JSON."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print JSON instead of {instead_of}.")
-
-
-def threads_option() -> Callable[[Command], Command]:
-    """Make the option for the number of threads."""
-    return option("--threads", THREADS, COUNT, "Runs to compute at a time; figures do not depend on it.")
-
-
-def run(
-    workload: WorkloadSource,
-    fleet: FleetSpec,
-    names: Sequence[str],
-    *,
-    as_json: bool,
-    **settings: Any,  # noqa: ANN401 - those of `compare`
-) -> Comparison:
-    """Compare with a progress bar on stderr; none for JSON or where stderr is no terminal."""
-    with progress_bar("simulating", quiet=as_json) as progress:
-        try:
-            return compare(workload, fleet, names, progress=progress, **settings)
-        except (ValueError, TypeError, CachelbError) as error:
-            raise click.ClickException(str(error)) from error

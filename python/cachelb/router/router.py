@@ -23,10 +23,8 @@ from cachelb.secret import read as read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from os import PathLike
     from typing import Literal, Self, Unpack
 
-    from cachelb.config import RouterConfig
     from cachelb.policies import PolicyLike, PolicyOptions
     from cachelb.router.attachable import Attachable
     from cachelb.types import RequestArguments
@@ -198,33 +196,6 @@ class Router(Reservations[W]):
     _pid: int
     _forgotten: int | None
 
-    config: RouterConfig | None = None
-    """The configuration that `from_config` built the router from."""
-
-    @classmethod
-    def from_config(cls, path_or_mapping: str | PathLike[str] | Mapping[str, Any]) -> Router[str]:
-        """Build the router that a configuration describes.
-
-        Args:
-            path_or_mapping: A TOML, JSON or YAML file, or what such a file would hold; `CACHELB_*` variables win.
-
-        Returns:
-            The router with its workers.
-
-        Raises:
-            ConfigError: The content is malformed, a key is unknown, or a value does not fit; the message names it.
-            ModuleNotFoundError: A package that the configuration needs is not installed; the message names the extra.
-            OSError: The file cannot be read.
-
-        Example:
-            >>> router = Router.from_config({"router": {"policy": "power-of-two"}, "workers": ["http://gpu0:8000"]})
-            >>> router.policy, router.keys()
-            ('power-of-two', ['http://gpu0:8000'])
-        """
-        from cachelb import config
-
-        return config.load(path_or_mapping).build()
-
     # --- fleet ---
 
     def add_worker(
@@ -287,7 +258,7 @@ class Router(Reservations[W]):
     def sync_workers(self, workers: Iterable[W]) -> None:
         """Make the registered workers exactly these: new ones are added, missing ones removed, others kept as they are.
 
-        Workers that a source of `cachelb.discovery` registered, and still finds, stay beside them.
+        Workers that a source of `cachelb_gateway.discovery` registered, and still finds, stay beside them.
 
         Args:
             workers: The workers now.

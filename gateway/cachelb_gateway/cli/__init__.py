@@ -1,0 +1,1 @@
+"""The commands `cachelb config`, `doctor`, `serve` and `watch`."""

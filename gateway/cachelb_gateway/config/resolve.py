@@ -1,0 +1,278 @@
+"""Merges the settings of file and environment, and builds what they describe; the objects check their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from cachelb import policies
+from cachelb._core import worker_name
+from cachelb.bodies import RequestBodies
+from cachelb.errors import did_you_mean
+from cachelb.events import ZmqSource
+from cachelb.policies import KvAware
+from cachelb.router import Router
+from cachelb.sources import MetricsSource
+from cachelb_gateway.config import schema
+from cachelb_gateway.config.layer import Layer, put
+from cachelb_gateway.config.model import DiscoveryConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
+from cachelb_gateway.config.setting import Setting, Table
+from cachelb_gateway.discovery.text import KINDS
+
+_BAD_VALUE = (TypeError, ValueError, OverflowError)
+
+
+def build(config: RouterConfig) -> Router[str]:
+    """Build the router of a configuration; `RouterConfig.build` calls it."""
+    router, sources = _assemble(config, lambda _path, make, options: make(**options))
+    try:
+        for each in sources:
+            router.attach(each)
+    except BaseException:
+        router.close()
+        raise
+    return router
+
+
+def resolve(source: str, layers: Iterable[Layer]) -> RouterConfig:
+    """Merge layers, of which the later ones win, and check the result."""
+    merged, unused = _merge(layers)
+    settings: Table = {}
+    config = _Reader(source, merged, settings).config(unused)
+    _assemble(config, partial(_checked, settings))
+    return config
+
+
+def event_source(config: RouterConfig) -> ZmqSource | None:
+    """Make the source of KV events if `[kv_events]` or the policy asks for one."""
+    options = _event_options(config)
+    source: ZmqSource | None = None if options is None else _SWITCHED["kv_events"](**options)
+    return source
+
+
+def _merge(layers: Iterable[Layer]) -> tuple[Layer, dict[str, str]]:
+    """Lay layers over each other; return also why options of a replaced policy take no effect."""
+    merged = Layer()
+    unused: dict[str, str] = {}
+    for layer in layers:
+        for name, table in layer.tables.items():
+            held = merged.tables.setdefault(name, {})
+            if name in schema.SLOTS and "type" in table and held and _policy_of(name, held) != table["type"].value:
+                own = held.keys() - {"type", *schema.router_options()}
+                unused |= {f"{name}.{key}": f"{table['type'].origin} names another policy" for key in sorted(own)}
+                held.clear()
+            held |= table
+        known = {_bare(table): table for table in merged.lists.get("workers", ())}
+        merged.lists |= layer.lists
+        if "workers" in layer.lists:
+            merged.lists["workers"] = [{**known.get(_bare(table), {}), **table} for table in layer.lists["workers"]]
+        merged.model_path = layer.model_path or merged.model_path
+    return merged, unused
+
+
+def _policy_of(slot: str, table: Table) -> str | None:
+    name: str | None = table["type"].value if "type" in table else schema.router_options()[slot].default
+    return name
+
+
+def _bare(table: Table) -> str:
+    """Return the key of a worker without a trailing slash, which does not make another worker."""
+    key: str = table["url"].value
+    return key.rstrip("/") if "://" in key else key
+
+
+class _Reader:
+    """Makes a configuration of merged settings, and keeps the settings by their canonical path."""
+
+    def __init__(self, source: str, merged: Layer, settings: Table) -> None:
+        self._source, self._merged, self._settings = source, merged, settings
+
+    def config(self, unused: Mapping[str, str]) -> RouterConfig:
+        """Read every section."""
+        tables, lists, model = self._merged.tables, self._merged.lists, self._merged.model_path
+        slots = {slot: self._policy(slot, f"router.{slot}", tables.get(slot, {})) for slot in schema.SLOTS}
+        sections = {name: self._values(name, tables[name]) for name in schema.sections() if name in tables}
+        bodies = sections.pop("bodies", None)
+        workers = self._workers(lists.get("workers", []))
+        if model is not None:
+            self._settings["model_path"] = model
+        caches = [self._values(f"shared_caches[{n}]", table) for n, table in enumerate(lists.get("shared_caches", []))]
+        found = [self._values(f"discovery[{n}]", table) for n, table in enumerate(lists.get("discovery", []))]
+        shadow = (
+            self._policy(f"shadow[{n}]", f"router.shadow[{n}]", table)
+            for n, table in enumerate(lists.get("shadow", []))
+        )
+        return RouterConfig(
+            source=self._source,
+            options=self._values("router", tables.get("router", {})),
+            policy=slots["policy"] or PolicyConfig(_policy_of("policy", {}) or ""),
+            prefill_policy=slots["prefill_policy"],
+            decode_policy=slots["decode_policy"],
+            shadow=tuple(each for each in shadow if each),
+            workers=workers,
+            shared_caches=tuple(SharedCacheConfig(*_split(cache, "name")) for cache in caches),
+            discovery=tuple(DiscoveryConfig(*_split(each, "kind")) for each in found),
+            kv_events=sections.get("kv_events"),
+            load=sections.get("load"),
+            bodies=None if bodies is None else _checked(self._settings, "bodies", _checked_bodies, bodies),
+            model_path=None if model is None else model.value,
+            origins=MappingProxyType({path: _origin(path, setting) for path, setting in self._settings.items()}),
+            unused=MappingProxyType(unused),
+        )
+
+    def _values(self, path: str, table: Table) -> Mapping[str, Any]:
+        """Return the values of a table."""
+        self._settings |= {f"{path}.{key}": setting for key, setting in table.items()}
+        return MappingProxyType({key: setting.plain() for key, setting in table.items()})
+
+    def _policy(self, path: str, name_path: str, table: Table) -> PolicyConfig | None:
+        """Read a policy; None leaves it to the router."""
+        if not table:
+            return None
+        policy = table["type"].value if "type" in table else schema.router_options()[path].default
+        if policy is None:
+            raise next(iter(table.values())).error(f"names no policy; add one as {path}.type")
+        if "type" in table:
+            self._settings[name_path] = table["type"]
+        known, aliases = schema.policy_options(policy), schema.option_aliases(policy)
+        own: Table = {}
+        for key, setting in table.items():
+            if key == "type":
+                continue
+            if key not in known:
+                hint = f" ({key!r} belongs in [router])" if key in schema.router_options() else None
+                near = did_you_mean(key, (name for name, option in known.items() if option.kind))
+                raise setting.error(f"policy {policy!r} has no such option{hint or near}")
+            if key not in schema.router_options():
+                put(own, aliases.get(key, key), known[key].checked(setting))
+        return PolicyConfig(policy, self._values(path, own))
+
+    def _workers(self, tables: list[Table]) -> tuple[WorkerConfig, ...]:
+        """Read the workers, each of which is listed once."""
+        seen: Table = {}
+        workers = []
+        for n, table in enumerate(tables):
+            url = table["url"]
+            if (other := seen.setdefault(_bare(table), url)) is not url:
+                raise url.error(
+                    f"worker {worker_name(url.value)!r} is there already ({other.path}); "
+                    "a worker that prefills and decodes is listed once, with role 'both'"
+                )
+            key, options = _split(self._values(f"workers[{n}]", table), "url")
+            role = options.pop("role", "both")
+            port = {"bootstrap_port": options.pop("bootstrap_port", None)}
+            workers.append(_checked(self._settings, f"workers[{n}]", partial(WorkerConfig, key, role, options), port))
+        for worker, table in zip(workers, tables, strict=True):
+            if worker.key.startswith("unix:") and any(each.role != "both" for each in workers):
+                raise table["url"].error(
+                    f"worker {worker_name(worker.key)!r} is a Unix socket, but prefill and decode workers transfer KV "
+                    "cache over the network: give it a host and a port"
+                )
+        return tuple(workers)
+
+
+def _split(values: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
+    return values[name], {key: value for key, value in values.items() if key != name}
+
+
+def _origin(path: str, setting: Setting) -> str:
+    written = "" if setting.path == path or setting.origin.startswith("env ") else f" as {setting.path}"
+    return setting.origin + written
+
+
+def _assemble(config: RouterConfig, call: Callable[..., Any]) -> tuple[Router[str], list[Any]]:
+    """Make the router and its sources, which are not started; `call(path, make, options)` makes each object."""
+    slots = {slot: policy for slot in schema.SLOTS if (policy := getattr(config, slot)) is not None}
+    made = {slot: _make_policy(config, slot, policy, call) for slot, policy in slots.items()}
+    made |= {"policy": config.policy.name, **config.policy.options}
+    made["shadow"] = tuple(_make_policy(config, f"shadow[{n}]", each, call) for n, each in enumerate(config.shadow))
+    if config.bodies is not None:
+        made["bodies"] = config.bodies
+    router: Router[str] = call("router", partial(Router, **made), config.options)
+    for n, worker in enumerate(config.workers):
+        options = {**worker.options, "role": worker.role}
+        call(f"workers[{n}]", partial(router.add_worker, worker.key), options)
+    for n, cache in enumerate(config.shared_caches):
+        others = {repr(each.options.get("model")): each.name for each in config.shared_caches[:n]}
+        add = partial(_add_shared_cache, router, cache.name, others.get(repr(cache.options.get("model"))))
+        call(f"shared_caches[{n}]", add, cache.options)
+    sources = [call(f"discovery[{n}]", KINDS[each.kind], each.options) for n, each in enumerate(config.discovery)]
+    for name, given in (("load", config.load), ("kv_events", _event_options(config))):
+        source = None if given is None else call(name, _SWITCHED[name], given)
+        if source is not None:
+            sources.append(source)
+    return router, sources
+
+
+def _make_policy(config: RouterConfig, path: str, policy: PolicyConfig, call: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """Build a policy with its own options and the router's; the router makes one without own options by name."""
+    known = schema.policy_options(policy.name)
+    shared = {key: value for key, value in config.options.items() if key in known}
+    made = call(path, partial(policies.make, policy.name), {**shared, **policy.options})
+    return made if policy.options else policy.name
+
+
+def _event_options(config: RouterConfig) -> Mapping[str, Any] | None:
+    chosen = (config.policy, config.prefill_policy, config.decode_policy)
+    implied = any(policy is not None and policy.name == KvAware.name for policy in chosen)
+    return {} if config.kv_events is None and implied else config.kv_events
+
+
+def _add_shared_cache(router: Router[str], name: str, other: str | None, **options: Any) -> None:  # noqa: ANN401
+    """Register a shared cache, the only one of its model, under a name that no worker has."""
+    if other is not None:
+        raise ValueError(f"{name!r} is the second shared cache of the model after {other!r}; it reads one")
+    if name in set(router.keys()):
+        raise ValueError(f"name {name!r} is the key of a worker; a shared cache needs a name of its own")
+    router.add_shared_cache(name, **options)
+
+
+def _switched(kind: Callable[..., Any], *, enabled: bool = True, **options: Any) -> Any:  # noqa: ANN401 - any option
+    if not isinstance(enabled, bool):
+        raise TypeError(f"enabled must be bool, got {type(enabled).__name__}")
+    return kind(**options) if enabled else None
+
+
+_SWITCHED: Mapping[str, Callable[..., Any]] = {
+    "load": partial(_switched, MetricsSource),
+    "kv_events": partial(_switched, ZmqSource),
+}
+
+
+def _checked_bodies(**settings: Any) -> RequestBodies:  # noqa: ANN401 - any option
+    """Make the settings of request bodies, which a router checks."""
+    bodies = RequestBodies(**settings)
+    Router[str]((), bodies=bodies)
+    return bodies
+
+
+def _checked(settings: Table, path: str, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Build an object; attribute an error to the setting that fails even alone, or that the error names."""
+    try:
+        return make(**options)
+    except _BAD_VALUE as error:
+        message = str(error)
+        words = re.findall(r"\w+", message)
+        places = {key: settings.get(f"{path}.{key}") or settings.get(f"router.{key}") for key in options}
+        suspects = sorted(
+            (key for key in places if places[key]), key=lambda key: words.index(key) if key in words else len(words)
+        )
+        culprit = next((key for key in suspects if not _fits(make, {key: options[key]})), next(iter(suspects), ""))
+        if culprit in schema.SECRETS:
+            message = message.partition(", got ")[0]
+        place = places.get(culprit) or next(
+            (each for key, each in settings.items() if key.startswith(f"{path}.")), None
+        )
+        raise (place or Setting(None, path, "configuration")).error(message) from error
+
+
+def _fits(make: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Return whether an object accepts options by themselves."""
+    try:
+        make(**options)
+    except _BAD_VALUE:
+        return False
+    return True

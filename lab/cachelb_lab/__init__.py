@@ -1,0 +1,1 @@
+"""Routing policies in simulated fleets: `sim` runs and compares them, `plots` draws, `analysis` reads records."""

@@ -1,0 +1,1 @@
+"""The commands `cachelb demo`, `replay`, `bench`, `league`, `learn`, `explain` and `doctor analyze`."""

@@ -1,0 +1,85 @@
+"""The requests of a replay, from a file or a generator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cachelb.errors import TraceError, did_you_mean
+from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_workload
+
+_BLOCK_SIZE = 16
+
+
+class Source:
+    """Builds the workload of a seed, from a generator or a file.
+
+    `rate` and `count` are for generators, `limit` (rows to read) for files. `speed` divides arrival times; `jitter`
+    delays each arrival by up to that many seconds. Without `block_size`, the file's own or 16.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        block_size: int | None,
+        *,
+        rate: float | None,
+        count: int | None,
+        limit: int | None,
+        speed: float,
+        jitter: float,
+    ) -> None:
+        self._name = name
+        self._speed, self._jitter = speed, jitter
+        self._rate, self._count = rate, count
+        self._file: Workload | None = None
+        if name in WORKLOADS:
+            if limit is not None:
+                raise click.UsageError(f"--limit is for files; {name!r} is a generator, which takes --count")
+            self.block_size = _BLOCK_SIZE if block_size is None else block_size
+            return
+        for option, value in {"--rate": rate, "--count": count}.items():
+            if value is not None and Path(name).exists():
+                raise click.UsageError(f"{option} is for generators; a file takes --speed and --limit")
+        self._file = _read(name, block_size, limit)
+        self.block_size = self._file.block_size
+
+    @property
+    def has_seeds(self) -> bool:
+        """Return whether seeds make a difference."""
+        return self._file is None or self._jitter > 0
+
+    def __call__(self, seed: int, *, rate: float | None = None) -> Workload:
+        """Return the workload of a seed. `rate` replaces the generator's own; for a file it is a usage error."""
+        try:
+            return self._requests(seed, rate)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def _requests(self, seed: int, rate: float | None) -> Workload:
+        if self._file is None:
+            rate = self._rate if rate is None else rate
+            workload = build(self._name, seed=seed, rate=rate, count=self._count, block_size=self.block_size)
+        elif rate is None:
+            workload = self._file
+        else:
+            raise ValueError("rate can be swept of generators only; sweep speed, which divides arrival times")
+        if self._speed != 1:
+            workload = workload.speed_up(self._speed)
+        return workload.jitter(self._jitter, seed) if self._jitter else workload
+
+
+def _read(name: str, block_size: int | None, limit: int | None) -> Workload:
+    """Read a file."""
+    file = Path(name)
+    if not file.is_file():
+        raise click.BadParameter(
+            f"{name!r} is neither a file nor a generator{did_you_mean(name, WORKLOADS)}", param_hint="WORKLOAD"
+        )
+    try:
+        return read_workload(file, block_size=block_size, limit=limit)
+    except (TraceError, OSError, ModuleNotFoundError) as error:
+        raise click.ClickException(str(error)) from error
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--block-size") from error

@@ -1,0 +1,106 @@
+"""The slowest requests of a run, and the probable cause of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cachelb_lab.sim.result import SimResult, Status
+
+_LARGE_SHARE = 0.05
+_ENDS = {
+    Status.UNFINISHED: "was not over at the end of the run",
+    Status.FAILED: "its workers failed",
+    Status.REJECTED: "no worker could be picked",
+    Status.TOO_LONG: "fits into no cache",
+    Status.ABORTED: "its client went away",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorstRequest:
+    """One slow request. Seconds are simulated."""
+
+    row: int  # in the workload
+    status: str
+    arrival_s: float
+    ttft_s: float | None  # None without a first token
+    e2e_s: float | None  # None without an end
+    worker: str | None  # the last one, None without any
+    reason: str | None  # of the decision; None without one
+    prompt_tokens: int
+    predicted_tokens: int  # expected in the cache by the decision
+    cached_tokens: int  # found in the cache
+    queued_before_tokens: int  # uncomputed prompt tokens of earlier requests at its worker
+    least_queued_before_tokens: int  # the same at the worker that had fewest
+    why: tuple[str, ...]  # most significant first
+
+
+def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
+    """Return up to `count` requests that waited longest for their first token, those without one first."""
+    ttft_s = np.where(np.isfinite(result.first_token_s), result.first_token_s - result.arrival_s, np.inf)
+    ttft_s[np.equal(result.status, Status.TOO_LONG) | np.equal(result.status, Status.REJECTED)] = np.inf
+    ttft_s[~np.isfinite(result.arrival_s)] = -1.0
+    rows = np.argsort(-ttft_s, kind="stable")[:count]
+    return [_describe(result, int(row)) for row in rows if ttft_s[row] >= 0]
+
+
+def _describe(result: SimResult, row: int) -> WorstRequest:
+    """Collect the facts of a request."""
+    worker, arrival_s = int(result.worker[row]), float(result.arrival_s[row])
+    before = _queued_before(result, row)
+    request = WorstRequest(
+        row=row,
+        status=Status(int(result.status[row])).name.lower().replace("_", "-"),
+        arrival_s=arrival_s,
+        ttft_s=_after(float(result.first_token_s[row]), arrival_s),
+        e2e_s=_after(float(result.finish_s[row]), arrival_s),
+        worker=result.workers[worker] if worker >= 0 else None,
+        reason=result.reasons[int(result.reason[row])] if worker >= 0 else None,
+        prompt_tokens=int(result.workload.prompt_tokens[row]),
+        predicted_tokens=int(result.predicted_tokens[row]),
+        cached_tokens=int(result.cached_tokens[row]),
+        queued_before_tokens=int(before[worker]) if worker >= 0 else 0,
+        least_queued_before_tokens=int(before.min()),
+        why=(),
+    )
+    return _explained(request, result)
+
+
+def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
+    """Add notable causes."""
+    row, large = request.row, _LARGE_SHARE * request.prompt_tokens
+    why = []
+    status = Status(int(result.status[row]))
+    if status in _ENDS:
+        why.append(_ENDS[status])
+    if result.retries[row]:
+        why.append(f"tried again {result.retries[row]}x")
+    if result.preemptions[row]:
+        why.append(f"preempted {result.preemptions[row]}x")
+    if request.queued_before_tokens > large:
+        least = request.least_queued_before_tokens
+        best = "no worker had fewer" if request.queued_before_tokens == least else f"{least:,} at the freest"
+        why.append(f"{request.queued_before_tokens:,} tokens before it at its worker, {best}")
+    if request.predicted_tokens - request.cached_tokens > large:
+        why.append(f"{request.predicted_tokens - request.cached_tokens:,} tokens were taken to be cached and were not")
+    computed = request.prompt_tokens - request.cached_tokens
+    why.append(f"computes {computed:,} of {request.prompt_tokens:,} prompt tokens")
+    return replace(request, why=tuple(why))
+
+
+def _queued_before(result: SimResult, row: int) -> npt.NDArray[np.float64]:
+    """Return by worker the prompt tokens that a request would have waited for."""
+    arrival_s = result.arrival_s[row]
+    rows = np.arange(len(result.arrival_s))
+    earlier = (result.arrival_s < arrival_s) | ((result.arrival_s == arrival_s) & (rows < row))
+    there = earlier & (result.worker >= 0) & (result.first_token_s > arrival_s)
+    tokens = result.workload.prompt_tokens[there].astype(np.int64) - result.cached_tokens[there]
+    return np.bincount(result.worker[there], weights=tokens, minlength=len(result.workers)).astype(np.float64)
+
+
+def _after(time_s: float, arrival_s: float) -> float | None:
+    """Return a distance in time; None if the time never came."""
+    return time_s - arrival_s if np.isfinite(time_s) else None

@@ -6,7 +6,7 @@ use cachelb_serving::Tls;
 
 use crate::access::AccessLog;
 
-/// Options of a gateway, as `cachelb.serve.Gateway` documents them. Counts and times are above 0,
+/// Options of a gateway, as `cachelb_gateway.serve.Gateway` documents them. Counts and times are above 0,
 /// times a year at most.
 #[derive(Debug, Clone)]
 pub struct Options {

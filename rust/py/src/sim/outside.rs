@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// An object with the methods of `cachelb.sim.gateway.Gateway`.
+/// An object with the methods of `cachelb_lab.sim.gateway.Gateway`.
 #[derive(Debug)]
 pub struct Outside {
     gateway: Py<PyAny>,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from cachelb.router import Router
-    from cachelb.types import RouterStats
     from cachelb_gateway.ext_proc.server import EndpointPicker
 
 
@@ -91,7 +90,7 @@ class Pages:
             ValueError: It is none.
         """
         registry = prometheus_client.CollectorRegistry()
-        registry.register(_Collector(router, picker))
+        registry.register(PrometheusCollector(router, lambda: _families(picker)))
         host, found, port = listen.rpartition(":")
         if not found or not port.isascii() or not port.isdigit():
             raise ValueError(f"an address must be HOST:PORT, got {listen!r}")
@@ -132,20 +131,11 @@ class Pages:
         self.close()
 
 
-class _Collector(PrometheusCollector):
-    """A router and its picker."""
-
-    def __init__(self, router: Router[Any], picker: EndpointPicker[Any]) -> None:
-        super().__init__(router)
-        self._picker = picker
-
-    def _families(self, stats: RouterStats) -> Iterator[Family]:
-        yield from super()._families(stats)
-        picker = self._picker
-        events = [((name,), float(count)) for name, count in picker.counts.items()]
-        text = "Requests of the endpoint picker by what became of them; one may be several."
-        yield Family("ext_proc_events", "counter", text, "{request}", ("event",), events)
-        text = "Requests that proxies have open at the endpoint picker."
-        yield Family("ext_proc_open_streams", "gauge", text, "{request}", (), [((), picker.open_streams)])
-        text = "Bodies and prompts that the endpoint picker holds."
-        yield Family("ext_proc_held_bytes", "gauge", text, "By", (), [((), picker.held_bytes)])
+def _families(picker: EndpointPicker[Any]) -> Iterator[Family]:
+    events = [((name,), float(count)) for name, count in picker.counts.items()]
+    text = "Requests of the endpoint picker by what became of them; one may be several."
+    yield Family("ext_proc_events", "counter", text, "{request}", ("event",), events)
+    text = "Requests that proxies have open at the endpoint picker."
+    yield Family("ext_proc_open_streams", "gauge", text, "{request}", (), [((), picker.open_streams)])
+    text = "Bodies and prompts that the endpoint picker holds."
+    yield Family("ext_proc_held_bytes", "gauge", text, "By", (), [((), picker.held_bytes)])

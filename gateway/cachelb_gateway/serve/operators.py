@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from cachelb.router import Router
-    from cachelb.types import RouterStats
     from cachelb_gateway.serve.gateway import Gateway
 
     Page: TypeAlias = tuple[int, str, bytes]
@@ -89,7 +88,7 @@ class _Collector(PrometheusCollector):
     """A router and its gateway."""
 
     def __init__(self, router: Router[Any], gateway: Gateway) -> None:
-        super().__init__(router)
+        super().__init__(router, lambda: _families(gateway))
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
@@ -103,30 +102,30 @@ class _Collector(PrometheusCollector):
         rows = [(each[:2], each.request_seconds) for each in series]
         yield self._histogram("gateway_request_seconds", text, rows, labels)
 
-    def _families(self, stats: RouterStats) -> Iterator[Family]:
-        yield from super()._families(stats)
-        gateway, series = self._gateway, self._gateway.series
-        answers = [
-            ((each.worker, each.model, str(status)), float(count))
-            for each in series
-            for status, count in each.statuses.items()
-        ]
-        text = "Requests by the worker and the model that answered, and status; 0 for those without an answer."
-        yield Family("gateway_requests", "counter", text, "{request}", ("worker", "model", "status"), answers)
-        size = [
-            ((each.worker, each.model, direction), float(count))
-            for each in series
-            for direction, count in (("in", each.bytes_in), ("out", each.bytes_out))
-        ]
-        text = "Bytes of request bodies (in) and of answers (out)."
-        yield Family("gateway_bytes", "counter", text, "By", ("worker", "model", "direction"), size)
-        events = [((name,), float(count)) for name, count in gateway.counts.items()]
-        text = "Requests, attempts and connections by what became of them; one may be several."
-        yield Family("gateway_events", "counter", text, "{event}", ("event",), events)
-        text = "Requests that the gateway serves."
-        yield Family("gateway_open_requests", "gauge", text, "{request}", (), [((), gateway.open_requests)])
-        text = "Bytes of request bodies that the gateway holds."
-        yield Family("gateway_held_bytes", "gauge", text, "By", (), [((), gateway.held_bytes)])
+
+def _families(gateway: Gateway) -> Iterator[Family]:
+    series = gateway.series
+    answers = [
+        ((each.worker, each.model, str(status)), float(count))
+        for each in series
+        for status, count in each.statuses.items()
+    ]
+    text = "Requests by the worker and the model that answered, and status; 0 for those without an answer."
+    yield Family("gateway_requests", "counter", text, "{request}", ("worker", "model", "status"), answers)
+    size = [
+        ((each.worker, each.model, direction), float(count))
+        for each in series
+        for direction, count in (("in", each.bytes_in), ("out", each.bytes_out))
+    ]
+    text = "Bytes of request bodies (in) and of answers (out)."
+    yield Family("gateway_bytes", "counter", text, "By", ("worker", "model", "direction"), size)
+    events = [((name,), float(count)) for name, count in gateway.counts.items()]
+    text = "Requests, attempts and connections by what became of them; one may be several."
+    yield Family("gateway_events", "counter", text, "{event}", ("event",), events)
+    text = "Requests that the gateway serves."
+    yield Family("gateway_open_requests", "gauge", text, "{request}", (), [((), gateway.open_requests)])
+    text = "Bytes of request bodies that the gateway holds."
+    yield Family("gateway_held_bytes", "gauge", text, "By", (), [((), gateway.held_bytes)])
 
 
 def _read_limits(body: bytes) -> dict[str, Any]:

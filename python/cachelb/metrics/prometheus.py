@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 from cachelb.extras import need
 from cachelb.metrics.families import SELECTION, families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client import Metric
 
     from cachelb.metrics.families import Measured
     from cachelb.metrics.family import Family
-    from cachelb.types import Histogram, RouterStats
+    from cachelb.types import Histogram
 
 
 class PrometheusCollector:
@@ -31,11 +31,12 @@ class PrometheusCollector:
         ['cachelb_funnel_requests', 'cachelb_funnel_tokens']
     """
 
-    def __init__(self, router: Measured) -> None:
+    def __init__(self, router: Measured, more: Callable[[], Iterable[Family]] = tuple) -> None:
         """Build a collector.
 
         Args:
             router: The router to show.
+            more: Returns families to show beside it, each time.
 
         Raises:
             ModuleNotFoundError: The extra is not installed.
@@ -45,6 +46,7 @@ class PrometheusCollector:
 
         self._core = prometheus_client.core
         self._router = router
+        self._more = more
 
     def collect(self) -> Iterator[Metric]:
         """Read the router; called by the registry.
@@ -53,7 +55,7 @@ class PrometheusCollector:
             Every metric.
         """
         stats = self._router.stats()
-        for family in self._families(stats):
+        for family in chain(families(stats), self._more()):
             kind = self._core.CounterMetricFamily if family.kind == "counter" else self._core.GaugeMetricFamily
             metric: Metric = kind(f"cachelb_{family.name}", family.help, labels=family.labels)
             for labels, value in family.rows:
@@ -69,6 +71,3 @@ class PrometheusCollector:
             bounds = [*map(str, found.bounds), "+Inf"]
             metric.add_metric(values, list(zip(bounds, map(float, accumulate(found.counts)), strict=True)), found.sum)
         return metric
-
-    def _families(self, stats: RouterStats) -> Iterator[Family]:
-        return families(stats)

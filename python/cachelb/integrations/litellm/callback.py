@@ -128,9 +128,10 @@ class CachelbCallback(Guest):
             >>> b"cachelb_litellm_unread_total 0.0" in generate_latest(registry)
             True
         """
-        from cachelb.integrations.litellm.exported import CallbackCollector
+        from cachelb.integrations.litellm.exported import families
+        from cachelb.metrics import PrometheusCollector
 
-        collector = CallbackCollector(self)  # names the extra that is missing
+        collector = PrometheusCollector(self.router, lambda: families(self))  # says which extra is missing
         from prometheus_client import REGISTRY
 
         (REGISTRY if registry is None else registry).register(collector)

@@ -5,29 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cachelb.metrics import PrometheusCollector
-from cachelb.metrics.families import families
 from cachelb.metrics.family import Family
 
 if TYPE_CHECKING:
     from cachelb.integrations.litellm.callback import CachelbCallback
-    from cachelb.types import RouterStats
 
 
-class CallbackCollector(PrometheusCollector):
-    """Shows a callback's router and the callback itself."""
-
-    def __init__(self, callback: CachelbCallback) -> None:
-        super().__init__(callback.router)
-        self._callback = callback
-
-    def _families(self, stats: RouterStats) -> Iterator[Family]:
-        yield from families(stats)
-        callback = self._callback
-        reasons = [((reason,), count) for reason, count in sorted(callback.fallbacks.items())]
-        text = "Requests that LiteLLM placed itself, by reason."
-        yield Family("litellm_fallbacks", "counter", text, "{request}", ("reason",), reasons)
-        text = "Requests whose prompt is no JSON."
-        yield Family("litellm_unread", "counter", text, "{request}", (), [((), callback.unread)])
-        text = "Requests without an outcome after `deadline_s`."
-        yield Family("litellm_expired", "counter", text, "{request}", (), [((), callback.expired)])
+def families(callback: CachelbCallback) -> Iterator[Family]:
+    """Describe a callback."""
+    reasons = [((reason,), count) for reason, count in sorted(callback.fallbacks.items())]
+    text = "Requests that LiteLLM placed itself, by reason."
+    yield Family("litellm_fallbacks", "counter", text, "{request}", ("reason",), reasons)
+    text = "Requests whose prompt is no JSON."
+    yield Family("litellm_unread", "counter", text, "{request}", (), [((), callback.unread)])
+    text = "Requests without an outcome after `deadline_s`."
+    yield Family("litellm_expired", "counter", text, "{request}", (), [((), callback.expired)])

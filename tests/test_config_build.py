@@ -16,7 +16,6 @@ from cachelb.events import ZmqSource
 from cachelb.events.relayed import RelayEndpoint
 from cachelb_fakes.events import stored
 from cachelb_gateway import config
-from cachelb_gateway.config.resolve import event_source
 
 
 def build(data: dict[str, Any], **environ: str) -> Router[str]:
@@ -122,8 +121,13 @@ def test_seeds_configuration_subscribes_to_the_events_of_every_worker() -> None:
     assert pollers() <= before
 
 
+def event_source(data: dict[str, Any]) -> ZmqSource | None:
+    with build(data) as router:
+        return next((each for each in router._sources._attached.values() if isinstance(each, ZmqSource)), None)
+
+
 def test_events_come_through_a_relay_if_one_is_named() -> None:
-    source = event_source(config.load({"kv_events": {"relay": "tcp://relay:7800"}}, environ={}))
+    source = event_source({"kv_events": {"relay": "tcp://relay:7800"}})
     assert source is not None
     assert source._settings.endpoint("http://gpu0:8000") == RelayEndpoint("tcp://relay:7800", "tcp://relay:7801")
 
@@ -140,6 +144,6 @@ def test_events_come_through_a_relay_if_one_is_named() -> None:
     ids=["kv-aware", "kv-aware for prefill", "a table", "turned off", "neither"],
 )
 def test_events_are_received_if_asked_for_or_needed(data: dict[str, Any], expected: object) -> None:
-    source = event_source(config.load(data, environ={}))
+    source = event_source(data)
     settings = None if source is None else source._settings
     assert (settings and (settings.port, settings.replay_port, settings.stream.topic_filter)) == expected

@@ -46,13 +46,6 @@ def resolve(source: str, layers: Iterable[Layer]) -> RouterConfig:
     return config
 
 
-def event_source(config: RouterConfig) -> ZmqSource | None:
-    """Make the source of KV events if `[kv_events]` or the policy asks for one."""
-    options = _event_options(config)
-    source: ZmqSource | None = None if options is None else _SWITCHED["kv_events"](**options)
-    return source
-
-
 def _merge(layers: Iterable[Layer]) -> tuple[Layer, dict[str, str]]:
     """Lay layers over each other; return also why options of a replaced policy take no effect."""
     merged = Layer()

@@ -76,6 +76,13 @@ def test_lines_are_code_without_tests_comments_and_docstrings(tmp_path: Path) ->
     assert problem.startswith("the product has 9 code lines, 8 are allowed")
 
 
+def test_folders_have_limits_of_their_own() -> None:
+    parts = {"python/cachelb": 9, "python/cachelb/router": 2, "lab/cachelb_lab": 50}
+    assert list(ROOMS.check_folders(parts, {"python": 11})) == []
+    (problem,) = ROOMS.check_folders(parts, {"python": 10, "lab": 50})
+    assert problem.startswith("python has 11 code lines, 10 are allowed")
+
+
 def test_long_files_are_named_and_listed_ones_may_only_shrink(tmp_path: Path) -> None:
     lines = {"rust/a.rs": 601, "tests/b.py": 600, "tests/c.py": 700, "python/d.py": 600, "python/e.pyi": 601}
     sources = _sources(tmp_path, {name: "\n" * count for name, count in lines.items()})

@@ -117,7 +117,7 @@ def main(folder: Path) -> int:
     problems += [problem for name in PURE for problem in missing_from_pure(folder, name)]
     if not problems:
         run_in_clean_environment([str(wheel.resolve())], "python", "-I", "-c", IMPORT_ALONE + readme_example())
-        run_in_clean_environment([".", "./lab", "./fakes"], "cachelb", "demo", "--requests", "30")
+        run_in_clean_environment([".", "./lab"], "cachelb", "demo", "--requests", "30")
     print(
         "\n".join(problems) or f"wheel: {size / 1024:.0f} KiB, complete, runs the README example when installed alone"
     )

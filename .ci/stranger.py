@@ -98,9 +98,18 @@ LINES = [
     Line(
         "dir() lists the router and the policies",
         "import cachelb\n"
-        "names = {'Router', 'Adaptive', 'CacheAware', 'LeastLoaded', 'Rendezvous', 'policies'}\n"
+        "names = {'Router', 'Adaptive', 'CacheAware', 'LeastLoaded', 'Rendezvous', 'index', 'policies'}\n"
         "print(names - set(dir(cachelb)), cachelb.policies.CacheAware is cachelb.CacheAware)",
         exactly("set() True"),
+    ),
+    Line(
+        "an old name warns",
+        "import warnings\n"
+        "with warnings.catch_warnings(record=True) as found:\n"
+        "    warnings.simplefilter('always')\n"
+        "    import cachelb; cachelb.BlockTracker\n"
+        "print(found[0].message)",
+        r"cachelb\.BlockTracker is now cachelb\.index\.BlockTracker; .*\n",
     ),
     Line(
         "a policy's repr evaluates",
@@ -120,7 +129,11 @@ LINES = [
     Line("by load", ROUTER + "print(router.select_worker(by_load=True).is_open)", exactly("True")),
     Line(
         "hashes of another size",
-        error("from cachelb import hash_blocks\n" + ROUTER + "router.select_worker(blocks=hash_blocks(range(96), 32))"),
+        error(
+            "from cachelb.index import hash_blocks\n"
+            + ROUTER
+            + "router.select_worker(blocks=hash_blocks(range(96), 32))"
+        ),
         r"blocks= are of blocks of 32 tokens, not 16.*\n",
     ),
     Line(

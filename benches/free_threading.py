@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cachelb import BlockTracker, Router
+from cachelb import Router
+from cachelb.index import BlockTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from cachelb import RadixTree
+from cachelb.index import RadixTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

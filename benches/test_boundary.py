@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cachelb import BlockTracker
+from cachelb.index import BlockTracker
 from cachelb.policies import CacheAware
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cachelb import PrefixMatch, RadixTree
+from cachelb.index import PrefixMatch, RadixTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

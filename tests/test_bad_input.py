@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelb import BlockTracker, Namespace, hash_blocks
+from cachelb.index import BlockTracker, Namespace, hash_blocks
 
 U32, U64 = 4294967295, 18446744073709551615
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cachelb import BlockTracker, Match, hash_blocks
+from cachelb.index import BlockTracker, Match, hash_blocks
 from cachelb.testing import ManualClock
 
 

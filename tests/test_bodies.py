@@ -174,8 +174,8 @@ def test_clients_may_lower_their_priority(trust: Any, body: int | None, headers:
 @pytest.mark.parametrize(
     ("body", "path", "error", "text"),
     [
-        (b"{", CHAT, cachelb.BodyError, "request body: truncated at byte 1"),
-        (b"[]", CHAT, cachelb.BodyError, "request body: not-object at byte 2"),
+        (b"{", CHAT, cachelb.errors.BodyError, "request body: truncated at byte 1"),
+        (b"[]", CHAT, cachelb.errors.BodyError, "request body: not-object at byte 2"),
         (b"{}", None, TypeError, "body= needs path="),
         ("{}", CHAT, TypeError, "body must be bytes, got str"),
     ],
@@ -186,7 +186,7 @@ def test_a_bad_body_is_named_if_asked_for_and_routed_by_load_if_not(
     strict = Router(["gpu0"], bodies=RequestBodies(strict=True, max_bytes=100))
     with pytest.raises(error, match=text):
         strict.select_worker(body=body, path=path)
-    if error is cachelb.BodyError:
+    if error is cachelb.errors.BodyError:
         lenient = Router(["gpu0"], bodies=RequestBodies(max_bytes=100))
         assert lenient.select_worker(body=body, path=path).matched_tokens == 0
 
@@ -330,7 +330,7 @@ def test_counts_have_fixed_names() -> None:
 def test_settings_out_of_range_are_named(settings: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Router(["gpu0"], bodies=RequestBodies(**settings))
-    with pytest.raises(cachelb.ConfigError, match=f"bodies.{text.partition(' ')[0]}: "):
+    with pytest.raises(cachelb.errors.ConfigError, match=f"bodies.{text.partition(' ')[0]}: "):
         config.load({"bodies": settings}, environ={})
 
 
@@ -342,16 +342,16 @@ def test_a_configuration_has_a_table_of_bodies() -> None:
     assert (shown["bodies.engine"], shown["bodies.max_bytes"]) == ("vllm", 16 << 20)
     with loaded.build() as router:
         router.add_worker("gpu0")
-        with pytest.raises(cachelb.BodyError):
+        with pytest.raises(cachelb.errors.BodyError):
             router.select_worker(body=b"", path=CHAT)
-    with pytest.raises(cachelb.ConfigError, match=r"bodies\.engin: unknown key; did you mean 'engine'"):
+    with pytest.raises(cachelb.errors.ConfigError, match=r"bodies\.engin: unknown key; did you mean 'engine'"):
         config.load({"bodies": {"engin": "vllm"}}, environ={})
-    with pytest.raises(cachelb.ConfigError, match=r"bodies\.renderer: cannot be written in a configuration"):
+    with pytest.raises(cachelb.errors.ConfigError, match=r"bodies\.renderer: cannot be written in a configuration"):
         config.load({"bodies": {"renderer": "x"}}, environ={})
     with pytest.raises(TypeError, match="renderer must be callable, not str"):
         Router(["gpu0"], bodies=RequestBodies(renderer="x"))  # type: ignore[arg-type]
     with pytest.raises(
-        cachelb.ConfigError, match=r"router.bodies: unknown key; bodies stands at the top level: \[bodies\]"
+        cachelb.errors.ConfigError, match=r"router.bodies: unknown key; bodies stands at the top level: \[bodies\]"
     ):
         config.load({"router": {"bodies": {"engine": "vllm"}}}, environ={})
     with pytest.raises(TypeError, match="bodies must be RequestBodies, not dict"):
@@ -383,7 +383,7 @@ def test_others_run_while_a_long_prompt_is_read_and_looked_up(arguments: Callabl
     def select() -> None:
         # More than once: the others need a processor, too.
         while len(seen) < 500 and seen[-1:] == seen[:1]:
-            with contextlib.suppress(cachelb.BodyError):
+            with contextlib.suppress(cachelb.errors.BodyError):
                 router.select_worker(**request).on_complete()
             seen.append(counted)
         done.set()

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cachelb import BodyError, RequestBodies, Router
+from cachelb import RequestBodies, Router
+from cachelb.errors import BodyError
 from cachelb.policies import Random
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import BodyError, BodyReader, RequestBodies, Router
+from cachelb import RequestBodies, Router
+from cachelb.bodies import BodyReader
+from cachelb.errors import BodyError
 
 BODY = json.dumps(
     {"messages": [{"role": "user", "content": "Hellö! " * 50}], "model": "m"}, ensure_ascii=False

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachelb import ConfigError
+from cachelb.errors import ConfigError
 from cachelb.policies import POLICIES
 from cachelb_gateway import config
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.pages import ROOT, Block, definitions, parameters
 
-from cachelb import ConfigError
+from cachelb.errors import ConfigError
 from cachelb.integrations.litellm import lifetimes
 from cachelb.policies import plugins
 from cachelb_gateway import config

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import ConfigError
+from cachelb.errors import ConfigError
 from cachelb.policies import POLICIES
 from cachelb_gateway import config
 from cachelb_gateway.config import schema

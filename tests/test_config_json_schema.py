@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 from tests.commands import app
 from tests.test_config_errors import MISTAKES
 
-from cachelb import ConfigError, policies
+from cachelb import policies
+from cachelb.errors import ConfigError
 from cachelb_gateway import config
 from cachelb_gateway.config import schema
 from cachelb_gateway.discovery.text import KINDS

@@ -71,13 +71,13 @@ def test_a_compressed_body_is_not_read() -> None:
 
 
 def test_an_unreadable_body_names_kind_and_byte() -> None:
-    with pytest.raises(cachelb.BodyError) as caught:
+    with pytest.raises(cachelb.errors.BodyError) as caught:
         describe_body(b'{"messages": [')
     assert (caught.value.kind, caught.value.offset) == ("truncated", 14)
 
 
 def test_settings_are_those_of_a_router() -> None:
-    with pytest.raises(cachelb.BodyError, match="too-large"):
+    with pytest.raises(cachelb.errors.BodyError, match="too-large"):
         describe_body(b'{"prompt": "Hello!"}', bodies=cachelb.RequestBodies(max_bytes=4))
     with pytest.raises(ValueError, match="tools_place"):
         describe_body(b"{}", bodies=cachelb.RequestBodies(tools_place="nowhere"))  # type: ignore[arg-type]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 import cachelb
-from cachelb import Adaptive, CacheAware, Rendezvous, Router, hash_blocks, policies
+from cachelb import Adaptive, CacheAware, Rendezvous, Router, policies
+from cachelb.index import hash_blocks
 from cachelb.policies import POLICIES, BuiltinPolicy, Learned, LengthBucket, OverlapCost, Random, Session
 from cachelb.testing import ManualClock
 
@@ -282,12 +284,45 @@ def test_policy_alone_matches_texts_and_chats_as_a_router_does() -> None:
         alone.validate()
 
 
+NAMES_OF_THE_PACKAGE = [
+    *("Adaptive", "Admission", "CacheAware", "CachelbError", "Decision", "KvAware", "LeastLoaded", "NoWorkerAvailable"),
+    *("Overloaded", "PairDecision", "Policy", "Rendezvous", "RequestBodies", "Router", "UnknownWorkerError"),
+    *("__version__", "index", "policies"),
+]
+
+
 def test_names_of_the_package_are_listed_and_there() -> None:
-    code = (
-        "import cachelb, sys; names = dir(cachelb); print('cachelb.policies' in sys.modules, names == cachelb.__all__)"
-    )
+    code = "import cachelb, sys; print(dir(cachelb), {'cachelb.index', 'cachelb.policies'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False True\n"
+    assert run.stdout == f"{NAMES_OF_THE_PACKAGE} set()\n"
+    assert cachelb.__all__ == NAMES_OF_THE_PACKAGE
+    for name in NAMES_OF_THE_PACKAGE:
+        assert getattr(cachelb, name) is getattr(cachelb, name)
     assert cachelb.policies is policies
-    assert {"Router", "Policy", "policies"} < set(dir(cachelb))
     assert all(getattr(cachelb, name) is getattr(policies, name) for name in ("Adaptive", "CacheAware", "KvAware"))
+
+
+MOVED = {
+    "cachelb.bodies": ("BodyReader",),
+    "cachelb.errors": ("BodyError", "ConfigError", "SnapshotError", "TraceError"),
+    "cachelb.index": ("BlockTracker", "Match", "Namespace", "PrefixMatch", "RadixTree", "hash_blocks", "hash_text"),
+}
+
+
+@pytest.mark.parametrize(("home", "name"), [(home, name) for home, names in MOVED.items() for name in names])
+def test_old_name_warns_and_names_the_new_one(home: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=name) as caught:
+        old = getattr(cachelb, name)
+    assert [(str(each.message), each.filename) for each in caught] == [
+        (f"cachelb.{name} is now {home}.{name}; the old name goes with the next minor version", __file__)
+    ]
+    assert old is getattr(import_module(home), name)
+    assert name not in dir(cachelb)
+    if isinstance(old, type):
+        assert old.__module__ == home
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    for package in ("cachelb", "cachelb.state"):
+        with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'BlokTracker'"):
+            _ = import_module(package).BlokTracker

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from tests.test_threads import run
 
-from cachelb import BlockTracker, Router, UnknownWorkerError, hash_blocks
+from cachelb import Router, UnknownWorkerError
+from cachelb.index import BlockTracker, hash_blocks
 
 BLOCK = 4
 LENGTH = 2_000

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelb import BlockTracker, Namespace, Router, hash_blocks, hash_text
+from cachelb import Router
+from cachelb.index import BlockTracker, Namespace, hash_blocks, hash_text
 
 DYNAMO: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "dynamo_hashes.json").read_text("utf-8"))
 

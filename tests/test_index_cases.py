@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachelb import BlockTracker, hash_blocks
+from cachelb.index import BlockTracker, hash_blocks
 from cachelb.testing import NaiveTracker
 
 

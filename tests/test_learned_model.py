@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.models.learned_network import NaiveModel
 
-from cachelb import SnapshotError
+from cachelb.errors import SnapshotError
 from cachelb.learned import FEATURES, LearnedModel
 
 GPUS = ["A100", "H100", None]

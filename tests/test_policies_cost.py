@@ -93,7 +93,7 @@ def test_the_hash_seed_decides_which_blocks_match(name: str) -> None:
     policy = policies.make(name, seed=1, hash_seed=7)
     hold(policy, "w1")
     for seed, matched in ((7, 1584), (1337, 0)):  # a list: an array of another seed is refused
-        blocks = cachelb.hash_blocks(PROMPT, seed=seed)
+        blocks = cachelb.index.hash_blocks(PROMPT, seed=seed)
         decision = policy.select_worker(PAIR, blocks=blocks.tolist(), dry_run=True)
         assert decision.best_matched_tokens == matched
 

@@ -40,7 +40,7 @@ def test_boundaries_tell_prompts_apart_beyond_a_shared_system_prompt() -> None:
     assert used(bounded, 1500) > 8, "1,024 tokens"
     assert used(bounded, 1023) == 1, "512 tokens"
     assert used(bounded, 511) == 1, "the head"
-    blocks = cachelb.hash_blocks(chats[0])
+    blocks = cachelb.index.hash_blocks(chats[0])
     by_tokens = bounded.select_worker(workers, tokens=chats[0], dry_run=True)
     assert bounded.select_worker(workers, blocks=blocks, dry_run=True).key == by_tokens.key
     assert bounded.select_worker(workers, tokens=chats[0], session="chat-1", dry_run=True).reason == "hash"

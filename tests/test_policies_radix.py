@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cachelb import Router, hash_blocks, policies
+from cachelb import Router, policies
+from cachelb.index import hash_blocks
 
 SHARED = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
 TEXT = "The five boxing wizards jump quickly over the lazy dog. "

@@ -30,10 +30,10 @@ def test_reports_that_no_rule_could_use_are_refused(column: str, value: float) -
 
 
 def test_blocks_are_matched_like_the_tokens_they_come_from() -> None:
-    hashes = [int(h) for h in cachelb.hash_blocks(PROMPT)]
+    hashes = [int(h) for h in cachelb.index.hash_blocks(PROMPT)]
     policy = CacheAware(seed=1)
     hold(policy, "w1")
-    for given in (hashes, array("Q", hashes), array("Q", hashes).tobytes(), cachelb.hash_blocks(PROMPT)):
+    for given in (hashes, array("Q", hashes), array("Q", hashes).tobytes(), cachelb.index.hash_blocks(PROMPT)):
         decision = policy.select_worker(["w1", "w2"], blocks=given, prompt_tokens=165, dry_run=True)
         assert (decision.key, decision.matched_tokens, decision.prompt_tokens) == ("w1", 160, 165)
     assert policy.select_worker(["w1", "w2"], blocks=hashes, dry_run=True).prompt_tokens == 160

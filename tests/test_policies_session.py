@@ -49,7 +49,7 @@ def test_a_cache_aware_base_places_by_prefix_and_keeps_its_own_options() -> None
     other = policy.select_worker(WORKERS, tokens=range(200), session="b")
     assert (other.key, other.reason, other.matched_tokens) == (first.key, "prefix", 160)
     by_blocks = policy.select_worker(
-        WORKERS, blocks=cachelb.hash_blocks(range(320), 32, seed=7), session="c", dry_run=True
+        WORKERS, blocks=cachelb.index.hash_blocks(range(320), 32, seed=7), session="c", dry_run=True
     )
     assert by_blocks.matched_tokens == 160
 

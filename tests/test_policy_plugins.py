@@ -182,7 +182,7 @@ def test_wrong_module_or_class_names_the_value_and_the_way_out(
     install("acme")
     with pytest.raises(error, match=re.escape(f"policy {name!r}: {message}")):
         policies.make(name)
-    with pytest.raises(cachelb.ConfigError, match=re.escape(f"mapping: router.policy: policy {name!r}: ")):
+    with pytest.raises(cachelb.errors.ConfigError, match=re.escape(f"mapping: router.policy: policy {name!r}: ")):
         config.load({"router": {"policy": name}}, environ={})
 
 

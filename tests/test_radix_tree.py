@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tests.test_threads import run
 
-from cachelb import PrefixMatch, RadixTree, SnapshotError
+from cachelb.errors import SnapshotError
+from cachelb.index import PrefixMatch, RadixTree
 
 if TYPE_CHECKING:
     from cachelb.types import Tokens  # it is there for type checkers alone

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from cachelb import BlockTracker, Router, hash_blocks, hash_text
+from cachelb import Router
 from cachelb.boundaries import message_boundaries
 from cachelb.events import Endpoint, ZmqSource
+from cachelb.index import BlockTracker, hash_blocks, hash_text
 from cachelb.records import JsonlRecords
 from cachelb.sources import MetricsSource
 from cachelb_fakes import FakeFleet

@@ -137,7 +137,7 @@ def test_bad_messages_are_refused_without_showing_content(messages: Any, kind: t
     with pytest.raises(kind, match=text) as caught:
         Router(["a"]).select_worker(messages=messages)
     assert "secret" not in str(caught.value)
-    assert not isinstance(caught.value, cachelb.BodyError)
+    assert not isinstance(caught.value, cachelb.errors.BodyError)
 
 
 def test_tokens_may_be_the_head_of_a_longer_prompt() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.models.loads import NaiveFleet
 
-from cachelb import Decision, NoWorkerAvailable, Router, UnknownWorkerError, hash_blocks
+from cachelb import Decision, NoWorkerAvailable, Router, UnknownWorkerError
+from cachelb.index import hash_blocks
 from cachelb.testing import ManualClock
 
 WORKERS = ("a", "b", "c")

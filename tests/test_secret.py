@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from cachelb import Router, SnapshotError, hash_blocks
+from cachelb import Router
+from cachelb.errors import SnapshotError
+from cachelb.index import hash_blocks
 from cachelb.secret import VARIABLE, Secret, read
 from cachelb_gateway.config import load
 

@@ -21,14 +21,18 @@ RADIX = (
 
 
 def problems(shown: str) -> list[str]:
-    return [each for each in site.signature_problems({"cachelb.RadixTree": shown}) if "cachelb.RadixTree" in each]
+    return [
+        each
+        for each in site.signature_problems({"cachelb.index.RadixTree": shown})
+        if "cachelb.index.RadixTree" in each
+    ]
 
 
 @pytest.mark.parametrize(
     ("shown", "found"),
     [
         (RADIX.format(1), []),
-        (RADIX.format(2), ["the reference shows cachelb.RadixTree(page_size=2.0), not 1.0"]),
+        (RADIX.format(2), ["the reference shows cachelb.index.RadixTree(page_size=2.0), not 1.0"]),
         (RADIX.replace(", ttl_s: float | None = None", "").format(1), ["the reference shows no argument ttl_s of"]),
     ],
     ids=["as it is", "another default", "an argument too few"],
@@ -40,16 +44,22 @@ def test_what_a_signature_lacks_is_named(shown: str, found: list[str]) -> None:
 def test_a_class_without_a_constructor_lacks_every_argument() -> None:
     assert len(problems("")) == 4
     missing = {each.rpartition(" ")[2] for each in site.signature_problems({})}
-    assert {"cachelb.Router", "cachelb.BlockTracker", "cachelb.policies.CacheAware", "cachelb_lab.sim.build"} <= missing
+    assert {
+        "cachelb.Router",
+        "cachelb.index.BlockTracker",
+        "cachelb.policies.CacheAware",
+        "cachelb_lab.sim.build",
+    } <= missing
     assert (
-        not {"cachelb.Decision", "cachelb.ConfigError", "cachelb.policies.Policy", "cachelb.sources.Source"} & missing
+        not {"cachelb.Decision", "cachelb.errors.ConfigError", "cachelb.policies.Policy", "cachelb.sources.Source"}
+        & missing
     )
 
 
 def test_constructors_that_are_no_init_are_given_to_the_reference() -> None:
     extensions = griffe.load_extensions(str(ROOT / ".ci" / "griffe_examples.py"))
     package = griffe.load("cachelb", search_paths=[str(ROOT / "python")], extensions=extensions)
-    for name in ("Router", "BlockTracker", "RadixTree", "policies.LeastLoaded", "testing.Best"):
+    for name in ("Router", "index.BlockTracker", "index.RadixTree", "policies.LeastLoaded", "testing.Best"):
         found = package[name]
         made = (found.final_target if found.is_alias else found).members["__init__"]
         named = {parameter.name for parameter in made.parameters}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cachelb import BlockTracker, CachelbError, SnapshotError
+from cachelb import CachelbError
+from cachelb.errors import SnapshotError
+from cachelb.index import BlockTracker
 
 DATA = BlockTracker().snapshot()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import Namespace, hash_text
+from cachelb.index import Namespace, hash_text
 
 # Bytes that are equal at many places, in characters of one to four bytes.
 TEXTS = st.text(alphabet="aé字😀", max_size=40)

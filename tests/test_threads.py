@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cachelb import BlockTracker, hash_blocks
+from cachelb.index import BlockTracker, hash_blocks
 
 THREADS = 8
 

@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import TraceError
+from cachelb.errors import TraceError
 from cachelb_lab.sim.expand import blocks_per_id, expand_ids
 from cachelb_lab.sim.traces import Request, read_trace
 

@@ -18,8 +18,9 @@ from tests.gateways import wait_until
 from tests.models.metrics_server import FakeEngine
 from tests.test_privacy import shown_by
 
-from cachelb import ConfigError, NoWorkerAvailable, Router, UnknownWorkerError, policies
+from cachelb import NoWorkerAvailable, Router, UnknownWorkerError, policies
 from cachelb._core import worker_name
+from cachelb.errors import ConfigError
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.integrations.offered import OfferedWorkers
 from cachelb.sources import MetricsSource

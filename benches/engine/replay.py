@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benches.engine.workload import Known, Shape, plan
 
-from cachelb import Router, hash_blocks
+from cachelb import Router
+from cachelb.index import hash_blocks
 from cachelb_lab.sim import simulate
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.workloads.workload import make

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.engine.traffic import FIRST_PLAIN_TOKEN
 
-from cachelb import hash_blocks
+from cachelb.index import hash_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from benches.structures.prompts import BLOCK, CHARS, Prompt
 
-from cachelb import BlockTracker, RadixTree
+from cachelb.index import BlockTracker, RadixTree
 
 
 class Index(Protocol):

@@ -932,7 +932,7 @@ class Namespace:
     Prompts match only within their namespace. An empty string counts as absent.
 
     Example:
-        >>> from cachelb import Namespace
+        >>> from cachelb.index import Namespace
         >>> Namespace("adapter-a") == Namespace("adapter-b")
         False
         >>> Namespace("adapter-a", salt="secret")
@@ -1066,7 +1066,7 @@ def hash_blocks(
             range.
 
     Example:
-        >>> from cachelb import hash_blocks
+        >>> from cachelb.index import hash_blocks
         >>> [hex(block) for block in hash_blocks(list(range(33)))]
         ['0xd47a8f41c833328a', '0xbf15dffb16447f38']
     """
@@ -1099,8 +1099,8 @@ def hash_text(
         ValueError: An argument is out of range, or the text holds half of a surrogate pair, which UTF-8 cannot hold.
 
     Example:
-        >>> import cachelb
-        >>> one, other = cachelb.hash_text("What is a KV cache?", 8), cachelb.hash_text("What is a KV pair?", 8)
+        >>> from cachelb.index import hash_text
+        >>> one, other = hash_text("What is a KV cache?", 8), hash_text("What is a KV pair?", 8)
         >>> (one == other).tolist()
         [True, False]
     """
@@ -1312,7 +1312,7 @@ class Match:
     """A worker and how much of a prompt it holds. Unpacks like a tuple.
 
     Example:
-        >>> from cachelb import BlockTracker
+        >>> from cachelb.index import BlockTracker
         >>> tracker = BlockTracker(block_size=2)
         >>> tracker.record_request([1, 2, 3, 4], "gpu0")
         2
@@ -1345,7 +1345,7 @@ class BlockTracker:
     nothing. Safe to use from any thread.
 
     Example:
-        >>> from cachelb import BlockTracker
+        >>> from cachelb.index import BlockTracker
         >>> tracker = BlockTracker(block_size=4)
         >>> tracker.record_request(range(12), "gpu0"), tracker.record_request(range(8), "gpu1")
         (3, 2)
@@ -1427,7 +1427,7 @@ class BlockTracker:
             ValueError: A token or `ttl_s` is out of range, or `ttl_s` is given with positional hashing.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=2)
             >>> tracker.record_request([1, 2, 3, 4, 5], "gpu0")
             2
@@ -1459,7 +1459,7 @@ class BlockTracker:
             ValueError: A token is out of range.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=2)
             >>> tracker.record_request([1, 2, 3, 4], "gpu0")
             2
@@ -1490,7 +1490,7 @@ class BlockTracker:
             ValueError: A token is out of range.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.record_request([1, 9], "gpu1")
             (3, 2)
@@ -1523,7 +1523,7 @@ class BlockTracker:
             ValueError: A hash is negative or over 18446744073709551615.
 
         Example:
-            >>> from cachelb import BlockTracker, hash_blocks
+            >>> from cachelb.index import BlockTracker, hash_blocks
             >>> tracker = BlockTracker(block_size=2)
             >>> chain = hash_blocks([1, 2, 3, 4, 5, 6], 2)
             >>> tracker.store("gpu0", chain[:1]), tracker.store("gpu0", chain[1:], parent=chain[0])
@@ -1545,7 +1545,7 @@ class BlockTracker:
             ValueError: A hash is negative or over 18446744073709551615.
 
         Example:
-            >>> from cachelb import BlockTracker, hash_blocks
+            >>> from cachelb.index import BlockTracker, hash_blocks
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0")
             3
@@ -1567,7 +1567,7 @@ class BlockTracker:
             TypeError: `worker` is not a str.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.clear("gpu0"), tracker.workers()
             (3, 3, ['gpu0'])
@@ -1587,7 +1587,7 @@ class BlockTracker:
             ValueError: A hash is negative or over 18446744073709551615.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker()
             >>> tracker.store("gpu0", [11, 22, 33])
             3
@@ -1609,7 +1609,7 @@ class BlockTracker:
             ValueError: `max_blocks` is negative.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.evict_worker("gpu0", 1)
             (3, 2)
@@ -1629,7 +1629,7 @@ class BlockTracker:
             TypeError: `worker` is not a str.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.remove_worker("gpu0"), tracker.workers()
             (3, 3, [])
@@ -1647,7 +1647,7 @@ class BlockTracker:
             TypeError: `worker` is not a str.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0"), tracker.record_request([1], "gpu1")
             (3, 1)
@@ -1661,7 +1661,7 @@ class BlockTracker:
             Their names.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker()
             >>> tracker.record_request([], "gpu0"), tracker.workers()
             (0, ['gpu0'])
@@ -1678,7 +1678,7 @@ class BlockTracker:
             ValueError: With positional hashing.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> tracker = BlockTracker(block_size=1)
             >>> tracker.record_request([1, 2, 3], "gpu0")
             3
@@ -1708,7 +1708,8 @@ class BlockTracker:
             SnapshotError: The bytes are damaged, cut off, or of another version.
 
         Example:
-            >>> from cachelb import BlockTracker, SnapshotError
+            >>> from cachelb.errors import SnapshotError
+            >>> from cachelb.index import BlockTracker
             >>> try:
             ...     BlockTracker.restore(b"something else")
             ... except SnapshotError as error:
@@ -1722,7 +1723,7 @@ class BlockTracker:
             AssertionError: An invariant is broken; the message names it.
 
         Example:
-            >>> from cachelb import BlockTracker
+            >>> from cachelb.index import BlockTracker
             >>> BlockTracker().validate()
         """
 
@@ -1731,7 +1732,7 @@ class PrefixMatch:
     """The longest prefix that a worker holds. Unpacks like a tuple.
 
     Example:
-        >>> from cachelb import RadixTree
+        >>> from cachelb.index import RadixTree
         >>> tree = RadixTree()
         >>> tree.insert("hello", "gpu0")
         5
@@ -1764,7 +1765,7 @@ class RadixTree:
     are not known are no error: they hold nothing. Safe to use from any thread.
 
     Example:
-        >>> from cachelb import RadixTree
+        >>> from cachelb.index import RadixTree
         >>> tree = RadixTree()
         >>> tree.insert("hello", "gpu0"), tree.insert("hello world", "gpu1")
         (5, 11)
@@ -1833,7 +1834,7 @@ class RadixTree:
             ValueError: A token, `ttl_s` or `at` is out of range, or the text has half of a surrogate pair.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree(page_size=2)
             >>> tree.insert([1, 2, 3, 4, 5], "gpu0"), tree.insert([1, 2, 9, 9], "gpu0")
             (4, 2)
@@ -1853,7 +1854,7 @@ class RadixTree:
             ValueError: A token is out of range, or the text has half of a surrogate pair.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("abc", "gpu0"), tree.insert("abcdef", "gpu1")
             (3, 6)
@@ -1875,7 +1876,7 @@ class RadixTree:
             ValueError: A token is out of range, or the text has half of a surrogate pair.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("naïve", "gpu0"), tree.overlaps("naïf")
             (5, {'gpu0': 3})
@@ -1890,7 +1891,7 @@ class RadixTree:
             The characters or tokens it held.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("abc", "gpu0"), tree.remove_worker("gpu0"), tree.workers()
             (3, 3, [])
@@ -1912,7 +1913,7 @@ class RadixTree:
             ValueError: `max_units` is negative.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("abcdef", "gpu0"), tree.evict(4), tree.overlaps("abcdef")
             (6, 2, {'gpu0': 4})
@@ -1932,7 +1933,7 @@ class RadixTree:
             ValueError: `min_units` is negative.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> for text, at in [("hello", 1), ("help", 1), ("world", 2)]:
             ...     _ = tree.insert(text, "gpu0", at=at)
@@ -1949,7 +1950,7 @@ class RadixTree:
             Characters or tokens.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("你好", "gpu0"), tree.insert("你好", "gpu1"), tree.size("gpu0"), tree.size()
             (2, 2, 2, 4)
@@ -1961,7 +1962,7 @@ class RadixTree:
             Their names.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("", "gpu0"), tree.workers()
             (0, ['gpu0'])
@@ -1975,7 +1976,7 @@ class RadixTree:
             Versioned and checksummed bytes for `restore`.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> tree = RadixTree()
             >>> tree.insert("abc", "gpu0"), RadixTree.restore(tree.snapshot()).overlaps("abx")
             (3, {'gpu0': 2})
@@ -1997,7 +1998,8 @@ class RadixTree:
             SnapshotError: The bytes are damaged, cut off, or of another version.
 
         Example:
-            >>> from cachelb import RadixTree, SnapshotError
+            >>> from cachelb.errors import SnapshotError
+            >>> from cachelb.index import RadixTree
             >>> try:
             ...     RadixTree.restore(b"something else")
             ... except SnapshotError as error:
@@ -2011,7 +2013,7 @@ class RadixTree:
             AssertionError: An invariant is broken; the message names it.
 
         Example:
-            >>> from cachelb import RadixTree
+            >>> from cachelb.index import RadixTree
             >>> RadixTree().validate()
         """
 

@@ -130,13 +130,13 @@ class BodyReader:
         max_bytes: The most bytes that a body may have, as in `RequestBodies`.
 
     Example:
-        >>> import cachelb
-        >>> reader = cachelb.BodyReader(max_bytes=100)
+        >>> from cachelb.bodies import BodyReader
+        >>> reader = BodyReader(max_bytes=100)
         >>> for chunk in (b'{"prompt": ', b'"Hello!"}'):
         ...     reader.feed(chunk)
         >>> reader.finish()
         b'{"prompt": "Hello!"}'
-        >>> cachelb.BodyReader().feed(b"<html>")
+        >>> BodyReader().feed(b"<html>")
         Traceback (most recent call last):
             ...
         cachelb.errors.BodyError: request body: syntax at byte 0

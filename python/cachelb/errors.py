@@ -15,7 +15,7 @@ class CachelbError(Exception):
 
     Example:
         >>> import cachelb
-        >>> issubclass(cachelb.SnapshotError, cachelb.CachelbError)
+        >>> issubclass(cachelb.errors.SnapshotError, cachelb.CachelbError)
         True
     """
 
@@ -33,7 +33,7 @@ class BodyError(CachelbError, ValueError):
 
     Example:
         >>> import cachelb
-        >>> str(cachelb.BodyError("truncated", 12))
+        >>> str(cachelb.errors.BodyError("truncated", 12))
         'request body: truncated at byte 12'
     """
 
@@ -51,7 +51,7 @@ class SnapshotError(CachelbError, ValueError):
 
     Example:
         >>> import cachelb
-        >>> issubclass(cachelb.SnapshotError, ValueError)
+        >>> issubclass(cachelb.errors.SnapshotError, ValueError)
         True
     """
 
@@ -75,7 +75,7 @@ class TraceError(CachelbError, ValueError):
 
     Example:
         >>> import cachelb
-        >>> issubclass(cachelb.TraceError, ValueError)
+        >>> issubclass(cachelb.errors.TraceError, ValueError)
         True
     """
 
@@ -87,7 +87,7 @@ class ConfigError(CachelbError, ValueError):
         >>> from cachelb_gateway import config
         >>> config.load({"router": {"block_sise": 32}}, environ={})
         Traceback (most recent call last):
-        cachelb.ConfigError: mapping: router.block_sise: unknown key; did you mean 'block_size'?
+        cachelb.errors.ConfigError: mapping: router.block_sise: unknown key; did you mean 'block_size'?
     """
 
 
@@ -174,7 +174,7 @@ class Overloaded(NoWorkerAvailable):
         return {"retry-after": str(math.ceil(self.retry_after_s))}
 
 
-for _class in (CachelbError, SnapshotError, UnknownWorkerError, TraceError, ConfigError, NoWorkerAvailable, Overloaded):
+for _class in (CachelbError, UnknownWorkerError, NoWorkerAvailable, Overloaded):
     _class.__module__ = "cachelb"
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.waiting import wait_until
 
-from cachelb import ConfigError, Router
+from cachelb import Router
+from cachelb.errors import ConfigError
 from cachelb.metrics.families import families
 from cachelb_gateway import config
 from cachelb_gateway.discovery import FileWorkers, from_text

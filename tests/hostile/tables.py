@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachelb import NoWorkerAvailable, Router, SnapshotError, TraceError, UnknownWorkerError
+from cachelb import NoWorkerAvailable, Router, UnknownWorkerError
+from cachelb.errors import SnapshotError, TraceError
 from cachelb.records import Capture
 from cachelb_lab import sim
 from cachelb_lab.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cachelb import Namespace, NoWorkerAvailable, Router, hash_blocks
+from cachelb import NoWorkerAvailable, Router
+from cachelb.index import Namespace, hash_blocks
 from cachelb.policies import CacheAware
 
 VICTIM, OWN = "tenant-victim", "tenant-attacker"

@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.hostile.tables import CHATS, FLEET, survives
 
-from cachelb import BlockTracker, RadixTree, Router, hash_blocks, hash_text, policies
+from cachelb import Router, policies
 from cachelb.answers import header_filter
 from cachelb.boundaries import align, estimate, marked, message_boundaries
 from cachelb.events import Relay
+from cachelb.index import BlockTracker, RadixTree, hash_blocks, hash_text
 from cachelb.requests import RequestError, read_request
 from cachelb_lab import sim
 from cachelb_lab.sim import FleetSpec, Incident, Sweep, Workload, workloads

@@ -9,7 +9,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from cachelb import hash_blocks
+from cachelb.index import hash_blocks
 
 
 class EngineCaches:

@@ -8,7 +8,7 @@ from typing import Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachelb import BlockTracker, Namespace
+from cachelb.index import BlockTracker, Namespace
 from cachelb.testing import (
     ManualClock,
     NaiveTracker,

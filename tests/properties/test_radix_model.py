@@ -7,7 +7,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import RadixTree
+from cachelb.index import RadixTree
 
 WORKERS = ["a", "b", "c"]
 # ASCII, letters that share their first byte, an emoji sequence, a combining mark.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelb import TraceError
+from cachelb.errors import TraceError
 from cachelb_lab.sim.traces import Request
 from cachelb_lab.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
 from cachelb_lab.sim.workloads.generic import read_generic

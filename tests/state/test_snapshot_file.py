@@ -18,7 +18,8 @@ from tests.programs import running
 from tests.test_router_fork import in_child
 from tests.waiting import wait_until
 
-from cachelb import Router, SnapshotError
+from cachelb import Router
+from cachelb.errors import SnapshotError
 from cachelb.state import SnapshotFile
 
 WORKERS = ["gpu0", "gpu1"]

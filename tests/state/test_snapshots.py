@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.threads import beside
 
-from cachelb import BlockTracker, CachelbError, Router, SnapshotError
+from cachelb import CachelbError, Router
+from cachelb.errors import SnapshotError
+from cachelb.index import BlockTracker
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET, OTHER = "known to all gateways", "known to others only"

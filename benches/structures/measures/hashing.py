@@ -8,7 +8,7 @@ from benches.structures.prompts import BLOCK, Contender, prompts
 from benches.structures.rows import Row
 from benches.structures.timing import timed
 
-from cachelb import hash_blocks
+from cachelb.index import hash_blocks
 
 LENGTHS = (512, 2_048, 32_768)
 _OWN = (

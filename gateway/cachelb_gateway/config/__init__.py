@@ -96,7 +96,7 @@ def load(source: str | PathLike[str] | Mapping[str, Any], *, environ: Mapping[st
     Example:
         >>> load({"router": {"policy": "cache-awar"}}, environ={})
         Traceback (most recent call last):
-        cachelb.ConfigError: mapping: router.policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?
+        cachelb.errors.ConfigError: mapping: router.policy: there is no policy 'cache-awar'; did you mean 'cache-aware'?
     """
     name = "mapping" if isinstance(source, Mapping) else str(source)
     data = source if isinstance(source, Mapping) else read_file(source)

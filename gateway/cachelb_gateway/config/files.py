@@ -26,7 +26,7 @@ def read_file(path: str | os.PathLike[str]) -> object:
     Example:
         >>> read_file("gateway.ini")
         Traceback (most recent call last):
-        cachelb.ConfigError: gateway.ini: a configuration ends in .json, .toml, .yaml or .yml, not in '.ini'
+        cachelb.errors.ConfigError: gateway.ini: a configuration ends in .json, .toml, .yaml or .yml, not in '.ini'
     """
     file = Path(path)
     reader = _READERS.get(file.suffix.lower())

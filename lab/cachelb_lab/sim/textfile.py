@@ -86,7 +86,7 @@ def whole(row: Mapping[str, Any], key: str, where: str) -> int:
     Example:
         >>> whole({"input_length": -1}, "input_length", "trace.jsonl:7")
         Traceback (most recent call last):
-        cachelb.TraceError: trace.jsonl:7: input_length must be a whole number >= 0, got -1
+        cachelb.errors.TraceError: trace.jsonl:7: input_length must be a whole number >= 0, got -1
     """
     value = row.get(key)
     if type(value) is not int or value < 0:

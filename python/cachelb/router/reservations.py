@@ -42,7 +42,8 @@ class Reservations(SharedCaches[W]):
             ValueError: An argument is out of range.
 
         Example:
-            >>> from cachelb import Router, hash_blocks
+            >>> from cachelb import Router
+            >>> from cachelb.index import hash_blocks
             >>> router = Router(["gpu0", "gpu1"], hash_seed=1)
             >>> decision = router.reserve("gpu1", blocks=hash_blocks(range(64), seed=1), prompt_tokens=64)
             >>> router.loads(), decision.worker

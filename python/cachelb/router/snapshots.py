@@ -75,7 +75,7 @@ class Snapshots(NativeRouter[W]):
             >>> from cachelb import Router
             >>> Router(["gpu0"], secret="known to all gateways").restore(b"?")
             Traceback (most recent call last):
-            cachelb.SnapshotError: snapshot refused: it is too short
+            cachelb.errors.SnapshotError: snapshot refused: it is too short
         """
         ttl_s = number("ttl_s", ttl_s)
         self._need_secret()

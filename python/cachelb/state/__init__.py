@@ -12,7 +12,6 @@ Example:
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,18 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerStats", "RedisState", "SnapshotFile", "SnapshotFileStats", "StateStats", "ZmqMesh"]
 
-_HOMES = {
-    "PeerStats": "stats",
-    "RedisState": "redis_state",
-    "SnapshotFile": "snapshot_file",
-    "SnapshotFileStats": "snapshot_file",
-    "StateStats": "stats",
-    "ZmqMesh": "mesh",
-}
+if not TYPE_CHECKING:
+    from cachelb.exports import lazy
 
-
-def __getattr__(name: str) -> object:
-    """Import a class on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cachelb.state' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"cachelb.state.{_HOMES[name]}"), name)
+    __getattr__ = lazy(
+        __name__,
+        {
+            "cachelb.state.mesh": ("ZmqMesh",),
+            "cachelb.state.redis_state": ("RedisState",),
+            "cachelb.state.snapshot_file": ("SnapshotFile", "SnapshotFileStats"),
+            "cachelb.state.stats": ("PeerStats", "StateStats"),
+        },
+    )

@@ -1,11 +1,11 @@
 """The naive truth about block trackers, and random operations, for a gateway's own tests.
 
-`NaiveTracker` answers like `cachelb.BlockTracker` by brute force. Drive both with the same `operations` and call
+`NaiveTracker` answers like `cachelb.index.BlockTracker` by brute force. Drive both with the same `operations` and call
 `assert_agrees` after each. The strategies need the extra ``cachelb[testing]``; the oracle does not.
 
 Example:
     >>> from hypothesis import given, settings, strategies as st
-    >>> from cachelb import BlockTracker
+    >>> from cachelb.index import BlockTracker
     >>> from cachelb.testing import NaiveTracker, assert_agrees, operations, token_sequences
     >>> @settings(max_examples=5, deadline=None, derandomize=True)
     ... @given(st.lists(operations(), max_size=20), token_sequences())

@@ -76,7 +76,7 @@ class Best(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The oracle's own answer to `find_best_worker`, shaped like `cachelb.Match`.
+    """The oracle's own answer to `find_best_worker`, shaped like `cachelb.index.Match`.
 
     Example:
         >>> from cachelb.testing import NaiveTracker
@@ -108,7 +108,7 @@ class _Holdings:
 
 
 class NaiveTracker:
-    """`cachelb.BlockTracker` by brute force: same operations, same answers, no cleverness.
+    """`cachelb.index.BlockTracker` by brute force: same operations, same answers, no cleverness.
 
     Drive both with the same operations and compare with `assert_agrees`. The rules, in full:
 

@@ -96,7 +96,7 @@ def token_sequences(*, alphabet: int = 2, max_tokens: int = 40, block_size: int 
 
     Example:
         >>> from hypothesis import given, settings
-        >>> from cachelb import BlockTracker
+        >>> from cachelb.index import BlockTracker
         >>> from cachelb.testing import token_sequences
         >>> @settings(max_examples=5, database=None)
         ... @given(token_sequences(max_tokens=40))
@@ -181,7 +181,7 @@ def operations(
 
     Example:
         >>> from hypothesis import given, settings
-        >>> from cachelb import BlockTracker
+        >>> from cachelb.index import BlockTracker
         >>> from cachelb.testing import NaiveTracker, operations
         >>> @settings(max_examples=5, database=None)
         ... @given(operations())
@@ -236,7 +236,7 @@ def assert_agrees(
         AssertionError: They differ.
 
     Example:
-        >>> from cachelb import BlockTracker
+        >>> from cachelb.index import BlockTracker
         >>> from cachelb.testing import NaiveTracker, assert_agrees
         >>> tracker, oracle = BlockTracker(block_size=2), NaiveTracker(block_size=2)
         >>> for each in (tracker, oracle):

@@ -10,7 +10,7 @@ use crate::args::{self, Items, MAX_ITEMS, Words, named, type_name};
 use crate::error::enter;
 
 #[doc = stub!("Namespace")]
-#[pyclass(frozen, eq, hash, module = "cachelb")]
+#[pyclass(frozen, eq, hash, module = "cachelb.index")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Namespace {
     lora: Option<String>,

@@ -52,7 +52,7 @@ fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
 }
 
 #[doc = stub!("BlockTracker")]
-#[pyclass(frozen, module = "cachelb")]
+#[pyclass(frozen, module = "cachelb.index")]
 pub(crate) struct BlockTracker {
     core: Core,
     clock: Clock,

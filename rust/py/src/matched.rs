@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyString, PyTuple};
 
 #[doc = stub!("Match")]
-#[pyclass(frozen, module = "cachelb", get_all)]
+#[pyclass(frozen, module = "cachelb.index", get_all)]
 pub(crate) struct Match {
     #[doc = stub!("Match.worker")]
     pub(crate) worker: Py<PyString>,

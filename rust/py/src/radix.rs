@@ -91,7 +91,7 @@ impl<'a> Key<'a> {
 }
 
 #[doc = stub!("PrefixMatch")]
-#[pyclass(frozen, module = "cachelb", get_all)]
+#[pyclass(frozen, module = "cachelb.index", get_all)]
 pub(crate) struct PrefixMatch {
     #[doc = stub!("PrefixMatch.matched")]
     matched: u32,
@@ -104,7 +104,7 @@ pub(crate) struct PrefixMatch {
 named_tuple!(PrefixMatch(matched, total, workers));
 
 #[doc = stub!("RadixTree")]
-#[pyclass(frozen, module = "cachelb")]
+#[pyclass(frozen, module = "cachelb.index")]
 pub(crate) struct RadixTree {
     core: NamedTree,
     clock: Clock,

@@ -19,7 +19,7 @@ use crate::prompt::Prompt;
 use crate::roster::Registered;
 
 #[doc = stub!("RequestView")]
-#[pyclass(frozen, module = "cachelb")]
+#[pyclass(frozen, module = "cachelb.policies")]
 #[derive(Debug)]
 pub struct RequestView {
     #[doc = stub!("RequestView.prompt_tokens")]
@@ -136,7 +136,7 @@ impl RequestView {
 }
 
 #[doc = stub!("FleetView")]
-#[pyclass(frozen, module = "cachelb")]
+#[pyclass(frozen, module = "cachelb.policies")]
 pub struct FleetView {
     survey: Arc<Survey>,
     registered: Arc<Registered>,

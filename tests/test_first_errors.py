@@ -19,7 +19,8 @@ from cachelb.testing import ManualClock
 NO_PROMPT = (
     "the request has no prompt: give text=, messages=, tokens= or blocks={}; by_load=True picks a worker by load alone"
 )
-OF_LOAD_FACTOR = "an option of CacheAware, PrefixHash, Session, KvAware: policy=CacheAware(load_factor=...)"
+OWNERS = "an option of CacheAware, PrefixHash, Session, KvAware"
+OF_LOAD_FACTOR = f"{OWNERS}: Router(..., policy=CacheAware(load_factor=...))"
 BY_KEYWORD = "select_worker takes a prompt by keyword: tokens=..., messages=... or text=..."
 OTHER_SEED = "blocks= are of another seed: give hash_blocks the same secret=, or the hash_seed as seed="
 
@@ -40,11 +41,11 @@ def router(**options: Any) -> Router[str]:
 KEYWORDS: list[tuple[Any, dict[str, Any], str]] = [
     (Router, {"polcy": "random"}, "Router has no argument 'polcy'; did you mean 'policy'?"),
     (Router, {"worker": ["a"]}, "Router has no argument 'worker'; did you mean 'workers'?"),
-    (Router, {"load_factor": 2.0}, f"Router has no argument 'load_factor'; it is {OF_LOAD_FACTOR}"),
+    (Router, {"load_factor": 2.0}, f"load_factor is {OF_LOAD_FACTOR}"),
     (
         Router,
         {"load_facto": 2.0},
-        f"Router has no argument 'load_facto'; did you mean 'load_factor', {OF_LOAD_FACTOR}?",
+        f"Router has no argument 'load_facto'; did you mean load_factor, {OF_LOAD_FACTOR}",
     ),
     (
         Router,
@@ -54,16 +55,21 @@ KEYWORDS: list[tuple[Any, dict[str, Any], str]] = [
     (
         Router,
         {"policy": Session(), "load_factor": 2.0},
-        "Router has no argument 'load_factor'; set it on the policy: policy=Session(load_factor=...)",
+        "load_factor is an option of Session: Router(..., policy=Session(load_factor=...))",
     ),
     (Router, {"policy": Own(), "blok_size": 8}, "Router has no argument 'blok_size'; did you mean 'block_size'?"),
     (
         Router,
         {"policy": Own(), "tau": 8},
-        "Router has no argument 'tau'; it is an option of PrefixCache: policy=PrefixCache(tau=...)",
+        "tau is an option of PrefixCache: Router(..., policy=PrefixCache(tau=...))",
     ),
+    (Router, {"strict": True}, "strict is an option of RequestBodies: Router(..., bodies=RequestBodies(strict=...))"),
     (Router, {"policy": "no-such"}, "there is no policy 'no-such'; there are {all}"),
-    (Adaptive, {"load_factor": 2.0}, f"policy 'adaptive' has no option 'load_factor'; it is {OF_LOAD_FACTOR}"),
+    (
+        Adaptive,
+        {"load_factor": 2.0},
+        f"policy 'adaptive' has no option 'load_factor'; it is {OWNERS}: CacheAware(load_factor=...)",
+    ),
     (CacheAware, {"load_facter": 2.0}, "policy 'cache-aware' has no option 'load_facter'; did you mean 'load_factor'?"),
 ]
 

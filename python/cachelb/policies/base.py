@@ -95,7 +95,7 @@ class BuiltinPolicy(NativePolicy):
         known = cls.keywords()
         for option in options:
             if option not in known:
-                raise TypeError(f"policy {cls.name!r} has no option {option!r}{option_hint(option, known)}")
+                raise unknown_keyword(f"policy {cls.name!r} has no option", option, known)
         policy = super().__new__(cls, cls.name, options, key=key, clock=clock)
         texts = ((name, _shown(value)) for name, value in (*options.items(), ("key", key), ("clock", clock)))
         policy._repr = ", ".join(f"{name}={text}" for name, text in texts if text != _shown(known[name][2]))
@@ -123,19 +123,31 @@ class BuiltinPolicy(NativePolicy):
         return {option[0]: option for option in (*cls.options, *cls.shared)}
 
 
-def option_hint(option: str, known: Iterable[str]) -> str:
-    """End a message about an unknown option: with the policies that have it, or the nearest name."""
+def unknown_keyword(lacks: str, option: str, known: Iterable[str], *, of_router: bool = False) -> TypeError:
+    """Make the error for an unknown keyword, which names the objects that have it, or the nearest name.
+
+    `lacks` begins the message if no object has it; `of_router` if it was given to `Router`, which takes such objects.
+    """
+    from dataclasses import fields
     from difflib import get_close_matches
 
+    from cachelb.bodies import RequestBodies
     from cachelb.policies import POLICIES
 
-    options = dict.fromkeys(name for policy in POLICIES.values() for name in policy.keywords())
-    near = option if option in options else next(iter(get_close_matches(option, [*known, *options], n=1)), None)
+    owners: dict[str, list[str]] = {field.name: ["RequestBodies"] for field in fields(RequestBodies)}
+    for policy in POLICIES.values():
+        for name in policy.keywords():
+            owners.setdefault(name, []).append(policy.__name__)
+    near = option if option in owners else next(iter(get_close_matches(option, [*known, *owners], n=1)), None)
     if near is None or near in known:
-        return did_you_mean(option, known)
-    first, *others = (policy.__name__ for policy in POLICIES.values() if near in policy.keywords())
-    text = f"an option of {', '.join([first, *others][:4])}: policy={first}({near}=...)"
-    return f"; it is {text}" if near == option else f"; did you mean {near!r}, {text}?"
+        return TypeError(f"{lacks} {option!r}{did_you_mean(option, known)}")
+    call = f"{owners[near][0]}({near}=...)"
+    if of_router:
+        call = f"Router(..., {'bodies' if owners[near] == ['RequestBodies'] else 'policy'}={call})"
+    text = f"an option of {', '.join(owners[near][:4])}: {call}"
+    if near != option:
+        return TypeError(f"{lacks} {option!r}; did you mean {near}, {text}")
+    return TypeError(f"{option} is {text}" if of_router else f"{lacks} {option!r}; it is {text}")
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - of any option

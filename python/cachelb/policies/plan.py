@@ -10,7 +10,7 @@ from cachelb._core import Policy as NativePolicy
 from cachelb.arguments import listed
 from cachelb.arguments import whole as whole_number
 from cachelb.policies import make, named
-from cachelb.policies.base import BuiltinPolicy, option_hint
+from cachelb.policies.base import BuiltinPolicy, unknown_keyword
 from cachelb.policies.custom import PolicyLike, Watched, check
 
 _MOST_SHADOWS = 64
@@ -154,8 +154,10 @@ def _check_options(policy: PolicyLike, options: Mapping[str, Any], own: Iterable
     taken = () if isinstance(policy, BuiltinPolicy) else has
     for option in options:
         if option not in taken:
-            there = f"; set it on the policy: policy={kind.__name__}({option}=...)" if option in has else ""
-            raise TypeError(f"Router has no argument {option!r}{there or option_hint(option, [*own, *taken])}")
+            if option in has:
+                call = f"Router(..., policy={kind.__name__}({option}=...))"
+                raise TypeError(f"{option} is an option of {kind.__name__}: {call}")
+            raise unknown_keyword("Router has no argument", option, [*own, *taken], of_router=True)
 
 
 _WEIGHS_PAIRS = "adaptive"

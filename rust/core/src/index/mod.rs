@@ -64,7 +64,7 @@ impl BlockIndex {
     /// Distinct blocks held by the worker, in any medium.
     ///
     /// # Errors
-    /// [`Error::UnknownWorker`].
+    /// [`crate::Error::UnknownWorker`].
     pub fn block_count(&self, worker: WorkerId) -> Result<u64> {
         Ok(self.worker(worker)?.distinct)
     }
@@ -72,7 +72,7 @@ impl BlockIndex {
     /// Blocks held by the worker by medium, indexed as [`Medium::ALL`].
     ///
     /// # Errors
-    /// [`Error::UnknownWorker`].
+    /// [`crate::Error::UnknownWorker`].
     pub fn blocks_by_medium(&self, worker: WorkerId) -> Result<[u64; Medium::ALL.len()]> {
         self.worker(worker)?;
         Ok(Medium::ALL.map(|medium| self.held.lanes.count(worker.slot, medium)))
